@@ -1,11 +1,11 @@
 """How long work on the event loop may take before all others have their turn.
 
 Filters cost time in proportion to messages, groups and batches, of which there may be thousands.
-Who works for many stops when its *turn* is over and goes on in the next one; who answers one
-request makes as many masks as its *budget* allows, and the consumer asks again.
+Work for many requests stops when its *turn* is over and goes on in the next turn. An answer to one
+request has as many masks as its *budget* allows, and the consumer asks again.
 
 Invariants:
-- A turn ends by the clock, so what is done must not depend on where it ends.
+- A turn ends by the clock, so results must not depend on where it ends.
 - A budget counts work, not time: the same question gives the same answer.
 """
 
@@ -17,18 +17,18 @@ import trio
 from raftmq.log.builder import Placement
 
 TURN_SECONDS: Final = 0.002
-"""The loop is held for about so long."""
+"""Length of a turn, about: a turn may end a step of work later."""
 MASK_WORK: Final = 256
-"""What a mask costs beside its messages, in messages: decoding the batch, most of all."""
+"""Fixed cost of a mask beside its messages, in messages: mostly the decoding of the batch."""
 MASKS_WORK_MAX: Final = 16_384
-"""Of the masks that are made in one go, in messages: about five milliseconds."""
+"""Cost of the masks that are made in one go, in messages: about five milliseconds."""
 
 
 class Turn:
     """The time for which one task may hold the loop."""
 
     def __init__(self, times: int = 1) -> None:
-        """It begins now; `times` as long as others."""
+        """Begin the turn now; `times` times as long as others."""
         self._seconds = TURN_SECONDS * times
         self._until = trio.current_time() + self._seconds
 
@@ -55,16 +55,16 @@ class MaskBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no more are made this time."""
+        """Whether no more masks are made in this go."""
         return self._left <= 0
 
     def afford(self, placements: Sequence[Placement]) -> list[Placement]:
-        """The first of these batches, for as many as something is left: at first, one at least."""
+        """The first of these batches, as long as some budget is left: a new one affords one."""
         afforded: list[Placement] = []
         for placement in placements:
             if self.is_spent:
                 break
-            # Of a single message that matches, the mask is known.
+            # The mask of a batch with a single message that matches is known.
             if placement.count > 1:
                 self._left -= MASK_WORK + placement.count
             afforded.append(placement)

@@ -5,7 +5,7 @@
 | pump | settles what other steps have marked: runs groups, wakes fetches, starts a disk pass |
 | ticker | lets a tick pass in each group |
 | links | keep a connection to each other node |
-| accept | serves whoever connects |
+| accept | serves the clients and peers that connect |
 | timers | long polls and retries |
 | leader tasks | what leaders do now and then: found the cluster, spread leadership, retention |
 
@@ -102,28 +102,28 @@ class Node:
 
     def __init__(self, settings: Settings, world: World) -> None:
         self.settings = settings
-        """What it was told."""
+        """All settings of the node."""
         self.world = world
-        """What lies outside it."""
+        """Network, disk, clock and randomness."""
         self.id = settings.node.id
-        """Its number."""
+        """The node's number."""
         self.groups: dict[int, Group] = {}
-        """The replicas it carries, by partition group."""
+        """The replicas that the node carries, by partition group."""
         places = places_for_connections(settings.limits.connections_max, world.descriptors_max)
         self.load = Load(bytes_max=settings.limits.requests_bytes_max, places=places)
-        """What its clients have under way."""
+        """Places and bytes that all connections hold."""
         self.timers = Timers()
         """Calls at a later time."""
         self.started_ms = world.now_ms()
-        """When it was started."""
+        """Wall-clock time of the start, in milliseconds since 1970."""
         self.space = Space(self)
-        """What its disk has left."""
+        """The free space of the disk."""
         self.incarnation = ""
         """The data folder's random name; empty before `run`."""
         self.generation = 0
-        """How many data folders of this node were lost before this one."""
+        """Number of data folders of this node that were lost before this one."""
         self.waits_for = ""
-        """Why it does not serve yet, for people; empty: it does, or will at once."""
+        """Why the node does not serve yet, for people; empty: it serves, or will at once."""
         self.lost_logs: set[int] = set()
         """Partition groups whose logs are lost here, while another member id is asked for."""
         self._blank_catalog = Catalog()
@@ -150,7 +150,7 @@ class Node:
 
     @property
     def is_disk_idle(self) -> bool:
-        """True if nobody waits for a write."""
+        """True if no write is under way or due."""
         return self._disk.is_idle
 
     @property
@@ -167,7 +167,7 @@ class Node:
         return self.groups.get(number)
 
     def source(self, queue: int) -> Source | ErrorReply:
-        """Where a queue is read on this node, or why it is not."""
+        """The source to read a queue from on this node, or the refusal."""
         number = self.catalog.group_of(queue)
         if number is None:
             return ErrorReply(Reason.UNKNOWN_TOPIC.value, f"queue {queue} belongs to no topic")
@@ -209,12 +209,12 @@ class Node:
         self._after_apply.check_space()
 
     def retire_replicas(self) -> None:
-        """Delete replicas that moved away from this node, ask for those that are lost."""
+        """Delete replicas that moved away from this node, and ask for lost ones."""
         self.removal.think()
         self.replicas.think()
 
     def forget_group(self, group: Group) -> None:
-        """This node carries a group no more."""
+        """Drop a group that this node no longer carries."""
         del self.groups[group.number]
         self._marked.pop(group, None)
         group.retire()
@@ -225,15 +225,15 @@ class Node:
         self._disk_worker.submit(lambda: self.snapshots.forget(group.number), lambda *_: None)
 
     def catalog_changed(self) -> None:
-        """Look at the catalog again."""
+        """Follow the catalog: it may have changed."""
         self._nursery.start_soon(self._catalog_changed)
 
     def think(self) -> None:
-        """Look at the leader tasks soon: something changed."""
+        """Have the leader tasks run soon, as the state that they act on has changed."""
         self.leader_tasks.think()
 
     def read_failed(self, error: BaseException) -> ErrorReply:
-        """Records could not be read here: what to say to who asked. Rot is mended, never served."""
+        """The refusal for a request whose records cannot be read here. Rot is mended."""
         if isinstance(error, RotFound):
             return self.repairs.found(error)
         if not isinstance(error, Dropped | OSError):
@@ -284,7 +284,7 @@ class Node:
         self.repairs.fetch(group, peer, low, high)
 
     def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
-        """Records were applied: place them, wake who waits for them."""
+        """Records were applied: place them, and wake the requests that wait for them."""
         if group.number == SYSTEM_GROUP:
             self.catalog_changed()
             self._group_coordinator.applied()
@@ -295,7 +295,7 @@ class Node:
         self.delay_scheduler.applied(group)
         self._feeds.think(group)
         if group.became_current(records):
-            # Some leader tasks wait for that; new filters do not hold before one takes them over.
+            # Some leader tasks wait for that: one takes over new filters, which hold only then.
             self.leader_tasks.think()
 
     def at_border(self, group: Group, record: Record) -> None:
@@ -328,7 +328,7 @@ class Node:
     # What connections ask (`connection.Handler`)
 
     def greet(self, hello: Hello) -> Welcome:
-        """Accept or refuse who connected."""
+        """Accept or refuse a client or peer that connected."""
         cluster = self.settings.node.cluster
         if hello.cluster not in ("", cluster):
             message = f"this is cluster {cluster!r}, not {hello.cluster!r}"
@@ -383,8 +383,9 @@ class Node:
             return
         if not hello.node or node_of(message.sender) != hello.node:
             return
+        # The sender's folder is known durably before its message is acted on: see there.
         self.peer_identities.admit(hello, message.sender)
-        # What is meant for an older self of this node must not be acted on.
+        # A message that is meant for an older member of this node must not be acted on.
         if message.to != group.raft.id:
             return
         if message.kind is MessageKind.TIMEOUT_NOW and (group.differs or not self.may_lead):
@@ -400,7 +401,7 @@ class Node:
     # Life
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until `stop` or a fault; `started` is told when clients are served.
+        """Serve until `stop` or a fault; `task_status.started` is called once clients are served.
 
         Cancelling is a crash: what was acked is safe, the leadership is not handed over.
 
@@ -426,7 +427,7 @@ class Node:
         identity = take_up(files, own, self.world.random)
         self.incarnation, self.generation = identity.incarnation, identity.generation
         self.peer_identities = PeerIdentities(files, own.data, lambda: self.catalog)
-        """What it knows of the other nodes' data folders."""
+        """The other nodes' data folders, as far as known."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -438,7 +439,7 @@ class Node:
                     await wait_admitted(self, identity)
                 self.links.is_admitted = True
                 self.replicas = Replicas(self, self._opener)
-                """What it carries, and under which member ids."""
+                """The replicas that the node carries, and their member ids."""
                 await self.replicas.open_all()
                 self._serve(nursery)
                 task_status.started()
@@ -469,7 +470,7 @@ class Node:
         )
         self._popping = Popping(self, timers=self.timers, reader=self._reader, limits=limits)
         self.retention = Retention(self.settings.log)
-        """Up to where logs are dropped."""
+        """The indexes up to which logs are dropped."""
         self.delay_scheduler = DelayScheduler(
             self,
             timers=self.timers,
@@ -494,14 +495,14 @@ class Node:
             limits=limits,
         )
         self.snapshots = Snapshots(self, reader=self._reader, disk=self._disk_worker)
-        """Taken, sent, compared."""
+        """Snapshots of the groups: taken, sent, compared."""
         self.repairs = Repairs(self, reader=self._reader, disk=self._disk_worker)
-        """What is damaged on its disk."""
+        """Damage on the disk, and its repair."""
         self._opener = GroupOpener(self)
         self.removal = ReplicaRemoval(self, self._disk_worker, self._opener)
         """Replicas that are no longer wanted."""
         self.leader_tasks = LeaderTasks(self)
-        """What it does now and then for the groups that it leads."""
+        """Recurring tasks for the groups that the node leads."""
 
     def _serve(self, nursery: trio.Nursery) -> None:
         self.is_serving = True
@@ -539,7 +540,7 @@ class Node:
         if self._touched:
             touched, self._touched = self._touched, set()
             self._fetches.wake(touched)
-        # First what leaves, so that followers write while this node does.
+        # Messages leave before the disk pass, so that followers write while this node does.
         self.load.step.end()
         self._disk.flush()
         if self._marked:
@@ -553,7 +554,7 @@ class Node:
             await trio.sleep_until(due)
             for group in self.groups.values():
                 group.tick()
-            # After a long pause (SIGSTOP, a suspended machine) time is not caught up with.
+            # Ticks missed in a long pause (SIGSTOP, a suspended machine) are not made up for.
             due = max(due, trio.current_time() - seconds)
 
     async def _catalog_changed(self) -> None:
@@ -565,7 +566,7 @@ class Node:
         self.links.connect()
         self.leader_tasks.think()
         if self.catalog.version != self._version_looked_at:
-            # Consumers may rest under queues of a topic that is gone.
+            # Fetches may rest under queues of a topic that is gone: they are refused now.
             self._version_looked_at = self.catalog.version
             self._fetches.refuse(self._is_elsewhere)
 
@@ -575,7 +576,7 @@ class Node:
     # The end
 
     def fail(self, fault: BaseException) -> None:
-        """A fault that this node must not live on with."""
+        """End this node by a fault that it must not live on with."""
         if self._fault is None:
             self._fault = fault
         self._nursery.cancel_scope.cancel()

@@ -1,8 +1,8 @@
-"""The graceful end of a node: what it leads goes to others before it leaves.
+"""The graceful end of a node: other nodes take over its leaderships before it leaves.
 
-Each of its groups is handed to the voter within reach that is furthest and may lead. A node that
-stops as well, or whose disk is full, may not: it says so when probed, so that a whole cluster that
-is stopped at once does not wait for heirs that will never be leaders.
+Each group that it leads is handed to the voter within reach that is furthest and may lead. A node
+that stops as well, or whose disk is full, may not lead: it says so when probed, so that a whole
+cluster that is stopped at once does not wait for heirs that will never be leaders.
 
 Cancelling leaves the leaderships where they are; the others find out by the links that break.
 """
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 CHECK_SECONDS = 0.05
 CHECKS_MAX = 100
-"""The interval at which a stopping node looks whether it leads no group, and how often it looks."""
+"""A stopping node checks in this interval, at most this many times, whether it leads no group."""
 
 
 async def hand_over(node: "Node") -> None:
-    """Take no more proposals, and give away each leadership that somebody else can take."""
+    """Take no more proposals, and give away each leadership that another node can take."""
     for group in node.groups.values():
         group.stop("this node is stopping")
     for _ in range(CHECKS_MAX):
@@ -56,7 +56,7 @@ async def _nodes_that_may_lead(node: "Node") -> set[int]:
 
 
 def _is_handed_over(node: "Node", heirs: set[int]) -> bool:
-    """True when this node leads nothing that another one could; hands over what it does."""
+    """True when this node leads no group that another one could; hands such groups over."""
     is_done = True
     for group in node.groups.values():
         heir = _heir(group, heirs) if group.is_leader else 0

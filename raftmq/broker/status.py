@@ -9,7 +9,7 @@
 | `groups` | one map for each replica: see `_group_status` |
 | `scrub` | rounds done, bytes read, and where the scrub of the sealed segments is |
 | `links` | one map for each other node |
-| `not_followed` | what `peers` of its settings say that is not so; empty: nothing |
+| `not_followed` | why `peers` in its settings has no effect; empty: nothing to say |
 | `next` | only if more replicas follow: ask again with `Status.after` set to it |
 """
 
@@ -57,7 +57,7 @@ def node_status(node: "Node", *, after: int = -1) -> dict[str, Any]:
 
 
 def _waiting(group: Group) -> dict[str, Any]:
-    """Messages whose time has not come, and transactions that nobody has ended."""
+    """Messages that are not due yet, and transactions that are open."""
     machine = group.machine
     if not isinstance(machine, PartitionMachine):
         return {}

@@ -20,7 +20,7 @@ from raftmq.wire.patience import set_patience
 from .world import Done, Outcome, T
 
 RECEIVE_BYTES = 64 * 1024
-"""What one read takes if the reader does not say."""
+"""Bytes of one read if the reader names no limit."""
 
 SWITCH_SECONDS = 0.0002
 """How long one thread of a node's process may hold the interpreter while another waits for it. The
@@ -49,8 +49,8 @@ class ThreadWorker:
     """One long-lived thread with a queue of jobs.
 
     `trio.to_thread` costs about 0.1 ms a call; waking one thread through a queue and reporting by
-    `run_sync_soon` costs a third of that, and keeps the jobs in order. A job that is done sooner
-    than that is better done on the loop, which `try_now` does as long as it is.
+    `run_sync_soon` costs a third of that, and keeps the jobs in order. A job that takes less time
+    is better done on the loop: `try_now` does that as long as such jobs are quick.
     """
 
     def __init__(self, name: str) -> None:
@@ -83,7 +83,7 @@ class ThreadWorker:
         return outcome
 
     def close(self) -> None:
-        """Finish what was submitted and end the thread; blocks until then."""
+        """Finish the jobs submitted so far and end the thread; blocks until then."""
         self._jobs.put(None)
         self._thread.join()
 
@@ -111,8 +111,8 @@ def _outcome_of(job: Callable[[], T]) -> Outcome[T]:
 class TcpStream(trio.abc.Stream):
     """A connection that can also send without waiting. trio sets TCP_NODELAY.
 
-    It reads around trio's socket: that tries to read before it waits, in vain nearly always, and
-    an exception and its layers cost a fifth of what a small message costs a node.
+    Reads bypass trio's socket, which tries to read before it waits: nearly always in vain, and the
+    exception with its layers costs a fifth of the work for a small message.
     """
 
     def __init__(self, stream: trio.SocketStream) -> None:
@@ -120,7 +120,7 @@ class TcpStream(trio.abc.Stream):
         self._has_more = False
 
     def send_nowait(self, data: bytes) -> int:
-        """Send what the socket takes now; how many bytes that was.
+        """Send the bytes that the socket takes now; their number.
 
         A broken connection takes nothing: the next `send_all` or `receive_some` reports it.
         """
@@ -231,7 +231,7 @@ class RealWorld:
         try:
             return TcpStream(await trio.open_tcp_stream(host, port))
         except OSError as error:
-            # trio wraps the system's errors; that nobody listens there is worth knowing.
+            # trio wraps the system's errors, but callers must see that no process listens there.
             causes = getattr(error.__cause__, "exceptions", (error.__cause__,))
             if all(isinstance(cause, ConnectionRefusedError) for cause in causes):
                 raise ConnectionRefusedError(str(error)) from error

@@ -1,8 +1,8 @@
 """Calls at a later time, all from one task: a long poll costs a heap entry, not a task.
 
 Invariants:
-- A cancelled call holds on to nothing, and entries of cancelled calls are at most as many as those
-  of others and `SLACK`.
+- A cancelled call holds no references, and there are at most as many entries of cancelled calls as
+  of others, and twice `SLACK`.
 """
 
 import heapq

@@ -1,8 +1,9 @@
 """The seam between a node and everything outside it: network, disk, clock, randomness.
 
-The broker reaches nothing but through a `World`. The real one is sockets, files and the system's
-clock (`system_world`); a simulated one runs whole clusters in memory on a seeded scheduler. The
-same broker code runs in both, so what a test finds in the simulated one is true of the real one.
+The broker reaches the outside only through a `World`. The real one is sockets, files and the
+system's clock (`system_world`); a simulated one runs whole clusters in memory on a seeded
+scheduler. The same broker code runs in both, so the findings of a test in the simulated world are
+true of the real one.
 
 | what | real | simulated |
 |---|---|---|
@@ -73,7 +74,7 @@ class World(Protocol):
     """The disk; for jobs on a worker. On the loop only while a replica is opened, and where a node
     that is met for the first time is written down."""
     random: Random
-    """Where every random choice of a node comes from."""
+    """The source of every random choice of a node."""
     descriptors_max: int
     """Files and sockets that the process may have open."""
 
@@ -90,9 +91,9 @@ class World(Protocol):
         """Open a connection.
 
         Raises:
-            ConnectionRefusedError: the other machine says that nobody listens there.
-            OSError: it cannot be reached.
-            UnicodeError, ValueError, OverflowError: what a resolver makes of some texts.
+            ConnectionRefusedError: the other machine says that no process listens there.
+            OSError: the address cannot be reached.
+            UnicodeError, ValueError, OverflowError: raised by a resolver for some texts.
         """
 
 

@@ -1,6 +1,6 @@
 """The client: producer, consumer, admin; on trio and asyncio through anyio, and a blocking face.
 
-Start reading at `client` (what `connect` gives), then `options` and `message`.
+Start reading at `client` (the object that `connect` opens), then `options` and `message`.
 
 | room | holds |
 |---|---|
@@ -8,8 +8,8 @@ Start reading at `client` (what `connect` gives), then `options` and `message`.
 | `consume` | consumers that read by offset |
 | `pop` | consumers that pop: leases and settlement |
 | `admin` | topics, consumer groups, nodes, traces |
-| `routing` | who leads what, and one connection a node |
-| `blocking` | the same without await |
+| `routing` | the leaders of partition groups, and one connection a node |
+| `blocking` | the client without await |
 """
 
 from raftmq.batch import Compression

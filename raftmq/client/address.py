@@ -11,7 +11,7 @@ _SCHEME = "raftmq://"
 
 
 class Address(NamedTuple):
-    """Where a node is reached."""
+    """The address of a node's native port."""
 
     host: str
     """A name or an IP address."""
@@ -30,7 +30,7 @@ def parse_url(url: str) -> list[Address]:
 port=7400)]
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, it is no such URL.
+        Rejected: `BAD_ARGUMENT`, the text is no such URL.
     """
     if not isinstance(url, str):
         raise _wrong(url, "it is no text (str)")

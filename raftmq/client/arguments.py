@@ -1,23 +1,23 @@
 """Checks of argument types: each once a call, and none once a message.
 
-The annotations of a call say what it takes, so `typed` reads the checks off them, once, when its
-module is imported. A wrong argument is refused at the call with `WrongType`, before anything is
-sent: an encoder or a broker would name what it met, and not what the caller wrote.
+The annotations of a call name the accepted types, so `typed` derives the checks from them, once,
+when its module is imported. A wrong argument is refused at the call with `WrongType`, before
+anything is sent: an encoder or a broker would name the encoded value, not the caller's argument.
 
-| annotation | what is taken |
+| annotation | accepted |
 |---|---|
 | `str`, `bool`, a class | an instance |
 | `bytes` | also a `bytearray` or `memoryview` |
 | `int` | a whole number, also of numpy, no bool |
 | `float` | a number, no bool and no NaN; a `timeout` or `wait` is not negative |
-| `Sequence[T]` and the like | what can be iterated, no text; in a list or tuple the entries, too |
+| `Sequence[T]` and the like | an iterable, no text; in a list or tuple the entries, too |
 | `Mapping`, `Callable` | an instance |
-| `Literal` | any text: the call says which texts there are |
-| `T | None` | what one of them takes |
+| `Literal` | any text: the call checks which text |
+| `T | None` | either |
 | others, as an enum, a protocol or a union in a sequence | anything: the call checks |
 
-Left out: `Producer.send` and `send_nowait`, which are called once a message. The encoder refuses
-what it cannot take there.
+Left out: `Producer.send` and `send_nowait`, which are called once a message. There the encoder
+refuses wrong values.
 """
 
 import inspect
@@ -38,7 +38,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SECONDS = {"timeout", "wait"}
-"""Arguments of this name are times, which are not negative."""
+"""Names of arguments that are times, which are not negative."""
 _NO_ENTRIES = (bytes,)
 """Entries that encoders check in bulk."""
 
@@ -47,13 +47,13 @@ class _Rule(NamedTuple):
     """The type rule of one argument."""
 
     takes: Callable[[Any], bool]
-    """Whether it takes a value."""
+    """True for a value that the rule accepts."""
     words: str
     """The right kind, in words: `a text (str)`."""
 
 
 def typed(*, skip: Iterable[str] = ()) -> Callable[[type[T]], type[T]]:
-    """Check the arguments of a class's own public methods, but for those named in `skip`."""
+    """Check the arguments of a class's own public methods, except those named in `skip`."""
 
     def check_all(kind: type[T]) -> type[T]:
         for name, method in list(vars(kind).items()):
@@ -65,10 +65,10 @@ def typed(*, skip: Iterable[str] = ()) -> Callable[[type[T]], type[T]]:
 
 
 def typed_call(function: F) -> F:
-    """Check the arguments of a function; its defaults are right.
+    """Check the arguments of a function, not its defaults.
 
     Raises:
-        WrongType: by each call with a wrong argument, of an `async` one when it is awaited.
+        WrongType: at each call with a wrong argument; for an `async` function when awaited.
     """
     parameters = inspect.signature(function).parameters.values()
     rules = {each.name: _rule_of(each.annotation, each.name) for each in parameters}
@@ -120,47 +120,47 @@ def require_fields(settings: "DataclassInstance") -> None:
 
 
 def require_whole(value: object, name: str) -> None:
-    """Refuse what is no whole number.
+    """Refuse a value that is no whole number.
 
     Raises:
-        WrongType: it is none.
+        WrongType: the value is no whole number.
     """
     if not _is_whole(value):
         raise _refusal(name, _PLAIN[int], value)
 
 
 def require_dict(value: object, name: str) -> None:
-    """Refuse what is neither a mapping nor None.
+    """Refuse a value that is neither a mapping nor None.
 
     Raises:
-        WrongType: it is none.
+        WrongType: the value is neither.
     """
     if value is not None and type(value) is not dict and not isinstance(value, Mapping):
         raise WrongType(f"{name} is a dict or None, not {value!r:.80}")
 
 
 def require_text(value: object, name: str) -> None:
-    """Refuse what is no `str`.
+    """Refuse a value that is no `str`.
 
     Raises:
-        WrongType: it is none.
+        WrongType: the value is no `str`.
     """
     if not isinstance(value, str):
         raise _refusal(name, _PLAIN[str], value)
 
 
 def require_seconds(value: object, name: str) -> None:
-    """Refuse what is no number of seconds, from 0.
+    """Refuse a value that is no number of seconds, from 0.
 
     Raises:
-        WrongType: it is none.
+        WrongType: the value is no such number.
     """
     if not _TIME.takes(value):
         raise _refusal(name, _TIME, value)
 
 
 class Unentered:
-    """The base of what `connect` and `open` give: it is no client before it is entered."""
+    """The base of the results of `connect` and `open`: no clients before they are entered."""
 
     _ENTER = "async with"
 
@@ -201,7 +201,7 @@ _TIME = _Rule(_is_time, "a number of seconds, from 0")
 
 
 def _rule_of(annotation: Any, name: str = "") -> _Rule | None:
-    """The rule of an annotation; None: it takes anything."""
+    """The rule of an annotation; None: any value is accepted."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if annotation is None:
         return _PLAIN[NoneType]
@@ -227,7 +227,7 @@ def _of_class(annotation: Any) -> _Rule | None:
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     is_class = isinstance(annotation, type) and annotation not in (Any, inspect.Parameter.empty)
-    # Of an enum the call says which values there are.
+    # For an enum the call checks the value, and its error names the possible ones.
     is_open = getattr(annotation, "_is_protocol", False) or annotation.__class__ is EnumType
     if not is_class or is_open:
         return None
@@ -249,11 +249,11 @@ def _sequence_of(entry: Any) -> _Rule:
 
     def takes(value: Any) -> bool:
         if isinstance(value, str | bytes):
-            # The call says what one text for all entries would be.
+            # The call refuses one text in place of a list, with a better error.
             return is_union
         if not isinstance(value, Iterable):
             return False
-        # What the client made is right, and other iterables may be read once only.
+        # The client's own sequences are right, and other iterables may be read only once.
         is_plain = type(value) in (list, tuple)
         return not is_plain or rule is None or is_union or all(map(rule.takes, value))
 

@@ -21,12 +21,12 @@ number (`1`, `0.1`, `1e+300`, `inf`, `nan`; a float that is whole has no point),
 and `false`, bytes as base64, text as it is. A message's properties stand in the order of the
 batch's columns.
 
-Times beyond what 64 bits of microseconds hold (the year 294,246) become the last that they hold.
+Times beyond the range of 64 bits of microseconds (the year 294,246) become the last in range.
 
 Bodies of one uncompressed batch are not copied: the record batch keeps the batch's bytes alive.
 
-Arrays are made from buffers, never by `pa.array`: that loads pandas where it is installed, over a
-second in each process that reads.
+Arrays are made from buffers, never by `pa.array`: `pa.array` loads pandas where pandas is
+installed, which takes over a second in each reading process.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -67,7 +67,7 @@ def schema_of(columns: Iterable[str]) -> pa.Schema:
     """The schema of these columns, in the order of `SCHEMA`.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, there is no such column, or none is asked for.
+        Rejected: `BAD_ARGUMENT`, there is no such column, or `columns` is empty.
     """
     wanted = set(columns)
     unknown = sorted(wanted - set(SCHEMA.names))
@@ -119,7 +119,7 @@ def _range(part: Slice) -> tuple[int, int]:
 
 
 def _spread(messages: "MessageColumns[Any]", value: Callable[[Slice], int]) -> np.ndarray:
-    """One number a slice, repeated for its messages."""
+    """One number for each slice, repeated for its messages."""
     parts = messages.slices
     counts = [part.stop - part.start for part in parts]
     return np.repeat(np.array([value(part) for part in parts], np.int64), counts)
@@ -143,7 +143,7 @@ def _times(milliseconds: np.ndarray) -> pa.Array:
 
 
 def _numbers(values: np.ndarray) -> pa.Array:
-    """Integers or floats; not copied where they stand one after another."""
+    """Integers or floats as an array; contiguous values are not copied."""
     kind, data = pa.from_numpy_dtype(values.dtype), pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(kind, len(values), [None, data])
 
@@ -152,7 +152,7 @@ def _numbers(values: np.ndarray) -> pa.Array:
 
 
 def _taken(texts: Sequence[str | None], places: np.ndarray) -> pa.Array:
-    """By place (int64): the text that is there; null for None."""
+    """The text at each of `places` (int64); null for None."""
     encoded = [None if text is None else text.encode() for text in texts]
     sizes = np.array([NO_KEY if each is None else len(each) for each in encoded], np.uint32)
     content = b"".join(each for each in encoded if each is not None)
@@ -176,7 +176,7 @@ def _joined(parts: Sequence[Pieces], kind: pa.DataType) -> pa.Array:
 
 
 def _ends(sizes: np.ndarray) -> np.ndarray:
-    """Arrow's offsets: where each piece begins, and where the last one ends."""
+    """Arrow's offsets: the start of each piece, and the end of the last one."""
     ends = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=ends[1:])
     if ends[-1] > _INT32_MAX:
@@ -215,11 +215,11 @@ class _Props(NamedTuple):
     """The properties of a slice, message after message."""
 
     counts: np.ndarray
-    """How many each message has."""
+    """Number of properties of each message."""
     names: pa.Array
-    """All their names."""
+    """The names of all properties."""
     values: pa.Array
-    """All their values, as text."""
+    """The values of all properties, as text."""
 
 
 _NO_TEXTS = pa.nulls(0, pa.string())
@@ -241,7 +241,7 @@ def _props(part: Slice) -> _Props:
     for n, column in enumerate(columns):
         if column.present is not None:
             present[:, n] = column.present
-    # Which column each value is of, message after message; and the how manieth of its column.
+    # For each value, message after message: its column, and its place in that column.
     rows, which = np.nonzero(present)
     place = (np.cumsum(present, axis=0) - 1)[rows, which]
     texts = [_as_text(column) for column in columns]
@@ -279,13 +279,13 @@ _ALPHABET = np.frombuffer(
 def _base64(pieces: Pieces) -> pa.Array:
     """Each piece in base64, all at once.
 
-    Each is padded with zeros to whole groups of three bytes, and becomes four letters a group; the
-    last one or two letters of a group that was padded are then `=`.
+    Each piece is padded with zeros to whole groups of three bytes; a group becomes four letters.
+    The last one or two letters of a padded group are then `=`.
     """
     sizes = pieces.sizes.astype(np.int64)
     groups = (sizes + 2) // 3
     ends = np.cumsum(groups)
-    # Where each byte goes: its place in the content, and the padding of the pieces before it.
+    # The place of each byte: its place in the content plus the padding of the pieces before it.
     padding = groups * 3 - sizes
     padded = np.zeros(int(groups.sum()) * 3, np.uint32)
     before = np.cumsum(padding) - padding

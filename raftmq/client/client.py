@@ -1,8 +1,8 @@
 """The client: one object for a cluster, which owns connections and background tasks.
 
 `connect` opens one task group in the application's task. All background work of the client, its
-producers and consumers lives there (`supervisor`), and ends with the block. The block raises what
-its body raised, unwrapped: the task group never sees the body's exception.
+producers and consumers lives there (`supervisor`), and ends with the block. The block raises its
+body's exception unwrapped: the task group never sees that exception.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,12 +52,12 @@ from .world import ClientWorld, RealWorld
 
 @typed()
 class Client:
-    """A cluster, seen from outside. Made by `connect`."""
+    """A connection to a cluster. Made by `connect`."""
 
     admin: Admin
     """Topics, consumer groups, nodes."""
 
-    # What `producer` and `consumer` make, for clients that look on.
+    # The classes that `producer` and `consumer` make; `raftmq.embedded` may replace them.
     _producer_class: Callable[..., Producer] = Producer
     _claimed_producer_class: Callable[..., ClaimedProducer] = ClaimedProducer
     _consumer_class: Callable[..., Consumer] = Consumer
@@ -84,13 +84,13 @@ class Client:
         """A producer for one topic, to be used as `async with`.
 
         Args:
-            topic: its name.
-            linger: seconds to gather messages for a batch; None: only while an answer is awaited.
+            topic: the topic's name.
+            linger: seconds to gather messages for a batch; None: only while an answer is due.
             batch_bytes: a batch of this size goes out; a larger message goes alone.
-            batch_messages: likewise for the number of messages, at most 65,536.
+            batch_messages: a batch of this number of messages goes out; at most 65,536.
             buffer_bytes: bytes that may wait for their answer; then `send` waits for room.
-            buffer_messages: likewise for the number of messages.
-            compression: of the bodies.
+            buffer_messages: messages that may wait for their answer; then `send` waits for room.
+            compression: the compression of the bodies.
         """
         settings = ProducerSettings(
             linger, batch_bytes, batch_messages, buffer_bytes, buffer_messages, compression
@@ -105,10 +105,10 @@ class Client:
         """A producer whose session outlives its process, to be used as `async with`.
 
         Args:
-            topic: its name.
-            session: what names it, in every process that goes on with the work.
-            label: which piece of the work is sent; it never goes back. See `claimed`.
-            settings: as of `producer`, by name.
+            topic: the topic's name.
+            session: the session's name, equal in every process that goes on with the work.
+            label: the piece of the work; it never decreases. See `claimed`.
+            settings: the settings of `producer`, by name.
         """
         make = partial(self._claimed_producer_class, topic, ProducerSettings(**settings))
         parts = {"router": self._router, "supervisor": self._supervisor, "world": self._world}
@@ -158,48 +158,48 @@ class Client:
         """A consumer of one topic, to be used as `async with`.
 
         Args:
-            topic: its name.
-            mode: `"pull"` reads queues by offset. `"broadcast"` does so too, and each instance of
-                the group gets every message. `"pop"` takes whatever is there, each message for a
-                while, and settles it; `"ordered"` does so with one message of a key after the
+            topic: the topic's name.
+            mode: `"pull"` reads queues by offset. `"broadcast"` reads by offset, too, and each
+                instance of the group gets every message. `"pop"` takes messages of any queue, each
+                for a while, and settles them; `"ordered"` pops the messages of a key one after the
                 other. A group keeps the mode of its first consumer.
-            options: the rest, by name.
+            options: the options below, by name.
 
         Options:
-            group: the consumer group. To pull: under which name offsets are committed; None:
-                nothing is remembered.
+            group: the consumer group. To pull: the name under which offsets are committed; None: no
+                offsets are committed.
             queues: to pull: the queues to read, from 0; None: all, and those added later;
-                `"assigned"`: the group's members share them out, each queue to one of them.
-            start: where a group begins that is new to the topic, or a queue for which it has
-                committed nothing: `"earliest"`, or with broadcast `"latest"`, if nothing is said.
-                Queues that are added while it is open are read from their beginning; so are those
-                that were added while an instance of a broadcast group was closed, or while a group
-                that had members before had none.
-            on_trimmed: to pull: what to do where retention has dropped the next messages: raise, or
-                go on at an end of the queue (`"error"`, `"earliest"`, `"latest"`).
-            auto_commit: to pull: seconds between commits of what the application is done with:
-                all that was handed out before its last call. So one task, or thread, reads: the
-                call of another one would commit what the first still works on. None: only `commit`
-                commits, with broadcast every second.
-            prefetch_bytes: how much may be fetched ahead of the application, 8 MiB.
-            filter: what the group wants, as SQL (`amount > 5 AND city = 'Paris'`) or tags. Opening
-                the consumer subscribes the whole group to it, in place of what it subscribed to
-                before; see `Admin.subscribe`. None: what it has subscribed to already, if anything.
-            tags: the same for a filter that is tags: `paid || shipped`.
-            session: of a member: seconds after which it loses its queues if it is not heard, 10.
+                `"assigned"`: the group's members share the queues, each queue to one member.
+            start: the place where a group begins that is new to the topic, or a queue without a
+                committed offset: `"earliest"`, or with broadcast `"latest"`, by default. Queues
+                added while the consumer is open are read from their beginning; so are queues added
+                while an instance of a broadcast group was closed, or while a group that had members
+                before had none.
+            on_trimmed: to pull: the reaction when retention has dropped the next messages: raise,
+                or go on at an end of the queue (`"error"`, `"earliest"`, `"latest"`).
+            auto_commit: to pull: seconds between commits of the messages that the application is
+                done with: all that were handed out before its last call. So only one task, or
+                thread, may read: a call of another one would commit messages that the first still
+                works on. None: only `commit` commits; with broadcast a commit every second.
+            prefetch_bytes: bytes that may be fetched ahead of the application, 8 MiB.
+            filter: the group's filter, as SQL (`amount > 5 AND city = 'Paris'`) or tags. Opening
+                the consumer subscribes the whole group to the filter, in place of the one before;
+                see `Admin.subscribe`. None: the group's present filter, if any.
+            tags: the filter as tags: `paid || shipped`.
+            session: of a member: seconds without a heartbeat after which it loses its queues, 10.
             instance: of a member: a name that outlives the process. The next process of this name
                 takes the place of the one before at once. With broadcast it goes on where that one
                 was; None: a random name, so each start is a new instance.
-            prefetch: to pop: how many messages may be asked for ahead at each leader, None: 500. It
-                begins with few. 0: only what a call asks for.
+            prefetch: to pop: most messages asked for ahead at each leader; None: 500. The consumer
+                begins with few. 0: only the messages that a call asks for.
             invisible: to pop: seconds for which a message is this consumer's alone, 1 s to 12
-                hours; None: as the group's policy says (30 if nothing else was said).
-            renew: to pop: while the application has a message, its lease is extended to this many
-                seconds again and again; it has one as long as the message, or what it came in, is
-                referred to. None: leases are not extended by themselves.
+                hours; None: by the group's policy (by default 30 s).
+            renew: to pop: while the application refers to a message, or to the sequence that the
+                message came in, its lease is extended to this number of seconds repeatedly. None:
+                leases are not extended by themselves.
 
         Raises:
-            Rejected: `BAD_ARGUMENT`, another mode or value; the message names what exists.
+            Rejected: `BAD_ARGUMENT`, another mode or value; the text names the possible ones.
             FilterSyntaxError: the filter cannot be read; it is a `Rejected`.
         """
         for name in ("filter", "tags"):
@@ -244,25 +244,25 @@ class Client:
     ) -> list[bool]:
         """Settle messages by their handles (`raftmq pop` prints them), from any process.
 
-        The consumer that popped them may still be open, here or elsewhere. If it settles one of
-        these as well, it learns that the message was settled before. Those that are rejected
-        together and were popped together are one dead letter.
+        The consumer that popped the messages may still be open, here or elsewhere. If that consumer
+        settles one of them, too, it learns that the message was settled before. Messages that were
+        popped together and are rejected together are one dead letter.
 
         Args:
             handles: one for each message.
             action: as the methods of a popped message.
-            delay: seconds; to nack: how long they wait, None: by the group's schedule; to extend:
-                how long their leases run from now on.
-            reason: to reject: why, for people.
-            timeout: seconds for all of it; None: the client's default.
+            delay: seconds; to nack: how long the messages wait, None: by the group's schedule; to
+                extend: how long the leases run from now on.
+            reason: to reject: the reason, for people.
+            timeout: seconds for the whole call; None: the client's default.
 
         Returns:
-            For each handle whether its message is settled by this call; False: the consumer no
-            longer had it, as its time ran out or it was settled before; `acked_before` tells which.
+            For each handle whether this call settled its message; False: the consumer no longer had
+            the message, as its time ran out or it was settled before; `acked_before` tells which.
 
         Raises:
-            Rejected: `BAD_ARGUMENT`, a handle is none, or a delay is out of its range; then nothing
-                was done. `UNKNOWN_GROUP`: the consumer group is gone.
+            Rejected: `BAD_ARGUMENT`, a text is no handle, or a delay is out of its range; then
+                nothing was done. `UNKNOWN_GROUP`: the consumer group is gone.
             Unavailable, OutcomeUnknown: a leader did not answer in time; others may have done their
                 part.
         """
@@ -275,18 +275,18 @@ class Client:
     async def acked_before(
         self, handles: Sequence[str], *, timeout: float | None = None
     ) -> list[bool]:
-        """Whether messages were acknowledged under the leases that their handles name: tells an
-        `ack` that is repeated from one that is too late, where `settle` says False to both.
+        """Whether messages were acknowledged under the leases that their handles name: tells a
+        repeated `ack` from a late one, where `settle` returns False for both.
 
-        Each is looked for in the log by itself, so ask about some messages, not in bulk. Cancelling
-        leaves nothing behind.
+        Each message is looked up in the log by itself, so ask about some messages, not in bulk.
+        Cancelling leaves nothing behind.
 
         Returns:
-            For each handle True if it was; False: it was not, or retention dropped the record that
-            says so.
+            For each handle True if its message was acknowledged; False: it was not, or retention
+            dropped the record of the ack.
 
         Raises:
-            Rejected: `BAD_ARGUMENT`, a handle is none.
+            Rejected: `BAD_ARGUMENT`, a text is no handle.
             Unavailable: a leader was not found in time.
         """
         parsed = [parse_handle(handle) for handle in handles]
@@ -294,10 +294,10 @@ class Client:
         return [handle in acked for handle in parsed]
 
     async def progress(self, topic: str, group: str, *, timeout: float | None = None) -> Progress:
-        """Take over how far a job has read a topic, kept under a group's name; see `progress`.
+        """Take over a job's progress in a topic, kept under a group's name; see `progress`.
 
-        Who took it before is fenced: its next commit is refused. Cancelling leaves some queues
-        taken and others not.
+        The holder before is fenced: its next commit is refused. Cancelling leaves some queues taken
+        and others not.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`; `FENCED`, another caller took it at the same time.
@@ -309,21 +309,21 @@ class Client:
         """The message of this id. Cancelling leaves nothing behind.
 
         Raises:
-            Rejected: the id is none (`BAD_ARGUMENT`), its topic is gone (`UNKNOWN_TOPIC`), or
-                the message is not there, or no longer (`OFFSET_OUT_OF_RANGE`).
+            Rejected: the text is no id (`BAD_ARGUMENT`), the topic is gone (`UNKNOWN_TOPIC`), or
+                the message does not exist yet, or no longer (`OFFSET_OUT_OF_RANGE`).
             Unavailable: the leader was not found in time.
         """
         return await get_message(self._router, message_id, timeout)
 
     async def trace(self, message_id: str, *, timeout: float | None = None) -> Trace:
-        """The way of a message through the consumer groups that pop: by what records of the log
-        it was handed out, acked, failed, retried or became a dead letter. For one message at a
-        time, not for bulk. Cancelling leaves nothing behind.
+        """The way of a message through the consumer groups that pop: the records of the log by
+        which it was handed out, acked, failed, retried or became a dead letter. For one message at
+        a time, not for bulk. Cancelling leaves nothing behind.
 
-        What consumers read by offset (modes pull and broadcast) leaves no trace.
+        Reading by offset (modes pull and broadcast) leaves no trace.
 
         Raises:
-            Rejected: the id is none (`BAD_ARGUMENT`), its topic is gone (`UNKNOWN_TOPIC`), or
+            Rejected: the text is no id (`BAD_ARGUMENT`), the topic is gone (`UNKNOWN_TOPIC`), or
                 there never was such a message (`OFFSET_OUT_OF_RANGE`).
             Unavailable: a leader was not found in time.
         """
@@ -342,21 +342,21 @@ class Client:
         bytes_max: int = 4 * 1024 * 1024,
         timeout: float | None = None,
     ) -> Events:
-        """What became of all messages by records of a partition group's log, as columns: in bulk
-        what `trace` tells of one message. Cancelling leaves nothing behind.
+        """The events of all messages in a partition group's log, as columns: `trace` in bulk.
+        Cancelling leaves nothing behind.
 
         Args:
             partition_group: its number, from 1.
             start: the first record; None: the first that the log still has.
-            stop: the record after the last one; None: as far as the log goes now.
-            bytes_max: about how much is read; `Events.next` tells where to go on. 0: nothing but
-                which records there are (`Events.first`, `Events.end`).
-            timeout: seconds for all of it; None: the client's default.
+            stop: the record after the last one; None: the log's present end.
+            bytes_max: rough limit of the bytes to read; go on from `Events.next`. 0: read no
+                events, only the log's range (`Events.first`, `Events.end`).
+            timeout: seconds for the whole call; None: the client's default.
 
         Raises:
             Rejected: `OFFSET_OUT_OF_RANGE`, the log does not hold the record `start` yet, or no
                 longer; `BAD_ARGUMENT`, there is no such partition group.
-            Unavailable: a leader was not found in time, or it cannot read what became of them.
+            Unavailable: a leader was not found in time, or it cannot read the events.
         """
         return await read_events(
             self._router,
@@ -372,12 +372,12 @@ class Client:
         """Take back a delayed message, by the id of its receipt. A repeat is safe.
 
         Returns:
-            True: this call took it back, and it is never delivered. False: no such message waits;
-            it was taken back before, or never was.
+            True: this call took the message back, and it is never delivered. False: no such message
+            waits; it was taken back before, or never existed.
 
         Raises:
-            Rejected: `FELL_DUE`, its time has come, and it is delivered; `BAD_ARGUMENT`, the id is
-                none; `UNKNOWN_TOPIC`, its topic is gone.
+            Rejected: `FELL_DUE`, the message's time has come, and it is delivered; `BAD_ARGUMENT`,
+                the text is no id; `UNKNOWN_TOPIC`, the topic is gone.
             Unavailable: the leader was not found in time.
             OutcomeUnknown: the time ran out after the request was sent.
         """
@@ -389,12 +389,12 @@ class Client:
         """`async with mq.check_back("shop", decide):` ends transactions whose producer died.
 
         Args:
-            group: the producer group, as `Producer.transaction` has it.
+            group: the producer group, as given to `Producer.transaction`.
             check: called with each transaction of the group that stays open, by each process that
-                runs this; True commits it, False rolls it back, None asks again later. It may be
-                `async`. What it raises ends the block.
-            after: seconds for which a transaction is left alone.
-            every: seconds between two looks.
+                runs a check-back; True commits it, False rolls it back, None asks again later. It
+                may be `async`. An exception of `check` ends the block.
+            after: least age in seconds of a transaction that `check` is asked about.
+            every: seconds between two searches for open transactions.
         """
         return check_back(self._router, group, check, after=after, every=every)
 
@@ -407,13 +407,14 @@ class Client:
     async def end_transaction(
         self, transaction_id: str, *, commit: bool, timeout: float | None = None
     ) -> int:
-        """Commit or roll back a transaction; how many messages it had, 0 if it had ended so before.
+        """Commit or roll back a transaction; returns the number of its messages, 0 if it had ended
+        this way before.
 
         Raises:
-            Rejected: `TRANSACTION_ENDED`, the other outcome holds; `FENCED`, it was to commit and
-                is rolled back, as an input is no longer in hand; `UNKNOWN_TRANSACTION`, it never
-                was, or ended long ago; `BAD_ARGUMENT`, the id is none.
-            Unavailable, OutcomeUnknown: as of any change; a repeat is safe.
+            Rejected: `TRANSACTION_ENDED`, it ended the other way; `FENCED`, the commit became a
+                rollback, as an input is no longer in hand; `UNKNOWN_TRANSACTION`, it never existed,
+                or ended long ago; `BAD_ARGUMENT`, the text is no id.
+            Unavailable, OutcomeUnknown: no answer in time; a repeat is safe.
         """
         return await end_transaction(
             self._router, transaction_id, is_commit=commit, timeout=timeout
@@ -431,7 +432,7 @@ class Client:
         """The newest messages with this key, newest first. Cancelling leaves nothing behind.
 
         Args:
-            topic: its name.
+            topic: the topic's name.
             key: the key.
             since: only messages stored then or later; it needs a time zone.
             limit: the most to return.
@@ -450,7 +451,7 @@ C = TypeVar("C", bound=Client)
 
 
 class Connecting(Unentered, AbstractAsyncContextManager[C]):
-    """What `connect` gives; `make` makes the client once a node has answered."""
+    """Context manager that `connect` returns; `make` makes the client once a node has answered."""
 
     def __init__(
         self,
@@ -492,7 +493,8 @@ class Connecting(Unentered, AbstractAsyncContextManager[C]):
         await self._end(self._tasks)
 
     async def _end(self, tasks: TaskGroup) -> None:
-        """End all background tasks. The body's exception stays outside, or it would be wrapped."""
+        """End all background tasks. The task group would wrap the body's exception, so it never
+        gets that exception."""
         if self._supervisor is not None:
             self._supervisor.close()
         self._router.close()
@@ -510,23 +512,23 @@ def connect(
 ) -> AbstractAsyncContextManager[Client]:
     """`async with connect(url) as mq:` opens a cluster, on trio or asyncio.
 
-    Entering waits until one node has answered. Leaving closes every connection; producers and
-    consumers should have been left before. What goes wrong in the background is raised by the
-    calls that it concerns, and never by this block itself.
+    Entering waits until one node has answered. Leaving closes every connection; leave producers and
+    consumers before. The calls concerned raise the errors of background tasks; this block never
+    does.
 
     Args:
         url: `raftmq://host:port[,host:port...]`, any nodes of the cluster; the port may be left
             out (7400).
         timeout: seconds; the default of every call.
-        cluster: the cluster's id: nodes of another one, which may have got the address of a node
-            that is gone, are passed over. Empty: take the cluster of the first node that answers.
-        wait_refused: seconds for which every address may refuse the connection, before the answer
-            is that no process listens there. 0: the first refusal is the answer. None: wait for a
-            cluster that is about to start for as long as `timeout` says.
+        cluster: the cluster's id: nodes of another cluster, which may have got the address of a
+            node that is gone, are passed over. Empty: the cluster of the first node that answers.
+        wait_refused: seconds for which every address may refuse the connection, before `connect`
+            fails because no process listens. 0: the first refusal fails. None: wait for a starting
+            cluster for `timeout` seconds.
         world: the network, clock and randomness to use; None: the real ones.
 
     Raises:
-        Rejected: the URL is wrong (`BAD_ARGUMENT`), or each address is another cluster's
+        Rejected: the URL is wrong (`BAD_ARGUMENT`), or each address belongs to another cluster
             (`WRONG_CLUSTER`).
         Unavailable: no node answered in time, or no process listens at any address.
     """

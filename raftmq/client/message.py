@@ -1,13 +1,13 @@
-"""What a consumer is handed: one message, or many of them as columns.
+"""Messages as a consumer gets them: one message, or many of them as columns.
 
-Both read from the decoded batch when asked. `Messages` is for bulk work: its columns are lists over
-all its messages, and a message becomes an object when it is looked at.
+Both read from the decoded batch on access. `Messages` is for bulk work: its columns are lists over
+all its messages, and a message becomes an object on access.
 
-A column that cannot be read raises `UnreadableBatch`, which says where and how to go on. Brokers
-admit no such batch; who stored it did not check.
+A column that cannot be read raises `UnreadableBatch`, which has the offsets of the batch and the
+offset to go on from. Brokers admit no such batch; an old broker that stored one did not check it.
 
 A message id is text, `<queue number>-<offset>`, both in hexadecimal: `10003-2a` is offset 42 of
-queue 3 of topic 1 (queue number = topic id << 16 | queue). It is all that `Client.get` needs.
+queue 3 of topic 1 (queue number = topic id << 16 | queue). `Client.get` needs only the id.
 """
 
 import re
@@ -58,7 +58,7 @@ def parse_id(text: str) -> tuple[int, int]:
 
 
 class Message:
-    """One message. It keeps its batch alive; keep `body` if that is all you need."""
+    """One message. It keeps its batch in memory; keep only `body` if you need no more."""
 
     __slots__ = ("_batch", "_position", "_queue_number", "topic")
 
@@ -73,7 +73,7 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """What was sent."""
+        """The content."""
         try:
             return self._batch.body(self._position)
         except CorruptRecord as error:
@@ -81,7 +81,7 @@ class Message:
 
     @property
     def key(self) -> str | None:
-        """Its key; None: none."""
+        """The key; None: the message has none."""
         try:
             return self._batch.key(self._position)
         except CorruptRecord as error:
@@ -89,7 +89,7 @@ class Message:
 
     @property
     def tag(self) -> str | None:
-        """Its tag; None: none."""
+        """The tag; None: the message has none."""
         try:
             return self._batch.tag(self._position)
         except CorruptRecord as error:
@@ -97,7 +97,7 @@ class Message:
 
     @property
     def props(self) -> dict[str, Value]:
-        """Its properties, a dict of its own each time."""
+        """The properties, a new dict on each access."""
         try:
             return self._batch.props(self._position)
         except CorruptRecord as error:
@@ -110,12 +110,12 @@ class Message:
 
     @property
     def offset(self) -> int:
-        """Its offset in the queue."""
+        """The offset in the queue."""
         return self._batch.base_offset + self._position
 
     @property
     def timestamp(self) -> int:
-        """When the leader stored it, milliseconds since 1970."""
+        """When the leader stored the message, milliseconds since 1970."""
         return self._batch.timestamp
 
     @property
@@ -145,10 +145,10 @@ class Slice(NamedTuple):
 
 
 class MessageColumns(Sequence[M]):
-    """Messages as a consumer was handed them: a sequence, and the same as columns.
+    """Messages of one call of a consumer: a sequence, and the messages as columns.
 
     Messages of one queue stand in the order of their offsets; those of several queues are mixed
-    batch by batch. It is empty, and false, if the wait ran out.
+    batch by batch. The sequence is empty, and false, if the wait ran out.
     """
 
     __slots__ = ("_count", "_slices", "topic")
@@ -191,11 +191,11 @@ class MessageColumns(Sequence[M]):
 
     @property
     def slices(self) -> list[Slice]:
-        """The batches behind it, to read property columns or tags as arrays."""
+        """The batches behind the messages, to read property columns or tags as arrays."""
         return self._slices
 
     def each(self, read: Callable[[Slice], T]) -> list[T]:
-        """What `read` gives for each of `slices`, in order.
+        """The results of `read` for each of `slices`, in order.
 
         Raises:
             UnreadableBatch: `read` raised `CorruptRecord`.
@@ -210,14 +210,14 @@ class MessageColumns(Sequence[M]):
         return results
 
     def to_arrow(self, columns: Iterable[str] | None = None) -> "pa.RecordBatch":
-        """All messages as an Arrow record batch, without a Python object a message.
+        """All messages as an Arrow record batch, made without a Python object for each message.
 
         It needs `pip install 'raftmq[spark]'`, or pyarrow alone.
 
         Args:
             columns: some of `topic`, `queue`, `offset`, `key`, `tag`, `body`, `props`, `created`
-                and `timestamp`, which the record batch has in this order; None: all. What they
-                hold is said in `raftmq.client.arrow`.
+                and `timestamp`, which the record batch has in this order; None: all. See
+                `raftmq.client.arrow` for their content.
 
         Raises:
             Rejected: `BAD_ARGUMENT`, there is no such column, or `TOO_LARGE`: a column would hold
@@ -272,10 +272,10 @@ class MessageColumns(Sequence[M]):
 
 
 class Messages(MessageColumns[Message]):
-    """Messages that were read by offset: a sequence, and the same as columns.
+    """Messages that were read by offset: a sequence, and the messages as columns.
 
     Messages of one queue stand in the order of their offsets; those of several queues are mixed
-    batch by batch. It is empty, and false, if the wait ran out.
+    batch by batch. The sequence is empty, and false, if the wait ran out.
     """
 
     __slots__ = ()
@@ -297,7 +297,7 @@ def decode(
     """A batch as a leader sent it.
 
     Raises:
-        UnreadableBatch: its head, checksum or columns are not those of a batch.
+        UnreadableBatch: its head, checksum or columns are wrong.
     """
     try:
         return Batch.decode(payload, base_offset=base, timestamp=timestamp)
@@ -306,7 +306,7 @@ def decode(
 
 
 def _count(payload: bytes | memoryview) -> int:
-    """The messages of a batch that cannot be decoded, as far as its head tells."""
+    """Number of messages of an unreadable batch, by its head; 1 if the head is unreadable, too."""
     try:
         return peek(payload).count
     except CorruptRecord:
@@ -316,7 +316,7 @@ def _count(payload: bytes | memoryview) -> int:
 def _unreadable(
     error: CorruptRecord, topic: str, queue_number: int, base: int, count: int
 ) -> UnreadableBatch:
-    """The error that says where the batch stands and how to pass over it."""
+    """The error, with the offset of the batch and the offset after it."""
     queue = queue_number & ((1 << QUEUE_BITS) - 1)
     return UnreadableBatch(error, topic=topic, queue=queue, offset=base, next_offset=base + count)
 

@@ -1,4 +1,4 @@
-"""What the options of `Client.consumer` mean, for each kind of consumer."""
+"""The options of `Client.consumer`, checked for each kind of consumer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ from .arguments import typed_call
 BROADCAST_COMMIT_SECONDS = 1.0
 """Default time between two commits of an instance of a broadcast group."""
 INSTANCE_KEPT_MS = 7 * 24 * 3600 * 1000
-"""How long an instance with a name is remembered after its last commit."""
+"""How long offsets of an instance with a name are kept after its last commit."""
 RANDOM_KEPT_MS = 24 * 3600 * 1000
-"""The same for one without: it never comes back."""
+"""How long offsets of an instance without a name are kept: it never comes back."""
 
 READING = {"queues", "on_trimmed", "auto_commit", "session", "instance"}
-"""Options that only a consumer has that reads by offset."""
+"""Options of only the consumers that read by offset."""
 POPPING = {"prefetch", "invisible", "renew"}
-"""Options that only a consumer has that pops."""
+"""Options of only the consumers that pop."""
 COMMON = {"group", "start", "prefetch_bytes"}
-"""Options that both have, beside those that `Client.consumer` reads itself."""
+"""Options of both, beside those that `Client.consumer` reads itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ Queues = Sequence[int] | Literal["assigned"] | None
 
 
 class Reading(NamedTuple):
-    """How a consumer reads by offset."""
+    """The checked options of a consumer that reads by offset."""
 
     settings: ConsumerSettings
     """See `Client.consumer`."""
     join: JoinGroup | None
-    """For a member of a group: who it is."""
+    """The command by which a member of a group joins; None: the consumer is no member."""
 
 
 @typed_call
@@ -92,7 +92,7 @@ def reading(
     """Check the options of a consumer in mode `"pull"` or `"broadcast"`.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, they contradict each other.
+        Rejected: `BAD_ARGUMENT`, the options contradict each other, or a value is wrong.
     """
     require_name(group)
     is_broadcast = mode is Mode.BROADCAST
@@ -150,7 +150,7 @@ def popping(
     """Check the options of a consumer that pops.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`.
+        Rejected: `BAD_ARGUMENT`, there is no group, or the start is neither end.
     """
     require_name(group)
     if not group:
@@ -165,7 +165,7 @@ def popping(
 
 
 def require_name(group: str | None) -> None:
-    """Refuse a group's name that is that of an instance of a broadcast group."""
+    """Refuse the name of an instance of a broadcast group as a group's name."""
     if group is not None:
         require_no_instance(group)
 
@@ -184,7 +184,7 @@ def only(options: Mapping[str, Any], own: set[str]) -> dict[str, Any]:
 
 
 def wish_of(sql: str | None, tags: str | None) -> str | None:
-    """The filter that `filter=` or `tags=` gives."""
+    """The filter given by `filter=` or `tags=`; None: neither is given."""
     if tags is None:
         return sql
     if sql is not None:

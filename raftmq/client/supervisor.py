@@ -1,8 +1,8 @@
 """Background tasks: all live in the client's one task group, and none may bring it down.
 
-`Supervisor.run` is the one place where any exception is caught. What gets there is a bug of this
-client. It does not end the application's task group: it makes the client unusable, and every call
-that waits or comes later raises it.
+`Supervisor._run` is the one place where any exception is caught. Such an exception is a bug of this
+client. It does not end the application's task group: it makes the client unusable, and every
+waiting or later call raises it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,29 +22,29 @@ class Supervisor:
         self._tasks = tasks
         self._parts: list[TaskScope] = []
         self.failure: RaftmqError | None = None
-        """Why the client is no longer usable: it was closed, or a bug."""
+        """Why the client is no longer usable: it was closed, or has a bug; None: it is usable."""
 
     def task_scope(self, on_failure: Callable[[RaftmqError], None]) -> "TaskScope":
-        """A set of tasks that end together. `on_failure` is called, at most once, if any background
-        task of the client failed; it must not raise."""
+        """A set of tasks that end together. `on_failure` is called at most once, when the client
+        becomes unusable; it must not raise."""
         part = TaskScope(self, on_failure)
         self._parts.append(part)
         return part
 
     def check(self) -> None:
-        """Raise what ended the client, if anything did."""
+        """Raise the error that ended the client, if it has ended."""
         if self.failure is not None:
             raise self.failure
 
     def close(self) -> None:
-        """The client is being closed: waiting calls end with the error."""
+        """Close the client: waiting calls end with the error."""
         self.end(RaftmqError("the client was closed"))
 
     def end(self, failure: RaftmqError) -> None:
-        """The client is no longer usable: waiting calls and later ones end with the error.
+        """Make the client unusable: waiting and later calls end with the error.
 
-        After `Unavailable`, who waits for a change that may have been done is told
-        `OutcomeUnknown` instead.
+        Instead of `Unavailable`, a call that waits for a change which may have been done raises
+        `OutcomeUnknown`.
         """
         if self.failure is None:
             self.failure = failure
@@ -94,7 +94,7 @@ class TaskScope:
         return scope
 
     def check(self) -> None:
-        """Raise what ended the client, if anything did."""
+        """Raise the error that ended the client, if it has ended."""
         self._supervisor.check()
         if self.is_closed:
             raise RaftmqError("the client, or this part of it, is closed")

@@ -1,4 +1,4 @@
-"""The seam between the client and what lies outside: network, wall clock, randomness.
+"""The seam between the client and the outside: network, wall clock, randomness.
 
 As the broker's `World`, and for the same reason: the client that applications use also runs in a
 simulated world, on a seeded scheduler, where a test decides what breaks and when.
@@ -17,15 +17,15 @@ from anyio.abc import SocketAttribute
 from raftmq.wire.patience import set_patience
 
 SILENT_SECONDS_MAX = 30.0
-"""A node that acknowledges nothing for this long is given up, also while nothing is asked of it.
+"""A connection whose node acknowledges nothing for this time is given up, also without requests.
 """
 
 _SEEDED: WeakSet[Random] = WeakSet()
 
 
 def _seed_again() -> None:
-    """A forked child would draw the ids that its parent and its siblings draw: their messages would
-    count as repeats of each other, and their consumers as one."""
+    """Seed again after a fork: a child that drew the ids of its parent and siblings would have its
+    messages taken for repeats of theirs, and its consumers for theirs."""
     for random in _SEEDED:
         random.seed(SystemRandom().getrandbits(64))
 
@@ -38,17 +38,17 @@ class Stream(Protocol):
     """A connection's bytes. Errors are those of anyio's byte streams."""
 
     async def send(self, item: bytes) -> None:
-        """Send all of it. Raises `anyio.BrokenResourceError` or `anyio.ClosedResourceError`."""
+        """Send all bytes. Raises `anyio.BrokenResourceError` or `anyio.ClosedResourceError`."""
 
     async def receive(self, max_bytes: int = 65_536) -> bytes:
         """At least one byte. Raises `anyio.EndOfStream`, or as `send`."""
 
     async def aclose(self) -> None:
-        """Close it; a waiting `send` or `receive` ends with an error."""
+        """Close the stream; a waiting `send` or `receive` ends with an error."""
 
 
 class ClientWorld(Protocol):
-    """All that a client touches outside itself. Monotonic time is the event loop's."""
+    """The client's access to the outside. Monotonic time is the event loop's."""
 
     random: Random
     """Producer ids and jitter come from here."""
@@ -76,7 +76,7 @@ class RealWorld:
         try:
             stream = await anyio.connect_tcp(host, port)
         except (ValueError, OverflowError) as error:
-            # What a resolver makes of some texts (UnicodeError is a ValueError): no such host.
+            # A resolver fails so on some texts (UnicodeError is a ValueError): no such host.
             raise OSError(f"{host}:{port} is no address: {error}") from error
         raw = stream.extra(SocketAttribute.raw_socket)
         raw.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)

@@ -362,6 +362,19 @@ async def test_flush_raises_what_nobody_heard_and_only_once(cluster: FakeCluster
         await p.flush()
 
 
+async def test_flush_raises_what_a_caller_waited_for_in_vain(cluster: FakeCluster) -> None:
+    cluster.create_topic()
+    cluster.fate = nth_produce({0: Fate.IGNORED})
+    async with connect(URL, world=cluster) as mq, mq.producer("orders") as p:
+        pending = p.send_nowait(b"x", timeout=0.2)
+        with pytest.raises(OutcomeUnknown, match="still under way"):
+            await pending.wait(0.01)
+        with anyio.move_on_after(0.01):
+            await pending.wait()
+        with pytest.raises(OutcomeUnknown):
+            await p.flush()
+
+
 async def test_flush_that_runs_out_of_time_leaves_messages_under_way(cluster: FakeCluster) -> None:
     cluster.create_topic()
     cluster.fate = always(Fate.BUSY)

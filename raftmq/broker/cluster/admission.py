@@ -1,4 +1,4 @@
-"""May a blank folder take part? The question at the start, and who may answer it.
+"""May a blank folder take part? The question at the start, and the nodes that may answer it.
 
 Raft counts on votes and acknowledged records that survive a restart. A node whose disk was wiped
 has forgotten both; if it came back as its old self, a majority could vote twice in one term, or a
@@ -21,28 +21,30 @@ A node that *re-enters* gets the next generation from the catalog (`RenewNode`),
 member ids: its groups take it in as a learner that lacks everything, and when it has caught up, one
 joint change lets it vote and removes its old self. Until then the old self counts as a member that
 does not answer. So each group needs a majority without the node, and two wiped nodes of three wait
-for ever: what only they held is lost, and no program may say that it was nothing.
+for ever: records that only they held are lost, and no program can tell that there were none.
 
 The leader's word is enough because the catalog names each node's folder, and a group takes a node
 in only after that. The nodes that the settings name may know the leader without being it, and some
-may be gone for good: as long as no leader answers, their tables tell whom to ask as well (`links`).
+may be gone for good: as long as no leader answers, the nodes of their tables are asked too
+(`links`).
 
 Invariants:
-- Only members are believed, no guests (`links`): a wrong answer could end the node, or let it in. A
-  guest that knows a founder by another folder has that founder found nothing: nodes that joined
-  later are guests of founders that all lost their folders.
+- Only members are believed, no guests (`links`): a wrong answer could end the node, or let it in.
+  But a founder founds nothing if a guest knows it by another folder: nodes that joined later are
+  guests of founders that all lost their folders.
 - A founder whose catalog has no topic yet ends when a guest knows it by another folder: the guest
-  may come after the founding. So long no message was acknowledged here.
-- A blank folder's name is durable before anybody hears it: a restart while it waits keeps it.
-- A node founds with those alone that would found the same, and are in no cluster without it
-  (`founders`).
-- A place is taken only from the folder that the asking one was told of, and not as long as the
-  leader reaches a process that has it, or a group has no leader without it: a folder that is the
-  only hope of a group is never fenced off.
+  may come after the founding. Without a topic, no message was acknowledged here.
+- A blank folder's name is durable before any node hears it: a restart during the wait keeps it.
+- A node founds only with nodes that would found the same cluster, and that are in no cluster
+  without it (`founders`).
+- A folder takes only the place of the folder that it was told of, and not as long as the leader
+  reaches a process with that folder, or a group has no leader without that folder: a folder that a
+  group still needs is never fenced off.
 
-Left out: proving that the old folder is lost. One that is only out of reach is fenced off as well,
-and stops when it meets any other node. Founders that all lost their folders at once, and meet no
-node that joined later before their new cluster has a topic: no node here remembers the other one.
+Left out: proving that the old folder is lost. A folder that is only out of reach is fenced off as
+well, and stops when it meets any other node. Founders that all lost their folders at once, and meet
+no node that joined later before their new cluster has a topic: none of them remembers the old
+cluster.
 
 Sources: openraft's documentation on blank nodes; Viewstamped Replication Revisited (2012) §4.3.
 """
@@ -79,11 +81,11 @@ ASK_SECONDS = 0.1
 """Pause between two rounds of asking."""
 
 ANSWER_SECONDS_MAX = 2.0
-"""A peer that has not answered after so long is asked again in the next round."""
+"""A peer that has not answered after this time is asked again in the next round."""
 
 PATIENCE_TIMEOUTS = 2
-"""A place is asked for after so many election timeouts: a leader that needed the lost folder for
-its majority has found that out by then, and leads no more."""
+"""Election timeouts before a folder asks for the place of a lost one: a leader that needed the lost
+folder for its majority has stepped down by then."""
 
 
 class FoundedBefore(LogFault):
@@ -97,8 +99,8 @@ class KnownOtherwise(LogFault):
 async def wait_admitted(node: "Node", identity: Identity) -> None:
     """Wait until this blank folder may take part, and note that in it.
 
-    Cancelling leaves nothing behind but, perhaps, that the place is this folder's: it gets the same
-    answer when it asks again. Raises:
+    Cancelling leaves nothing behind; but the catalog may have given the place to this folder, which
+    gets the same answer when it asks again. Raises:
         KnownOtherwise: this folder must not take the node's place.
     """
     node.generation = await wait_allowed(node)
@@ -131,7 +133,7 @@ async def wait_allowed(node: "Node") -> int:
 
 
 class _Question:
-    """What a blank folder has heard so far."""
+    """The answers that a blank folder has heard so far."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -140,7 +142,7 @@ class _Question:
         self.is_joining = not founders
         """True if the cluster was founded without this node."""
         self.waiting = founders - {node.id}
-        """Founders that did not say yet that they never saw this node."""
+        """Founders that have not said yet that they never saw this node."""
         self.lost = ""
         """The name under which another node knew this one, if it was not this folder's."""
         self._asks_at = 0.0
@@ -159,7 +161,7 @@ class _Question:
         return self.lost if trio.current_time() >= self._asks_at else ""
 
     def take(self, peer: int, reply: ProbeReply) -> int | None:
-        """Take in an answer; the generation in which to take part, if it says so."""
+        """Take in an answer; the generation in which to take part, or None: not decided yet."""
         known, own = reply.known_incarnation, self._node.incarnation
         if reply.is_latest and reply.refusal and known in ("", self.lost):
             raise KnownOtherwise(
@@ -178,7 +180,8 @@ class _Question:
         elif reply.is_latest and self.is_joining and not self.lost:
             return 0
         elif not reply.generation:
-            # Not if it has heard that this folder re-entered: then the leader tells it so, too.
+            # A peer that has heard of this folder's re-entry is not counted: the leader's answer
+            # will give the generation.
             self._count(peer, reply)
         return None
 
@@ -188,12 +191,12 @@ class _Question:
         self._apart.pop(peer, None)
         apart = "" if self.is_joining else why_apart(self._node.settings.node, peer, reply)
         if apart:
-            # Its earlier word was of the time before its cluster was founded.
+            # An earlier "never seen" of this peer dates from before its cluster was founded.
             self.waiting.add(peer)
             self._apart[peer] = apart
 
     def described(self) -> str:
-        """What the folder waits for."""
+        """Why the folder still waits, for people."""
         advice = self._node.links.advice
         if self.lost:
             reason = f" ({self._refusal})" if self._refusal else ""
@@ -214,7 +217,7 @@ class _Question:
         return f"its data folder is blank: {_objection(self._node)}{advice}"
 
     def _unreached(self) -> str:
-        """Where the others that are waited for should be, and why they are not heard."""
+        """The addresses of the nodes that are waited for, and why those are not heard."""
         links = [link for link in self._node.links.members() if link.peer.id not in self._apart]
         if not self.is_joining:
             links = [link for link in links if link.peer.id in self.waiting]
@@ -247,10 +250,11 @@ async def ask_guest(node: "Node", link: PeerLink) -> None:
 
 
 def heed_objections(node: "Node") -> None:
-    """End a founder of which guests say that the cluster was founded before, if it has no topic in
-    all that its log proves to be committed."""
+    """End this founder if guests say that the cluster was founded before, and if there is no topic
+    in the part of its log that is known to be committed."""
     if node.links.objections and _may_have_founded_again(node):
         system = node.groups[SYSTEM_GROUP]
+        # Committed records that are not applied yet may still hold a topic.
         if system.machine.applied == system.raft.status().hard_state.commit:
             node.fail(
                 FoundedBefore(f"this folder founded the cluster a second time: {_objection(node)}")
@@ -280,7 +284,7 @@ def _patience_seconds(node: "Node") -> float:
 
 
 def answer_probe(node: "Node", connection: Connection, frame: Frame) -> None:
-    """Say what is known here of the node that asks, and give it the place that it asks for."""
+    """Answer what is known here of the asking node, and give it the place that it asks for."""
     probe = unpack(Probe, frame.header)
 
     def answer(*, is_latest: bool, refusal: str = "") -> None:
@@ -300,7 +304,7 @@ def answer_probe(node: "Node", connection: Connection, frame: Frame) -> None:
 
     _, known = node.peer_identities.folder_of(probe.node)
     if probe.joins and not known and is_opening(node):
-        # "Never seen" would say that no cluster was founded yet.
+        # "Never seen" would tell the asking founder that no cluster was founded yet.
         text = f"node {node.id} does not know yet who founded its cluster"
         connection.refuse(frame.correlation, ErrorReply("unavailable", text, retry_ms=200))
     elif probe.joins and node.is_serving:
@@ -353,7 +357,7 @@ def groups_without_leader(
 
 
 def _is_up(node: "Node", number: int, incarnation: str) -> bool:
-    """True if there is a process with that folder: the disk of another one is blank by mistake."""
+    """True if a process with that folder is up: the asking node's disk is blank by mistake."""
     link = node.links.get(number)
     return number == node.id or (link is not None and link.incarnation == incarnation)
 

@@ -1,8 +1,8 @@
 """Founders agree on what they found, and tell a founding from a cluster that runs.
 
 A blank founder takes "never seen" for the word of a node that is about to be founded as well. Two
-answers look the same and are not. Both would end in two clusters of one name, or in a membership
-that depends on who was elected first:
+other answers look like that one. Both would end in two clusters of one name, or in a membership
+that depends on which node was elected first:
 
 | the node that answers | its answer carries | the blank founder |
 |---|---|---|
@@ -12,7 +12,7 @@ that depends on who was elected first:
 | has a folder, and no log open yet | nothing: it does not answer | asks again |
 | is of older software | neither | founds, as it did then |
 
-A node that has been added since is no founder either: a cluster remembers who founded it.
+A node that has been added since is no founder either: a cluster remembers its founders.
 
 Invariants:
 - A node founds with no node that is in a cluster founded without it or otherwise, and with none
@@ -62,7 +62,7 @@ def founding_around(node: "Node") -> FoundingView | None:
 
 
 def founders_of(node: "Node") -> list[int]:
-    """The founders of the cluster that a node is in; empty: of none, as far as it knows.
+    """The founders of the cluster that a node is in; empty: it knows of no cluster.
 
     Before the catalog is applied, the members of the system group stand in for them: at a founding
     they are the founders.
@@ -93,7 +93,7 @@ def why_apart(own: NodeSettings, peer: int, reply: ProbeReply) -> str:
     theirs, ours = reply.founding, founding_of(own)
     if reply.founders and theirs is not None and ours is not None:
         here = {each.id: each for each in ours.nodes}
-        # A founder may have moved since: its address of then is nowhere.
+        # A founder may have moved since, and no catalog keeps its address of the founding.
         nodes = [here.get(each.id, each) for each in theirs.nodes]
         theirs = msgspec.structs.replace(theirs, nodes=nodes)
     if theirs is None or ours is None or theirs == ours:
@@ -129,16 +129,16 @@ def _addresses(founding: FoundingView) -> dict[int, str]:
 
 
 def why_silent(link: PeerLink) -> str:
-    """Where a node that is waited for should be, and why it gives no answer, as far as known."""
+    """The address of a node that is waited for, and why it gives no answer, as far as known."""
     reason = link.last_error or ("no answer yet" if link.is_connected else "not reached yet")
     return f"node {link.peer.id} at {link.peer.host}:{link.peer.port}: {reason}"
 
 
 def settings_not_followed(node: "Node") -> str:
-    """What the `peers` of a node in a cluster say that is not so; empty: nothing.
+    """Why `peers` in a node's settings has no effect, and the remedy; empty: nothing to say.
 
-    In a cluster that grew or shrank the settings of founders name the founders still: that needs no
-    word. `peers` that were edited do, as nothing follows from the edit.
+    In a cluster that grew or shrank, the settings of founders still name the founders: that needs
+    no warning. `peers` that were edited do, as the edit has no effect.
     """
     named = {peer.id: peer for peer in node.settings.node.peers}
     catalog = node.catalog

@@ -1,10 +1,11 @@
 """The owner of a data folder: cluster, node, and the folder's own random name.
 
 `node.json` is written when the folder is first used, and again when the cluster has let the node
-take part (`admission`); it has a checksum, as a folder of another name is another member.
-The *incarnation* is a random name of the folder: if a disk is wiped, the
-node comes back with another one, and the rest of the cluster can tell that this is not the member
-whose votes and acks it counted. The same is known of each group's log by itself (`replicas`).
+take part (`admission`). The file has a checksum, as a folder with another name is another member.
+
+The *incarnation* is a random name of the folder: if a disk is wiped, the node comes back with
+another incarnation, and the rest of the cluster can tell that this is not the member whose votes
+and acks it counted. The loss of a single group's log is found as well (`replicas`).
 """
 
 from random import Random
@@ -22,7 +23,7 @@ FORMAT = 1
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What `node.json` says."""
+    """The content of `node.json`."""
 
     format: int
     """Version of the folder's layout."""
@@ -35,17 +36,17 @@ class Identity(msgspec.Struct, frozen=True):
     is_admitted: bool = True
     """False until the cluster has let this folder take part."""
     generation: int = 0
-    """How many data folders of this node were lost before this one."""
+    """Number of data folders of this node that were lost before this one."""
     replicas: dict[int, int] = {}
     """By partition group: the replica generation of the newest log that was opened here."""
 
 
 class WrongFolder(LogFault):
-    """The data folder belongs to somebody else, or to other software."""
+    """The data folder belongs to another node or to other software, or cannot be read."""
 
 
 class NoFolder(LogFault):
-    """The data folder cannot be made, or not be used."""
+    """The data folder cannot be made or used."""
 
     def __init__(self, folder: str, why: str) -> None:
         super().__init__(
@@ -53,7 +54,7 @@ class NoFolder(LogFault):
             "it, or name another in node.data"
         )
         self.why = why
-        """What the operating system says of it."""
+        """The operating system's error."""
 
 
 def lock_folder(files: FileSystem, folder: str) -> Lock:

@@ -1,17 +1,17 @@
-"""A node's links to all others: who is linked, what is lost, and what a lost link tells.
+"""A node's links to all others: the nodes that are linked, and what a lost link says of its node.
 
-If nobody listens at the other end of a link, that process is dead (the other machine says so), and
-the groups that it led need not wait for the election timeout: each survivor forgets the leader at
-once and campaigns after a little while, another one each. Pre-votes still ask a majority, so a
-wrong guess costs nothing but a few messages.
+If no process listens at the other end of a link (the other machine says so), the node there is
+dead, and the groups that it led need not wait for the election timeout: each survivor forgets the
+leader at once and campaigns after a short random pause. Pre-votes still ask a majority, so a wrong
+guess costs nothing but a few messages.
 
-The same when a link opens and nobody leads: that is a cluster which starts again, and need not wait
-for a timeout either. Here the members take turns, in another order in each group, so that the
-offices spread over the nodes as they did before.
+When a link opens and a group has no leader, the cluster starts again, and need not wait for a
+timeout either. Then the members take turns, in another order in each group, so that the leaderships
+spread over the nodes as they did before.
 
 A node that joins says in its `Hello` where it is, and is linked back as a *guest*, as no catalog
-names it yet. So does any stranger, who may name an address that is not its own: guests are few,
-must know the cluster's name, and are linked for as long as their own connection lasts.
+names it yet. Any stranger may do so, and name an address that is not its own: guests are few, must
+know the cluster's name, and are linked for as long as their own connection lasts.
 
 *Members* are believed: the nodes that the settings or this node's catalog name. A node without a
 catalog, or with an old one, may know none of the nodes that lead today. It asks its members for
@@ -25,17 +25,17 @@ for their tables: the member moved while this node was down, or the member's set
 Invariants:
 - There is one link to each node that the settings, the catalog or a member's table named, and to
   guests, and none to this node itself; a node that was removed from the cluster loses its link.
-- No more than `GUESTS_MAX` links lead where only a `Hello` pointed.
-- The word of a guest lets no node in, at the start of a node neither: each member was named by the
+- No more than `GUESTS_MAX` links lead to addresses that only a `Hello` gave.
+- The word of a guest lets no node in, not even at a node's start: each member was named by the
   settings, the catalog, or the table of a member. A guest can have a founder wait, or end one that
   has no topic yet (`admission`).
 - A link leads to the address in the newest table known here.
-- The word of one peer ends no node: that its data folder was replaced must be confirmed by the
-  leader of the system group, over the link to a member.
+- The word of one peer ends no node: the leader of the system group must confirm, over the link to a
+  member, that the node's data folder was replaced.
 
-Left out: proof of who a node is. A process that answers at a member's address is taken for that
-member. A member that moved since the newest table within reach: only a restart asks for it where
-the settings say that it is.
+Left out: proof of a node's identity. A process that answers at a member's address is taken for that
+member. A member that moved since the newest table within reach: only after a restart is it looked
+for at the address in the settings.
 """
 
 from collections import Counter
@@ -75,7 +75,7 @@ GUESTS_MAX = 8
 """Nodes that are linked back on their own word alone, at most."""
 
 ADVICE = "name some of them in `join`, in place of `peers`"
-"""How a node gets to know a cluster of which its settings name no node that is left."""
+"""The remedy for a node whose settings name no node that is left in the cluster."""
 
 CONFIRM_SECONDS = 0.2
 """Pause between two rounds of asking whether this node was replaced: the peers that refuse it cut
@@ -84,13 +84,14 @@ their links again and again."""
 CONFIRM_ROUNDS = 10
 
 LOOK_SECONDS = 1.0
-"""Pause between two rounds of asking where a member is: any process may say that one moved."""
+"""Pause between two rounds of asking where a member is: any process may claim that one moved."""
 
 FOLDER_CHARACTERS_MAX = 64
-"""Kept of the name that a guest gives to a data folder; those that nodes choose are shorter."""
+"""Characters kept of a folder's name that a guest gives; names that nodes choose are shorter."""
 
 TURN_SECONDS = 0.1
-"""Between the turns of members that campaign when a cluster starts: a vote takes a few syncs."""
+"""Pause between the turns of members that campaign at a cluster's start: a vote takes a few
+syncs."""
 
 
 class Links:
@@ -102,7 +103,7 @@ class Links:
         self._links: dict[int, PeerLink] = {}
         self._orphans: dict[int, int] = {}
         self._met: Counter[int] = Counter()
-        """Open connections by the node that says to be at the other end."""
+        """Open connections, by the node that the other end says it is."""
         self._guests: dict[int, None] = {}
         """Links that a `Hello` alone asked for, oldest first."""
         self.objections: dict[int, str] = {}
@@ -113,8 +114,8 @@ class Links:
         # True: a member may have moved since the members were last asked.
         self._is_look_due = False
         self.is_admitted = False
-        """True once this folder has a place of its own: before that another one may have it."""
-        # All that a catalog ever named: the founders are in the first one.
+        """True once this folder has a place of its own; before, another folder may have it."""
+        # All nodes that a catalog ever named; the first catalog names the founders.
         self._listed = {peer.id for peer in node.settings.node.peers}
         self._told: list[NodeView] = []
         """The nodes of the newest table that a member told."""
@@ -129,8 +130,8 @@ class Links:
         return [self._links[number] for number in sorted(self._links)]
 
     def members(self) -> list[PeerLink]:
-        """Those to nodes that the settings, the catalog or a member's table name, no guests: what
-        these say counts.
+        """The links to nodes that the settings, the catalog or a member's table name. Only answers
+        over these links count, not those of guests.
 
         A leader that this node's catalog does not know yet is left out, until it is introduced.
         """
@@ -154,8 +155,8 @@ class Links:
     async def introduce(self) -> None:
         """Ask the members for their tables, and take in the nodes of the newest as members.
 
-        Whose own table is old may be asked before who knows more: call it again until the node that
-        is looked for answers. Cancelling leaves nothing behind.
+        The members that are asked first may all have old tables: call this again until the node
+        that is looked for answers. Cancelling leaves nothing behind.
         """
         views = await ask_all(self._node)
         newest = max(views.values(), key=lambda view: view.version)
@@ -183,8 +184,8 @@ class Links:
                 self._start(peer)
 
     def meet(self, hello: Hello) -> None:
-        """A node connected to us: link back. One that joins has no other way to get answers, as
-        neither of us has a catalog yet that names the other."""
+        """A node connected to this one: link back. A node that joins has no other way to get
+        answers, as neither node has a catalog yet that names the other."""
         number = hello.node
         if number < 1 or number == self._node.id:
             return
@@ -201,8 +202,8 @@ class Links:
         elif link is not None and number in self._guests:
             link.move(Peer(number, hello.host, hello.port))
         elif link is not None and (hello.host, hello.port) != (link.peer.host, link.peer.port):
-            # Any process may say so: where a member is, the newest table says. A leader that moved
-            # while this node was down cannot bring the news, as it gets no answer from here.
+            # Any process may claim an address, so the newest table decides. A leader that moved
+            # while this node was down cannot bring that table, as it gets no answer from here.
             self._look_up()
 
     def _look_up(self) -> None:
@@ -219,12 +220,12 @@ class Links:
         self._is_looking = False
 
     def note_objection(self, guest: int, folder: str) -> None:
-        """A guest knows this founder by another folder: it counts until this node is restarted."""
+        """Note that a guest knows this founder by another folder; this counts until a restart."""
         if len(self.objections) < GUESTS_MAX:
             self.objections[guest] = folder[:FOLDER_CHARACTERS_MAX]
 
     def part(self, hello: Hello) -> None:
-        """A connection that `meet` was told of is gone: a guest's link goes with its last one."""
+        """A connection that `meet` counted is gone: a guest's link ends with its last one."""
         number = hello.node
         if number < 1 or number == self._node.id:
             return
@@ -253,11 +254,11 @@ class Links:
             self._end(number)
 
     def _is_removed(self, number: int) -> bool:
-        """True if the catalog named a node, does not any more, and no group here counts on it.
+        """True if the catalog named a node but no longer does, and no group here counts on it.
 
         A node that no table ever named may be one that joins, or one that this node's old catalog
-        does not know yet: it may be the very leader that brings the news. So may one of a newer
-        table than the catalog.
+        does not know yet: it may be the very leader that brings the newer catalog. So may a node of
+        a table that is newer than the catalog.
         """
         catalog = self._node.catalog
         if number not in self._listed or number in catalog.nodes:
@@ -327,7 +328,7 @@ class Links:
                 node.fail(superseded(node.id, mine=node.incarnation, other=reply.known_incarnation))
 
     def _opened(self, peer: int) -> None:
-        """A link is open: if nobody leads a group, this may be the first chance to elect."""
+        """A link is open: for a group without a leader, this may be the first chance to elect."""
         self._node.think()
         if peer in self._guests:
             self._nursery.start_soon(ask_guest, self._node, self._links[peer])
@@ -359,6 +360,7 @@ class Links:
             group.forget_leader()
         elif group.leader:
             self._orphans.pop(group.number, None)
+        # Again at each refusal until a leader is known, as one campaign may fail.
         if self._orphans.get(group.number) == peer:
             pause = self._node.world.random.random() * CAMPAIGN_SECONDS_MAX
             self._node.timers.call_after(pause, partial(self._campaign, group))

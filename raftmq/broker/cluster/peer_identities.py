@@ -1,4 +1,4 @@
-"""Whose data folder is whose: what a node remembers of the others, beside what the catalog says.
+"""The data folders of the other nodes, as a node remembers them beside the catalog.
 
 Each data folder has a random name, its *incarnation*. A node durably remembers the name under which
 it first took a consensus message of another node's member (`peers.json`), before it acts on that
@@ -7,17 +7,17 @@ message. When a node lost its folder and got a blank one, the catalog gives the 
 
     {"1": "5f0c…", "4503599627370498": "91ab…", "crc": "8a136aa9"}
 
-Those are node 1, and node 2 in its generation 1. A file that fails its checksum stops the node: by
-another name a healthy peer would be refused for good.
+Those are node 1, and node 2 in its generation 1. A file that fails its checksum stops the node: a
+wrong name in it would have a healthy peer refused for good.
 
-A generation is given by the catalog alone, so who speaks as a higher one is believed even where the
-catalog is not that new yet: it may be the very leader that brings it. That costs no safety, as the
-groups tell the two folders apart by their member ids; and who speaks as a lower one is refused from
-then on.
+Only the catalog gives generations, so a node that speaks as a higher generation is believed even
+where the catalog is not that new yet: the node may be the very leader that brings the catalog. That
+costs no safety, as the groups tell the two folders apart by their member ids; and a node that
+speaks as a lower generation is refused from then on.
 
 Invariants:
 - A member's name is durable here before the first consensus message from it is acted on.
-- What is known of a node only ever goes to a higher generation.
+- The generation that is known of a node only ever grows.
 
 Sources: Raft thesis §4 (servers there never lose their disks); epochs that fence off a predecessor,
 as in Kafka's controller.
@@ -90,15 +90,15 @@ class PeerIdentities:
         return superseded(node, mine=incarnation, other=other)
 
     def admit(self, hello: Hello, member: int) -> None:
-        """A node is about to tell us something about consensus: is it the one we know?
+        """Check the folder of a node before a consensus message from it is acted on.
 
-        Its name is kept, durably, the first time.
+        The first time, the folder's name is kept durably.
 
         Args:
-            hello: who it said it was.
-            member: the member id that it uses.
+            hello: the Hello of the node's connection.
+            member: the member id that the node uses.
         Raises:
-            Refusal: it is known under another name, or another folder took its place.
+            Refusal: the node is known under another name, or another folder took its place.
         """
         node = hello.node
         assert node_of(member) == node
@@ -140,8 +140,8 @@ class PeerIdentities:
 
 
 def superseded(node: int, *, mine: str, other: str) -> Superseded:
-    """What to tell a node whose data folder was replaced: `mine` is its name, `other` the new one's
-    name."""
+    """The fault that ends a node whose data folder was replaced: `mine` is its folder's name,
+    `other` the new folder's."""
     return Superseded(
         f"node {node} has another data folder by now, {other}, which took the place of this one, "
         f"{mine}, when this one was taken for lost. Keep this folder off: nothing that it says "

@@ -1,12 +1,12 @@
 """Links to the other nodes: one connection from here to each, kept open, bounded, best effort.
 
-Raft expects a network that loses, so a message to a peer that cannot be reached is dropped and
-consensus is told (`report_unreachable`). A link also carries requests with answers: probes at the
-start, chunks of snapshots.
+Raft expects a network that loses messages, so a message to a peer that cannot be reached is dropped
+and reported to consensus (`report_unreachable`). A link also carries requests with answers: probes
+at the start, chunks of snapshots.
 
 Invariants:
-- Nothing that a name, an address, a peer or an answer does ends the link's task, and with it the
-  node: the link notes why and tries again.
+- No fault of a name, an address, a peer or an answer ends the link's task, and with it the node:
+  the link notes the reason and tries again.
 - At most `peer_bytes_max` bytes wait for one peer; beyond that Raft messages are dropped.
 - Messages to one peer arrive in the order sent, or the connection broke in between.
 """
@@ -30,14 +30,14 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 1.0
-"""A peer that does not answer is tried again after the first, then ever longer up to the second."""
+"""Pause before a peer is tried again: from the minimum, doubled up to the maximum."""
 
 SILENT_SECONDS_MAX = 5.0
 """A link whose bytes are not acknowledged for this long is cut and made again: a few election
 timeouts. The kernel alone would send again after as long as the outage lasted."""
 
 CONNECT_SECONDS_MAX = 3.0
-"""How long opening a connection and greeting may take."""
+"""The longest time to open a connection, and again to greet."""
 
 
 class Declined(Unavailable):
@@ -65,7 +65,7 @@ class PeerLink:
         on_refused: Callable[[ErrorReply], None],
     ) -> None:
         self.peer = peer
-        """Where the other node is reached; see `move`."""
+        """The other node's number and address; see `move`."""
         self._hello = hello
         self._world = world
         self._step = step
@@ -154,13 +154,13 @@ class PeerLink:
             raise Unavailable(f"node {self.peer.id} gave no answer to read: {error}") from error
 
     def hurry(self) -> None:
-        """The other node is known to be up: connect now, if that is being waited with."""
+        """The other node is known to be up: cut the pause before the next attempt short."""
         self._hurry.set()
 
     def move(self, peer: Peer) -> None:
-        """The other node is reached at this address from now on: a connection to another is cut,
-        as the kernel might take long to find out that no such host is there, and one that is being
-        made is given up. Nothing that comes over it is taken for an answer."""
+        """Reach the other node at this address from now on. A connection to another address is cut,
+        as the kernel might take long to find out that the host is gone, and an attempt under way is
+        given up. Nothing that comes over the old connection is taken for an answer."""
         before, self.peer = self.peer, peer
         if (before.host, before.port) != (peer.host, peer.port):
             self._disconnected()
@@ -185,7 +185,7 @@ class PeerLink:
                     stream = await self._open()
                 except Exception as error:
                     _raise_bug(error)
-                    # Whatever a resolver makes of the name: links are best effort by contract.
+                    # A resolver may raise all kinds of errors: links are best effort by contract.
                     self._failed(error)
                     was_refused = isinstance(error, ConnectionRefusedError)
                 else:
@@ -255,7 +255,7 @@ class PeerLink:
     async def _greet(
         self, stream: trio.abc.Stream, parser: FrameParser
     ) -> tuple[Welcome, list[Frame]]:
-        """Say who this is; the Welcome, and the frames that came along with it."""
+        """Send the Hello; the Welcome, and the frames that came along with it."""
         parts = encode_frame(FrameKind.HELLO, 0, pack(self._hello()))
         await stream.send_all(b"".join(parts))
         frames: list[Frame] = []
@@ -297,8 +297,8 @@ class PeerLink:
 
 
 def _raise_bug(error: Exception) -> None:
-    """An assertion that failed is a bug of this node, not of its peer, also in a nursery's group:
-    it ends the node."""
+    """Raise a failed assertion again, also out of a nursery's group: a bug of this node, not of its
+    peer, must end the node."""
     group = ExceptionGroup("", [error])
     if group.subgroup(AssertionError) is not None:
         raise error

@@ -20,7 +20,7 @@ from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Group
 
 
 def copies(group: Group) -> int:
-    """How many members a data group shall have: as many as began it. `Group.members` cannot tell,
+    """How many members a data group shall have: as many as founded it. `Group.members` cannot tell,
     as a removal without a free node takes one away."""
     # Snapshots of the first state versions name no founders.
     return len(group.founders) or len(group.members)
@@ -113,8 +113,8 @@ def with_replacement(
 
 
 def filled(groups: Iterable[Group], nodes: Iterable[int]) -> list[Group]:
-    """All groups. A data group with fewer members than it shall have gets those of the nodes that
-    carry least, as far as there are any.
+    """All groups. A data group with fewer members than `copies` says gets further ones: the nodes
+    that carry least, as far as there are any.
 
     >>> groups = [Group(1, [2], founders=[1, 2]), Group(2, [2, 3], founders=[2, 3])]
     >>> [(group.id, group.members) for group in filled(groups, [2, 3, 4])]

@@ -1,8 +1,8 @@
 """Noting in the catalog which node shall lead a group: the first of the group's members.
 
-Any node may be asked to hand a group over. The catalog must know the wish first, or the next look
-at who leads what would undo it; the leader of the system group notes it. The note holds all members
-of the group, so that it is made of a catalog that is known to be new.
+Any node may be asked to hand a group over. The catalog must hold the wish first: else the next
+check of leaders would undo the transfer. The leader of the system group notes the wish. The note
+holds all members of the group, so it is made from a catalog that is known to be new.
 """
 
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 async def prefer(node: "Node", group: Group, leader: int) -> ErrorReply | None:
     """Note that `leader` shall lead a group; why that could not be done, or None.
 
-    Cancelling leaves it open.
+    Cancelling leaves open whether it was noted.
     """
     if group.number == SYSTEM_GROUP or leader == node.catalog.groups[group.number].members[0]:
         return None
@@ -35,7 +35,7 @@ async def prefer(node: "Node", group: Group, leader: int) -> ErrorReply | None:
     wanted = node.catalog.groups[group.number]
     if leader not in wanted.members:
         if group.voter_of(leader) not in group.conf_state.voters:
-            # Handing over says so.
+            # The transfer that follows refuses this node, and says why.
             return None
         nodes = ", ".join(map(str, wanted.members))
         text = f"partition group {group.number} is moving away from node {leader}, to nodes {nodes}"

@@ -1,6 +1,6 @@
-"""Changing the cluster's nodes while it serves: what is wanted, and how each group gets there.
+"""Changing the cluster's nodes while it serves: the wanted members, and each group's way there.
 
-What is wanted stands in the catalog: each group's members. The leader of each group brings its Raft
+The catalog holds the wanted members of each group. The leader of each group brings its Raft
 membership there, in steps that each leave a majority that has everything:
 
 1. add the missing nodes as learners; they get a snapshot and then the log;
@@ -8,19 +8,20 @@ membership there, in steps that each leave a majority that has everything:
    out, makes them voters and removes those that are not wanted (Raft §6, thesis §4.3);
 3. a leader that is not wanted itself first hands over.
 
-A node that leaves is marked in the catalog, the groups move, and when no group counts on it any
-more it is forgotten. It may be stopped then. Until then, an `add` with its address keeps it. It
-leaves the system group last: as long as it leads another group it must hear from the catalog who
-shall have it.
+A node that leaves is marked in the catalog, the groups move, and once no group counts on the node,
+the catalog forgets it. The node may be stopped then. Until then, an `add` with its address keeps
+it. It leaves the system group last: as long as it leads another group, it must learn from the
+catalog which nodes shall have that group.
 
 A node that lost its data folder and re-enters with a blank one (`admission`), or whose log of one
 group was deleted or lost (`replicas`), is wanted as another member from then on: `member_of`. Its
-old self is in no list any more, so the same steps bring the new one in and the old one out.
+old self is no longer in the list, so the same steps bring the new member in and the old one out.
 
-The catalog here may be old: the leader makes sure of it before each change (`leader_tasks`).
+The catalog here may be old: the leader makes sure that it is new before each change
+(`leader_tasks`).
 
-A voter may live although its id was used up, by a request that came late. As long as it is active
-it stands for its node: its log is whole, and a next self would have to copy it.
+A voter may live although a late request used up its id. As long as the voter is active, it stands
+for its node: its log is whole, and the next member would have to copy it.
 
 Invariants:
 - The catalog refuses no command of a plan: a request happens as a whole or not at all.
@@ -67,7 +68,7 @@ def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
         return [leaving, *map(PutGroup, without_node(groups, change.node, staying))]
     moved = with_replacement(groups, change.node, change.new, staying)
     if old.is_leaving and change.new not in nodes:
-        # What it carried is promised to others: the new node joins as any other.
+        # The old node's groups are promised to others already: the new node joins as any other.
         moved = with_node(groups, change.new, staying)
     return [PutNode(Node(change.new, change.host, change.port)), leaving, *map(PutGroup, moved)]
 
@@ -127,6 +128,7 @@ def next_step(group: Group, wanted: list[int], held: int, active: Set[int]) -> l
         Changes to propose; a member to hand over to first; or an empty list: nothing to do now.
     """
     conf = group.conf_state
+    # The change under way must be over before the next one (Raft §6).
     if conf.voters_outgoing:
         return []
     wanted = [_standing(member, conf, active) for member in wanted]
@@ -177,9 +179,9 @@ def is_unused(node: int, views: Mapping[int, ClusterView], *, is_data: bool = Fa
     """True if each group says that the node is no member of it (see `is_agreed`).
 
     Args:
-        node: who shall be unused.
-        views: what each node says, by node.
-        is_data: whether the system group does not matter.
+        node: the node that shall be unused.
+        views: the routing table of each node, by node.
+        is_data: True if only data groups matter.
     """
 
     def holds(group: GroupView) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from raftmq.broker.node import Node
 
 ANSWER_SECONDS_MAX = 1.0
-"""A node that does not answer within so long is left out."""
+"""A node that does not answer within this time is left out."""
 
 
 def view(node: "Node", topics: list[str] | None, *, after: int = 0) -> ClusterView:
@@ -38,7 +38,7 @@ def view(node: "Node", topics: list[str] | None, *, after: int = 0) -> ClusterVi
 
 
 async def ask_all(node: "Node") -> dict[int, ClusterView]:
-    """By node: the routing table as it knows it, of each member that answers in time. Cancelling
+    """By node: the routing table of this node, and of each member that answers in time. Cancelling
     leaves nothing behind."""
     views = {node.id: view(node, [])}
 
@@ -63,11 +63,11 @@ def by_group(views: Mapping[int, ClusterView]) -> defaultdict[int, dict[int, Gro
 
 def is_agreed(said: Mapping[int, GroupView], holds: Callable[[GroupView], bool]) -> bool:
     """True if something holds of a group by the word of its leader and of most of its voters, in
-    one term. Less than those might forget what they say, or might have a later leader.
+    one term. Fewer nodes might forget what they say, or might have a later leader.
 
     Args:
-        said: of the group, by node.
-        holds: asked of what one of them says.
+        said: the views of the group, by node.
+        holds: whether it holds by one node's view.
     """
     # Without members its replica is missing, or has heard nothing yet: it has no vote.
     known = {author: group for author, group in said.items() if group.members}

@@ -2,12 +2,12 @@
 
 A consumer is known from its first wish until it leaves, its connection closes, another node leads,
 or it is pruned. A consumer is idle if it wants nothing and has nothing in hand; idle ones are
-pruned, since a service may open one for each of its requests, over a connection that lasts. One
-that comes back is met again, and is sent all that it has in hand.
+pruned, since a service may open one for each of its requests, over a connection that lasts. A
+pruned consumer that comes back is met again, and is sent all that it has in hand.
 
 Invariants:
 - A connection has at most `CONSUMERS_MAX` consumers; one more is not met.
-- A consumer is of one connection, the last on which it came.
+- A consumer belongs to one connection: the last one on which it came.
 """
 
 from collections import deque
@@ -24,9 +24,9 @@ CONSUMERS_MAX = 16_384
 """Consumers of one connection, about 1 KiB each: 1,000 consumers of a process at 16 partition
 groups that one node leads."""
 PRUNE_MIN = 256
-"""Consumers of a connection, at which and at each doubling of which idle ones are forgotten. At the
-bound each consumer that comes has this many looked at, in turn: a look at all would hold the loop
-for each one that is refused."""
+"""Consumers of a connection from which idle ones are pruned: at this number, and at each doubling.
+At `CONSUMERS_MAX`, each consumer that comes makes the node check this many, in turn: a check of all
+would hold the loop for each consumer that is refused."""
 
 
 class Key(NamedTuple):
@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
 
 class Consumer:
-    """How a consumer of an attachment is reached."""
+    """The way to reach a consumer of an attachment, and what it is sent next."""
 
     __slots__ = (
         "connection",
@@ -55,11 +55,11 @@ class Consumer:
     def __init__(self, key: Key, connection: Connection) -> None:
         self.key = key
         self.connection = connection
-        # The request that waits for an answer.
+        # The POP that waits for an answer, and its correlation; None: no POP waits.
         self.correlation: tuple[int, Pop] | None = None
-        # When its wait is over.
+        # Fires when the wait of that POP is over.
         self.timer: Timer | None = None
-        # True: answer it even if there is nothing.
+        # True: answer the POP even if there is no message for it.
         self.is_hurried = False
         # True while batches are read from disk for the answer.
         self.is_reading = False
@@ -70,7 +70,7 @@ class Consumer:
         self.since: int | None = None
 
     def end_wait(self) -> int:
-        """Its request is answered now; the request's correlation."""
+        """End the wait of the consumer's POP, and return the correlation to answer."""
         assert self.correlation is not None
         assert self.timer is not None
         correlation, _ = self.correlation
@@ -80,12 +80,12 @@ class Consumer:
 
 
 class Consumers:
-    """All of them, by key and by connection. `is_idle` asks the machine of a consumer's group."""
+    """All consumers that this node reaches. `is_idle` asks the machine of a consumer's group."""
 
     def __init__(self, is_idle: Callable[[Key], bool]) -> None:
         self._is_idle = is_idle
         self._by_key: dict[Key, Consumer] = {}
-        # The one that was looked at last is the last.
+        # In the order of the next check: pruning moves a key that it keeps to the end.
         self._of_connection: dict[Connection, dict[Key, None]] = {}
 
     def __len__(self) -> int:
@@ -96,15 +96,15 @@ class Consumers:
         return self._by_key.get(key)
 
     def of_connection(self, connection: Connection) -> list[Key]:
-        """Those that came on a connection."""
+        """Keys of the consumers of a connection."""
         return list(self._of_connection.get(connection, ()))
 
     def of_group(self, partition_group: int) -> list[Consumer]:
-        """Those of a partition group."""
+        """The consumers of a partition group."""
         return [x for x in self._by_key.values() if x.key.partition_group == partition_group]
 
     def has_place(self, key: Key, connection: Connection) -> bool:
-        """Whether a consumer may be met on a connection; idle ones make place."""
+        """Is there a place for a consumer on a connection? Idle ones are pruned to make place."""
         mine = self._of_connection.get(connection, {})
         if key in mine or len(mine) < PRUNE_MIN:
             return True
@@ -115,7 +115,8 @@ class Consumers:
         return len(mine) < CONSUMERS_MAX
 
     def meet(self, key: Key, connection: Connection) -> Consumer:
-        """A consumer came, perhaps again and on another connection; see `has_place`."""
+        """Register a consumer that came, perhaps again and on another connection. The caller asks
+        `has_place` first."""
         self.forget(key)
         mine = self._of_connection.setdefault(connection, {})
         assert len(mine) < CONSUMERS_MAX, "no place for a consumer"
@@ -124,7 +125,7 @@ class Consumers:
         return consumer
 
     def forget(self, key: Key) -> None:
-        """A consumer is reached no more, if it was known."""
+        """Drop a consumer, if it is known."""
         consumer = self._by_key.pop(key, None)
         if consumer is None:
             return

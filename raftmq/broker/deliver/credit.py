@@ -1,13 +1,13 @@
-"""State of a consumer that pops, as the machine has it: is it idle, and does a wish of it stand
-that answers its next request?"""
+"""State of a consumer that pops, as the machine has it: is the consumer idle, and does a wish stand
+that serves its next request?"""
 
 from raftmq.broker.replica.group import Group
 from raftmq.machine.machine import PartitionMachine
 from raftmq.wire.popping import Pop
 
 CREDIT_MS = 100
-"""A wish may end this much earlier than its request, as requests do not always take the same time
-on their way."""
+"""Milliseconds by which a wish may end before the wait of its request: the time that requests take
+on their way varies."""
 
 
 def is_idle(group: Group, number: int, consumer: int) -> bool:
@@ -23,8 +23,8 @@ def is_idle(group: Group, number: int, consumer: int) -> bool:
 
 
 def has_credit(group: Group, request: Pop) -> bool:
-    """True if a wish stands already that will do: no more than asked for, not less than half of
-    it, and for as long."""
+    """True if a wish that stands serves the request: the wish is for at most `request.count`
+    messages and at least half of them, with an equal lease time, and lasts for the wait."""
     assert isinstance(group.machine, PartitionMachine)
     attached = group.machine.serving.attached.get(request.number)
     wish = None if attached is None else attached.group.wish_of(request.consumer)

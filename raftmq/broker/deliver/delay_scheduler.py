@@ -5,18 +5,19 @@
     any record of that time or later ────────────┘              one batch ──> propose ──> placed
 
 While records flow, they let time pass, and no Tick is needed. At most one release of a queue is
-under way; the next one starts from what applying it left. Reading and encoding run beside the
-event loop. What is placed, when, and that it is placed once, the machine decides (`pop.delays`).
+under way; the next one starts from the state that applying it left. Reading and encoding run beside
+the event loop. The machine decides which messages are placed, when, and that each is placed once
+(`pop.delays`).
 
 *Carrying.* When retention wants to drop the beginning of the log, messages that wait there are
-written again at its end, some hundred at a time, before the log is trimmed.
+written again at the end of the log, some hundred at a time, before the log is trimmed.
 
 Invariants:
 - A leader that has not applied all that was committed before its time releases nothing.
 - Nothing polls: with no delayed message there is no timer, no Tick and no look.
 - A release or a copy that gets lost is made again, by this leader or the next.
 
-Left out: a queue whose record cannot be read (rot that is being repaired) waits for it.
+Left out: a queue whose record cannot be read (rot that is being repaired) waits for the repair.
 """
 
 from collections.abc import Callable
@@ -47,15 +48,15 @@ from raftmq.wire.messages import ErrorReply, FrameKind
 MESSAGES_MAX = 1024
 """Messages of one release or copy."""
 READ_BYTES_MAX = 4 * 1024 * 1024
-"""Read at once for one release or copy, and one record more."""
+"""Bytes read at once for one release or copy; one record more may be read."""
 QUEUES_MAX = 64
 """Queues of a partition group with a release under way."""
 SLEEP_SECONDS_MAX = 60.0
-"""The wall clock may be set: the next due time is looked at again after so long."""
+"""Longest sleep before the next due time is checked again: the wall clock may be set meanwhile."""
 
 
 class Service(Protocol):
-    """What is needed of the node."""
+    """The part of the node that the scheduler uses."""
 
     def group(self, number: int) -> Group | None:
         """This node's replica of a partition group."""
@@ -64,18 +65,18 @@ class Service(Protocol):
         """Wall-clock time in milliseconds."""
 
     def read_failed(self, error: BaseException) -> ErrorReply:
-        """Records could not be read: what to say to who asked."""
+        """The answer to a request whose records could not be read."""
 
 
 class _Carrying(NamedTuple):
-    """How far the messages of a group are written again."""
+    """Progress of carrying in a group: the messages that must still be written again."""
 
     before: int
-    """Those that stand before this index."""
+    """Messages whose record stands before this index."""
     queue: int
-    """Of this queue and those with a higher number."""
+    """Messages of this queue and of queues with a higher number."""
     after: Key
-    """In this queue: after this row."""
+    """In this queue: rows after this one."""
 
 
 class _State:
@@ -87,12 +88,12 @@ class _State:
         self.under_way: set[int] = set()
         """Queues with a release under way."""
         self.armed: tuple[int, Timer] | None = None
-        """When the machine is looked at again."""
+        """The due time at which the machine is checked again, in ms, and its timer."""
         self.is_ticking = False
         """True if a Tick is under way."""
         self.carrying: _Carrying | None = None
         self.carried: tuple[int, int] | None = None
-        """Up to which index everything was carried, and in which term."""
+        """Index before which everything was carried, and the term in which that was done."""
 
 
 class DelayScheduler:
@@ -112,7 +113,7 @@ class DelayScheduler:
         """By frame kind."""
 
     def applied(self, group: Group) -> None:
-        """Records were applied, or the group is led from here now: see what is due."""
+        """Release what is due: records were applied, or this node became the group's leader."""
         machine = group.machine
         if not isinstance(machine, PartitionMachine) or not machine.delays.count:
             return
@@ -124,8 +125,8 @@ class DelayScheduler:
         self._arm(group, machine)
 
     def trimmable(self, group: Group, index: int) -> int:
-        """Up to which index the log may be trimmed now, if retention wants `index`; what keeps it
-        from that is being written again."""
+        """Index up to which the log may be trimmed now, if retention wants `index`. Messages that
+        stand before `index` are being written again."""
         assert isinstance(group.machine, PartitionMachine)
         floor = group.machine.delays.floor
         if floor is None or floor >= index:
@@ -138,7 +139,7 @@ class DelayScheduler:
         return floor
 
     def forget(self, group: Group) -> None:
-        """A replica was retired."""
+        """Drop the work of a replica that was retired."""
         state = self._states.pop(group, None)
         if state is not None and state.armed is not None:
             state.armed[1].cancel()
@@ -171,7 +172,7 @@ class DelayScheduler:
                 refuse(ErrorReply(result.reason.value, result.message))
 
         command = Cancel(request.queues, request.dues, request.numbers, request.request)
-        # It gives space back, so a full disk is no reason to refuse it.
+        # Cancelling gives space back, so a full disk is no reason to refuse it.
         payload = encode_commands([command])
         group.propose(Kind.COMMANDS, payload, Callback(done, refuse), is_upkeep=True)
 
@@ -182,7 +183,7 @@ class DelayScheduler:
         room = QUEUES_MAX - len(under_way)
         if room <= 0:
             return
-        # Those under way are among those that are due.
+        # Queues under way are among the due ones, so the limit has to leave room for them.
         due = [q for q in machine.delays.due_queues(QUEUES_MAX + room) if q not in under_way]
         for queue in due[:room]:
             under_way.add(queue)
@@ -203,11 +204,12 @@ class DelayScheduler:
             )
             group.propose(Kind.BATCH, payload, ticket)
         else:
+            # The leadership was lost during the read: the next leader releases these messages.
             self._of(group).under_way.discard(queue)
 
     def _not_released(self, group: Group, queue: int, error: ErrorReply) -> None:
         self._of(group).under_way.discard(queue)
-        # Other queues must not wait for this one: time passes for them, whatever is first.
+        # Other queues must not wait for this one, so a Tick lets time pass for them.
         self._timers.call_after(retry_seconds(error), partial(self._tick, group))
 
     def _read(
@@ -303,7 +305,7 @@ class DelayScheduler:
     ) -> None:
         state = self._of(group)
         if payload is None or not _may_propose(group):
-            # The next look of retention begins anew.
+            # The next `trimmable` begins the carrying again.
             state.carrying = None
             if error is not None:
                 self._service.read_failed(error)
@@ -311,7 +313,7 @@ class DelayScheduler:
 
         def done(results: list[Result]) -> None:
             assert isinstance(results[0], Changed), results
-            # Perhaps not all of them fitted in, or still waited: so many have moved at the least.
+            # Not all rows may have fitted in, or still waited: at least the first `moved` are done.
             moved, after = results[0].value, Key(0, 0)
             if moved:
                 after = Key(rows.dues[moved - 1], rows.numbers[moved - 1])
@@ -330,8 +332,8 @@ def _may_propose(group: Group) -> bool:
 
 
 def _from_disk(store: LogStore, indexes: list[int], first: int) -> dict[int, Record]:
-    """On the reading thread: records at rising indexes, as many as memory allows; that at `first`
-    for certain, if it is among them."""
+    """On the reading thread: records at rising indexes, as many as memory allows. The record at
+    `first`, if it is asked for, is always among them."""
     if not indexes:
         return {}
     found = {record.index: record for record in store.read_at(indexes, READ_BYTES_MAX)}

@@ -1,21 +1,22 @@
-"""What groups with a filter or an order by key must be told of messages before these may go out.
+"""Feeds: which messages match a group's filter, and their keys, before the messages may go out.
 
-The machine knows offsets, not contents. For a group that needs more, the leader reads ahead and
-tells all replicas by a record: which messages match, which keys they have.
+The machine knows offsets, not contents. For a group with a filter or an order by key, the leader
+reads ahead and tells all replicas by a record which messages match, and which keys they have.
 
     wants ──> placements ──┬─ filter: what the matching knows ──┬──> records ──> Feed ──> window
                            └─ no filter: all of them ───────────┘   (cache, disk)
 
-Of batches in which nothing matches not one byte is read. At the end of a queue a group without a
-filter is not fed by records at all: the machine takes the keys from the batch that it places.
+No byte is read of a batch in which nothing matches. At the end of a queue, a group without a filter
+is not fed by records at all: the machine takes the keys from the batch that it places.
 
 Invariants:
-- One feed at a time for a queue of a group; it continues what the group knows, or changes nothing.
-- The filter that holds for a batch is the one that the log says (`subscriptions`), whoever leads.
+- One feed at a time for a queue of a group; a feed continues what the group knows, or changes
+  nothing.
+- The log says which filter holds for a batch (`subscriptions`), whichever node leads.
 - A feed that was refused, or whose records cannot be read, is tried again after a pause.
 - The loop is held for one turn (`loop_budget`), or for as long as one group's queues take.
 
-Left out: feeding only groups that somebody waits for. A window is bounded.
+Left out: feeding only groups with a waiting consumer. A window is bounded.
 """
 
 from collections.abc import Sequence
@@ -43,11 +44,11 @@ from raftmq.wire.messages import ErrorReply
 from .matching import Matching
 
 MESSAGES_MAX = 16_384
-"""Of one feed, and one batch more."""
+"""Messages of one feed."""
 PLACEMENTS_MAX = 1024
 """Batches of one feed."""
 READ_BYTES = 4 * 1024 * 1024
-"""Of records that have left the cache, read at once."""
+"""Bytes read at once of records that have left the cache."""
 
 
 class _Key(NamedTuple):
@@ -59,26 +60,26 @@ class _Key(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What is to be told: batches in a row, and the filter that holds for each that matters."""
+    """A feed to be: the range of offsets, its batches, and the filter that holds for each batch."""
 
     base: int
     stop: int
     placements: list[Placement]
     wanted: Sequence[Wanted]
-    """Empty: the group had no filter."""
+    """The filter that holds for each placement; empty for a group without a filter."""
     subscription: int
-    """The number of its latest filter when it was looked at; 0: it had none. Records are read
-    meanwhile: if it has another one then, the look is worth nothing."""
+    """The number of the group's latest filter when the look was taken; 0: no filter. If the number
+    has changed once the records are read, the look is dropped."""
 
 
 class Service(Protocol):
-    """What is needed of the node."""
+    """The part of the node that feeding uses."""
 
     def group(self, number: int) -> Group | None:
         """This node's replica of a partition group."""
 
     def read_failed(self, error: BaseException) -> ErrorReply:
-        """Records could not be read."""
+        """The error for records that could not be read."""
 
 
 class Feeds:
@@ -92,28 +93,28 @@ class Feeds:
         self._timers = timers
         self._reader = reader
         self._under_way: set[_Key] = set()
-        # Queue → the groups of which some batch is being matched.
+        # Queue → the feeds that wait until batches of the queue are matched.
         self._needing: dict[int, set[_Key]] = {}
-        # Data group → its groups that are still to be looked at, which are too many for one turn.
+        # Data group → its consumer groups that `_go_on` has still to feed, in this turn or later.
         self._rest: dict[int, dict[int, None]] = {}
-        # Data groups that are looked at again in a moment.
+        # Data groups for which `_think_again` is scheduled.
         self._soon: set[int] = set()
 
     def think(self, group: Group) -> None:
-        """Feed the groups of a data group that want it: now, or if they are many, bit by bit."""
+        """Feed the consumer groups of a data group that want it, in as many turns as needed."""
         machine = group.machine
         if not isinstance(machine, PartitionMachine) or not group.is_leader:
             return
         rest = self._rest.get(group.number)
         if rest is not None:
-            # Those that wait keep their place.
+            # Groups that wait keep their place, so that frequent calls starve none of them.
             rest.update(dict.fromkeys(machine.serving.fed))
             return
         self._rest[group.number] = dict.fromkeys(machine.serving.fed)
         self._go_on(group.number)
 
     def _go_on(self, partition_group: int) -> None:
-        """Feed groups for one turn, and the others in the next one."""
+        """Feed consumer groups for one turn; the rest follows in the next turns."""
         rest = self._rest[partition_group]
         turn = Turn()
         for number in list(rest):
@@ -144,14 +145,15 @@ class Feeds:
             self.think(group)
 
     def led(self, group: Group, is_leader: bool) -> None:
-        """The leadership of a data group was won or lost: whoever leads feeds anew."""
+        """The leadership of a data group was won or lost: drop its feeds, and begin if leading."""
         for key in [key for key in self._under_way if key.partition_group == group.number]:
             self._under_way.discard(key)
         if is_leader:
             self.think(group)
 
     def matched(self, queue: int, error: ErrorReply | None) -> None:
-        """Batches of a queue were matched, or why they cannot be read."""
+        """Go on with the feeds that waited for a queue's batches: these were matched, or `error`
+        says why they cannot be read."""
         if error is not None:
             for key in sorted(self._needing.pop(queue, set())):
                 self._try_later(key, error)
@@ -214,13 +216,14 @@ class Feeds:
         return None
 
     def _propose(self, group: Group, key: _Key, look: _Look, records: dict[int, Record]) -> None:
+        # While the records were read, the filter may have changed or the leadership been lost.
         if look.subscription != _subscription(group, key):
             self._done(key)
             return
         stop = look.stop
         for placement in look.placements:
             if placement.index not in records:
-                # There was no room for it in one reading.
+                # One reading had no room for this record: feed only what stands before it.
                 stop = min(stop, placement.base_offset)
         mask = self._mask(group, look, stop, records) if look.subscription else None
         keys = _keys(look, stop, records)
@@ -241,13 +244,14 @@ class Feeds:
         return np.packbits(matches, bitorder="little").tobytes()
 
     def _try_later(self, key: _Key, error: ErrorReply) -> None:
-        """A feed was refused or cannot be made: look again after a pause. At once would be a spin:
-        during a hand-over each proposal is refused before the loop does anything else."""
+        """A feed was refused or cannot be made: look again after a pause. Without the pause this
+        would spin: during a hand-over each proposal is refused before the loop does other work."""
         self._timers.call_after(retry_seconds(error), partial(self._done, key))
 
     def _done(self, key: _Key) -> None:
         """A feed is applied, or its pause is over: look again soon."""
         self._under_way.discard(key)
+        # One look serves all feeds of the data group that end in this step.
         if key.partition_group not in self._soon:
             self._soon.add(key.partition_group)
             self._timers.call_after(0, partial(self._think_again, key.partition_group))
@@ -266,8 +270,8 @@ def _look_plain(group: Group, queue: int, start: int) -> _Look | None:
 
 
 def _subscription(group: Group, key: _Key) -> int:
-    """The number of a group's latest filter, as the log has it now, 0: it has none; -1: there is
-    no such group here, or somebody else leads."""
+    """The number of a group's latest filter, as the log has it now; 0: the group has no filter; -1:
+    there is no such group here, or another node leads."""
     assert isinstance(group.machine, PartitionMachine)
     attached = group.machine.serving.attached.get(key.number)
     if attached is None or not group.is_leader:
@@ -276,7 +280,7 @@ def _subscription(group: Group, key: _Key) -> int:
 
 
 def _read(store: LogStore, indexes: list[int]) -> list[Record]:
-    """On the reading thread."""
+    """The records at rising indexes, up to `READ_BYTES`; runs on the reading thread."""
     return store.read_at(indexes, READ_BYTES)
 
 
@@ -300,6 +304,7 @@ def _keys(look: _Look, stop: int, records: dict[int, Record]) -> bytes:
 
 
 def _put(column: np.ndarray, part: np.ndarray, at: int) -> None:
-    """Write what a batch says into its place of a column; what lies outside is left out."""
+    """Write a batch's values into their place in a column; values outside the column are left
+    out."""
     first, stop = max(0, -at), min(len(part), len(column) - at)
     column[at + first : at + stop] = part[first:stop]

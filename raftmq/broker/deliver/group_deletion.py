@@ -4,8 +4,8 @@
                            ──> FORGET_GROUP: answered when the machine has come to 40
     all data groups have come to 40 ──> leader of the system group: PruneDeletions(40)
 
-A member of a later group with that name may claim its queues before. The claim waits, or the later
-group would begin where the deleted one was.
+A member of a later group with the deleted name may claim queues before that. The claim waits: else
+the later group would begin where the deleted one stood.
 
     claim of a queue, epoch 60 ──> "try again", and the deletion 40 is proposed
     the same claim, repeated   ──> granted, and nothing is committed
@@ -80,6 +80,7 @@ class Forgetting:
         """Answer if all is forgotten, else propose the next part and come back after it."""
         assert isinstance(group.machine, PartitionMachine)
         catalog, offsets = self._service.catalog, group.machine.offsets
+        # Any replica may answer this: a record that it has applied is committed.
         if offsets.forgotten >= until:
             connection.reply(frame.kind, frame.correlation, pack(Done()))
             return
@@ -100,14 +101,14 @@ class Forgetting:
 
 
 def forget_first(catalog: Catalog, group: Group, command: CommitOffsets) -> ErrorReply | None:
-    """Why a commit of an owner must be sent again: a deletion before it is carried out first. None:
-    the commit may be proposed. A plain commit names no epoch, so it waits for no deletion."""
+    """Why an owner must send a commit again: a deletion before its epoch is carried out first.
+    None: the commit may be proposed. A plain commit names no epoch and waits for no deletion."""
     epoch = max(command.epochs, default=0)
     if not epoch:
         return None
     assert isinstance(group.machine, PartitionMachine)
     offsets = group.machine.offsets
-    # Epochs are indexes of the catalog's log: this node may not have heard of a deletion before.
+    # Epochs are indexes of the catalog's log: before `epoch`, this catalog may lack a deletion.
     if catalog.applied >= epoch:
         forgotten = offsets.forgotten
         if all(not forgotten < at < epoch for at in _deletions(catalog, command.consumer_group)):
@@ -130,8 +131,8 @@ def _deletions(catalog: Catalog, name: str) -> Iterator[int]:
 
 
 def next_part(catalog: Catalog, offsets: Offsets) -> ForgetOffsets | None:
-    """The next record for a data group's log; None: it has carried out all deletions that this
-    node's catalog knows of."""
+    """The next record for a data group's log; None: the group has carried out all deletions that
+    this node's catalog knows of."""
     since = until = offsets.forgotten
     names: list[str] = []
     deletions: list[int] = []
@@ -148,12 +149,12 @@ def next_part(catalog: Catalog, offsets: Offsets) -> ForgetOffsets | None:
 
 
 def _names(deletion: Deletion, offsets: Offsets) -> Iterator[str]:
-    # Also if nothing is kept under it: a late commit of one of its members is fenced.
+    # Also if nothing is kept under the name, so that a late commit of a member is fenced.
     yield deletion.name
     if deletion.has_instances:
         prefix = f"{deletion.name}@"
         for name in {**offsets.committed, **offsets.epochs}:
-            # Instances that came after the deletion stay, so no part would come to its end.
+            # Later instances stay: if parts listed those, the parts would never come to an end.
             if name.startswith(prefix) and offsets.has_older(name, deletion.index):
                 yield name
 
@@ -172,7 +173,7 @@ async def find_done(node: "Node") -> PruneDeletions | None:
 
 def forgotten_everywhere(catalog: Catalog, views: list[ClusterView]) -> int:
     """The deletion up to which every data group has carried out all."""
-    # What one replica has applied is committed, so the furthest one of a group counts.
+    # A record that one replica has applied is committed, so a group's furthest replica counts.
     furthest = {number: 0 for number in catalog.groups if number != SYSTEM_GROUP}
     for view in views:
         for group in view.groups:

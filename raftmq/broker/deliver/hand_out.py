@@ -5,15 +5,15 @@
     answer   those at 40 and 0 as they stand in the log, of the one at 50 the message at 57 alone;
              and which of their messages are meant
 
-What is not in memory is read from disk; what does not fit stays in the outbox, so one lease may
-come in several answers under the same token.
+Batches that are not in memory are read from disk. Messages that do not fit stay in the outbox, so
+one lease may come in several answers under the same token.
 
 A large batch of which less than half is meant is *cut*: sending and checking all of it would take
-longer than making the part. So who pops a batch of 8,000 by the hundred is sent it once and not 80
-times, and a retry of one message brings one message.
+longer than making the part. A consumer that pops a batch of 8,000 by the hundred is thus sent the
+batch once and not 80 times, and a retry of one message brings one message.
 
 Left out: the messages between the first and the last that is meant of a batch go along. Compressed
-batches are decompressed anew for each cut; large ones are sent whole instead.
+batches are decompressed again for each cut; large ones are sent whole instead.
 """
 
 from collections import deque
@@ -35,17 +35,17 @@ from raftmq.wire.popping import Lease, Popped
 PLACEMENTS_MAX = 1024
 """Batches of one answer."""
 LOOK_UP_MAX = 64
-"""Batches that are looked up at once: most leases are of a few."""
+"""Batches that are looked up at once: most leases are of a few batches."""
 CUT_BYTES_MIN = 64 * 1024
-"""Smaller batches are sent whole. Measured over a loopback socket, both ends: of bare messages a
-quarter takes less time than the whole from here on; with keys, tags and properties it saves bytes
-only, up to 160 KiB at least."""
+"""Smaller batches are sent whole. Measured over a loopback socket, both ends: for bare messages,
+a cut to a quarter takes less time than the whole from this size on; for messages with keys, tags
+and properties a cut saves only bytes, up to 160 KiB at least."""
 EFFORT_MAX = 128
-"""Cuts of one answer, about 0.1 ms each: they are made on the event loop."""
+"""Cuts of one answer, about 0.1 ms each: bounded, as cuts are made on the event loop."""
 _EFFORT_BYTES: Final = 128 * 1024
 """Bytes that are decompressed in the time of one cut."""
 _READ_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Read from disk for one answer, however little of it is sent."""
+"""Bytes read from disk for one answer, even if little of them is sent."""
 
 
 class _Piece(NamedTuple):
@@ -54,7 +54,7 @@ class _Piece(NamedTuple):
     placement: Placement
     """The batch."""
     messages: Span
-    """Which."""
+    """The messages, by their offsets in the queue."""
 
 
 class Part(NamedTuple):
@@ -63,20 +63,20 @@ class Part(NamedTuple):
     handed: Handed
     """The lease."""
     pieces: list[_Piece]
-    """Its messages by batch; those that retention took are not among them."""
+    """The lease's messages by batch, without those that retention has dropped."""
     is_whole: bool
-    """False: there was no room for all of it."""
+    """False: one answer had no room for all of the lease."""
 
 
 class Extent(NamedTuple):
-    """What is meant of a batch: from the first message to the last, of all leases together."""
+    """The part of a batch from the first message to the last that any of the leases holds."""
 
     placement: Placement
     """The batch."""
     start: int
-    """The first one's position in the batch."""
+    """Position of the first message in the batch."""
     stop: int
-    """The position after the last one."""
+    """Position after the last message."""
 
 
 class Outgoing(NamedTuple):
@@ -91,8 +91,8 @@ class Outgoing(NamedTuple):
 
 
 def plan(group: Group, outbox: deque[Handed], now: int) -> list[Part]:
-    """The batches of the leases that were not sent yet, in order; those that ran out are dropped
-    from the outbox."""
+    """The batches of the leases in the outbox, in order; leases that ran out are dropped from the
+    outbox."""
     kept = [handed for handed in outbox if handed.deadline > now]
     outbox.clear()
     outbox.extend(kept)
@@ -108,7 +108,7 @@ def plan(group: Group, outbox: deque[Handed], now: int) -> list[Part]:
 
 
 def wanted(parts: list[Part]) -> dict[int, Extent]:
-    """The records to read, in the order in which they are sent, and what of each is meant."""
+    """The records to read, in the order in which they are sent, and the extent of each."""
     extents: dict[int, Extent] = {}
     for part in parts:
         for placement, messages in part.pieces:
@@ -134,7 +134,7 @@ class _Packing:
         return self.room <= 0 or self._effort <= 0
 
     def add(self, record: Record, extent: Extent) -> None:
-        """One more, which may take more than the room that is left."""
+        """Add a batch, which may take more than the room that is left."""
         base, payload = extent.placement.base_offset, self._cut(record, extent)
         if payload is None:
             payload = record.encoded[HEADER_BYTES:]
@@ -144,7 +144,7 @@ class _Packing:
         self.room -= len(payload)
 
     def _cut(self, record: Record, extent: Extent) -> bytes | None:
-        """The part that is meant; None: the batch is better sent whole."""
+        """The part of the batch in `extent`; None: the batch is better sent whole."""
         placement, start, stop = extent
         if len(record.encoded) < CUT_BYTES_MIN or 2 * (stop - start) >= placement.count:
             return None
@@ -155,7 +155,7 @@ class _Packing:
             self._effort -= effort
             return cut(record.payload, start, stop)
         except CorruptRecord:
-            # Whoever gets it finds out what is wrong with it, and says so.
+            # Sent whole: the consumer checks the batch too, and reports the damage.
             return None
 
 
@@ -166,8 +166,8 @@ def _effort(payload: memoryview) -> int:
 
 
 def from_memory(group: Group, extents: dict[int, Extent], budget: int) -> dict[int, Outgoing]:
-    """Those that the cache holds, up to the first that it does not; `budget` bytes are sent, and
-    one batch more at the most."""
+    """The batches from the first on that the cache holds, up to one that it lacks: `budget` bytes,
+    and at most one batch more."""
     packing = _Packing(budget)
     for index, extent in extents.items():
         record = group.cache.get(index)
@@ -178,14 +178,14 @@ def from_memory(group: Group, extents: dict[int, Extent], budget: int) -> dict[i
 
 
 def from_disk(store: LogStore, extents: dict[int, Extent], budget: int) -> dict[int, Outgoing]:
-    """On the reading thread: the first ones, as long as their indexes rise."""
+    """The batches from the first on, as far as their indexes rise; runs on the reading thread."""
     indexes = list(extents)
     falls = (n for n, (before, after) in enumerate(pairwise(indexes), 1) if after < before)
     rising = indexes[: next(falls, len(indexes))]
     packing = _Packing(budget)
     unread = _READ_BYTES_MAX
     while rising and unread > 0 and not packing.is_full:
-        # Again if little was left of what was read.
+        # Cuts may leave few of the bytes that were read: read on while the answer has room.
         records = store.read_at(rising, min(packing.room, unread))
         for record in records:
             packing.add(record, extents[record.index])
@@ -203,7 +203,8 @@ def answer(
     *,
     is_serial: bool,
 ) -> tuple[Popped, list[bytes]]:
-    """The answer with what was read, and its body; the rest of the parts stays in the outbox."""
+    """The answer with the batches that were read, and its body; the rest of the parts stays in the
+    outbox."""
     leases: list[Lease] = []
     given: dict[int, set[int]] = {}
     for part in parts:
@@ -262,7 +263,7 @@ def _part(group: Group, handed: Handed, room: int) -> Part:
 
 
 def _leading(pieces: list[_Piece], read: dict[int, Outgoing]) -> list[_Piece]:
-    """The first ones, up to one whose batch was not read."""
+    """The pieces before the first one whose batch was not read."""
     for count, piece in enumerate(pieces):
         if piece.placement.index not in read:
             return pieces[:count]

@@ -1,7 +1,7 @@
-"""Which subscriptions want something of which batch: found out once a batch, for all groups.
+"""Which subscriptions want something of which batch: matched once per batch, for all groups.
 
-For each batch that somebody with a filter may read, the *set* of subscriptions that want something
-of it is kept, as a sorted vector of their numbers:
+For each batch that a consumer with a filter may read, the node keeps the *set* of subscriptions
+that want something of the batch, as a sorted vector of their numbers:
 
     record 812   [3, 7, 19]      one vector for all records with the same set
     record 813   []
@@ -9,19 +9,19 @@ of it is kept, as a sorted vector of their numbers:
 
 A fetch of group 7's consumers looks at the vectors, passes over record 813, and reads the others.
 A vector is made from the batch's columns by the index of all filters of the topic
-(`raftmq.filters.Index`), when the first fetch wants to know; a fetch that waits at the end of a
-queue wants to know of each batch at once. Nothing is kept on disk: after a restart, a change of
+(`raftmq.filters.Index`), when the first fetch needs the vector; a fetch that waits at the end of a
+queue needs the vector of each batch at once. Nothing is kept on disk: after a restart, a change of
 leader, or when the oldest gave way, the vectors are made again, of those batches that are read.
 
-The work is done by one task of the loop in short turns (`loop_budget`), which end in the middle of
-a batch too: neither thousands of filters nor a long batch hold up everything else. The order of the
-batches, and what is found, do not depend on where it pauses.
+One task of the loop does the work in short turns (`loop_budget`), which end in the middle of a
+batch too: neither thousands of filters nor a long batch hold up everything else. The order of the
+batches, and the vectors, do not depend on where the task pauses.
 
 Invariants:
 - A vector names each subscription of the topic that wants something of the batch and holds for it.
-  It may name others, which hold for later batches only: nobody asks for those.
-- A batch that cannot be read is wanted by everybody: it is for them to find out.
-- At most `SETS_BYTES_MAX` are kept, oldest batches out first, also of those that hold no more.
+  The vector may name others, which hold for later batches only: no look-up asks for those.
+- A batch that cannot be decoded counts as wanted by all subscriptions: consumers find the damage.
+- Vectors take at most `SETS_BYTES_MAX`, outdated ones included; the oldest are dropped first.
 - Only the task changes an index, and never while a batch is matched with it.
 
 Left out: steps within one message, one filter, or the reading of one column. A message that
@@ -56,33 +56,33 @@ from raftmq.machine.subscriptions import Subscriptions, Wanted, valid_at
 from raftmq.wire.messages import ErrorReply
 
 SETS_BYTES_MAX = 64 * 1024 * 1024
-"""Of all vectors of a node, with what their entries cost."""
+"""Bytes of all vectors of a node, with their entries."""
 SCAN_MAX = 1024
 """Batches that one look-up goes through."""
 AHEAD_MAX = 64
 """Batches that a reader far behind has matched at once."""
 SPARE_FILTERS = 16
-"""Filters of no use that an index may hold beside twice those that are."""
+"""An index may hold this many filters more than twice those in use; beyond, it is tidied."""
 READ_BYTES = 256 * 1024
-"""Of records that have left the cache, read at once."""
+"""Bytes read at once of records that have left the cache."""
 RECENT_MAX = 32
 RECENT_BYTES_MAX = 8 * 1024 * 1024
 """Batches that stay decoded for the masks of all groups, and their bytes together."""
 COUNTS_MAX = 100_000
-"""Queues of consumer groups of which it is counted what was passed over."""
+"""Pairs of queue and consumer group for which the messages passed over are counted."""
 
 _ENTRY_BYTES = 200
-"""What a record's entry costs, measured: dictionary, queue, numbers."""
+"""Bytes of a record's entry, measured: dictionary, queue, numbers."""
 _VECTOR_BYTES = 150
-"""What a vector costs beside its numbers, measured likewise."""
+"""Bytes of a vector beside its numbers, measured likewise."""
 _EVERYBODY = b"*"
-"""Instead of a vector: the batch cannot be read."""
+"""Stands for a vector: the batch cannot be decoded."""
 
 _compiled = lru_cache(maxsize=4096)(compile_filter)
 
 
 class Scan(NamedTuple):
-    """What is known of a queue for one consumer group, from an offset on."""
+    """The batches of a queue for one consumer group, from an offset on, as far as matched."""
 
     found: list[Placement]
     """Batches that hold something for it."""
@@ -91,7 +91,7 @@ class Scan(NamedTuple):
     reached: int
     """The offset before which everything is known."""
     unknown: list[Placement]
-    """What has to be matched next; empty: nothing in reach."""
+    """Batches to match next; empty: all batches in reach are matched."""
 
 
 class Waiting(Protocol):
@@ -115,7 +115,7 @@ class _Known:
         self.sets: dict[int, bytes] = {}
 
     def is_of(self, subscriptions: Subscriptions) -> bool:
-        """False once some filter holds for batches that were matched without it."""
+        """False once a filter holds for batches that were matched without that filter."""
         return self.subscriptions is subscriptions and self.widened == subscriptions.widened
 
 
@@ -127,7 +127,7 @@ class _Topic:
     def __init__(self) -> None:
         self.index: Index[int] = Index()
         self.numbers: set[int] = set()
-        # Partition group → what was taken over of its subscriptions, and when.
+        # Partition group → the subscriptions whose filters the index has, as of this change.
         self.seen: dict[int, tuple[Subscriptions, int]] = {}
 
 
@@ -156,22 +156,22 @@ class Matching:
         self._shared: dict[bytes, tuple[bytes, int]] = {}
         self._topics: dict[int, _Topic] = {}
         self._wanted: dict[tuple[int, int], Placement] = {}
-        # The matches of a batch, and its bytes.
+        # Partition group and record index → the matches of the batch, and its bytes.
         self._recent: OrderedDict[tuple[int, int], tuple[Matches[int], int]] = OrderedDict()
         self._recent_bytes = 0
         self._passed: dict[tuple[int, str], int] = {}
         self._wake = trio.Event()
-        # How often a batch was matched in vain, one time after the other.
+        # Matches in vain since the last success; each doubles the length of the next turn.
         self._in_vain = 0
         self.bytes = 0
-        """What the vectors take, about."""
+        """Bytes that the vectors take, approximately."""
         self.batches = 0
         """Batches matched since the start."""
 
     # What fetches ask.
 
     def scan(self, group: Group, kept: Sequence[Wanted], queue: int, offset: int) -> Scan:
-        """What a consumer group with these filters finds in a queue from `offset` on."""
+        """Look up the batches from `offset` on for a consumer group with these filters."""
         sets = self._sets(group)
         found: list[Placement] = []
         wanted: list[Wanted] = []
@@ -189,7 +189,7 @@ class Matching:
         return Scan(found, wanted, reached, [])
 
     def want(self, group: Group, placements: Sequence[Placement]) -> None:
-        """Have these batches matched soon; `Waiting.matched` tells."""
+        """Have these batches matched soon; `Waiting.matched` reports them."""
         sets = self._sets(group)
         for placement in placements:
             if placement.index not in sets:
@@ -198,7 +198,7 @@ class Matching:
             self._wake.set()
 
     def mask(self, group: Group, placement: Placement, wish: Wanted, record: Record) -> np.ndarray:
-        """One bool a message of a batch in which the filter matches something: does it match it?"""
+        """One bool per message of a batch: does the filter match? It matches at least one."""
         if placement.count == 1:
             return np.ones(1, np.bool_)
         recent = self._recent.get((group.number, placement.index))
@@ -238,7 +238,7 @@ class Matching:
         number, _ = next(iter(self._wanted))
         group = self._group(number)
         if group is None or not group.is_leader:
-            # Who waits is told by the next look at the queue.
+            # A fetch that waits for these batches is refused by its next look at the queue.
             self._wanted = {key: p for key, p in self._wanted.items() if key[0] != number}
             return
         work = self._work(number)
@@ -306,8 +306,8 @@ class Matching:
     async def _match_one(
         self, group: Group, known: _Known, topic: _Topic, record: Record, turn: Turn
     ) -> frozenset[int] | None:
-        """Who wants something of a batch; None: it was matched in vain, because meanwhile a filter
-        came that holds for it, or another replica."""
+        """The subscriptions that want something of a batch; None: the match was in vain, because a
+        filter that holds for the batch came meanwhile, or another replica of the group."""
         matches: Matches[int] | None = None
         with suppress(CorruptRecord):
             batch = Batch.decode(record.payload, check=False)
@@ -353,7 +353,7 @@ class Matching:
         return any(group is not None and _subscriptions(group).has(number) for group in groups)
 
     async def _tidy(self, topic: _Topic, number: int, turn: Turn) -> None:
-        """Once half of an index is of no use, take that out."""
+        """Once more than half of an index is of no use, remove those filters."""
         groups = [self._group(each) for each in topic.seen]
         needed: set[int] = set()
         for group in groups:
@@ -371,7 +371,7 @@ class Matching:
         subscriptions = _subscriptions(group)
         known = self._known.get(group.number)
         if known is None or not known.is_of(subscriptions):
-            # Its vectors are many, perhaps: they go one by one, as the oldest do.
+            # The old vectors may be many: `_keep` drops them one by one, as the oldest.
             known = self._known[group.number] = _Known(subscriptions)
             for key in [key for key in self._recent if key[0] == group.number]:
                 self._forget(key)

@@ -1,21 +1,22 @@
-"""Consumers that pop: their wishes become commands, and what the machine hands out goes to them.
+"""Consumers that pop: their wishes become commands, and the machine's leases go to them.
 
     POP ──> Ask ──┐                                      ┌──> outbox of the consumer ──> Popped
     SETTLE ──> Settle ──┼──> one record ──> apply ──> handed ──┘
     LEAVE ──> Leave ──┘                        └──> results ──> Settled
 
-All that is said to one data group within a step of the loop is one record. A wish that cannot be
-met at once is not kept here but in the machine: whoever leads serves it, in the record that brings
-something. The leader only has to know where the consumer can be reached, and which of its leases it
-was not sent yet (the outbox). A consumer that asks for what is left of its credit needs no command.
+All commands to one data group within a step of the loop are one record. The machine, not this
+module, keeps a wish that cannot be met at once: any later leader can serve the wish, in the record
+that brings messages. The leader only has to know where the consumer can be reached, and which
+leases were not sent yet (the outbox). A consumer that asks for the rest of its credit needs no
+command.
 
-The first wish on a connection is *resumed*: the outbox is filled with all that the machine says the
-consumer has in hand, under the tokens that it has. So an answer that was lost costs nothing.
+The first wish on a connection is *resumed*: the outbox is filled with all leases that the consumer
+holds in the machine, under their tokens. After a lost answer no lease has to run out first.
 
 Invariants:
 - A POP is answered once: with messages, empty when its wait is over, or with a refusal.
 - A lease enters the outbox once a connection; a follower has no outboxes.
-- What was handed out is sent, or stays in the outbox, or the consumer is gone.
+- A lease that was handed out is sent, or stays in the outbox, or the consumer is gone.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,10 +65,10 @@ from .hand_out import Outgoing, Part, answer, from_disk, from_memory, plan, want
 COMMANDS_MAX = 1024
 """Commands of one record."""
 SLACK_MS = 20
-"""A wish ends in the machine so much before its request is answered here: the clocks are one, but
-what was handed out at the last moment still gets its answer."""
+"""Milliseconds by which a wish ends in the machine before its request is answered here: messages
+handed out at the last moment still get into the answer. Both ends go by one clock."""
 TICK_SECONDS_MIN = 0.005
-"""Timers that are due together pass together."""
+"""The shortest sleep before a Tick: timers that are due together need only one."""
 TICK_RETRY_SECONDS = 0.05
 """A Tick that was refused is proposed again after this time at the earliest."""
 
@@ -81,7 +82,7 @@ _OPENING = calls.Ask | calls.Claim | calls.ResetGroup
 
 
 class Service(Protocol):
-    """What is needed of the node."""
+    """The part of the node that popping uses."""
 
     @property
     def catalog(self) -> Catalog:
@@ -91,7 +92,7 @@ class Service(Protocol):
         """This node's replica of a partition group."""
 
     def read_failed(self, error: BaseException) -> ErrorReply:
-        """Records could not be read: what to say to who asked."""
+        """The answer to a request whose records could not be read."""
 
 
 class Popping:
@@ -103,12 +104,12 @@ class Popping:
         self._reader = reader
         self._limits = limits
         self._consumers = Consumers(self._is_idle)
-        # Said in this step: commands and who waits for what comes of each.
+        # Commands of this step, each with the ticket that waits for its result.
         self._said: dict[Group, list[tuple[calls.Call, Ticket | None]]] = {}
         self._opening: set[tuple[int, int]] = set()
-        # Partition group → when its machine is looked at again.
+        # Partition group → the machine's next timer, in ms, and the call that lets time pass then.
         self._armed: dict[int, tuple[int, Timer]] = {}
-        # Consumers that were resumed in this step: they are answered when its records are indexed.
+        # Resumed consumers that have leases in hand: answered once the step's records are indexed.
         self._met: dict[Consumer, None] = {}
         self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
             FrameKind.POP: self._pop,
@@ -133,7 +134,7 @@ class Popping:
             connection.refuse(frame.correlation, error)
             return
         if 0 < request.invisible_ms < INVISIBLE_MS_MIN:
-            # Not when applied: logs may hold such wishes already.
+            # Checked here and not by the machine: logs may hold such wishes already.
             connection.refuse(frame.correlation, _TOO_SHORT)
             return
         key = Key(request.partition_group, request.number, request.consumer)
@@ -144,6 +145,7 @@ class Popping:
                 return
             consumer = self._meet(key, connection)
         elif consumer.correlation is not None:
+            # A consumer has one POP open: a newer one ends the wait of the one before.
             self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
         correlation = frame.correlation
         consumer.correlation = (correlation, request)
@@ -157,6 +159,7 @@ class Popping:
                 self._answer(consumer)
                 if consumer.correlation is None or consumer.is_reading:
                     return
+            # A wish that stands serves this request, so no command has to go through the log.
             if request.is_kept and has_credit(group, request):
                 return
         ask = calls.Ask(
@@ -199,6 +202,7 @@ class Popping:
         key = Key(request.partition_group, request.number, request.consumer)
         consumer = self._consumers.get(key)
         if request.is_idle:
+            # No wish of the consumer stands, so the log need not hear that it leaves.
             if consumer and consumer.connection is connection and consumer.correlation is None:
                 self._consumers.forget(key)
             connection.reply(frame.kind, frame.correlation, pack(Done()))
@@ -242,7 +246,7 @@ class Popping:
     # What groups tell
 
     def flush(self) -> None:
-        """Propose all that was said in this step."""
+        """Propose the commands of this step."""
         if not self._said:
             return
         said, self._said = self._said, {}
@@ -254,7 +258,7 @@ class Popping:
                 group.propose(Kind.COMMANDS, payload, Shared([ticket for _, ticket in part]))
 
     def applied(self, group: Group) -> None:
-        """Records were applied: send what was handed out, and look when time is to pass."""
+        """Records were applied: send the leases that were handed out, and arm the timer."""
         machine = group.machine
         if not isinstance(machine, PartitionMachine):
             return
@@ -264,6 +268,7 @@ class Popping:
             return
         for number, each in handed:
             consumer = self._consumers.get(Key(group.number, number, each.consumer))
+            # Leases with earlier tokens entered the outbox when the consumer was resumed.
             if consumer is not None and consumer.since is not None and each.token >= consumer.since:
                 consumer.outbox.append(each)
                 touched[consumer] = None
@@ -326,7 +331,7 @@ class Popping:
         request: Pop,
         results: list[Result],
     ) -> None:
-        """The wish is applied; what was handed out by the same record follows in `applied`."""
+        """The wish is applied; leases that the same record handed out follow in `applied`."""
         if isinstance(results[0], Refused):
             self._ask_failed(consumer, correlation, refusal(results[0]))
             return
@@ -343,12 +348,12 @@ class Popping:
             self._timers.call_after(0, partial(self._hurry, consumer, correlation))
 
     def _ask_failed(self, consumer: Consumer, correlation: int, error: ErrorReply) -> None:
-        """The wish was not made, or nobody knows: what comes must wait for the next request."""
+        """The wish was refused, or its fate is unknown: leases wait for the next request."""
         if consumer.correlation is not None and consumer.correlation[0] == correlation:
             consumer.connection.refuse(consumer.end_wait(), error)
 
     def _hurry(self, consumer: Consumer, correlation: int) -> None:
-        """The wait is over: answer with what there is."""
+        """The wait is over: answer with the messages that are there, or with none."""
         if consumer.correlation is not None and consumer.correlation[0] == correlation:
             consumer.is_hurried = True
             self._answer(consumer)
@@ -356,13 +361,13 @@ class Popping:
     # Answers
 
     def _answer(self, consumer: Consumer) -> None:
-        """Answer the request that waits, if there is one and something to say."""
+        """Answer the POP that waits, if there is one, with messages or because its wait is over."""
         if consumer.correlation is None or consumer.is_reading:
             return
         if consumer.connection.is_clogged:
-            # It does not read what it was sent: what it is handed waits in the outbox for its next
-            # request, which is taken when there is room. Whoever resumes must not take the answer
-            # for the end of the list of what it has.
+            # The consumer does not read its answers: its leases wait in the outbox for its next
+            # request, which is taken when there is room. The answer says whether more leases wait,
+            # as a consumer that resumes must not take it for the end of its leases.
             if consumer.is_hurried or consumer.outbox:
                 self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
             return
@@ -398,7 +403,7 @@ class Popping:
             return
         if read is None:
             assert error is not None
-            # They come again when their leases have run out, or for who resumes.
+            # The messages come again when their leases run out, or when the consumer resumes.
             for part in parts:
                 consumer.outbox.remove(part.handed)
             consumer.connection.refuse(consumer.end_wait(), self._service.read_failed(error))
@@ -408,7 +413,7 @@ class Popping:
     def _send(
         self, consumer: Consumer, group: Group, parts: list[Part], read: dict[int, Outgoing]
     ) -> None:
-        """Send what was read; the rest stays in the outbox."""
+        """Send the batches that were read; the rest stays in the outbox."""
         popped, body = answer(
             group, consumer.outbox, parts, read, group.now_ms(), is_serial=consumer.is_serial
         )
@@ -431,7 +436,8 @@ class Popping:
         said.append((command, ticket))
 
     def _open(self, group: Group, number: int) -> calls.OpenGroup | None:
-        """What the data group must be told of an attachment before it can be served."""
+        """The command that must precede the first one for an attachment in the data group; None:
+        the group knows the attachment, or this step tells the group already."""
         assert isinstance(group.machine, PartitionMachine)
         catalog = self._service.catalog
         attachment = catalog.consumer_groups.attachments[number]
@@ -470,27 +476,27 @@ class Popping:
         frame: Frame,
         answer: Callable[[Any], msgspec.Struct],
     ) -> None:
-        """Propose a command; the request is answered with what comes of it."""
+        """Propose a command; the request is answered with the command's result."""
         self._say(group, command, answering(connection, frame, answer))
 
     # Time
 
     def _arm(self, group: Group) -> None:
-        """Come back when the machine has something to do for time alone."""
+        """Arm the timer for the next work of the machine that only needs time to pass."""
         assert isinstance(group.machine, PartitionMachine)
         timer = group.machine.next_timer
         armed = self._armed.get(group.number)
         if timer is None or (armed is not None and armed[0] <= timer):
             return
         if armed is not None:
-            # It may be days away, and each lease that is shorter would leave one behind.
+            # That call may be days away, and each shorter lease would leave one more behind.
             armed[1].cancel()
         seconds = max((timer - group.now_ms()) / 1000, TICK_SECONDS_MIN)
         call = self._timers.call_after(seconds, partial(self._let_pass, group))
         self._armed[group.number] = (timer, call)
 
     def forget(self, group: Group) -> None:
-        """A replica was retired: another one of its group has its own timer."""
+        """Drop the timer of a retired replica: another replica of the group has its own."""
         armed = self._armed.pop(group.number, None)
         if armed is not None:
             armed[1].cancel()
@@ -510,7 +516,7 @@ class Popping:
             self._arm(group)
 
     def _tick_refused(self, group: Group, error: ErrorReply) -> None:
-        """Time must go on: where no other record comes, nothing else would propose a Tick again."""
+        """Try again later: where no other record comes, nothing else would let time pass."""
         seconds = max(error.retry_ms / 1000, TICK_RETRY_SECONDS)
         self._timers.call_after(seconds, partial(self._arm_again, group))
 

@@ -1,7 +1,7 @@
-"""What a data group's log lacks of the catalog's subscriptions, as one entry for it.
+"""The catalog's subscriptions that a data group's log lacks, as one entry for the log.
 
 The leader of a data group compares when the catalog has changed, and proposes the difference. A
-long one goes in parts, of which the last one carries the new version.
+long difference goes in parts, of which the last one carries the new version.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ CHARACTERS_MAX = 256 * 1024
 def resubscription(
     catalog: Catalog, partition_group: int, known: Subscriptions
 ) -> Resubscribe | None:
-    """The next entry for a data group's log; None: it knows all that this node's catalog does."""
+    """The next entry for a data group's log; None: the log has all that this node's catalog has."""
     version = catalog.subscribers.version
     if version <= known.version:
         return None

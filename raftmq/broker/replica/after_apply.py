@@ -1,12 +1,12 @@
-"""What follows from applied records: indexes, sealed segments, dropped segments, idle marks.
+"""The work after records are applied: indexes, sealed segments, dropped segments, idle marks.
 
-The machine says where each batch stands; that goes into the group's index. Once all records of a
-closed segment are applied, its index file is written on the disk thread. Where retention moved, the
-store drops segments. A log that fell idle gets a mark that vouches for its last write.
+The machine says where each batch stands, and the group's index notes the place. Once all records of
+a closed segment are applied, its index file is written on the disk thread. Where retention moved,
+the store drops segments. A log that fell idle gets a mark that vouches for its last write.
 
 Invariants:
-- The event loop never waits for any of this.
-- A full disk puts it off; any other fault stops the node.
+- The event loop never waits for this work.
+- A full disk puts the work off; any other fault stops the node.
 """
 
 from collections.abc import Sequence
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 class Noting(Protocol):
-    """Where it is noted what the machine says of records: see `LogIndex`."""
+    """Takes notes of what the machine says of records: see `LogIndex`."""
 
     def place(self, placement: Placement, timestamp: int) -> None:
-        """Where a batch was placed."""
+        """Note where a batch was placed."""
 
     def add_keys(self, index: int, key_hashes: bytes) -> None:
-        """The hashes of its messages' keys."""
+        """Note the hashes of a batch's message keys."""
 
     def add_touches(self, index: int, number: int, touches: Sequence[Touch]) -> None:
-        """Acts of a record on messages of an attachment."""
+        """Note acts of a record on messages of an attachment."""
 
 
 def note(
@@ -85,7 +85,7 @@ class AfterApply:
         self._trim(group)
 
     def mark_idle(self) -> None:
-        """If nothing is being written, have the logs vouch for their last writes. Those of groups
+        """If nothing is being written, have the logs vouch for their last writes. Logs of groups
         that changed their members do so at once, and durably."""
         owing = [group.store for group in self._node.groups.values() if group.owes_mark]
         if owing:
@@ -101,8 +101,8 @@ class AfterApply:
             self._node.fail(error)
 
     def check_space(self) -> None:
-        """Find out how much space is left, as others may take some and give some back; share out
-        the memory for recent records, and seal what could not be sealed when it was applied."""
+        """Measure the free space, which other programs change as well; share out the memory for
+        recent records, and seal segments that could not be sealed before."""
         own = self._node.settings
         share = max(1, own.limits.cache_bytes_max // max(1, len(self._node.groups)))
         for group in self._node.groups.values():
@@ -139,7 +139,7 @@ class AfterApply:
             self._node.fail(error)
 
     def _trim(self, group: Group) -> None:
-        """Drop what retention lets go since the last time."""
+        """Drop the segments that retention has let go since the last call."""
         if group.machine.log_start <= group.trimmed:
             return
         group.trimmed = group.machine.log_start

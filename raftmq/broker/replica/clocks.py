@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from raftmq.broker.node import Node
 
 ASK_SECONDS = 20.0
-"""Between two rounds of asking."""
+"""Pause between two rounds of asking."""
 ANSWER_SECONDS_MAX = 5.0
-"""An answer that took longer says little of the time now."""
+"""An answer that took longer says little about the time now."""
 FRESH_SECONDS = 60.0
-"""How long an answer counts."""
+"""An answer older than this no longer counts."""
 JUMP_MS = 60_000
 """A clock that moves by more than this between two looks, against monotonic time, has jumped."""
 DISTRUST_MS_MAX = 3_600_000
-"""How long a jump of our own clock holds up retention by age."""
+"""The longest time for which a jump of this node's clock holds up retention by age."""
 
 
 class Clocks:
@@ -55,13 +55,13 @@ class Clocks:
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._asked_at = -ASK_SECONDS
-        # Node → when it was asked, and its clock's lead over our monotonic time, in milliseconds.
+        # Node → when it answered, and its clock's lead over our monotonic time, in milliseconds.
         self._leads: dict[int, tuple[float, float]] = {}
         self._own_lead: float | None = None
         self._trusted_from = 0.0
 
     def look(self, *, is_asking: bool) -> None:
-        """Watch our own clock, and ask for the others' if it is time and `is_asking`."""
+        """Watch this node's clock, and ask the others for theirs if it is time and `is_asking`."""
         now = trio.current_time()
         lead = self._node.now_ms() - now * 1000
         if self._own_lead is not None and abs(lead - self._own_lead) > JUMP_MS:

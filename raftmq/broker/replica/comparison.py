@@ -1,19 +1,19 @@
 """Replicas compare their machines: the checksum in the log decides, and a replica that differs is
 rebuilt.
 
-Replicas of one log must have one state, byte for byte. A bug of the machine, rot in memory or a
-software that differs can part them, and no answer shows it before a change of leader. So the leader
-takes a snapshot at each border (`snapshots`) and proposes its CRC-32C as a record. A replica that
-applies the record compares its own snapshot of that border, whichever comes later:
+Replicas of one log must have one state, byte for byte. A bug of the machine, rot in memory or
+different software can make them differ, and no answer shows that before a change of leader. So the
+leader takes a snapshot at each border (`snapshots`) and proposes its CRC-32C as a record. A replica
+compares its own snapshot of that border, once it has both the record and the snapshot:
 
     leader    border 4710: snapshot, CRC 8a136aa9 ──> CHECKSUM(4710, 8a136aa9)
     follower  border 4710: snapshot, CRC 8a136aa9 ──> equal
     follower  border 4710: snapshot, CRC 5e02c711 ──> differs: mended
 
-A replica that differs keeps its log, its vote and its membership: they are right. What it leads it
-gives away, it serves nothing and takes no snapshot. It asks all nodes for the snapshot with the CRC
-of the log, restores a machine from that file, applies its own log after it, and puts that machine
-in the place of the old one, between two records.
+A replica that differs keeps its log, its vote and its membership: they are right. It hands over if
+it leads, serves nothing and takes no snapshot. It asks all nodes for the snapshot with the CRC of
+the log, restores a machine from that file, applies its own log after it, and puts that machine in
+the place of the old one, between two records.
 
 | case | what happens |
 |---|---|
@@ -22,7 +22,7 @@ in the place of the old one, between two records.
 | | record is applied again, or the snapshot is not older than it and is compared at the next |
 | two of three differ | each gets the leader's snapshot; the log is replicated all the time |
 | it leads: another one led at the border | it hands over; no client is served by the old state |
-| it leads, nobody has that snapshot, and nobody takes over | after `OVERRULE_SECONDS` its own |
+| it leads, no node has that snapshot, and none takes over | after `OVERRULE_SECONDS` its own |
 | | checksum goes into the log, and from then on decides |
 | offsets of messages differ | its indexes are wrong as well: the node stops and says so |
 
@@ -33,7 +33,7 @@ Invariants:
 - Nothing is compared between versions that write other snapshots.
 
 Left out: traces of messages before the border stay as this replica saw them. Snapshots from before
-the border are kept: who is restored from one of them meets the checksums of the log again.
+the border are kept: a replica that is restored from one of them meets the log's checksums again.
 
 Sources: Raft §2; TigerBeetle's checkpoints with checksums; decision 0026.
 """
@@ -77,12 +77,12 @@ KEPT = 4
 PIECE_BYTES = 1024 * 1024
 """Bytes of a snapshot in one answer, and of records that are applied in one go."""
 ASK_SECONDS_MAX = 10.0
-"""A peer that does not answer for so long is passed over."""
+"""A peer that does not answer within this time is passed over."""
 PAUSE_SECONDS_MIN = 0.5
 PAUSE_SECONDS_MAX = 10.0
-"""Between two attempts to mend: the first, then ever longer up to the second."""
+"""Pause between two attempts to mend: from the minimum, doubled up to the maximum."""
 OVERRULE_SECONDS = 60.0
-"""A leader that differs, and that nobody can mend or relieve, trusts itself after this time: a
+"""A leader that differs, and that no node can mend or relieve, trusts itself after this time: a
 group must not stand still for ever because the one replica that had the other state is lost."""
 
 WRITING_SECONDS = 0.02
@@ -94,12 +94,12 @@ _PAYLOAD = struct.Struct("<QIH")
 class Checksum(NamedTuple):
     """The payload of a CHECKSUM record, little-endian: u64, u32, u16."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used here
     """The border: the last record that the snapshot covers."""
     crc: int
     """CRC-32C of the machine's state there."""
     version: int
-    """Of the state's format: only replicas that write the same one compare."""
+    """Version of the state's format: only replicas that write one version compare."""
 
     def encode(self) -> bytes:
         """The payload."""
@@ -107,7 +107,7 @@ class Checksum(NamedTuple):
 
     @classmethod
     def decode(cls, payload: bytes) -> "Checksum | None":
-        """The reverse of `encode`; None if it is nothing of that kind."""
+        """The reverse of `encode`; None: the payload is no checksum."""
         return cls(*_PAYLOAD.unpack(payload)) if len(payload) == _PAYLOAD.size else None
 
 
@@ -125,7 +125,7 @@ class Comparing:
         self._snapshots = snapshots
         self._reader = reader
         self._disk = disk
-        # By group: border → CRC, the latest `KEPT`.
+        # By group: border → CRC of this replica's snapshot, and CRC by the log; the latest `KEPT`.
         self._own: dict[int, dict[int, int]] = {}
         self._told: dict[int, dict[int, int]] = {}
         self._mending: set[Group] = set()
@@ -139,14 +139,14 @@ class Comparing:
     # Compared
 
     def saved(self, group: Group, index: int, crc: int) -> None:
-        """This replica's snapshot at a border is on its disk."""
+        """A snapshot of this replica at a border is on disk: propose its CRC, and compare."""
         _remember(self._own.setdefault(group.number, {}), index, crc)
         if group.is_leader and not group.differs:
             self._propose(group, index, crc)
         self._compare(group, index)
 
     def applied(self, group: Group, records: list[Record]) -> None:
-        """Records were applied: some may hold checksums."""
+        """Records were applied: compare the checksums among them."""
         for record in records:
             if record.kind != Kind.CHECKSUM:
                 continue
@@ -156,14 +156,14 @@ class Comparing:
                 self._compare(group, told.index)
 
     def forget(self, group: Group) -> None:
-        """This node carries a group no more, or its machine came from another snapshot."""
+        """Drop the CRCs of a group whose machine was replaced, or that is no longer carried."""
         self._own.pop(group.number, None)
         self._told.pop(group.number, None)
         group.differs = ""
 
     def _propose(self, group: Group, index: int, crc: int) -> None:
         payload = Checksum(index, crc, group.machine.state_version).encode()
-        # One that gets lost is not said again: the next border will be compared.
+        # A checksum that gets lost is not proposed again: the next border will be compared.
         ticket = Callback(lambda _: None, lambda _: None)
         group.propose(Kind.CHECKSUM, payload, ticket, is_upkeep=True)
 
@@ -171,7 +171,7 @@ class Comparing:
         told = self._told.get(group.number, {}).get(index)
         own = self._own.get(group.number, {}).get(index)
         if own is None:
-            # Taken before a restart, by other software perhaps, or received.
+            # The snapshot was taken before a restart, perhaps by other software, or received.
             known = (index, group.machine.state_version)
             own = next(
                 (m.state_crc for m in group.store.snapshots if (m.index, m.state_version) == known),
@@ -216,7 +216,7 @@ class Comparing:
             self._rotten = {each for each in self._rotten if each[0] is not group}
 
     def _overrule(self, group: Group) -> None:
-        """Nobody has the state that the log names: what this leader has holds from now on."""
+        """No node has the state that the log names: this leader's state holds from now on."""
         group.differs = ""
         index, crc = max(self._own.get(group.number, {}).items(), default=(0, 0))
         if not index:
@@ -225,7 +225,7 @@ class Comparing:
         self._propose(group, index, crc)
 
     async def _try(self, group: Group, index: int, crc: int) -> bool:
-        """Whether this replica does not differ any longer."""
+        """Try to replace the machine; True: no further attempt is needed."""
         try:
             is_here = (group, index) not in self._rotten and _has(group.store, index, crc)
             if not is_here and not await self._fetch(group, index, crc):
@@ -235,7 +235,7 @@ class Comparing:
             machine = restore_machine(group.number, state)
             await self._catch_up(group, machine)
         except CorruptRecord:
-            # What stands here under the right checksum is rotten: the next round gets it again.
+            # The file here under the right checksum is rotten: the next attempt fetches it again.
             self._rotten.add((group, index))
             return False
         except RotFound as fault:
@@ -253,6 +253,7 @@ class Comparing:
         group.machine, group.differs = machine, ""
         self._own.pop(group.number, None)
         self.mended += 1
+        # Newer snapshots may hold the state that differed.
         for meta in group.store.snapshots:
             if meta.index > index:
                 self._disk.submit(partial(group.store.drop_snapshot, meta.index), self._done)
@@ -270,23 +271,24 @@ class Comparing:
     async def _catch_up(self, group: Group, machine: Machine) -> None:
         """Apply this replica's own log to a machine until it is where the group's is.
 
-        On return nothing was awaited since. Raises as `LogStore.read`.
+        Nothing is awaited after the last check, so on return both machines are at one record.
+        Raises as `LogStore.read`.
         """
         while machine.applied < group.machine.applied:
             low, high = machine.applied + 1, group.machine.applied + 1
             records = await run_on(self._reader, partial(group.store.read, low, high, PIECE_BYTES))
             if not records:
-                # A leader applies what a majority has; its own disk may still be writing it.
+                # A leader applies records that a majority has; its own disk may still write them.
                 await trio.sleep(WRITING_SECONDS)
             for record in records:
                 machine.apply(record)
             if isinstance(machine, PartitionMachine):
-                # What was handed out and traced was sent and indexed when it was applied first.
+                # Leases and traces were sent and indexed when the records were applied first.
                 machine.serving.take_handed()
                 machine.serving.take_traced()
 
     async def _fetch(self, group: Group, index: int, crc: int) -> bool:
-        """Get the snapshot with this CRC from a member that has it, in the place of the own one."""
+        """Get the snapshot with this CRC from a member that has it, in place of the one here."""
         for link in self._node.links.members():
             try:
                 with trio.move_on_after(60 * ASK_SECONDS_MAX):
@@ -294,7 +296,7 @@ class Comparing:
                         await run_on(self._disk, partial(group.store.adopt_snapshot, index))
                         return _has(group.store, index, crc)
             except (_Lacking, CorruptRecord, FileNotFoundError):
-                # A snapshot of the leader's that is installed meanwhile removes what was received.
+                # A snapshot of the leader that is installed meanwhile removes the received file.
                 continue
         return False
 

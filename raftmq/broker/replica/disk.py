@@ -1,17 +1,17 @@
-"""Group commit: what all groups of a node want written goes to disk in passes.
+"""Group commit: the writes of all groups of a node go to disk in passes.
 
-While a pass runs on the disk thread, everything that comes up waits and makes the next one. A pass
-writes each group's records with one call, then syncs each of those files once; then all answers go
-out together. So the busier the node, the more messages share an fsync. A small pass on a quick disk
-runs on the event loop itself (`Worker.try_now`), once what followers need has been sent.
+While a pass runs on the disk thread, new writes wait and make the next pass. A pass writes each
+group's records with one call, then syncs each of those files once; then all answers go out
+together. So the busier the node, the more messages share an fsync. A small pass on a quick disk
+runs on the event loop itself (`Worker.try_now`), once the messages to followers have been sent.
 
 Faults:
 - A failed fsync is final: the kernel may have dropped the pages and would report success next time
   (ATC '20, "Can applications recover from fsync failures?"). The node stops.
-- A full disk is not: the group's writes stay queued and are tried again every second. Until then
-  the node takes neither messages nor commands; reads by offset go on, and what was acked is safe,
-  as it was written before. Who waits for one of the records under way is told. It should not come
-  to that: see `space`.
+- A full disk is not final: the group's writes stay queued and are tried again every second. Until
+  then the node takes neither messages nor commands; reads by offset go on, and acked records are
+  safe, as they were written before. Requests that wait for records under way are refused. The
+  reserve should keep a disk from filling up this far: see `space`.
 
 Invariants:
 - Storage messages of a group become durable in the order they were written.
@@ -33,35 +33,35 @@ from .group import Group
 from .space import Space
 
 SMALL_BYTES = 16 * 1024
-"""A pass of so many bytes may run on the event loop: while the disk is quick, it takes less time
-than to wake another thread and to be woken by it."""
+"""A pass of up to this size may run on the event loop: while the disk is quick, the pass takes less
+time than to wake another thread and to be woken by it."""
 
 FULL_RETRY_SECONDS = 1.0
-"""How often a write that met a full disk is tried again."""
+"""Pause before a write that met a full disk is tried again."""
 
 
 @dataclass(slots=True)
 class Write:
-    """What one group wants written in a pass."""
+    """The writes of one group in a pass."""
 
     group: Group
-    """Whose."""
+    """The group."""
     messages: list[Message] = field(default_factory=list[Message])
     """The storage messages, in order."""
     written: int = 0
     """Messages written so far."""
     is_installed: bool = False
-    """True if of the next message the snapshot is installed, and its records are not written."""
+    """True if the next message's snapshot is installed, and its records are not written yet."""
     is_awaited: bool = False
-    """True if an answer waits for it."""
+    """True if an answer waits for the write."""
     full: DiskFull | None = None
     """Set by the pass if the disk was full: the messages from `written` on are not written."""
 
     @property
     def is_due(self) -> bool:
-        """True if it does not go along with the next one. A message without answers is a commit
-        index that moved: if a crash takes it, the leader tells it again. That of a change of
-        members may be needed to have a leader."""
+        """True if the write must not wait for the next one. A message without answers only moves
+        the commit index: after a crash, the leader sends the index again. The commit index of a
+        change of members cannot wait, as it may be needed to have a leader."""
         return self.is_awaited or self.group.owes_mark
 
 
@@ -94,7 +94,7 @@ class DiskLoop:
 
     @property
     def is_idle(self) -> bool:
-        """True if nobody waits for a write."""
+        """True if no pass runs and no write is due."""
         return not self._is_busy and not any(write.is_due for write in self._pending.values())
 
     def write(self, group: Group, message: Message) -> None:
@@ -106,13 +106,13 @@ class DiskLoop:
         write.is_awaited = write.is_awaited or bool(message.responses)
 
     def forget(self, group: Group) -> None:
-        """The group is not carried here any more: what it wanted written is dropped."""
+        """Drop the writes of a group that this node no longer carries."""
         self._pending.pop(group.number, None)
         self._postponed.pop(group.number, None)
         self._failing.discard(group.number)
 
     def flush(self) -> None:
-        """Start a pass with all that somebody waits for, unless one runs; a small one is done on
+        """Start a pass with all writes that are due, unless a pass runs; a small one is done on
         return."""
         if self._is_busy:
             return
@@ -154,7 +154,7 @@ class DiskLoop:
         self._settle()
 
     def note_space(self, free: int) -> None:
-        """Note how many bytes are free, as was found between two passes."""
+        """Note how many bytes are free, as measured between two passes."""
         self._space.note(free, is_failing=bool(self._failing))
 
     def _postpone(self, write: Write) -> None:
@@ -167,7 +167,7 @@ class DiskLoop:
         self._timers.call_after(FULL_RETRY_SECONDS, partial(self._retry, write))
 
     def _retry(self, write: Write) -> None:
-        # Of a replica that was retired meanwhile; another one may have been opened since.
+        # The replica may have been retired meanwhile, and another one opened for the group.
         if self._postponed.get(write.group.number) is not write:
             return
         del self._postponed[write.group.number]
@@ -204,8 +204,8 @@ def _run_pass(writes: list[Write], space: Space) -> tuple[list[Write], int]:
 def _write(write: Write) -> None:
     """Write a group's storage messages: their records together, a snapshot by itself.
 
-    A message may carry a snapshot and records after it, when the leader's first append came in the
-    same breath.
+    A message may carry a snapshot and records after it, when the leader's first append came
+    together with the snapshot.
     """
     store = write.group.store
     while write.written < len(write.messages):
@@ -228,7 +228,7 @@ def _install(store: LogStore, message: Message) -> None:
     assert message.snapshot is not None
     index = message.snapshot.meta.index
     term, vote, commit = _hard_state([message], store)
-    # What is committed of the message's own records is not here yet.
+    # The message's own records are not written yet, so the stored commit must not cover them.
     store.install_snapshot(index, HardState(term, vote, min(commit, index)))
 
 

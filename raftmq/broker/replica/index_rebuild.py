@@ -1,16 +1,16 @@
-"""Damaged indexes, built again while the node runs: a machine is shown the segment's records again.
+"""Damaged indexes, built again while the node runs: a machine applies the segment's records again.
 
     snapshot 900 ──restore──> machine ──apply 901..1800──> what it says of 901..1800 ──> sections
                                                      the index file's header has their CRCs: equal
 
-What an index says of messages follows from the machine, and the machine from a snapshot and the
-log. The node's own machine is far ahead, so another one is restored from the newest snapshot before
-the segment, and applies the records up to its end. It is given up then.
+The content of an index follows from the machine, and the machine from a snapshot and the log. The
+node's own machine is far ahead, so another machine is restored from the newest snapshot before the
+segment, applies the records up to the segment's end, and is dropped.
 
 Invariants:
 - An index file is replaced only by one of the same bytes (`SegmentIndex.encoded_again`).
-- One index at a time is built on a node, and all that were met are. An index that cannot be built
-  is tried again when it is met again.
+- A node builds one index at a time, and every damaged index that was met. An index that cannot be
+  built is tried again when it is met again.
 
 Left out: sections of positions, times and terms, which are built again at the next start; a segment
 that starts with the log, if its snapshot is rotten.
@@ -46,9 +46,9 @@ class IndexRebuild:
         self._reader = reader
         self._disk = disk
         self._found: dict[tuple[Group, int], tuple[str, str]] = {}
-        """Replica and segment → what was found, and how it stands."""
+        """Replica and segment → the fault, and the state of the rebuild, for people."""
         self._wanted: dict[tuple[Group, int], None] = {}
-        """Those that are to be built, the first one now."""
+        """Indexes to build; the first one is being built."""
 
     def status(self, number: int) -> list[dict[str, Any]]:
         """Damaged indexes of a group, as the node's status shows them."""
@@ -59,8 +59,8 @@ class IndexRebuild:
         ]
 
     def found(self, group: Group, damaged: IndexDamaged) -> bool:
-        """An index was found damaged; False: that is known."""
-        # Of those that went with their segment or their replica nothing is kept.
+        """Have a damaged index built again; False: the damage is known."""
+        # Entries are dropped once their segment or replica is gone.
         self._found = {key: each for key, each in self._found.items() if self._segment(*key)}
         key = (group, damaged.name)
         is_new = key not in self._found
@@ -78,7 +78,7 @@ class IndexRebuild:
         return next((one for one in group.store.sealed if one.name == name), None)
 
     async def _build(self) -> None:
-        """Build what is wanted, one after the other."""
+        """Build the wanted indexes, one after the other."""
         while self._wanted:
             key = next(iter(self._wanted))
             await self._try(*key)
@@ -114,7 +114,7 @@ class IndexRebuild:
             results = [machine.apply(record) for record in records]
             note(builder if low >= segment.base else SegmentBuilder(0), machine, records, results)
             if isinstance(machine, PartitionMachine):
-                machine.serving.take_handed()  # that was sent when it was applied first
+                machine.serving.take_handed()  # sent when the records were applied first
         columns = builder.columns(base=segment.base, record_count=segment.count)
         again = await run_on(self._disk, partial(group.store.reindex, segment, columns))
         if again is not None:

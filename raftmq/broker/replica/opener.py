@@ -7,12 +7,12 @@ machine, the same bytes on each founder. So the log never begins at 1, and a mem
 later cannot be fed from there: it always gets a snapshot first, and the membership with it.
 
 After a restart the machine is restored from the newest snapshot before the unsealed segments, and
-consensus hands out again what was committed after it, read from disk: the same way through the same
-code as when it was new.
+consensus hands out again the records that were committed after it, read from disk: they take the
+same way through the same code as when they were new.
 
 Invariants:
-- Rot does not keep a replica from being opened: what can be mended will be, and a log that had to
-  be cut makes its member abstain (`repair`).
+- Rot does not keep a replica from being opened: damage that can be mended is mended later, and a
+  log that had to be cut makes its member abstain (`repair`).
 - A lone node cuts nothing: it holds the only copy, and says so.
 - A replica whose folder holds nothing and which is not a founder has no members, so it never
   campaigns; it waits for a leader that was told to add it.
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from raftmq.broker.node import Node
 
 GONE = "GONE"
-"""A file in a group's folder: the replica has left, and what else is there means nothing."""
+"""A file in a group's folder: the replica has left, and the other files there mean nothing."""
 
 FOUNDING_INDEX = 1
-"""Where a founding replica's log stands: see the module heading."""
+"""Index of the founding snapshot: see the module heading."""
 
 
 class GroupOpener:
@@ -63,7 +63,7 @@ class GroupOpener:
         return sorted(map(int, filter(str.isdigit, names)))
 
     def has_log(self, number: int) -> bool:
-        """Does a group's folder hold a log? Ends what a crash may have left of deleting one."""
+        """Does a group's folder hold a log? Finishes a deletion that a crash cut short."""
         files, folder = self._node.world.files, group_folder(self._node, number)
         files.make_folder(folder)
         if GONE in files.list(folder):
@@ -75,6 +75,7 @@ class GroupOpener:
         files, folder = self._node.world.files, group_folder(self._node, number)
         with suppress(LogFault):
             store.close()
+        # The mark is durable first: after a crash, the rest of a half-deleted log looks like rot.
         file = files.create(f"{folder}/{GONE}")
         file.datasync()
         file.close()
@@ -87,12 +88,13 @@ class GroupOpener:
             if name not in (GONE, LOCK_NAME):
                 files.unlink(f"{folder}/{name}")
         files.sync_folder(folder)
+        # The mark goes last: as long as it is there, the next start goes on deleting.
         if GONE in files.list(folder):
             files.unlink(f"{folder}/{GONE}")
             files.sync_folder(folder)
 
     def clear(self, number: int) -> None:
-        """Remove what is left of a log without segments: it would look like rot."""
+        """Remove the remains of a log without segments, which would look like rot."""
         self._delete(group_folder(self._node, number))
 
     def open(self, number: int, member: int, founders: list[int]) -> Group:
@@ -122,7 +124,7 @@ class GroupOpener:
         if recovered.snapshot_fault is not None:
             node.repairs.found_snapshot(group, recovered.start.index, recovered.snapshot_fault)
         if group.is_alone or (is_new and founders[0] == node.id):
-            # Nobody else can lead, or one is as good as another: no need to wait for a timeout.
+            # No other node can lead, or all are equally good: no need to wait for a timeout.
             group.raft.campaign()
         return group
 
@@ -144,7 +146,7 @@ class GroupOpener:
         if not _is_only_copy(node):
             if not fault.file.endswith(SNAPSHOT_SUFFIX):
                 raise fault
-            # No snapshot restores the machine: the log is filled by the leader.
+            # No snapshot restores the machine, so the leader fills the log.
             cut(node.world.files, folder, fault)
         elif fault.file == f"{folder}/{founding}" and member == node.id:
             # The founding state is known: an empty machine, and this member.
@@ -192,7 +194,7 @@ class GroupOpener:
                 committed_bytes_max=pace.committed_bytes_max,
                 async_storage_writes=True,
                 abstains=bool(recovered.abstains),
-                # Every node routes by the catalog, so that is told at once.
+                # Every node routes by the catalog, so its commits are announced at once.
                 announce_commit=number == SYSTEM_GROUP,
                 draw=node.world.random.randrange,
             ),
@@ -213,7 +215,7 @@ class GroupOpener:
 
 
 def oldest_snapshot(store: LogStore) -> Snapshot:
-    """What a member far behind gets: after it comes all that is kept."""
+    """The snapshot for a member far behind: all kept records come after it."""
     return Snapshot(consensus_meta(store.snapshots[0]))
 
 
@@ -240,7 +242,7 @@ def decode_conf_state(data: bytes) -> ConfState:
 
 
 def log_meta(meta: ConsensusMeta, state_version: int = 0) -> SnapshotMeta:
-    """Where a snapshot stands, as the log writes it down."""
+    """Consensus's metadata of a snapshot in the form of the log."""
     conf_state = encode_conf_state(meta.conf_state)
     return SnapshotMeta(
         meta.index, meta.term, meta.crc, meta.timestamp, conf_state, state_version=state_version
@@ -248,13 +250,13 @@ def log_meta(meta: ConsensusMeta, state_version: int = 0) -> SnapshotMeta:
 
 
 def consensus_meta(meta: SnapshotMeta) -> ConsensusMeta:
-    """Where a snapshot stands, as consensus speaks of it."""
+    """The log's metadata of a snapshot in the form of consensus."""
     conf_state = decode_conf_state(meta.conf_state)
     return ConsensusMeta(meta.index, meta.term, conf_state, meta.crc, meta.timestamp)
 
 
 def group_folder(node: "Node", number: int) -> str:
-    """Where a group's log is kept."""
+    """The folder of a group's log."""
     return f"{_groups_folder(node)}/{number:05d}"
 
 
@@ -263,12 +265,12 @@ def _groups_folder(node: "Node") -> str:
 
 
 def log_identity(node: "Node", number: int) -> Identity:
-    """Whose log a group's folder holds."""
+    """The owner of the log in a group's folder."""
     return Identity(node.settings.node.cluster, node.id, number)
 
 
 def _is_only_copy(node: "Node") -> bool:
-    """Whether no other node was ever beside this one."""
+    """Whether this node's cluster never had another node."""
     own = node.settings.node
     is_single = all(peer.id == own.id for peer in own.peers) and not own.join
     return is_single and not node.peer_identities.is_anyone_known
@@ -302,7 +304,7 @@ def _restored(number: int, store: LogStore) -> tuple[Machine, ConfState]:
     if not store.snapshots:
         machine: Machine = Catalog() if number == SYSTEM_GROUP else PartitionMachine()
         return machine, ConfState()
-    # What stands in segments without an index file must be applied again, to be placed again.
+    # Records in segments without an index file must be applied again, to be placed again.
     low = replay_from(store.layout)
     damaged: dict[int, RotFound] = {}
     for meta in reversed(store.snapshots):
@@ -311,11 +313,11 @@ def _restored(number: int, store: LogStore) -> tuple[Machine, ConfState]:
         try:
             state = store.open_snapshot(meta.index).state()
         except CorruptRecord as error:
-            # An older one does as well: more is applied again.
+            # An older snapshot serves as well: more records are applied again.
             path = store.path_of_snapshot(meta.index)
             damaged[meta.index] = RotFound(str(error), file=path, position=error.position)
             continue
-        # Not before one is found: the only copy of a log is left as it is.
+        # Only once a sound one is found: otherwise the only copy of a log is left as it is.
         for index in damaged:
             store.lose_snapshot(index)
         return restore_machine(number, state), decode_conf_state(meta.conf_state)

@@ -1,4 +1,4 @@
-"""Rot, and what becomes of it: found, never served, mended from peers, reported until it is.
+"""Rot: found, never served, mended from peers, and reported until it is mended.
 
 | who meets it | how |
 |---|---|
@@ -8,30 +8,31 @@
 
 A damaged index is built again from its segment (`index_rebuild`).
 
-Whoever asked for such a record is told to try again, a leader hands over, and the segment is
-rewritten beside the damaged file (`raftmq.log.rewrite`): sound records are taken from it, the rest
-from any peer that has applied them and whose own checks they pass. If no peer can give them the
-segment stays as it is: its sound records are served, the others are not, and the node's status says
-which and why, until one can. A segment that is still written is closed first.
+A request for such a record is refused with the advice to try again, a leader hands over, and the
+segment is rewritten beside the damaged file (`raftmq.log.rewrite`): sound records come from that
+file, the rest from any peer that has applied them and whose own checks they pass. If no peer can
+give them, the segment stays as it is: its sound records are served, the others are not, and the
+node's status says which and why, until a peer can. A segment that is still written is closed first.
 
-A record that is not applied yet keeps its segment from being sealed, and so from being mended.
-Consensus is lent it from a peer instead; index, term and CRC must be those that the store has in
-memory.
+A damaged record that is not applied yet keeps its segment from being sealed, and so from being
+mended. A copy from a peer is lent to consensus instead; its index, term and CRC must be those that
+the store has in memory.
 
-A replica whose log was cut before rot (`raftmq.log.cutting`) abstains; here its note is removed
-when consensus says that it holds all again. One that lost synced records without a trace, so that
-its log looked torn, learns of it from a leader that counts on them; the node notes it and stops.
+A replica whose log was cut before rot (`raftmq.log.cutting`) abstains; its note is removed here
+when consensus says that the replica holds all again. A replica that lost synced records without a
+trace, so that its log looked torn, learns of the loss from a leader that counts on those records;
+the node notes the loss and stops.
 
-A snapshot is read as a whole before it is sent, and by the scrub. One that is rotten is left out,
-as another does as well: the log stays as it is, and a new one is taken if there is no other. If it
-is the one before the first record, a member far behind can only be given a newer one, and with it
-less of the log. So a leader hands over first, as another member has one of its own; its status says
-so as long as the file is kept.
+A snapshot is read as a whole before it is sent, and by the scrub. A rotten one is left out, as
+another serves as well: the log stays as it is, and a new snapshot is taken if there is no other. If
+the snapshot before the first record is rotten, a member far behind can only get a newer one, and
+with it less of the log. So a leader hands over first, as another member has a snapshot of its own;
+the node's status says so as long as the file is kept.
 
 Invariants:
 - No record is served or sent that has not passed its CRC and stood in its place.
-- Nothing is skipped: a finding goes only when the segment was replaced by a proven copy, or when
-  retention or a snapshot took it.
+- No damage is skipped: a finding goes only when the segment was replaced by a proven copy, or when
+  retention or a snapshot removed it.
 - One segment at a time is mended on a node.
 
 Left out: mending a snapshot's file by a peer's; retention takes it in the end.
@@ -70,18 +71,18 @@ if TYPE_CHECKING:
     from raftmq.broker.node import Node
 
 ASK_SECONDS_MAX = 10.0
-"""A peer that does not answer for so long is passed over."""
+"""A peer that does not answer within this time is passed over."""
 
 PAUSE_SECONDS_MIN = 0.5
 PAUSE_SECONDS_MAX = 30.0
-"""What cannot be mended is tried again after the first, then ever later up to the second."""
+"""Pause before another attempt to mend: from the minimum, doubled up to the maximum."""
 
 GIVE_WAY_SECONDS = 10.0
 """A leader with a rotten oldest snapshot waits this long for another leader, and then sends a newer
 snapshot."""
 
 READ_AGAIN_SECONDS = 0.5
-"""A member that lacks a rotten record is served again so much later."""
+"""Pause before a member that lacks a rotten record is served again."""
 
 
 class NobodyHas(Exception):
@@ -99,11 +100,11 @@ class Finding:
     file: str
     """Its path."""
     why: str
-    """What was found first."""
+    """The fault that was found first, for people."""
     state: str = "is being mended"
-    """How it stands, for people."""
+    """The state of the mending, for people."""
     attempts: int = 0
-    """How often it was tried."""
+    """Attempts to rewrite the segment so far."""
 
     def described(self) -> dict[str, Any]:
         """As the node's status shows it."""
@@ -120,7 +121,7 @@ class Repairs:
         self._findings: dict[tuple[int, int], Finding] = {}
         self._is_mending = False
         self._rotten_snapshots: dict[tuple[Group, int], tuple[str, float]] = {}
-        """Replica and index → what is wrong, and when the leadership was given away for it."""
+        """Replica and index → the fault, and when the leadership was given away for it."""
         self._returning: set[Group] = set()
         self._scrub = Scrub(
             node,
@@ -136,7 +137,7 @@ class Repairs:
     # Found
 
     def found(self, fault: RotFound) -> ErrorReply:
-        """Rot was met in a segment: mend it. What to say to who wanted to read there."""
+        """Rot was met in a segment: mend it. Returns the refusal for a read there."""
         path = PurePosixPath(fault.file)
         number, name = int(path.parent.name), parse_name(path.name, SEGMENT_SUFFIX)
         assert name is not None, f"{fault.file} is no segment"
@@ -150,7 +151,7 @@ class Repairs:
         return ErrorReply("unavailable", message, retry_ms=200)
 
     def _hand_over(self, group: Group | None) -> None:
-        """Let a member lead that has what is damaged here, once for each finding."""
+        """Hand over to a member that lacks no record, once for each finding."""
         if group is not None and group.is_leader and not group.raft.status().transferee:
             heir = next(iter(heirs(group)), 0)
             if heir:
@@ -164,20 +165,20 @@ class Repairs:
         return ErrorReply("unavailable", message, retry_ms=200)
 
     def found_snapshot(self, group: Group, index: int, fault: RaftmqError) -> None:
-        """A snapshot is rotten here: do without it, and let one lead that has a sound one."""
+        """A snapshot is rotten here: do without it, and hand over to a member with a sound one."""
         known = self._rotten_snapshots
         known = {key: each for key, each in known.items() if not key[0].is_retired}
         if (group, index) not in known:
             known[group, index] = (str(fault), -math.inf)
             self._node.start_soon(self._do_without, group, index)
         self._rotten_snapshots = known
-        # A follower gives nothing away: if it leads later, that is the time to hand over.
+        # A follower has no leadership to give away; if it leads later, it gives way when it sends.
         if group.is_leader:
             self.gives_way(group, index)
 
     def gives_way(self, group: Group, index: int) -> bool:
-        """Let a member lead whose snapshot at `index` may be sound; False: none took over, or the
-        own one is sound."""
+        """Let a member lead whose snapshot at `index` may be sound; False: no member took over, or
+        the snapshot here is sound."""
         known = self._rotten_snapshots.get((group, index))
         if known is None:
             return False
@@ -206,7 +207,7 @@ class Repairs:
                 self._node.fail(error)
 
     def rotten_snapshots(self, group: Group) -> list[str]:
-        """What was found in a group's snapshots that are still kept."""
+        """The faults of a group's snapshots that are still kept."""
         kept = {group.store.first_index - 1, *(meta.index for meta in group.store.snapshots)}
         found = self._rotten_snapshots.items()
         return [text for (each, index), (text, _) in found if each is group and index in kept]
@@ -217,17 +218,17 @@ class Repairs:
         return found + self._indexing.status(number)
 
     def scrub(self) -> None:
-        """Read a little more of what lies on the disk."""
+        """Let the scrub read a little more."""
         self._scrub.go_on(self._findings.keys())
 
     def scrub_status(self) -> dict[str, Any]:
-        """How far the scrub is."""
+        """The progress of the scrub."""
         return self._scrub.status()
 
     # Mended
 
     async def _mend(self) -> None:
-        """Mend until nothing is left; what cannot be mended is tried again and again."""
+        """Mend until no finding is left; those that cannot be mended are tried after a pause."""
         pause = PAUSE_SECONDS_MIN
         try:
             while self._findings:
@@ -245,7 +246,7 @@ class Repairs:
 
     async def _try(self, finding: Finding) -> bool:
         """Whether the finding is over."""
-        # The replica may be about to be entered into the node's groups.
+        # Rot is also found while a replica is opened: let the opener enter it into the groups.
         await trio.lowlevel.checkpoint()
         group = self._node.group(finding.group)
         if group is None:
@@ -269,13 +270,13 @@ class Repairs:
         return True
 
     async def _roll(self, group: Group) -> None:
-        """Have the log go on in another segment: a quiet one might not for years."""
+        """Have the log go on in another segment: a quiet log might not do so for years."""
         await run_on(self._disk, group.store.roll)
         group.persisted([])
 
     async def _rewrite(self, group: Group, finding: Finding) -> None:
-        # What is kept of the damaged file may be what does not fit: every other time all is asked
-        # for.
+        # Records kept of the damaged file may be those that do not fit: every other attempt takes
+        # all records from peers.
         keeps_sound = finding.attempts % 2 == 0
         finding.attempts += 1
         begin = partial(group.store.rewrite, finding.name, keeps_sound=keeps_sound)
@@ -330,15 +331,15 @@ class Repairs:
         self._reader.submit(partial(group.store.read, low, high, budget), done)
 
     def _read_again(self, group: Group, peer: int) -> None:
-        # Consensus would ask again at once, and the answer would be the same.
+        # Without the pause consensus would ask again at once, and the answer would be the same.
         self._node.timers.call_after(READ_AGAIN_SECONDS, partial(group.fetched, peer, []))
 
     async def _lend(self, group: Group, peer: int, low: int, high: int) -> None:
         """Give consensus records [low, high) that it asked for and that are damaged here.
 
-        What is sound comes from here, the rest from peers. A segment is sealed, and so mended,
-        once its records are applied: without this a record that is damaged before it is applied
-        would keep both from happening.
+        Sound records come from here, the rest from peers. A segment is sealed, and so mended, once
+        its records are applied: without lending, a record that is damaged before it is applied
+        would prevent both.
         """
         records: list[Record] = []
         try:
@@ -392,7 +393,8 @@ class Repairs:
     # Abstaining
 
     def note_loss(self, group: Group) -> None:
-        """A replica lacks what it acknowledged: note that, and stop, to abstain from then on."""
+        """A replica lacks records that it acknowledged: note the loss, so that the replica abstains
+        after a restart, and stop the node."""
         if group in self._returning:
             return
         self._returning.add(group)
@@ -408,7 +410,7 @@ class Repairs:
         self._disk.submit(partial(group.store.note_loss, why), done)
 
     def end_abstention(self, group: Group) -> None:
-        """A replica that was cut holds all again: its vote counts, once the note is gone."""
+        """A replica that was cut holds all again: its vote counts once the disk has no note."""
         if group in self._returning:
             return
         self._returning.add(group)
@@ -426,19 +428,20 @@ class Repairs:
 
 
 def _sound(group: Group, low: int, high: int) -> list[Record]:
-    """On the reading thread: what is sound of a range from its start on, a piece at the most."""
+    """On the reading thread: sound records at the start of a range, a piece at the most."""
     while True:
         try:
             return group.store.read(low, high, PIECE_BYTES)
         except RotFound:
             if high == low + 1:
                 raise
-            # Another record of the range may be the rotten one.
+            # The rotten record may stand further on: try the first half.
             high = (low + high) // 2
 
 
 async def _ask_peer(link: PeerLink, number: int, low: int, high: int) -> list[Record]:
-    """What one peer gives. Raises `NobodyHas` with its reason. Cancelling drops the answer."""
+    """The records that one peer gives. Raises `NobodyHas` with the reason. Cancelling drops the
+    answer."""
     request = RepairRange(number, low, high)
     try:
         with trio.fail_after(ASK_SECONDS_MAX):

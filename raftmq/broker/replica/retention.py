@@ -1,22 +1,24 @@
-"""Up to where retention drops a group's log: dead letters hold it up for a while.
+"""The index up to which retention drops a group's log: dead letters hold it up for a while.
 
     segments      [ 1..900 ][ 901..1800 ][ 1801..2700 ][ 2701..   ]
     settings       too old    too old                                 wanted: 1801
     dead letter                 ^ 1200                                dropped up to 901
     dead_ms later, or more than dead_bytes                            dropped up to 1801
 
-The messages of a dead letter stand where they were stored, and nowhere else. So that somebody can
-still look at them and hand them out again, the segment that holds the first one stays, and what
-comes after it: for `log.dead_ms` more, and up to `log.dead_bytes` more. Then they are gone: the
-letter stays, and redriving it counts its messages as lost. How many are gone, operators are told.
+The messages of a dead letter stand where they were stored, and nowhere else. So that operators can
+still read them and have them handed out again, the segment with the first message stays, and all
+segments after it: for `log.dead_ms` more, and up to `log.dead_bytes` more. Then the messages are
+gone: the letter stays, and redriving it counts its messages as lost. The node's status shows how
+many are gone.
 
 Invariants:
 - Dead letters keep no more than the two settings say, and nothing while the leader's disk is full.
-- Only the leader's wish is held up. The machine knows nothing of it: any replica that leads decides
-  by the log that it has.
+- Only the leader's wish to drop is held up. The machine knows nothing of this: any replica that
+  leads decides by the log that it has.
 
-Left out: writing the messages again at the log's end, as is done with delayed ones, so that nothing
-else is kept for their sake. They would come under other offsets, or from outside their queue.
+Left out: writing the messages again at the log's end, as is done with delayed ones, so that no
+other message is kept for their sake. The copies would have other offsets, or stand outside their
+queue.
 """
 
 from collections.abc import Iterable
@@ -32,46 +34,46 @@ from raftmq.pop.dead_letters import DeadLetter
 from .group import Group
 
 LOOK_MS = 10_000
-"""How often all dead letters of a partition group are gone through: 100,000 of them take about
-30 ms, in turns."""
+"""Milliseconds between two looks at all dead letters of a partition group: 100,000 of them take
+about 30 ms, in turns."""
 
 LETTERS_IN_PIECE = 1000
-"""Dead letters that are looked at between two looks at the clock."""
+"""Dead letters that are surveyed between two checks of the clock."""
 
 
 class DeadNeeds(NamedTuple):
-    """What dead letters need of a log."""
+    """The part of a log that dead letters need."""
 
     floor: int | None
-    """The first record that holds a message of one; None: none of what is kept does."""
+    """The first record that holds a message of a dead letter; None: no kept record does."""
     gone: int
-    """How many of their messages are not kept any more."""
+    """Messages of dead letters that are no longer kept."""
 
 
 class _Look(NamedTuple):
-    """What they were found to need."""
+    """The result of a look at all dead letters of a partition group."""
 
     wanted: int
-    """Up to where retention wanted to drop."""
+    """The index before which retention wanted to drop."""
     drops: int
-    """How often it had."""
+    """How often retention had moved by then: `LogIndex.drops`."""
     at: int
-    """When, milliseconds."""
+    """Time of the look, in milliseconds."""
     needs: DeadNeeds
-    """What."""
+    """The part of the log that the letters need."""
     seen: dict[int, int]
     """Consumer group → how many of its messages had been buried."""
 
 
 class Held(NamedTuple):
-    """What is kept for the sake of dead letters."""
+    """The part of a log that is kept for the sake of dead letters."""
 
     first: int
     """Index of the first record."""
     stop: int
     """Index after the last record that retention would drop without them."""
     bytes: int
-    """How much that is on each replica's disk."""
+    """Bytes of that part on each replica's disk."""
 
 
 class Retention:
@@ -81,18 +83,19 @@ class Retention:
         self._settings = settings
         self._looks: dict[int, _Look] = {}
         self.held: dict[int, Held] = {}
-        """Partition group → what is kept beyond retention."""
+        """Partition group → the part of its log that is kept beyond retention."""
         self.gone: dict[int, int] = {}
-        """Partition group → how many messages of its dead letters are not kept any more, as far as
-        was looked (`LOOK_MS`); none are of those that are not named."""
+        """Partition group → messages of its dead letters that are no longer kept, as of the last
+        look (`LOOK_MS`). A group that is missing here lacks none."""
 
     def keep_from(self, group: Group, *, now: int) -> int:
         """The first index of a group's log to keep; 0: all of it."""
         segments = group.store.segments()
         look = self._looks.get(group.number)
+        # Before the first look it is not known what dead letters need, so all of the log stays.
         if look is None:
             return 0
-        # Beyond, letters were not looked for.
+        # Beyond `look.wanted`, dead letters have not been looked for yet.
         wanted = kept = min(look.wanted, retention_start(segments, self._settings, now=now))
         floor = _with_newer(group, look)
         if floor is not None and wanted > group.machine.log_start and not group.full:
@@ -106,16 +109,16 @@ class Retention:
         return kept
 
     def forget(self, led: Iterable[int]) -> None:
-        """Only these partition groups are led from here."""
+        """Drop the looks of all partition groups but those that are led from here."""
         for number in self._looks.keys() - set(led):
             del self._looks[number]
             self.held.pop(number, None)
             self.gone.pop(number, None)
 
     async def look(self, group: Group, *, now: int) -> None:
-        """Go through a data group's dead letters, if that is due; others have their turn meanwhile.
+        """Survey a data group's dead letters, if that is due; other tasks have turns meanwhile.
 
-        Cancelling leaves what was found the last time.
+        Cancelling keeps the result of the last look.
         """
         wanted = retention_start(group.store.segments(), self._settings, now=now)
         look, drops = self._looks.get(group.number), group.index.drops
@@ -160,7 +163,7 @@ class Survey:
         self._gone = 0
 
     def add(self, letters: Iterable[DeadLetter]) -> None:
-        """Look at these, too."""
+        """Survey these letters, too."""
         earliest, lowest = self._earliest, self._lowest
         for letter in letters:
             queue, messages = letter.queue, letter.messages
@@ -179,7 +182,7 @@ class Survey:
                 lowest[queue] = base
 
     def needs(self) -> DeadNeeds:
-        """The part that all of them need, and the messages of it that are gone."""
+        """The part that all letters need, and the number of their messages that are gone."""
         found = [self._index.lookup(queue, base, 1) for queue, base in self._lowest.items()]
         floor = min((placements[0].index for placements in found if placements), default=None)
         return DeadNeeds(floor, self._gone)

@@ -1,9 +1,9 @@
 """The scrub reads sealed segments and their indexes slowly, round after round, before a reader
 needs them; and at the beginning of a round the snapshots.
 
-Disks lose bits unnoticed. A rotten copy is missing when the disks of the other copies fail;
-so every record is read and checked once in a while, at a pace that leaves the disk to
-those who use it (`log.scrub_bytes_per_second`).
+Disks lose bits unnoticed. A rotten copy is missing when the disks of the other copies fail; so
+every record is read and checked once in a while, at a pace that leaves the disk to other work
+(`log.scrub_bytes_per_second`).
 
 Invariants:
 - One read at a time is under way, on the reading thread, of a second's worth of bytes.
@@ -65,7 +65,7 @@ class Scrub:
         self._bytes = 0
 
     def status(self) -> dict[str, Any]:
-        """How far it is, as the node's status shows it."""
+        """The progress of the scrub, as the node's status shows it."""
         group, index, _ = self._at
         return {"rounds": self._rounds, "bytes": self._bytes, "group": group, "index": index}
 

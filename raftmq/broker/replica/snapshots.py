@@ -1,18 +1,18 @@
 """Snapshots of a group's machine: taken, sent to a member far behind, received, restored.
 
-A snapshot is taken between two segments of the log, when the machine gets there. It lets the
-segments before it go, when retention says so, and bounds what a restart must apply again. The
-*oldest* one kept is what a member far behind gets: after it comes the whole kept log, by ordinary
-appends, so the new member ends with the same messages as the others.
+A snapshot is taken between two segments of the log, when the machine gets there. The snapshot lets
+the segments before it go, when retention says so, and bounds the records that a restart must apply
+again. A member far behind gets the *oldest* snapshot kept: the whole kept log comes after it, by
+ordinary appends, so the new member ends with the same messages as the others.
 
-Sending goes in chunks that are acknowledged one by one; a receiver that was interrupted says how
-much it has, and the sender goes on from there. Only then does the SNAPSHOT message of consensus
-follow, over the same link.
+A snapshot is sent in chunks that are acknowledged one by one; a receiver that was interrupted says
+how much it has, and the sender goes on from there. The SNAPSHOT message of consensus follows the
+last chunk, over the same link.
 
 Invariants:
 - A machine is replaced only by a snapshot whose checksums were verified on this node's own disk.
 - At most one snapshot at a time is on its way to a member of a group.
-- Nothing is sent of a snapshot that does not check out as a whole.
+- No part of a snapshot is sent before the whole file has passed its checks.
 """
 
 from functools import partial
@@ -57,7 +57,7 @@ class Snapshots:
         self._disk = disk
         self._receivers: dict[int, SnapshotReceiver] = {}
         self.comparing = Comparing(node, self, reader=reader, disk=disk)
-        """Whether replicas differ at the borders."""
+        """Compares replicas at the borders."""
         self._sending: set[tuple[int, int]] = set()
 
     def take(self, group: Group, record: Record) -> None:
@@ -79,7 +79,7 @@ class Snapshots:
             self._node.fail(error)
 
     async def send(self, group: Group, message: Message) -> None:
-        """Bring a snapshot to a member, then the message; tell consensus how it went."""
+        """Send a snapshot to a member, then the message; report the outcome to consensus."""
         member = message.to
         if (group.number, member) in self._sending:
             return
@@ -96,7 +96,7 @@ class Snapshots:
     async def _send(self, group: Group, message: Message) -> bool:
         assert message.snapshot is not None
         if group.differs:
-            # Its snapshots may differ, too.
+            # The snapshots of a replica that differs may differ, too.
             return False
         number = node_of(message.to)
         link = self._node.links.get(number)
@@ -105,7 +105,7 @@ class Snapshots:
             return False
         index, start = message.snapshot.meta.index, group.store.first_index - 1
         if index > start and self._node.repairs.gives_way(group, start):
-            # The one that the whole log comes after is rotten here: another member may have it.
+            # The oldest snapshot is rotten here: another member may have a sound one to send.
             return False
         try:
             file = group.store.open_snapshot(index)
@@ -168,7 +168,7 @@ class Snapshots:
         self._receivers.pop(number, None)
 
     def restore(self, group: Group, snapshot: Snapshot) -> None:
-        """A snapshot that was received took the place of the log: the machine follows."""
+        """A received snapshot took the place of the log: restore the machine from it."""
         self.comparing.forget(group)
         file = group.store.open_snapshot(snapshot.meta.index)
         group.replace_machine(restore_machine(group.number, file.state()), snapshot.meta)

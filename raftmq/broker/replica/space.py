@@ -1,4 +1,4 @@
-"""How much space a node's disk has left, and what the node stops doing when that is little.
+"""The free space of a node's disk, and the work that the node stops when little space is left.
 
 Some space is kept in reserve (`log.reserve_bytes`), because a node with a full disk must still be
 able to vote, to note a new term, and to write the few records that let old segments go.
@@ -18,7 +18,7 @@ Invariants:
 - The upper half of the reserve is spent on commands, which are small, and never on messages; the
   lower half on votes, terms and upkeep only, apart from what was under way.
 
-Left out: telling the other nodes. A leader sees from what its followers acknowledge who has space.
+Left out: telling the other nodes. The acknowledgements of followers show a leader which have space.
 
 Sources: RabbitMQ's `disk_free_limit`; the spare space of file systems for their owner.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Space:
-    """What one node knows of its disk."""
+    """The free space of one node's disk, as last measured."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -75,14 +75,14 @@ class Space:
             self._node.think()
 
     def refuses(self, message: Message) -> bool:
-        """Drop this message from a peer: there is no space for what follows from it."""
+        """Must a peer's message be dropped, as there is no space for its records?"""
         return self.is_low and bool(message.entries) and self._free < self._reserve // 2
 
 
 def heirs(group: Group) -> Iterator[int]:
     """Members that could take a group over from a leader without space: voters that lack nothing.
 
-    One whose own disk is full did not acknowledge the last records, if there were any.
+    A voter whose own disk is full did not acknowledge the last records, if there were any.
     """
     status = group.raft.status()
     for member, progress in sorted(status.progress.items()):

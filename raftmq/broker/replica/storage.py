@@ -1,11 +1,11 @@
-"""A group's durable log as consensus reads it: the cache, and what was fetched back from disk.
+"""A group's durable log as consensus reads it: the cache, and records fetched back from disk.
 
-Consensus asks synchronously and must not wait. What has left the cache is read on another thread
-(`Host.fetch_records`) and *lent* here until it has been used.
+Consensus asks synchronously and must not wait. Records that have left the cache are read on another
+thread (`Host.fetch_records`) and *lent* here until they have been used.
 
 Invariants:
-- What is lent is dropped when its reader has passed it, so memory is bounded by one fetch for each
-  member of the group.
+- Lent records are dropped when their reader has passed them, so memory is bounded by one fetch for
+  each member of the group.
 - A lent record that the log has superseded since, or while it was being read, is never handed out.
 """
 
@@ -32,7 +32,7 @@ class GroupStorage:
         self._lent: dict[int, list[Record]] = {}
 
     def initial_state(self) -> tuple[HardState, ConfState]:
-        """What was durable when the node started."""
+        """The hard state and membership that were durable when the node started."""
         return self._initial
 
     def first_index(self) -> int:
@@ -81,7 +81,7 @@ class GroupStorage:
         return records[:count]
 
     def lend(self, peer: int, records: Sequence[Record]) -> None:
-        """Keep records that were read for a member; they replace what was lent for it before."""
+        """Keep records that were read for a member; they replace those lent for it before."""
         if records:
             self._lent[peer] = list(records)
         else:

@@ -1,7 +1,7 @@
-"""What waits for a record to be committed and applied.
+"""Tickets: callbacks that wait for a record to be committed and applied.
 
-A ticket is handed in with a proposal and used once: `done` with what applying the record gave, or
-`failed` with why that will not be known or did not happen.
+A ticket is handed in with a proposal and used once: `done` with the results of applying the record,
+or `failed` with the reason why the record was refused or its outcome is unknown.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from raftmq.results import Result
 from raftmq.wire.messages import ErrorReply
 
 RETRY_SECONDS = 0.2
-"""Before a leader tries its own upkeep again, if the refusal names no time."""
+"""Pause before a leader tries its own upkeep again, if the refusal names no time."""
 
 
 def retry_seconds(error: ErrorReply) -> float:
-    """How long to wait before trying again what was refused.
+    """Seconds to wait before a refused proposal is tried again.
 
     Never zero: the reason for a refusal (a hand-over, a stop, a full disk, no quorum) lasts, and
     the loop has other work to do meanwhile.
@@ -27,10 +27,10 @@ class Ticket(Protocol):
     """A callback that waits for the outcome of a proposal."""
 
     def done(self, results: list[Result]) -> None:
-        """The record is committed, and this is what applying it gave."""
+        """The record is committed, and applying it gave these results."""
 
     def failed(self, error: ErrorReply) -> None:
-        """Refused before anything happened, or (`outcome_unknown`) lost sight of."""
+        """The proposal was refused without effect, or (`outcome_unknown`) its fate is unknown."""
 
 
 class Callback:
@@ -56,7 +56,7 @@ class Callback:
 
 
 class Shared:
-    """The ticket of a record with commands of many."""
+    """The ticket of a record with commands of many requests."""
 
     __slots__ = ("_tickets",)
 
@@ -64,13 +64,13 @@ class Shared:
         self._tickets = tickets
 
     def done(self, results: list[Result]) -> None:
-        """Give each its own result."""
+        """Give each ticket the result of its command."""
         for ticket, result in zip(self._tickets, results, strict=True):
             if ticket is not None:
                 ticket.done([result])
 
     def failed(self, error: ErrorReply) -> None:
-        """Tell each of them."""
+        """Fail each ticket with the error."""
         for ticket in self._tickets:
             if ticket is not None:
                 ticket.failed(error)

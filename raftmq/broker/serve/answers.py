@@ -1,4 +1,4 @@
-"""Answers to requests: what commands of a log come to, and who must be asked instead."""
+"""Answers to requests: the results of commands, refusals, and hints to ask another node."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def refusal(result: Refused) -> ErrorReply:
-    """What a machine refused, as clients are told."""
+    """The answer to a client whose command a machine refused."""
     return ErrorReply(result.reason.value, result.message, last=result.last)
 
 
 def elsewhere(number: int) -> ErrorReply:
-    """A partition group that is not on this node, or not with its data."""
+    """The refusal for a partition group that has no replica with messages on this node."""
     message = f"this node carries no replica of partition group {number}"
     return ErrorReply("not_leader", message, group=number)
 
@@ -40,8 +40,8 @@ def read_first(
     """Call `then` once the machine of a data group is as new as this moment, or refuse.
 
     Args:
-        connection: who asked.
-        frame: what was asked.
+        connection: the connection of the request.
+        frame: the request.
         group: the replica here of partition group `number`, if there is one.
         number: its number.
         then: answers; what it reads in the machine is linearizable.
@@ -62,8 +62,8 @@ def read_first(
 def answering(
     connection: Connection, frame: Frame, answer: Callable[[Any], msgspec.Struct]
 ) -> Callback:
-    """The ticket of commands: their request is answered with what comes of the first one, or with
-    the first refusal."""
+    """The ticket of a request's commands: the request is answered with the result of the first
+    command, or with the first refusal."""
 
     def done(results: list[Result]) -> None:
         for result in results:

@@ -1,4 +1,4 @@
-"""What operators ask of consumer groups that pop: what is left to do, and the dead letters."""
+"""Requests of operators about consumer groups that pop: their backlogs and dead letters."""
 
 from collections.abc import Callable
 from heapq import nsmallest
@@ -35,11 +35,11 @@ from .connection import Connection
 PAGE_MAX = 5000
 """Entries of one answer: about 60 bytes each."""
 DEAD_PAGE_BYTES = 256 * 1024
-"""Of dead letters in one answer, and one more."""
+"""Bytes of dead letters in one answer, and one letter more."""
 
 
 class Service(Protocol):
-    """What is needed of the node."""
+    """The part of the node that the handlers use."""
 
     def group(self, number: int) -> Group | None:
         """This node's replica of a partition group."""
@@ -107,7 +107,7 @@ class Backlogs:
 
 
 def backlogs_page(machine: PartitionMachine, request: FindBacklogs) -> FoundBacklogs:
-    """A page of what the consumer groups of a data group have left to do."""
+    """A page of the backlogs of a data group's consumer groups."""
     after = (request.after_number, request.after_queue)
     keys = [key for key in _queues(machine.serving, request.number) if key > after]
     page = nsmallest(PAGE_MAX, keys)
@@ -135,7 +135,7 @@ def dead_page(group: PopGroup, request: FindDead) -> FoundDead:
 
 
 def _queues(serving: PopGroups, number: int) -> list[tuple[int, int]]:
-    """(attachment, queue) of all that is asked for."""
+    """(attachment, queue) of each backlog that is asked for."""
     numbers = [number] if number else list(serving.attached)
     return [
         (each, queue)

@@ -1,4 +1,4 @@
-"""One connection that somebody opened to this node: a client, or a peer.
+"""One connection that a client or a peer opened to this node.
 
 The first frame must be `Hello`. Then every frame is handed to the node, which answers now or later,
 in any order; `correlation` ties the answer to its request. One task reads, one writes.
@@ -6,14 +6,16 @@ in any order; `correlation` ties the answer to its request. One task reads, one 
 Back-pressure: the task takes no further frame while the connection, or the node as a whole, has
 as many unanswered requests or unsent bytes as its limits allow. TCP then stops the sender. Nothing
 that was read is dropped. Where the node as a whole is at its limit, a connection that holds less
-than its share of it goes on: readers that never empty their sockets must not stop the others.
+than its share of the limit goes on: readers that never empty their sockets must not stop the
+others.
 
 A frame that is not whole yet counts as held, byte by byte. As many connections in the middle of
 large frames could wait for each other for ever, one of them, the *finisher*, may read on to the end
-of its frame where the node is at its limit; a frame that makes no progress is closed.
+of its frame where the node is at its limit. A frame that makes no progress closes its connection.
 
-Places are few (`Load.places`), and a connection has one from its first moment. One that has not
-said Hello yet gives way to a newcomer when all are taken: silent connections keep no client out.
+Places are few (`Load.places`), and a connection has one from its first moment. A connection that
+has not said Hello yet gives way to a newcomer when all places are taken: silent connections keep no
+client out.
 
 Invariants:
 - A bad frame closes this connection, after an `ERROR` frame that says why, and nothing else.
@@ -37,11 +39,11 @@ from raftmq.wire.messages import PROTOCOL, REPLY, ErrorReply, FrameKind, Hello, 
 from .outbox import Outbox, Step
 
 RECEIVE_BYTES = 256 * 1024
-"""Asked of the socket at once: many small frames, or a good piece of a large one."""
+"""Bytes asked of the socket at once: many small frames, or a good piece of a large one."""
 
 HEADER_BYTES_MAX = 1024 * 1024
-"""A CBOR header may decode to many times its length; requests need a few hundred bytes, a fetch of
-20,000 queues 300 KiB."""
+"""The longest header of a request. A CBOR header may decode to many times its length; requests need
+a few hundred bytes, a fetch of 20,000 queues 300 KiB."""
 
 _UNANSWERED = frozenset((FrameKind.RAFT, FrameKind.FORGET))
 
@@ -56,25 +58,26 @@ FRAME_SECONDS_MAX = 30.0
 """A frame of which less than `FRAME_BYTES_MIN` came in this time of reading is given up."""
 
 FRAME_BYTES_MIN = 64 * 1024
-"""What a link of 2 KiB a second brings in `FRAME_SECONDS_MAX`."""
+"""The bytes that a link of 2 KiB a second brings in `FRAME_SECONDS_MAX`."""
 
 STEP_SECONDS_MAX = 0.005
 """Frames of one connection are acted on for about this long, then all others have their turn."""
 
 HELLO_SECONDS_MAX = 10.0
-"""A connection that says nothing for so long is closed: it is no client of ours."""
+"""A connection without a Hello after this time is closed: the other end is no client."""
 
 SILENT_SECONDS_MAX = 30.0
 """A connection whose other end acknowledges nothing for this long is given up; one that is idle is
-probed. A reader that takes nothing for so long counts as lost too: it connects again."""
+probed. A reader that takes nothing for this long counts as lost too, and connects again."""
 
 
 class Load:
-    """What all connections of a node hold together.
+    """The bytes and places that all connections of a node hold together.
 
     Args:
-        bytes_max: of `request_bytes`; above it only those read on that hold less than their share.
-        places: of `connections`.
+        bytes_max: the limit of `request_bytes`; at the limit, only connections that hold less than
+            their share read on.
+        places: the limit of `connections`.
     """
 
     def __init__(self, *, bytes_max: int, places: int) -> None:
@@ -92,7 +95,7 @@ class Load:
         self.waiting: dict[Connection, None] = {}
         """Connections that do not read, as the node is at its limit."""
         self.step = Step()
-        """Gathers what is sent within one step of the node's loop."""
+        """Gathers the frames that are sent within one step of the node's loop."""
 
     @property
     def greeted(self) -> int:
@@ -114,12 +117,12 @@ class Load:
             self.wake()
 
     def wake(self) -> None:
-        """Have those that wait look whether they may read."""
+        """Have the waiting connections check whether they may read."""
         for connection in self.waiting:
             connection.wake()
 
     def take_place(self, connection: "Connection") -> bool:
-        """Give a connection one of the places, if need be that of the one silent for longest."""
+        """Give a connection a place, if need be the place of the oldest silent connection."""
         if self.connections >= self.places:
             oldest = next(iter(self.silent), None)
             if oldest is None:
@@ -132,7 +135,7 @@ class Load:
         return True
 
     def leave(self, connection: "Connection") -> None:
-        """A connection is gone, or about to go."""
+        """Free the place of a connection that is gone, or about to go."""
         if connection.has_place:
             connection.has_place = False
             self.connections -= 1
@@ -140,7 +143,7 @@ class Load:
         self.finished(connection)
 
     def finished(self, connection: "Connection") -> None:
-        """If this one was the finisher, another one may be."""
+        """If `connection` was the finisher, let another connection become the finisher."""
         if self.finisher is connection:
             self.finisher = None
             self.wake()
@@ -166,7 +169,7 @@ class Handler(Protocol):
     """The node, as a connection sees it."""
 
     def greet(self, hello: Hello) -> Welcome:
-        """Accept who connected, or raise `Refusal`."""
+        """Accept the client or peer that connected, or raise `Refusal`."""
 
     def handle(self, connection: "Connection", frame: Frame) -> None:
         """Act on a frame; answer now or later through the connection. Never waits, never raises
@@ -199,15 +202,15 @@ class Connection:
         """Bytes of the frame that is not whole yet, when all whole ones were last taken."""
         self._frame_due = 0.0
         self._frame_bytes = 0
-        """What had come of the frame under way when `_frame_due` was set."""
+        """Bytes of the frame under way that had come when `_frame_due` was set."""
         self._open: dict[int, int] = {}
         self._open_bytes = 0
         self._held_bytes = 0
-        """Of unfinished frames, requests and unsent answers, as counted in the load."""
+        """Bytes of unfinished frames, requests and unsent answers, as counted in the load."""
         self.has_place = False
-        """True while it has one of the node's places."""
+        """True while the connection has one of the node's places."""
         self.hello: Hello | None = None
-        """The other end, as it said; None before."""
+        """The Hello of the other end; None: it has not come yet."""
         self.is_closed = False
         """True once the connection ended; answers are dropped then."""
 
@@ -232,29 +235,30 @@ class Connection:
 
     @property
     def is_clogged(self) -> bool:
-        """True while it holds as many bytes as it may: no answer of any size should be added."""
+        """True while the connection holds as many bytes as it may: add no answer of any size."""
         is_own = self._owed >= self._limits.connection_bytes_max
         return is_own or self._load.is_over(self._held_bytes)
 
     def pause(self) -> None:
-        """Take no more frames before as many calls of `go_on`: one under way must come first."""
+        """Take no more frames before a call of `go_on` for each `pause`: the frame under way must
+        be finished before the frames that follow."""
         self._pauses += 1
 
     def go_on(self) -> None:
-        """A reason less to pause."""
+        """Undo one `pause`."""
         self._pauses -= 1
         self.wake()
 
     def wake(self) -> None:
-        """There may be room to read."""
+        """Check again whether there is room to read."""
         self._room.set()
 
     def end(self) -> None:
-        """Close it, whatever it does."""
+        """Close the connection, whatever its tasks do."""
         self._scope.cancel()
 
     def expect(self, correlation: int, size: int) -> None:
-        """Up to so many bytes are being read for the answer: they count from now on."""
+        """Count up to `size` bytes that are being read for the answer from now on."""
         if correlation in self._open:
             self._open[correlation] += size
             self._open_bytes += size
@@ -279,7 +283,7 @@ class Connection:
             self._load.add(-self._held_bytes)
             self._handler.closed(self)
             # This object is in a cycle: the bytes would stay until the collector's longest round,
-            # and the limits count them no more.
+            # but the limits do not count them from here on.
             self._parser.drop()
             self._outbox.drop()
             await trio.aclose_forcefully(self._stream)
@@ -322,7 +326,7 @@ class Connection:
                 data = await self._stream.receive_some(
                     RECEIVE_BYTES if self.hello is not None else HELLO_BYTES_MAX
                 )
-                # What has come counts, however late it is acted on.
+                # The bytes came in time, so the deadline must not strike while they are handled.
                 scope.deadline = inf
                 if not data:
                     return
@@ -340,7 +344,7 @@ class Connection:
             self._note_progress()
 
     def _note_progress(self) -> None:
-        """From now on, the frame under way has its time again."""
+        """Give the frame under way its full time again, from now on."""
         self._frame_bytes = self._parser.buffered_bytes
         self._frame_due = trio.current_time() + FRAME_SECONDS_MAX
 
@@ -368,7 +372,7 @@ class Connection:
         return self._load.finisher is self
 
     def _take_frames(self, frames: Iterator[Frame]) -> bool:
-        """Act on the frames that have come; False if there was no room or time for all of them."""
+        """Act on the frames that have come; False: there was no room or time for all of them."""
         self._load.step.begin()
         until = trio.current_time() + STEP_SECONDS_MAX
         try:
@@ -379,7 +383,7 @@ class Connection:
                 if frame is None:
                     return True
                 self._unfinished = 0
-                # The next frame may have begun in the same read: it has its own time.
+                # The next frame may have begun in the same read: that frame has its own time.
                 self._note_progress()
                 self._load.finished(self)
                 if self.hello is None:
@@ -416,7 +420,7 @@ class Connection:
         except Misfit as error:
             if frame.kind in _UNANSWERED:
                 raise
-            # The frames after it can be read: other requests on this connection go on.
+            # The frames after this one can be read, so other requests on the connection go on.
             self.refuse(frame.correlation, ErrorReply(Reason.BAD_ARGUMENT.value, str(error)))
 
     def _open_request(self, frame: Frame) -> None:
@@ -428,7 +432,7 @@ class Connection:
         self._count()
 
     def _close_request(self, correlation: int) -> bool:
-        """Forget a request; False if it is not open (any more)."""
+        """Forget a request; False: the request is not open, or the connection is closed."""
         size = self._open.pop(correlation, None)
         if size is None or self.is_closed:
             return False
@@ -440,7 +444,7 @@ class Connection:
         return self._is_full_itself() or self._load.is_over(self._held_bytes)
 
     def _is_full_itself(self) -> bool:
-        """No more may be taken whatever the others hold; it comes to an end by itself."""
+        """Is the connection at a limit of its own? Such a limit ends without other connections."""
         return bool(
             self._pauses
             or len(self._open) >= self._limits.connection_requests_max

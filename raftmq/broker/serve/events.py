@@ -1,12 +1,12 @@
-"""What became of all messages, in bulk: the rows of a range of the log as columns.
+"""Traces of all messages, in bulk: the rows of a range of the log as columns.
 
     EVENTS ─> a linearizable read ─> the segments from a record on ─> read on the reading thread
 
-A page is what one question gets. Nothing is kept between pages: `next` and `skip` say where the
-one after it begins, and any replica goes on from there.
+One question gets one page. Nothing is kept between pages: `next` and `skip` say where the next page
+begins, and any replica goes on from there.
 
 Invariants:
-- Only what applied records did is told; it never changes, whoever leads.
+- A page holds only acts of applied records; they never change, whichever node leads.
 - A page holds at most `BYTES_MAX` of rows and as much of bits, and looks into `SEGMENTS_MAX`
   segments; only the bits of one row may be longer.
 """
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 SEGMENTS_MAX = 64
 """Segments that one page looks into."""
 BYTES_MAX = 4 * 1024 * 1024
-"""Of the rows of a page, and of their bits."""
+"""Bytes of the rows of a page, and as many of their bits."""
 ROW_BYTES = 79
-"""A row on the wire."""
+"""Bytes of a row on the wire."""
 
 
 class _Read(NamedTuple):
-    """What the reading thread found."""
+    """The rows that the reading thread found, and the stamps of their records."""
 
     page: Page
     stamps: Stamps
 
 
 class EventRequests:
-    """The handler of these questions."""
+    """The handler of EVENTS."""
 
     def __init__(self, service: "Service", reader: Worker) -> None:
         self._service = service
@@ -114,7 +114,7 @@ def _read(
     rows_max: int,
     bits_max: int,
 ) -> _Read:
-    """On the reading thread."""
+    """On the reading thread: a page of rows, with the producers of batches filled in."""
     page = page_of(
         parts,
         request.start,
@@ -124,7 +124,7 @@ def _read(
         bits_max=bits_max,
     )
     rows = page.rows
-    # Indexes do not have who sent a batch: the log does.
+    # Indexes do not hold the producer of a batch, but the log does.
     placed = np.flatnonzero(rows["kind"] == 0)
     producers = store.heads(rows["index"][placed], PRODUCER_AT, PRODUCER_BYTES)
     rows["consumer"][placed] = producers.view("<u8")[:, 0]

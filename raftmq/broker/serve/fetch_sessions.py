@@ -116,7 +116,7 @@ class FetchSession:
         """Read a queue from an offset on."""
         self.offsets[queue] = offset
         self.reached.pop(queue, None)
-        # At the end: a queue that always has something must not starve the others.
+        # At the end: a queue that always has messages must not starve the others.
         self.marked.pop(queue, None)
         self.marked[queue] = None
 
@@ -136,7 +136,7 @@ class FetchSession:
         self.connection.reply(FrameKind.FETCH, correlation, header, body)
 
     def close_request(self) -> None:
-        """No request is open: the timer must not hold the session until it is due."""
+        """Close the open request. Its timer would hold the session until it is due, so it ends."""
         self.correlation = None
         self.is_reading = False
         self.epoch += 1

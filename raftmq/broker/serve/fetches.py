@@ -6,11 +6,11 @@ thread. A queue without further batches *rests*: the session is registered under
 batch marks the queue in the registered sessions, once per pump, and a look reads marked queues
 alone. Nothing polls.
 
-A session may name a consumer group that has subscribed to the topic. Then the
-node passes over batches without a match, unread (`matching`), sends the others with a mask, and
-`next` is the offset that the answer has reached. Such a session is registered under its queue *and
-group*, and a batch with a match marks its queue; when the wait of a fetch ends, the answer moves
-the offsets over the batches that were passed over.
+A session may name a consumer group that has subscribed to the topic. Then the node passes over
+batches without a match, unread (`matching`), sends the others with a mask, and `next` is the offset
+that the answer has reached. Such a session is registered under its queue *and group*, and a batch
+with a match marks its queue; when the wait of a fetch ends, the answer moves the offsets over the
+batches that were passed over.
 
 Invariants:
 - Each queue of a session is either marked or registered.
@@ -57,17 +57,17 @@ PLACEMENTS_MAX = 1024
 BATCHES_MAX = 64 * 1024
 """Batches of all queues in one answer: each takes 20 bytes of its header."""
 QUEUES_MAX = 4096
-"""Queues in one answer, about 200 bytes of the header each if they come with an error; a client
-asks again, and other queues come first then."""
+"""Queues in one answer, about 200 bytes of the header each if they come with an error. The client
+asks again, and other queues come first in the next answer."""
 BYTES_MAX = BATCH_BYTES_MAX
-"""Of an answer, whatever is asked and set: with one batch more it still fits into a frame."""
+"""Bytes of an answer, whatever is asked and set: with one batch more, a frame still has room."""
 
 
 K = TypeVar("K", int, str)
 
 
 class Source(NamedTuple):
-    """Where one queue is read."""
+    """The replica that one queue is read from."""
 
     group: Group
     """The partition group's replica."""
@@ -81,10 +81,10 @@ class Source(NamedTuple):
 
 
 class Catalogue(Protocol):
-    """What fetches need of the node."""
+    """The part of the node that fetches use."""
 
     def source(self, queue: int) -> Source | ErrorReply:
-        """Where a queue is read on this node, or why it is not."""
+        """The source to read a queue from on this node, or the refusal."""
 
     def group(self, number: int) -> Group | None:
         """This node's replica of a partition group."""
@@ -100,14 +100,14 @@ class _Found(NamedTuple):
 
 
 class _Filtered(NamedTuple):
-    """What a filter has to do with the batches of one queue."""
+    """The filter of a group, for the batches of one queue."""
 
     offset: int
-    """What was asked for."""
+    """The offset that was asked for."""
     wanted: list[Wanted]
     """The filter that holds for each batch."""
     reached: int
-    """Where to go on after the last batch."""
+    """The offset to go on with after the last batch."""
 
 
 _Read = list[tuple[_Found, list[Record]]]
@@ -130,7 +130,7 @@ class Fetches:
         self.matching = Matching(catalogue.group, self, reader=reader, on_error=on_error)
         """Which filters want something of which batch."""
         self.when_matched: Callable[[int, ErrorReply | None], None] = lambda *_: None
-        """Told of a queue after batches of it were matched, or why they could not be read."""
+        """Called with a queue whose batches were matched, or with the error in reading them."""
         self._timers = timers
         self._reader = reader
         self._limits = limits
@@ -140,11 +140,11 @@ class Fetches:
         """The queues and offsets of each consumer."""
         # Where sessions rest, in the order in which they came: a set's changes from run to run.
         self._parked: dict[int, dict[FetchSession, None]] = {}
-        # Those with a filter: queue → consumer group → sessions.
+        # Sessions with a filter that rest: queue → consumer group → sessions.
         self._filtered: dict[int, dict[str, dict[FetchSession, None]]] = {}
-        # Queue → the offset from which on batches are to be matched for them.
+        # Queue → the offset from which on batches have still to be matched for `_filtered`.
         self._ahead: dict[int, int] = {}
-        # Queue → those that cannot go on before batches of it are matched.
+        # Queue → sessions that cannot go on before batches of the queue are matched.
         self._needing: dict[int, dict[FetchSession, None]] = {}
         # Partition group → the last change of its subscriptions that was noted.
         self._noted: dict[int, int] = {}
@@ -163,7 +163,7 @@ class Fetches:
             return
         for queue in request.forgotten:
             self._remove(session, queue)
-        # Another queue comes first each time, so that without a session too none starves.
+        # Another queue comes first each time, so that no queue starves without a session either.
         shift = frame.correlation % max(1, len(request.queues))
         for item in request.queues[shift:] + request.queues[:shift]:
             self._unregister(session, item.queue)
@@ -178,13 +178,13 @@ class Fetches:
         session.timer = self._timers.call_after(wait_ms / 1000, partial(self._time_out, session))
 
     def forget(self, connection: Connection, frame: Frame) -> None:
-        """Answer a fetch that waits at once: the client wants something else."""
+        """Answer a waiting fetch at once, without batches: the client gives up the wait."""
         session = self.sessions.asked(connection, frame.correlation)
         if session is not None and session.is_waiting:
             self._reply(session, [], [])
 
     def wake(self, queues: set[int]) -> None:
-        """New batches were applied to these queues."""
+        """Answer the fetches that wait for these queues: new batches were applied."""
         if not self._parked and not self._filtered:
             return
         woken: dict[FetchSession, None] = {}
@@ -211,7 +211,7 @@ class Fetches:
         self.when_matched(queue, None)
 
     def not_matched(self, queue: int, why: ErrorReply) -> None:
-        """Batches of a queue could not be read: who needs them is told."""
+        """Batches of a queue could not be read: fetches that need them are answered with `why`."""
         for session in list(self._needing.get(queue, ())):
             self._mark(session, queue)
             if session.is_waiting:
@@ -224,11 +224,11 @@ class Fetches:
         return self.matching.passed(queue, consumer_group)
 
     async def match(self) -> None:
-        """Match batches for those who wait with a filter, until cancelled."""
+        """Match batches for fetches that wait with a filter, until cancelled."""
         await self.matching.run()
 
     def note_subscriptions(self, group: Group) -> None:
-        """Records were applied: if they changed filters, those who wait with them look again."""
+        """Records were applied: if they changed filters, sessions with those filters look again."""
         if not isinstance(group.machine, PartitionMachine):
             return
         changed = group.machine.subscriptions.changed
@@ -237,7 +237,7 @@ class Fetches:
             self._look_again(group.machine.subscriptions)
 
     def _look_again(self, subscriptions: Subscriptions) -> None:
-        """Look again for those whose filter, as they were parked, is another one now."""
+        """Look again for sessions whose filter has changed since they were parked."""
         resting: dict[FetchSession, None] = {}
         for groups in self._filtered.values():
             resting.update((session, None) for of in groups.values() for session in of)
@@ -256,7 +256,7 @@ class Fetches:
                 self._look(session)
 
     def drop(self, connection: Connection) -> None:
-        """The connection is gone: forget its fetches."""
+        """Forget the fetches of a connection that is gone."""
         for session in self.sessions.of(connection):
             if session.correlation is not None:
                 self.sessions.answered(session, session.correlation)
@@ -264,7 +264,7 @@ class Fetches:
             self._end(session)
 
     def refuse(self, is_lost: Callable[[int], bool]) -> None:
-        """Wake the fetches of the queues that this node leads no more, so that they are told."""
+        """Refuse the fetches of queues that this node has ceased to lead: waking them does it."""
         self.wake({queue for queue in [*self._parked, *self._filtered] if is_lost(queue)})
 
     def _end_session(self, connection: Connection, number: int) -> None:
@@ -285,15 +285,15 @@ class Fetches:
         if not session.is_waiting:
             return
         if session.connection.is_clogged:
-            # It does not read: it is told that there is nothing, and its next fetch waits until
-            # there is room.
+            # The client does not read its answers. An empty answer ends this fetch, and the next
+            # fetch is taken only when there is room.
             self._reply(session, [], [])
         else:
             self._look(session)
 
     def _look_ahead(self, queue: int) -> dict[FetchSession, None]:
-        """Have new batches of a queue matched, for those that wait for a match; or, if the queue
-        cannot be read here, return those that are to be told."""
+        """Have new batches of a queue matched, for the sessions that wait for a match. If the queue
+        cannot be read here, return those sessions, so that they are refused."""
         source = self._catalogue.source(queue)
         if isinstance(source, ErrorReply):
             told = {session: None for of in self._filtered[queue].values() for session in of}
@@ -310,14 +310,14 @@ class Fetches:
     def _time_out(self, session: FetchSession) -> None:
         if not session.is_waiting:
             return
-        # What was matched meanwhile without a match for this group shows now.
+        # Batches were matched meanwhile without a match for this group: pass over them now.
         for queue in list(session.reached):
             self._mark(session, queue)
         if not self._look(session):
             self._reply(session, self._passed_over(session), [])
 
     def _passed_over(self, session: FetchSession) -> list[FetchedQueue]:
-        """How far a fetch has come without finding anything for its group."""
+        """The queues in which a fetch passed over batches without a match, moved past those."""
         moved: list[FetchedQueue] = []
         for queue, reached in session.reached.items():
             offset = session.offsets[queue]
@@ -334,7 +334,7 @@ class Fetches:
         session.marked[queue] = None
 
     def _rest(self, session: FetchSession, queue: int) -> None:
-        """A session has all that there is of a queue: wait for news of it."""
+        """Register a session that has all messages of a queue, until the queue has new ones."""
         del session.marked[queue]
         if queue not in session.reached:
             self._parked.setdefault(queue, {})[session] = None
@@ -361,7 +361,7 @@ class Fetches:
                 del self._ahead[queue]
 
     def _look(self, session: FetchSession) -> bool:
-        """Answer if there is anything to say; False if the fetch has to wait."""
+        """Answer if there are batches or errors; False: the fetch has to wait."""
         errors: list[FetchedQueue] = []
         found: list[_Found] = []
         for queue in list(session.marked):
@@ -398,7 +398,7 @@ class Fetches:
         return _Found(queue, source, source.group.index.lookup(queue, offset, PLACEMENTS_MAX))
 
     def _note_filter(self, session: FetchSession, queue: int, source: Source) -> bool:
-        """Has the group a filter here, or will it have one? If not it gets everything."""
+        """Has the group a filter here, or will it have one? If not, it gets all batches."""
         assert isinstance(source.group.machine, PartitionMachine)
         subscriptions = source.group.machine.subscriptions
         number = subscriptions.number_of(queue >> QUEUE_BITS, session.consumer_group)
@@ -411,7 +411,7 @@ class Fetches:
         offset = session.offsets[queue]
         reached = session.reached.setdefault(queue, offset)
         if session.numbers[queue] == -1:
-            # `note_subscriptions` comes back to it.
+            # The log lacks the filter yet: `note_subscriptions` looks again once it is applied.
             return None
         assert isinstance(source.group.machine, PartitionMachine)
         subscriptions = source.group.machine.subscriptions
@@ -425,14 +425,14 @@ class Fetches:
             self._needing.setdefault(queue, {})[session] = None
             self.matching.want(source.group, scan.unknown)
         elif scan.reached > offset:
-            # It goes on from there, and its lag is true.
+            # An answer without batches lets the consumer go on from there, and keeps its lag true.
             return _Found(queue, source, [], _Filtered(offset, [], scan.reached))
         return None
 
     def _read(self, session: FetchSession, found: list[_Found], errors: list[FetchedQueue]) -> None:
         budget = max(1, min(session.bytes_max, self._limits.fetch_bytes_max, BYTES_MAX))
         read, cold = _from_memory(found, budget)
-        # The queue whose turn it is may be on disk: others that always have something must wait.
+        # The first queue may be on disk: queues that always have messages must not overtake it.
         if errors or not cold or (read and cold[0] is not found[0]):
             self._answer(session, errors, read)
             return
@@ -511,7 +511,7 @@ def _failed(queue: int, error: ErrorReply) -> FetchedQueue:
 
 
 def _leave(resting: dict[K, dict[FetchSession, None]], key: K, session: FetchSession) -> None:
-    """Take a session out of those that rest under a key."""
+    """Remove a session from those that rest under a key."""
     sessions = resting.get(key)
     if sessions is not None:
         sessions.pop(session, None)
@@ -529,7 +529,8 @@ def _out_of_range(offset: int, earliest: int, end: int) -> ErrorReply | None:
 
 
 def _from_memory(found: list[_Found], budget: int) -> tuple[_Read, list[_Found]]:
-    """What the caches hold of `found`, within `budget` bytes; and the queues they do not start."""
+    """The batches of `found` in the caches, within `budget` bytes; and the queues whose first batch
+    is not there."""
     read: _Read = []
     cold: list[_Found] = []
     batches = 0
@@ -553,7 +554,7 @@ def _from_memory(found: list[_Found], budget: int) -> tuple[_Read, list[_Found]]
 
 
 def _from_disk(cold: list[_Found], budget: int) -> _Read:
-    """On the reading thread: the batches of queues whose next one has left the cache."""
+    """On the reading thread: the batches of queues whose next batch has left the cache."""
     read: _Read = []
     batches = 0
     masks = MaskBudget()
@@ -581,7 +582,7 @@ def describe(
     timestamps: Sequence[int],
     sizes: Sequence[int],
 ) -> FetchedQueue:
-    """What was read of a queue: of each batch its base offset, its stamp and its size."""
+    """The part of an answer about one queue: of each batch the base offset, stamp and size."""
     count = len(bases)
     return FetchedQueue(
         queue,

@@ -1,22 +1,22 @@
-"""Members of consumer groups: their heartbeats, and what they are told.
+"""Members of consumer groups: their heartbeats, and the queues that the answers assign to them.
 
-    HEARTBEAT ──> heard, and answered when what the member has has changed, or its wait is over
-    each second ──> one RenewMembers: who was heard and has less than four fifths of its lease,
-                    and whose lease ran out
+    HEARTBEAT ──> heard, and answered when the member's queues have changed, or its wait is over
+    each second ──> one RenewMembers: members heard that have less than four fifths of their lease,
+                    and members whose lease ran out
     applied ──> members whose queues changed are answered at once
 
-So a thousand members cost one entry a second, and a change reaches who is concerned in one round.
+A thousand members thus cost one entry a second, and a change reaches its members in one round.
 
-A lease lapses if it ran out in the log and nothing was heard for as long by this node's steady
-clock, which counts from when it became the leader: what ran out while nobody led, or because a wall
-clock jumped, is not held against anybody.
+A lease lapses if it ran out in the log and the member was silent for a whole session by this node's
+steady clock, which counts from the start of this leadership. So no member loses its lease because
+the group had no leader, or because a wall clock jumped.
 
 Invariants:
 - A heartbeat is answered once; a newer one of the same member ends the wait of the one before.
 - Only the leader answers, and only once it has applied all that earlier leaders committed.
 
-Left out: a linearizable answer. A leader that was deposed a moment ago may tell an old state; who
-acts on it is fenced by the queue's own log, and its version tells that it is old.
+Left out: a linearizable answer. A leader that was deposed a moment ago may give an old state: a
+member that acts on it is fenced by the queue's own log, and the version shows that it is old.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,13 +44,13 @@ from .connection import Connection
 from .pages import PAGE_BYTES
 
 BEAT_SECONDS = 1.0
-"""How often renewals are proposed."""
+"""Time between two proposals of renewals."""
 _NUMBER_BYTES = 9
 """The longest integer in CBOR."""
 
 
 class Service(Protocol):
-    """What is needed of the node."""
+    """The part of the node that the coordinator uses."""
 
     @property
     def catalog(self) -> Catalog:
@@ -61,7 +61,7 @@ class Service(Protocol):
 
 
 class _Waiting(NamedTuple):
-    """A heartbeat that waits for news."""
+    """A heartbeat that waits until the member's queues change."""
 
     connection: Connection
     correlation: int
@@ -77,10 +77,11 @@ class GroupCoordinator:
         self._timers = timers
         self._limits = limits
         self._waiting: dict[int, _Waiting] = {}
-        # Member → when it was heard last; and those that were heard since the last beat.
+        # Member → time of its last heartbeat; and the members heard since the last beat.
         self._heard_at: dict[int, float] = {}
         self._heard: dict[int, None] = {}
-        # Grows with each office; when this one began; whether a renewal is under way.
+        # Grows with each change of leadership, so that a late beat of an earlier one does nothing;
+        # when this leadership began; whether a renewal is under way.
         self._office = 0
         self._since = 0.0
         self._is_under_way = False
@@ -107,7 +108,7 @@ class GroupCoordinator:
             each.connection.refuse(each.correlation, self._not_here())
 
     def applied(self) -> None:
-        """The catalog may have changed: tell members what they have now."""
+        """The catalog may have changed: answer the members whose queues are others now."""
         members = self._service.catalog.memberships
         for number, each in list(self._waiting.items()):
             member = members.member(number)
@@ -115,7 +116,7 @@ class GroupCoordinator:
                 self._answer_waiting(number)
 
     def drop(self, connection: Connection) -> None:
-        """The connection is gone."""
+        """Drop the waiting heartbeats of a connection that is gone."""
         for number, each in list(self._waiting.items()):
             if each.connection is connection:
                 self._end_wait(number)
@@ -178,7 +179,7 @@ class GroupCoordinator:
     # The beat
 
     def _beat(self, office: int) -> None:
-        """Propose what was heard, and who was not."""
+        """Propose the renewals of members that were heard, and the lapses of silent ones."""
         group = self._service.group(SYSTEM_GROUP)
         if office != self._office or group is None:
             return
@@ -218,7 +219,7 @@ class GroupCoordinator:
         return RenewMembers(heard, lapsed)
 
     def _silent_ms(self, number: int) -> float:
-        """For how long a member was not heard, as far as this node can tell."""
+        """Milliseconds since a member was heard last, or since this leadership began."""
         return (trio.current_time() - self._heard_at.get(number, self._since)) * 1000
 
     # Lists
@@ -277,5 +278,5 @@ def _views(catalog: Catalog, request: FindMembers, now: int) -> Iterator[MemberV
 
 
 def _remaining_ms(member: Member, now: int) -> int:
-    """How long a lease runs; a wall clock that went back makes it no longer than a session."""
+    """Milliseconds that a lease has left; at most a session, even if a wall clock went back."""
     return min(member.session_ms, max(0, member.deadline - now))

@@ -1,7 +1,7 @@
 """New names of consumer groups, instances and producer groups: refused here if they break the rule.
 
-Nothing is refused when a record is applied: logs of older software may hold other names, and all
-replicas must make the same of a record. A name that the cluster has stays in use.
+Nothing is refused when a record is applied: logs of older software may hold other names, and a
+record must have one result on all replicas. A name that the cluster has stays in use.
 """
 
 from raftmq.errors import Reason

@@ -1,16 +1,16 @@
 """Bytes that wait to be sent on one stream: filled without waiting, emptied in few calls.
 
-Whoever answers a request or sends to a peer runs inside a step of the event loop that must not
-wait. It puts the frame's parts here. At the end of the step all that was put for a stream leaves
-in one system call, as far as the socket takes it without waiting; the task in `run` sends the rest,
-and what is put outside of any step.
+Code that answers a request or sends to a peer runs inside a step of the event loop that must not
+wait, so it puts the frame's parts here. At the end of the step all parts for a stream leave in one
+system call, as far as the socket takes them without waiting; the task in `run` sends the rest, and
+parts that are put outside of any step.
 
     step.begin() ... outbox.put(parts), outbox.put(parts) ... step.end()      one send
 
 Invariants:
 - Parts leave in the order in which they were put, whole, or the stream is broken.
-- `size` counts what was put and is not sent; whoever puts looks at it and stops in time. What was
-  sent is not held.
+- `size` counts the bytes that were put and are not sent; callers of `put` check `size` and stop in
+  time. Bytes that were sent are not held.
 """
 
 from collections import deque
@@ -28,24 +28,24 @@ class SendsNowait(Protocol):
     """A stream that can send without waiting."""
 
     def send_nowait(self, data: bytes) -> int:
-        """Send what goes without waiting; how many bytes that was."""
+        """Send as many bytes as possible without waiting; the number of bytes sent."""
 
 
 class Step:
-    """A stretch of the event loop during which what is put gathers, to leave at its end."""
+    """A stretch of the event loop during which parts gather in outboxes, to leave at its end."""
 
     def __init__(self) -> None:
         self.is_open = False
         """True between `begin` and `end`."""
         self.filled: list[Outbox] = []
-        """The outboxes that were empty before something was put in this step."""
+        """The outboxes that were empty before parts were put in this step."""
 
     def begin(self) -> None:
-        """From now on, what is put waits for the end of the step."""
+        """From now on, parts that are put wait for the end of the step."""
         self.is_open = True
 
     def end(self) -> None:
-        """Send what was put."""
+        """Send the parts that were put in the step."""
         self.is_open = False
         filled, self.filled = self.filled, []
         for outbox in filled:
@@ -83,9 +83,10 @@ class Outbox:
         self.size += sum(map(len, parts))
 
     def push(self) -> None:
-        """Send what goes without waiting; the task does the rest."""
+        """Send as much as possible without waiting; the task sends the rest."""
         if not self._parts:
             return
+        # While the task is in the middle of a piece, bytes sent here would overtake its rest.
         if self._nowait is not None and not self._is_sending and self.size <= _JOIN_BYTES_MAX:
             data = b"".join(self._parts)
             sent = self._nowait.send_nowait(data)
@@ -102,7 +103,7 @@ class Outbox:
             await self._drained.wait()
 
     def drop(self) -> None:
-        """Forget what is not sent: the stream is closed."""
+        """Drop the parts that are not sent: the stream is closed."""
         self._parts.clear()
         self.size = 0
 
@@ -119,8 +120,8 @@ class Outbox:
             self._is_sending = False
 
     def _next_piece(self) -> bytes:
-        """The next parts, small ones joined. One piece at a time is made: a slow stream's parts
-        would be held twice, and after they were sent."""
+        """The next parts, small ones joined. Only one piece exists at a time: with all of them, a
+        slow stream's bytes would be held twice, and after they were sent."""
         parts = self._parts
         piece = [parts.popleft()]
         size = len(piece[0])

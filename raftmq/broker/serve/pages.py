@@ -1,9 +1,9 @@
 """Long lists in pages: no answer is longer than a frame's header may be.
 
 A cluster may have 100,000 topics, and a partition group offsets of as many consumer groups. Such a
-list goes out in pages of about `PAGE_BYTES`; the client asks for what comes after the last entry it
-got. Each page is true when it is told; between two pages things may change, so that a list is no
-snapshot, but an entry that is there all the time is told exactly once.
+list goes out in pages of about `PAGE_BYTES`; the client asks for the entries after the last one it
+got. Each page is true when it is made. Entries may change between two pages, so a list is no
+snapshot, but an entry that is there all the time comes exactly once.
 
 Invariants:
 - A page holds at least one entry if there is one, and goes on strictly after `after`.
@@ -50,7 +50,7 @@ def topics_page(
     """The topics of these names (None: all) by number, after number `after`.
 
     Returns:
-        The page, and the number after which the next one goes on; 0: it was the last.
+        The page, and the number after which the next page goes on; 0: this page is the last.
     """
     views: list[TopicView] = []
     size = 0
@@ -136,7 +136,7 @@ def _subscriptions(catalog: Catalog, request: FindSubscriptions) -> Iterator[Sub
 def consumer_groups_page(catalog: Catalog, request: FindConsumerGroups) -> FoundConsumerGroups:
     """Consumer groups by name, after the attachment that the request names.
 
-    A group whose attachments do not fit into one page is told again in the next one, with others.
+    A group whose attachments do not fit into one page comes again in the next, with the others.
     """
     views: list[ConsumerGroupView] = []
     size = 0

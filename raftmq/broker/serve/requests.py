@@ -70,7 +70,7 @@ LARGE_BYTES = 1024 * 1024
 
 
 class Service(Protocol):
-    """What the handlers need of the node."""
+    """The part of the node that the handlers use."""
 
     @property
     def catalog(self) -> Catalog:
@@ -80,7 +80,7 @@ class Service(Protocol):
         """This node's replica of a partition group."""
 
     def source(self, queue: int) -> Source | ErrorReply:
-        """Where a queue is read on this node, or the refusal."""
+        """The source to read a queue from on this node, or the refusal."""
 
     def view(self, topics: list[str] | None, *, after: int) -> ClusterView:
         """A page of the routing table."""
@@ -180,7 +180,7 @@ class Requests:
             return
         group = self._group_of(head.queue)
         if isinstance(group, ErrorReply):
-            # Before the bodies are decompressed: that work is for queues that exist.
+            # Refused before the bodies are decompressed: that work is only for queues that exist.
             connection.refuse(frame.correlation, group)
             return
         check = partial(admit, frame.body, bytes_max=self._limits.batch_bytes_max)
@@ -397,8 +397,8 @@ class Requests:
             if not 1 <= command.node.id <= NODE_MAX:
                 problem = f"a node's number is 1 to {NODE_MAX}, not {command.node.id}"
         if problem:
-            # Refused here and not when applied: logs may hold such an address already, and all
-            # replicas must make the same of it.
+            # Refused here and not when applied: logs may hold such an address already, and a
+            # record must have one result on all replicas.
             connection.refuse(frame.correlation, ErrorReply(Reason.BAD_ARGUMENT.value, problem))
             return
         group = self._founded_group(connection, frame)
@@ -487,7 +487,7 @@ class Requests:
             self._service.start_soon(self._hand_over, connection, frame, group, request.to)
 
     async def _hand_over(self, connection: Connection, frame: Frame, group: Group, to: int) -> None:
-        # The wish is noted first, or the next look at who leads what would undo it.
+        # The catalog notes the wish first: else the next check of leaders would undo the transfer.
         error = None if to == 0 else await self._service.prefer(group, to)
         error = error or group.transfer(group.voter_of(to) if to else 0)
         if error is not None:

@@ -1,16 +1,16 @@
-"""What became of a message: which records touched it, from the rows that its segments keep.
+"""Traces of a message: which records touched it, from the rows that the segments keep.
 
     WHY ─> a linearizable read ─> the segments since its batch ─> searched on the reading thread
 
-Nothing is kept for it but what `raftmq.log.traces` derives; a question costs a search through the
-rows of its queue in each segment.
+Nothing is kept for traces but the rows that `raftmq.log.traces` derives; a question costs a search
+through the rows of its queue in each segment.
 
 Invariants:
-- A page has all touches of its last record, and goes on strictly after it.
+- A page has all touches of its last record; the next page goes on strictly after that record.
 - A question looks into `SEGMENTS_MAX` segments at the most, and is answered with `TOUCHES_MAX`
   touches and those of one record more.
 
-Left out: who led a term before this node was started: the log does not say it.
+Left out: the leader of a term from before this node was started: the log does not name it.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ TOUCHES_MAX = 2000
 
 
 class Service(Protocol):
-    """What is needed of the node."""
+    """The part of the node that traces use."""
 
     def group(self, number: int) -> Group | None:
         """This node's replica of a partition group."""
@@ -54,7 +54,7 @@ class Service(Protocol):
 
 
 class _Page(NamedTuple):
-    """What the reading thread found."""
+    """The touches that the reading thread found."""
 
     rows: list[TouchRow]
     stamps: list[tuple[int, int]]
@@ -66,7 +66,7 @@ class _Page(NamedTuple):
 
 
 class TraceRequests:
-    """The handler of these questions."""
+    """The handler of questions about traces."""
 
     def __init__(self, service: Service, reader: Worker) -> None:
         self._service = service
@@ -115,7 +115,7 @@ class TraceRequests:
 
 
 def _read(store: LogStore, touched: Touched, request: FindTouches) -> _Page:
-    """On the reading thread: a page of touches, beginning with where the message was stored."""
+    """On the reading thread: a page of touches, from the record of the message's batch on."""
     queue, offset, after = request.queue, request.offset, request.after
     rows: list[TouchRow] = []
     damages: list[IndexDamaged] = []
@@ -130,7 +130,7 @@ def _read(store: LogStore, touched: Touched, request: FindTouches) -> _Page:
             damages.append(damaged)
             is_whole = False
         if len(rows) > TOUCHES_MAX:
-            # Those that are left out are of later records than the last that is told.
+            # A page must not end within a record: the next one goes on after the record `last`.
             last = rows[TOUCHES_MAX - 1].index
             if rows[-1].index > last or source is not touched.sources[-1]:
                 reached = last

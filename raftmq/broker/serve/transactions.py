@@ -1,4 +1,4 @@
-"""What clients ask about transactions: to begin and end them, and which are open."""
+"""Requests about transactions: begin and end one, and list the open ones."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ PAGE_MAX = 1000
 
 
 class Service(Protocol):
-    """What is needed of the node."""
+    """The part of the node that the handlers use."""
 
     def group(self, number: int) -> Group | None:
         """This node's replica of a partition group."""
@@ -95,8 +95,8 @@ class TransactionRequests:
 
 def _page(machine: PartitionMachine, request: FindTransactions, latest: int) -> FoundTransactions:
     views: list[TransactionView] = []
-    # Those after the last one of the page before, if that is still open; else from the start: some
-    # come twice then, and none is left out.
+    # Go on after the last transaction of the page before. If that one has ended, begin at the
+    # start again: some come twice then, but none is left out.
     is_passing = request.after in machine.transactions.open
     for number, transaction in machine.transactions.open.items():
         if is_passing:
@@ -127,7 +127,7 @@ def _propose(
     command: Begin | End,
     answer: Callable[[Any], msgspec.Struct],
 ) -> None:
-    """Propose a command; the request is answered with what comes of it."""
+    """Propose a command; the request is answered with the command's result."""
     ticket = answering(connection, frame, answer)
     group.propose(Kind.COMMANDS, encode_commands([command]), ticket)
 

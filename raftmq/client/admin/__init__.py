@@ -1,4 +1,4 @@
-"""The administrative calls: topics, consumer groups, nodes, and what became of messages.
+"""The administrative calls: topics, consumer groups, nodes, and the histories of messages.
 
 Start reading at `admin`; each other module is one subject of its calls.
 """

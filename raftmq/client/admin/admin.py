@@ -57,7 +57,7 @@ _MASK = (1 << QUEUE_BITS) - 1
 class Admin:
     """Administrative calls. Made by `Client.admin`.
 
-    Every call may be repeated safely. Each takes `timeout`, seconds for all that it asks (None: the
+    Every call may be repeated safely. Each takes `timeout`, seconds for the whole call (None: the
     client's default), and raises `Unavailable` if no leader was found in time (nothing happened),
     `OutcomeUnknown` if a change was sent and not answered, `Rejected` with the reason. Cancelling a
     change leaves it done or not done.
@@ -69,13 +69,14 @@ class Admin:
     async def create_topic(
         self, name: str, queues: int = 8, *, beside: str = "", timeout: float | None = None
     ) -> TopicInfo:
-        """Create a topic; done already if it exists with as many queues.
+        """Create a topic. Nothing changes if it exists with this number of queues.
 
         Args:
             name: 1 to 127 of `A-Z a-z 0-9 . _ -`.
-            queues: how many, 1 to 65,536.
-            beside: a topic; queue n of both is in the same partition group. With as many queues,
-                messages of one key are, too: what is popped there can be handed off to here.
+            queues: the number of queues, 1 to 65,536.
+            beside: a topic; queue n of both is in one partition group. With equal numbers of
+                queues, messages of one key are, too: messages popped there can be handed off to
+                this topic.
             timeout: seconds; None: the client's default.
 
         Raises:
@@ -93,7 +94,7 @@ class Admin:
         return sorted(_info(topic) for topic in view.topics)
 
     async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
-        """A topic's queues: who leads them, and what they hold.
+        """A topic's queues: their leaders, and the offsets that they hold.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`.
@@ -156,8 +157,8 @@ class Admin:
         """One consumer group.
 
         Raises:
-            Rejected: `UNKNOWN_GROUP`, it was not created, has committed nothing and subscribed to
-                nothing.
+            Rejected: `UNKNOWN_GROUP`, the group was not created, has committed nothing and
+                subscribed to nothing.
         """
         left = seconds_left(self._router, timeout)
         view = await self.cluster(timeout=left())
@@ -187,10 +188,10 @@ class Admin:
         is_blocking: bool = False,
         timeout: float | None = None,
     ) -> GroupSettings:
-        """Create a consumer group, or give the one of this name other settings but the mode.
+        """Create a consumer group, or change the settings of an existing one, except its mode.
 
-        A group need not be created: the first consumer of its name does so, with the usual
-        settings. Messages that are in hand or wait keep their times.
+        A group need not be created: its first consumer creates it with the usual settings. Messages
+        in hand or waiting keep their times.
 
         Args:
             name: the consumer group: 1 to 127 of `A-Z a-z 0-9 . _ -`.
@@ -199,8 +200,8 @@ class Admin:
                 one repeats. 1 to 64 of them, up to 7 days each, as `exponential` makes them; None:
                 10 s up to 2 h, 16 steps.
             attempts_max: a message that failed this many times is a dead letter; None: 17.
-            invisible: seconds for which messages are a consumer's alone if it does not say, 1 s to
-                12 h; None: 30 s.
+            invisible: seconds for which messages are one consumer's alone unless it asks for
+                another time, 1 s to 12 h; None: 30 s.
             order: for an ordered group: keep `key`s or the whole `queue` in order; it never
                 changes.
             is_blocking: for an ordered group: a message that failed for the last time blocks the
@@ -208,8 +209,8 @@ class Admin:
             timeout: seconds; None: the client's default.
 
         Raises:
-            Rejected: `GROUP_MODE`, it exists in another mode or order; `BAD_NAME`, `BAD_ARGUMENT`,
-                or `TOO_LARGE`: there are too many.
+            Rejected: `GROUP_MODE`, the group exists in another mode or order; `BAD_NAME`,
+                `BAD_ARGUMENT`, or `TOO_LARGE`: there are too many groups.
         """
         left = seconds_left(self._router, timeout)
         policy = policy_of(schedule, attempts_max, invisible, order, is_blocking)
@@ -223,25 +224,26 @@ class Admin:
     async def consumer_groups(
         self, *, name: str | None = None, topic: str | None = None, timeout: float | None = None
     ) -> list[GroupSettings]:
-        """How consumer groups are served, by name: one of them or all, those of a topic or all.
+        """Settings of consumer groups, by name: of one group or all, of a topic or all.
 
-        A group that only reads by offset need not be among them: `list_groups` has those.
+        A group that only reads by offset may be missing: `list_groups` has those groups.
         """
         return await find_groups(self._router, name, topic, timeout)
 
     async def delete_consumer_group(
         self, name: str, *, force: bool = False, timeout: float | None = None
     ) -> None:
-        """Forget a consumer group: what it has in hand or committed, dead letters and filters.
+        """Forget a consumer group: its leases, committed offsets, dead letters and filters.
 
         Messages stay. A broadcast group takes its instances along; `group@instance` is one of them.
-        Members must have left; with `force` they end by an error. Consumers that read by offset
-        without being members are not known: stop them first, as a commit begins the group again.
+        Members must have left; with `force` they end by an error. The cluster does not know
+        consumers that read by offset without being members: stop them first, as a commit begins the
+        group again.
 
         Raises:
-            Rejected: `UNKNOWN_GROUP`; `BAD_ARGUMENT`: it has members.
-            OutcomeUnknown: it is deleted, but a partition group without a leader has yet to forget
-                what was committed: that happens by itself. To do it again is safe.
+            Rejected: `UNKNOWN_GROUP`; `BAD_ARGUMENT`: the group has members.
+            OutcomeUnknown: the group is deleted, but a partition group without a leader has yet to
+                forget committed offsets, which happens by itself. A repeat is safe.
         """
         await delete_group(self._router, name, is_forced=force, timeout=timeout)
 
@@ -256,22 +258,22 @@ class Admin:
     ) -> int:
         """Let a consumer group take messages of a topic, as its first consumer does.
 
-        Nothing changes if it does so already. To attach it before messages come, or before there
-        are consumers, makes sure that none is missed.
+        Nothing changes if the group does so already. A group attached before the first messages
+        come misses none of them, also if its consumers start later.
 
         Args:
             topic: the topic.
-            group: the consumer group; it is created if there is none.
+            group: the consumer group; it is created if it does not exist.
             mode: `pop`, `ordered`, `broadcast` or `pull`.
-            start: where it begins: `earliest` or `latest`.
+            start: where the group begins: `earliest` or `latest`.
             timeout: seconds; None: the client's default.
 
         Returns:
             The attachment's number.
 
         Raises:
-            Rejected: `UNKNOWN_TOPIC`; `GROUP_MODE`, it exists in another mode; `BAD_NAME`,
-                `BAD_ARGUMENT`, or `TOO_LARGE`: there are too many.
+            Rejected: `UNKNOWN_TOPIC`; `GROUP_MODE`, the group exists in another mode; `BAD_NAME`,
+                `BAD_ARGUMENT`, or `TOO_LARGE`: there are too many groups or attachments.
         """
         left = seconds_left(self._router, timeout)
         if start not in ("earliest", "latest"):
@@ -287,9 +289,9 @@ class Admin:
         return attached.number
 
     async def detach(self, topic: str, group: str, *, timeout: float | None = None) -> bool:
-        """Let a consumer group take no more messages of a topic; False: it did not.
+        """Let a consumer group take no more messages of a topic; False: it took none before.
 
-        What it has in hand and its dead letters of the topic are forgotten. Its filter stays.
+        Its leases and its dead letters of the topic are forgotten. Its filter stays.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`.
@@ -299,7 +301,7 @@ class Admin:
     async def backlogs(
         self, *, topic: str | None = None, group: str | None = None, timeout: float | None = None
     ) -> list[Backlog]:
-        """What groups that pop have left to do, by group, topic and queue: of one of them or all.
+        """The backlogs of groups that pop, by group, topic and queue: of one group or all.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`.
@@ -318,31 +320,30 @@ class Admin:
         about as many messages, None: all.
 
         Raises:
-            Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: there is none that pops, or it takes no
-                messages of the topic.
+            Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: there is no such group that pops, or it
+                takes no messages of the topic.
         """
         left = seconds_left(self._router, timeout)
         view = await self._topic(topic, left())
         return await find_dead(self._router, view, group, limit, left())
 
     async def redrive(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
-        """Hand dead letters out again as if for the first time: the messages that they name, so for
-        some of a letter's give `letter.part(ids)`; how many that were.
+        """Hand the messages of dead letters out again as if for the first time; returns their
+        number. For some messages of a letter give `letter.part(ids)`.
 
-        Those that left their letter meanwhile are passed over, so to do it again is safe.
+        Messages that left their letter meanwhile are passed over, so a repeat is safe.
 
         Raises:
             Rejected: `UNKNOWN_GROUP`: the group was detached or deleted.
-            OutcomeUnknown: the time ran out after a part of it; the text names the partition
-                groups that are done.
+            OutcomeUnknown: the time ran out after a part; the text names the partition groups that
+                are done.
         """
         return await change_dead(self._router, letters, is_purge=False, timeout=timeout)
 
     async def purge(self, letters: Sequence[DeadLetter], *, timeout: float | None = None) -> int:
-        """Throw dead letters away: no consumer gets the messages that they name. Returns how many
-        there were.
+        """Discard the messages of dead letters: no consumer gets them. Returns their number.
 
-        As with `redrive`, it may be some of a letter's, and to do it again is safe.
+        As with `redrive`, a part of a letter is possible, and a repeat is safe.
 
         Raises:
             As `redrive`.
@@ -357,26 +358,26 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> None:
-        """Say what a consumer group wants of a topic; consumers that run follow at once.
+        """Set a consumer group's filter on a topic; running consumers follow at once.
 
-        A first subscription holds for all that the group has not read yet, a changed one for
-        messages that are stored after it: see the page on filters.
+        A first subscription holds for all messages that the group has not read yet, a changed one
+        for messages stored after the change: see the page on filters.
 
         Args:
             topic: the topic.
-            group: the consumer group; it need not have read anything.
+            group: the consumer group; it need not exist before.
             filter: tags (`paid || shipped`) or SQL (`amount > 5`).
             timeout: seconds; None: the client's default.
 
         Raises:
             FilterSyntaxError: the filter cannot be read; it is a `Rejected`.
-            Rejected: `UNKNOWN_TOPIC`, `BAD_NAME`, or `TOO_LARGE`: there are too many.
+            Rejected: `UNKNOWN_TOPIC`, `BAD_NAME`, or `TOO_LARGE`: there are too many subscriptions.
         """
         compile_filter(filter)
         await subscribe(self._router, topic, group, filter, timeout)
 
     async def unsubscribe(self, topic: str, group: str, *, timeout: float | None = None) -> None:
-        """A consumer group wants everything of a topic that it has not read yet.
+        """Remove a consumer group's filter on a topic, for all messages that it has not read yet.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`.
@@ -386,7 +387,7 @@ class Admin:
     async def list_subscriptions(
         self, *, topic: str | None = None, group: str | None = None, timeout: float | None = None
     ) -> list[Subscription]:
-        """What consumer groups want: of one topic or of all, one of them or all."""
+        """Subscriptions of consumer groups: to one topic or all, of one group or all."""
         return await find_subscriptions(self._router, topic, group, timeout)
 
     async def reset_group(
@@ -401,22 +402,22 @@ class Admin:
     ) -> list[OffsetChange]:
         """Let a consumer group go on elsewhere in a topic.
 
-        A group that pops, members of a group and instances of a broadcast group go on from there at
-        once. Other consumers that run do not see it until they start again. What consumers that pop
-        have in hand of these queues is fenced; dead letters before the new place stay, and those
-        after it come again with all other messages there.
+        A group that pops, members of a group and instances of a broadcast group go on from the new
+        place at once. Other running consumers do not see the reset until they start again. Messages
+        of these queues in the hands of consumers that pop are fenced; dead letters before the new
+        place stay, and those after it come again with all other messages there.
 
         Args:
-            name: the consumer group; if it does not pop it need not exist. `group@instance` is an
-                instance of a broadcast group.
+            name: the consumer group; a group that does not pop need not exist. `group@instance` is
+                an instance of a broadcast group.
             topic: the topic.
-            to: where it shall go on; an offset is cut to what the queue holds.
+            to: the new place; an offset is limited to the offsets that the queue holds.
             queues: the queues to move; None: all.
-            dry_run: change nothing and return what would be done.
+            dry_run: change nothing and return the changes that the call would make.
             timeout: seconds; None: the client's default.
 
         Raises:
-            Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: it pops, but not messages of this topic.
+            Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: the group pops, but not this topic.
         """
         left = seconds_left(self._router, timeout)
         view = await self._topic(topic, left())
@@ -436,22 +437,21 @@ class Admin:
         dry_run: bool = False,
         timeout: float | None = None,
     ) -> list[OffsetChange]:
-        """Let a consumer group go on where another one stands on a topic.
+        """Let a consumer group go on at the place of another group on a topic.
 
-        Of a group that pops that is the first message that was never handed out: what it has in
-        hand, what failed and what is dead stays its own.
+        The place of a group that pops is the first message that was never handed out: its messages
+        in hand, failed and dead stay its own.
 
         Args:
-            source: the group whose place is taken, of queues where it has one.
-            name: the group that gets it. If there is none it is made with the settings of
-                `source`, if that one pops. If it runs: see `reset_group`.
+            source: the group whose place is copied, for queues where it has one.
+            name: the group that gets the place. A missing group is created with the settings of
+                `source`, if `source` pops. For a running group see `reset_group`.
             topic: the topic.
-            dry_run: change nothing and return what would be done.
+            dry_run: change nothing and return the changes that the call would make.
             timeout: seconds; None: the client's default.
 
         Raises:
-            Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: `source` pops, but not messages of this
-                topic.
+            Rejected: `UNKNOWN_TOPIC`; `UNKNOWN_GROUP`: `source` pops, but not this topic.
         """
         left = seconds_left(self._router, timeout)
         view = await self._topic(topic, left())
@@ -469,7 +469,8 @@ class Admin:
     async def members(
         self, group: str | None = None, *, timeout: float | None = None
     ) -> list[MemberView]:
-        """Members of a consumer group (`group@instance`: an instance), or of all, with queues."""
+        """Members of a consumer group (`group@instance`: an instance), or of all groups, with their
+        queues."""
         return await find_members(self._router, group, timeout)
 
     async def find_offsets(
@@ -480,19 +481,19 @@ class Admin:
         queues: Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> dict[int, int]:
-        """Queue → offset for a time or an end; an offset is cut to what the queue holds."""
+        """Queue → offset for a time or an end; an offset is limited to those the queue holds."""
         left = seconds_left(self._router, timeout)
         groups = _queues_of(await self._topic(topic, left()), queues)
         found = await self._offsets_at(groups, at, left())
         return {number & _MASK: offset for number, offset in found.items()}
 
     async def cluster(self, *, is_latest: bool = True, timeout: float | None = None) -> ClusterView:
-        """Nodes, groups with leaders, topics; not `is_latest`: as any one node knows them."""
+        """Nodes, groups with leaders, topics; without `is_latest` as any one node knows them."""
         asking = self._router.ask_system_leader(None) if is_latest else self._router.ask_any_node()
         return await self._router.within(timeout, asking, "reading the routing table")
 
     async def status(self, node: int, *, timeout: float | None = None) -> dict[str, Any]:
-        """A node's picture of itself; see `raftmq.broker.status`.
+        """A node's status; see `raftmq.broker.status`.
 
         Raises:
             Rejected: `UNKNOWN_NODE`.
@@ -504,7 +505,7 @@ class Admin:
     async def transfer(
         self, partition_group: int, *, to: int = 0, timeout: float | None = None
     ) -> None:
-        """Hand the leadership of a partition group to node `to`; 0: to any that is caught up."""
+        """Hand the leadership of a partition group to node `to`; 0: to any caught-up node."""
         message = Transfer(partition_group, to)
         await self._router.call_leader(
             partition_group, FrameKind.TRANSFER, message, timeout=timeout, is_change=True
@@ -523,10 +524,10 @@ class Admin:
     async def replace_node(
         self, node: int, new: int, host: str, port: int, *, timeout: float | None = None
     ) -> None:
-        """Let a new node, with a number that was never used, take over all that a node carries.
+        """Let a new node, with a number that was never used, take over a node's partition groups.
 
-        The old one may be dead. On return the groups begin to move; the old node is forgotten when
-        none counts on it.
+        The old node may be dead. On return the groups begin to move; the old node is forgotten when
+        no group counts on it.
         """
         await self._member(ChangeMember("replace", node, host, port, new), timeout)
 
@@ -538,7 +539,7 @@ class Admin:
         )
 
     async def _changed(self, name: str, timeout: float | None) -> TopicInfo:
-        """A topic that was created or altered."""
+        """The topic after its creation or change."""
         with after([name], "topic"):
             return _info(await self._topic(name, timeout))
 
@@ -580,7 +581,7 @@ def _info(view: TopicView) -> TopicInfo:
 
 
 def _queues_of(view: TopicView, queues: Sequence[int] | None = None) -> dict[int, int]:
-    """Queue number → partition group, of all queues or of those named."""
+    """Queue number → partition group, of all queues or of the named ones."""
     for queue in queues or ():
         if not 0 <= queue < len(view.groups):
             message = f"topic {view.name!r} has queues 0 to {len(view.groups) - 1}, no {queue}"

@@ -1,4 +1,4 @@
-"""Consumer groups with a mode and a policy, asked of and told to the leader of the system group."""
+"""Consumer groups with a mode and a policy: reads and changes at the system group's leader."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
@@ -28,30 +28,30 @@ from raftmq.wire.messages import FrameKind
 E = TypeVar("E", Mode, Order)
 
 SECONDS_MAX = 1_000_000
-"""No time of a policy is longer; what is allowed, the catalog says."""
+"""Upper bound of a policy's times here; the catalog checks the allowed range."""
 USUAL = Policy()
 """The policy of a group without a policy of its own."""
 
 
 class GroupAttachment(NamedTuple):
-    """A consumer group takes messages of a topic."""
+    """An attachment: a consumer group takes messages of a topic."""
 
     topic: str
     """The topic."""
     number: int
-    """Of this attachment; a group that is detached and attached again gets another one."""
+    """The attachment's number; a group that is detached and attached again gets another one."""
     is_latest: bool
-    """True: it began at the end of the queues that the topic had then, else with the first message
-    that was kept."""
+    """True: the group began at the end of the queues that the topic had then, else with the first
+    message that was kept."""
     queues: int
-    """How many queues the topic had then; the others it reads from their first message."""
+    """Number of the topic's queues then; later queues are read from their first message."""
 
 
 class GroupSettings(NamedTuple):
-    """How a consumer group is served."""
+    """Settings of a consumer group."""
 
     name: str
-    """Its name."""
+    """The group's name."""
     mode: str
     """`pop`, `ordered`, `broadcast` or `pull`."""
     schedule: tuple[float, ...]
@@ -59,20 +59,21 @@ class GroupSettings(NamedTuple):
     attempts_max: int
     """A message that failed this many times is a dead letter."""
     invisible: float
-    """Seconds for which messages are a consumer's alone if it does not say."""
+    """Seconds for which messages are one consumer's alone unless it asks for another time."""
     order: str
-    """For an ordered group: what is kept in order, `key` or `queue`."""
+    """For an ordered group: the unit kept in order, `key` or `queue`."""
     is_blocking: bool
-    """For an ordered group: a message that failed for the last time blocks what comes after it."""
+    """For an ordered group: True if a message that failed for the last time blocks the messages
+    after it."""
     attachments: tuple[GroupAttachment, ...]
-    """The topics that it takes messages of, in the order of their numbers."""
+    """The attachments to topics, in the order of the topics' numbers."""
 
 
 class Attached(NamedTuple):
-    """What a consumer must know to ask for messages."""
+    """An attachment, as a consumer needs it to ask for messages."""
 
     number: int
-    """The attachment's number: it names the group in what is asked of partition groups."""
+    """The attachment's number: it names the group in requests to partition groups."""
     policy_version: int
     """Raft index of the catalog's record that gave the group its policy."""
 
@@ -102,7 +103,7 @@ def mode_of(name: str) -> Mode:
     """The mode of this name.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, there is none.
+        Rejected: `BAD_ARGUMENT`, there is no such mode.
     """
     return _one_of(Mode, name, "mode")
 
@@ -124,7 +125,7 @@ def _ms(seconds: float) -> int:
 
 
 def require_no_instance(name: str) -> None:
-    """Refuse the name of an instance: what it has committed would go with the broadcast group.
+    """Refuse the name of an instance: its offsets would be deleted with the broadcast group.
 
     Raises:
         Rejected: `BAD_NAME`.
@@ -145,14 +146,15 @@ async def put_group(
 async def delete_group(
     router: Router, name: str, *, is_forced: bool = False, timeout: float | None = None
 ) -> None:
-    """Delete a consumer group: see `Admin.delete_consumer_group`. The timeout is for all of it.
+    """Delete a consumer group: see `Admin.delete_consumer_group`. The timeout is for all requests.
 
-    Cancelling leaves it deleted or not; what is begun goes on by itself.
+    Cancelling leaves the group deleted or not; a deletion that has begun goes on by itself.
     """
     left = seconds_left(router, timeout)
     has_offsets = False
     view = await router.within(left(), router.ask_system_leader([]), "reading the routing table")
     groups = [group.id for group in view.groups if group.id != SYSTEM_GROUP]
+    # The catalog has no group that only commits offsets: its offsets prove that it exists.
     if not await find_groups(router, name, None, left()):
         for group in groups:
             has_offsets = has_offsets or bool(await committed_of(router, group, name, left()))
@@ -193,7 +195,7 @@ async def attach(
     is_latest: bool = False,
     timeout: float | None = None,
 ) -> Attached:
-    """Let a consumer group take messages of a topic, or learn the number under which it does."""
+    """Attach a consumer group to a topic; returns the attachment, also an existing one."""
     require_no_instance(group)
     command = Attach(topic, group, mode_of(mode), is_latest)
     number, version = await change_catalog(router, command, timeout)
@@ -201,7 +203,7 @@ async def attach(
 
 
 async def detach(router: Router, topic: str, group: str, timeout: float | None = None) -> int:
-    """Let a consumer group take no more messages of a topic; the number that it had, 0: none."""
+    """Detach a consumer group from a topic; returns the attachment's number, 0: there was none."""
     left = seconds_left(router, timeout)
     found = await find_groups(router, group, topic, left())
     if not found or not found[0].attachments:
@@ -217,9 +219,9 @@ async def find_groups(
     topic: str | None = None,
     timeout: float | None = None,
 ) -> list[GroupSettings]:
-    """Consumer groups by name: one of them or all, attached to one topic or all.
+    """Consumer groups by name: one group or all, attached to one topic or all.
 
-    Long answers come in pages, each with a timeout of its own.
+    Long answers come in pages, all within the timeout.
     """
     left = seconds_left(router, timeout)
     found: dict[str, GroupSettings] = {}
@@ -241,7 +243,7 @@ async def find_groups(
 
 
 async def require_mode(router: Router, name: str, mode: Mode, timeout: float) -> None:
-    """Raise `Rejected` with `GROUP_MODE` if a group was created, and in another mode."""
+    """Raise `Rejected` with `GROUP_MODE` if a group exists in another mode."""
     for settings in await find_groups(router, name, timeout=timeout):
         if settings.mode != mode:
             message = (

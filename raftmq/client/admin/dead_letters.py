@@ -1,4 +1,4 @@
-"""What groups that pop have left to do, and their dead letters, as partition groups tell them."""
+"""Backlogs and dead letters of groups that pop, read from the partition groups."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -28,11 +28,11 @@ from raftmq.wire.popping import (
 from .consumer_groups import GroupAttachment, GroupSettings, find_groups
 
 PAGE_LETTERS = 1000
-"""Dead letters that are asked for at once."""
+"""Dead letters in one page."""
 CHANGED_BYTES = 256 * 1024
-"""Of the messages of dead letters that one request changes, a bit each, and one letter more."""
+"""Bytes of message bits, one bit a message, after which a request of changes is full."""
 ASKED_ONE_BY_ONE = 8
-"""Above this number of groups, a partition group is asked for all that it has."""
+"""Above this number of groups, one question asks a partition group for all of its backlogs."""
 
 _MASK = (1 << QUEUE_BITS) - 1
 POPPED = ("pop", "ordered")
@@ -40,7 +40,7 @@ POPPED = ("pop", "ordered")
 
 
 class Backlog(NamedTuple):
-    """What a consumer group that pops has left to do of one queue."""
+    """The unfinished messages of one queue, for a consumer group that pops."""
 
     group: str
     """The consumer group."""
@@ -57,20 +57,20 @@ class Backlog(NamedTuple):
     waiting: int
     """Messages that failed and wait for their time."""
     ready: int
-    """Messages that are to be handed out again, or wait for their turn with their key."""
+    """Messages ready to be handed out again, or waiting for their turn with their key."""
     dead: int
     """Messages in dead letters."""
     acked: int
-    """Messages that are done with."""
+    """Acknowledged messages."""
     passed: int
     """Messages that a filter passed over."""
     lost: int
     """Messages that retention took before they were settled."""
     purged: int = 0
-    """Messages of dead letters that were thrown away."""
+    """Messages of purged dead letters."""
     has_begun: bool = True
-    """False: the group has no place in this queue yet. `next` is where it would begin now, at
-    `latest` further on with each message that comes."""
+    """False: the group has no place in this queue yet. `next` is where the group would begin now;
+    with `latest` that place moves on with each message that comes."""
 
     @property
     def fresh(self) -> int:
@@ -79,7 +79,7 @@ class Backlog(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Messages that are not done with, dead ones apart."""
+        """Messages that are not done, without the dead ones."""
         return self.fresh + self.ready + self.waiting + self.leased
 
 
@@ -93,23 +93,23 @@ class DeadLetter(NamedTuple):
     number: int
     """The number of the group's attachment to the topic."""
     partition_group: int
-    """The partition group that keeps it."""
+    """The partition group that keeps the letter."""
     letter: int
-    """Its number there."""
+    """The letter's number in the partition group."""
     queue: int
     """The queue within the topic, from 0."""
     attempt: int
-    """How often its messages were tried."""
+    """Number of attempts at its messages."""
     reason: str
-    """In the words of the consumer that rejected it, or `failed` or `expired`."""
+    """The words of the consumer that rejected it, or `failed` or `expired`."""
     timestamp: int
-    """Since when, milliseconds since 1970."""
+    """When the messages became a dead letter, milliseconds since 1970."""
     ids: tuple[str, ...]
-    """The ids of its messages, or of those of them that are meant."""
+    """The ids of the letter's messages, or of those to redrive or purge."""
 
     def part(self, ids: Collection[str]) -> "DeadLetter":
-        """The same letter with only those of its messages whose ids are given: to redrive or purge
-        these and leave the others in it."""
+        """The letter with only the messages of these ids, to redrive or purge them and leave the
+        others."""
         return self._replace(ids=tuple(each for each in self.ids if each in ids))
 
 
@@ -119,10 +119,10 @@ async def find_backlogs(
     groups: Sequence[GroupSettings],
     timeout: float | None = None,
 ) -> list[Backlog]:
-    """What these groups have left to do, by group, topic and queue.
+    """The backlogs of these groups, by group, topic and queue.
 
-    The entry of an attached group without a place has the place where it would begin now, and says
-    so.
+    The entry of an attached group without a place has the place where the group would begin now,
+    and `has_begun` False.
     """
     left = seconds_left(router, timeout)
     by_name = {topic.name: topic for topic in topics}
@@ -154,14 +154,14 @@ async def find_backlogs(
 
 
 class _Attached(NamedTuple):
-    """A consumer group and a topic that it takes messages of."""
+    """A consumer group and a topic that it is attached to."""
 
     group: str
     attachment: GroupAttachment
     topic: TopicView
 
     def is_latest(self, queue: int) -> bool:
-        """True if the group begins at the end of a queue, given by its number."""
+        """True if the group begins at the end of this queue, given by its number."""
         is_old = queue & _MASK < self.attachment.queues
         return self.attachment.is_latest and is_old
 
@@ -175,7 +175,7 @@ class _Attached(NamedTuple):
 async def _views(
     router: Router, wanted: Mapping[int, _Attached], timeout: float | None
 ) -> dict[tuple[int, int], BacklogView]:
-    """What partition groups tell of these attachments: (number, queue) → its backlog."""
+    """The backlogs of these attachments: (number, queue) → backlog, without queues not begun."""
     left = seconds_left(router, timeout)
     carried: dict[int, list[int]] = {}
     for number, attached in wanted.items():
@@ -183,7 +183,7 @@ async def _views(
             carried.setdefault(partition_group, []).append(number)
     views: dict[tuple[int, int], BacklogView] = {}
     for partition_group, numbers in carried.items():
-        # One by one while they are few; else all that there are.
+        # A few attachments are asked for one by one; of many, one question asks for all.
         for number in numbers if len(numbers) <= ASKED_ONE_BY_ONE else [0]:
             question = FindBacklogs(partition_group, number)
             while True:
@@ -222,10 +222,10 @@ def _backlog(attached: _Attached, view: BacklogView) -> Backlog:
 
 
 async def _attachment(router: Router, group: str, topic: str, timeout: float | None) -> int:
-    """The number under which a group that pops takes messages of a topic.
+    """The number of a popping group's attachment to a topic.
 
     Raises:
-        Rejected: `UNKNOWN_GROUP`, it takes none, or there is no such group that pops.
+        Rejected: `UNKNOWN_GROUP`, the group is not attached, or there is no such group that pops.
     """
     found = await find_groups(router, group, None, timeout)
     known = [settings for settings in found if settings.mode in POPPED]
@@ -299,7 +299,7 @@ async def change_dead(
     is_purge: bool,
     timeout: float | None = None,
 ) -> int:
-    """Hand messages of dead letters out again, or throw them away; how many that were."""
+    """Hand messages of dead letters out again, or discard them; returns their number."""
     left = seconds_left(router, timeout)
     where: dict[tuple[int, int], list[DeadLetter]] = {}
     for each in letters:
@@ -322,7 +322,7 @@ async def change_dead(
 def _changes(
     partition_group: int, number: int, letters: Sequence[DeadLetter], *, is_purge: bool
 ) -> Iterator[ChangeDead]:
-    """The requests, each within the bounds of one."""
+    """The requests, each within its bounds."""
     numbers: list[int] = []
     bases: list[int] = []
     bits: list[bytes] = []

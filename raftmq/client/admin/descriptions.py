@@ -1,4 +1,4 @@
-"""What administrative calls return: topics, queues, consumer groups."""
+"""Results of administrative calls: topics, queues, consumer groups."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -18,9 +18,9 @@ class TopicInfo(NamedTuple):
     name: str
     """Its name."""
     id: int
-    """Its number; never used again."""
+    """The topic's number; never used again."""
     queues: int
-    """How many queues it has."""
+    """Number of queues."""
 
 
 class QueueDescription(NamedTuple):
@@ -42,15 +42,15 @@ class TopicDescription(NamedTuple):
     """A topic and its queues."""
 
     name: str
-    """Its name."""
+    """The topic's name."""
     id: int
-    """Its number."""
+    """The topic's number; never used again."""
     queues: list[QueueDescription]
     """Its queues, in order."""
 
 
 class GroupOffset(NamedTuple):
-    """How far a consumer group has read one queue."""
+    """A consumer group's place in one queue."""
 
     topic: str
     """The topic."""
@@ -63,15 +63,15 @@ class GroupOffset(NamedTuple):
     end: int
     """The offset after the last message."""
     timestamp: int
-    """When it was committed, milliseconds since 1970; 0: never."""
+    """When the offset was committed, milliseconds since 1970; 0: never."""
     passed: int = 0
-    """Messages that do not match the group's filter and were passed over when it read the queue, as
-    its leader counted since it was started; what was read twice counts twice."""
+    """Messages that did not match the group's filter and were passed over, counted by the queue's
+    leader since it started; messages read twice count twice."""
 
     @property
     def lag(self) -> int | None:
         """Messages that are kept and not read. None: some are kept and nothing was committed, so
-        each consumer begins where its `start` says."""
+        each consumer begins at its own `start`."""
         if self.committed is None:
             return 0 if self.end <= self.earliest else None
         return max(0, self.end - max(self.committed, self.earliest))
@@ -85,13 +85,13 @@ class ConsumerGroup(NamedTuple):
     offsets: list[GroupOffset]
     """By topic and queue: all queues of the topics in which it has committed an offset."""
     subscriptions: tuple[Subscription, ...] = ()
-    """What it wants, by topic; of a topic without an entry everything."""
+    """The filters, by topic; a topic without an entry has none."""
     settings: GroupSettings | None = None
-    """How it is served; None: it only reads by offset, or was not asked for."""
+    """The group's settings; None: it only reads by offset, or the call does not ask for them."""
 
     @property
     def lag(self) -> int | None:
-        """The sum over its queues; None: that of a queue is not known."""
+        """The sum over its queues; None: the lag of a queue is not known."""
         return sum_of(offset.lag for offset in self.offsets)
 
 
@@ -103,11 +103,11 @@ class OffsetChange(NamedTuple):
     before: int | None
     """The committed offset; None: there was none."""
     after: int
-    """What it becomes."""
+    """The offset after the reset."""
 
 
 def sum_of(lags: Iterable[int | None]) -> int | None:
-    """The sum; None: one of them is not known.
+    """The sum; None: one of the lags is not known.
 
     >>> sum_of([3, 4]), sum_of([]), sum_of([3, None])
     (7, 0, None)
@@ -127,8 +127,8 @@ async def find_standings(
     only: str | None,
     timeout: float | None,
 ) -> list[ConsumerGroup]:
-    """Consumer groups with what they committed on these queues (number → partition group), of the
-    topics of these names, by number; `only` one group, None: all."""
+    """Consumer groups with their committed offsets in these queues (`groups`: queue number →
+    partition group; `names`: topic number → name). `only`: one group; None: all."""
     left = seconds_left(router, timeout)
     ends = await find_offsets(router, groups, LATEST, left()) if groups else {}
     by_name: dict[str, dict[int, CommittedOffset]] = {}
@@ -152,7 +152,7 @@ async def find_standings(
 
 
 def _group_offset(topic: str, end: FoundOffset, entry: CommittedOffset | None) -> GroupOffset:
-    """A queue of a group; `entry`: what it committed there, None: nothing."""
+    """A group's place in a queue; `entry`: its committed offset there, None: nothing."""
     queue = end.queue & ((1 << QUEUE_BITS) - 1)
     if entry is None:
         return GroupOffset(topic, queue, None, end.earliest, end.end, 0)

@@ -1,7 +1,7 @@
-"""The columns of events as a node sends them, made into runs: numpy alone, and imported late.
+"""The columns of events as a node sends them, made into runs; needs only numpy, imported late.
 
-A node sends one row for each thing that a record did, with bits where messages lie apart; a client
-gives its user one row for each run of neighbours. See `events`.
+A node sends one row for each effect of a record, with bits where messages lie apart; a client
+returns one row for each run of neighbours. See `events`.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ Column = npt.NDArray[Any]
 
 _MAX32 = 2**32 - 1
 OFFSET_MAX = 2**63 - 1
-"""Where a run ends that has no end."""
+"""The end of a run without an end."""
 _LAYOUT = {
     "index": "<i8",
     "term": "<i8",
@@ -58,7 +58,7 @@ def topics_of(columns: dict[str, Column]) -> list[int]:
 
 
 def numbers_of(columns: dict[str, Column]) -> list[int]:
-    """The numbers of the groups' attachments, rising, without 0, which is none."""
+    """The numbers of the groups' attachments, rising, without 0, which means none."""
     return [number for number in np.unique(columns["number"]).tolist() if number]
 
 
@@ -77,7 +77,7 @@ def _in_runs(columns: dict[str, Column], bits: npt.NDArray[np.uint8]) -> dict[st
     offsets = np.concatenate([offsets, base[gapped[of]] + firsts])
     counts = np.concatenate([counts, lengths])
     order = np.argsort(rows, kind="stable")
-    # Before offset 0 there is nothing.
+    # A run before offset 0 is empty.
     order = order[counts[order] > 0]
     taken = {name: column[rows[order]] for name, column in columns.items()}
     return taken | {"offset": offsets[order], "count": counts[order]}
@@ -86,7 +86,7 @@ def _in_runs(columns: dict[str, Column], bits: npt.NDArray[np.uint8]) -> dict[st
 def _runs(
     bits: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64]
 ) -> tuple[Column, Column, Column]:
-    """Runs of set bits: in which of the pieces of these sizes, from which bit on, how many.
+    """Runs of set bits in pieces of these sizes in bytes: the piece, the first bit, the length.
 
     >>> found = _runs(np.array([0b10011100, 1, 0b110], "u1"), np.array([2, 1]))
     >>> [column.tolist() for column in found]
@@ -97,7 +97,7 @@ def _runs(
     before = np.concatenate([[0], flat[:-1]])
     after = np.concatenate([flat[1:], [0]])
     edges = starts * 8
-    # A run ends where its piece does.
+    # A run must not go on into the next piece.
     before[edges] = 0
     after[edges[1:] - 1] = 0
     firsts = np.flatnonzero((flat == 1) & (before == 0))

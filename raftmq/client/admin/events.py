@@ -1,12 +1,12 @@
-"""What became of all messages, by a range of the log of a partition group, as columns.
+"""Events of all messages, from a range of a partition group's log, as columns.
 
     page = await mq.events(1)                        from the first record that the log still has
     page = await mq.events(1, page.next)             and so on, until next == end
     page.to_arrow()                                  -> a record batch
 
-A row is one thing that one record did to a *run*: messages of a queue that follow each other. A
-thousand messages that were stored, handed out or acked at once are one row, and those of them that
-failed are a row for each run among them. `Client.trace` tells the same of one message.
+A row is one effect of one record on a *run*: messages of a queue that follow each other. A thousand
+messages that were stored, handed out or acked at once are one row, and those of them that failed
+are a row for each run among them. `Client.trace` returns the events of one message.
 
 | what | detail |
 |---|---|
@@ -15,14 +15,14 @@ failed are a row for each run among them. `Client.trace` tells the same of one m
 | `nacked`, `expired` | when they are due again |
 | `dead letter` | the letter's number |
 | `acked`, `ready`, `given back`, `redriven`, `purged`, `passed over`, `lost` | - |
-| `trimmed`, `skipped` | -; about all before an offset: what is not settled is lost, or skipped |
-| `filter gone`, `reset` | -; about all from an offset on that were stored by then |
+| `trimmed`, `skipped` | -; all messages before an offset: the unsettled are lost, or skipped |
+| `filter gone`, `reset` | -; all messages from an offset on that were stored by then |
 
 Leases that run out together are one row, without consumer and token: these are in the rows of the
 hand-out.
 
 Invariants:
-- Rows of one range are the same at any time and from any leader; they are told in the log's order.
+- Rows of one range are equal at any time and from any leader; they stand in the log's order.
 """
 
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ _TRIMMED = "trimmed"
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Rows of the records in [start, next) of a partition group's log; each column as long."""
+    """Rows of the records in [start, next) of a partition group's log; all columns equally long."""
 
     partition_group: int
     """The partition group."""
@@ -72,34 +72,35 @@ class Events:
     timestamp: Column
     """The record's time, milliseconds since 1970, i64."""
     kind: Column
-    """What it did, u8: see `words`."""
+    """The kind of event, u8: see `words`."""
     queue_number: Column
     """`topic id << 16 | queue`, u64."""
     offset: Column
     """The first message of the run, i64."""
     count: Column
-    """Messages in the run, i64, at least 1; up to 2^63 - 1 - `offset` where it has no end."""
+    """Messages in the run, i64, at least 1; 2^63 - 1 - `offset` for a run without an end."""
     number: Column
-    """The attachment of the consumer group, u32; 0: about no group."""
+    """The attachment of the consumer group, u32; 0: the event concerns no group."""
     consumer: Column
-    """The consumer that did it or has the messages, i64; 0: none. Of `stored`: the producer."""
+    """The consumer that acted or has the messages, i64; 0: none. For `stored`: the producer."""
     token: Column
     """The lease, i64; 0: none."""
     attempt: Column
-    """How often the messages were handed out by then, u16."""
+    """Number of hand-outs of the messages by then, u16."""
     detail: Column
     """A time in milliseconds since 1970 or the number of a dead letter, i64; see the table."""
     topics: dict[int, str]
     """Names of the topics by number; `#7` for one that is gone."""
     groups: dict[int, str]
-    """Names of the consumer groups by the numbers of their attachments; `#7` likewise."""
+    """Names of the consumer groups by the numbers of their attachments; `#7` for one that is
+    gone."""
 
     def __len__(self) -> int:
         return len(self.index)
 
     @property
     def words(self) -> list[str]:
-        """What the kinds are called, from kind 0 on."""
+        """The names of the kinds, from kind 0 on."""
         highest = int(self.kind.max(initial=0))
         return [
             _TRIMMED if kind == TouchKind.TRIMMED else word_of(kind) for kind in range(highest + 1)
@@ -108,12 +109,12 @@ class Events:
     def to_arrow(self) -> "pyarrow.RecordBatch":
         """All rows, with names in place of numbers; needs pyarrow.
 
-        Columns: partition_group int32, index int64, step int32 (which of its record's rows it is,
-        from 0), term int64, timestamp (us, UTC), what string, topic string, topic_id int64, queue
-        int32, offset int64, count int64, group string, attachment int64, producer int64 (of
-        `stored`), consumer int64, token int64, attempt int32, until timestamp (us, UTC). Null:
-        group and attachment of `stored`, producer, consumer and token where there is none, until
-        where the detail is no time.
+        Columns: partition_group int32, index int64, step int32 (the row's place among the rows of
+        its record, from 0), term int64, timestamp (us, UTC), what string, topic string, topic_id
+        int64, queue int32, offset int64, count int64, group string, attachment int64, producer
+        int64 (of `stored`), consumer int64, token int64, attempt int32, until timestamp (us, UTC).
+        Null: group and attachment of `stored`, a missing producer, consumer or token, and until if
+        the detail is no time.
         """
         import numpy as np
         import pyarrow as pa
@@ -124,7 +125,7 @@ class Events:
         is_consumer = (self.kind != 0) & (self.consumer != 0)
         is_producer = (self.kind == 0) & (self.consumer != 0)
         attachments = self.number.astype(np.int64)
-        # Events end with a record, and begin with one.
+        # `Events` hold whole records, so the first row of an index here is its step 0.
         steps = np.arange(len(self)) - np.searchsorted(self.index, self.index)
         stamp = pa.timestamp("us", "UTC")
         columns = {
@@ -162,7 +163,7 @@ def _named(numbers: Column, names: "dict[int, str] | dict[int, str | None]") -> 
 
 
 class Names:
-    """Names of topics and of attached groups by their numbers, asked for when they are met."""
+    """Names of topics and of attached groups by their numbers, fetched when first needed."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -174,7 +175,8 @@ class Names:
     async def learn(
         self, topics: Iterable[int], numbers: Iterable[int], timeout: float | None
     ) -> None:
-        """Know these. What the catalog does not know is gone for ever: no number is used twice."""
+        """Fetch these names. A number that the catalog does not know is gone for ever: no number is
+        used twice."""
         left = seconds_left(self._router, timeout)
         if not self.topics.keys() >= set(topics):
             asking = self._router.ask_system_leader(None)
@@ -207,7 +209,7 @@ async def read_events(
         found, _ = await _ask(router, FindEvents(partition_group, 0, bytes_max=0), left())
     following = start = found.first if start is None else start
     skip, is_cut = 0, bytes_max > 0 and stop != start
-    # A page may end within a record; what is given to the caller does not.
+    # A page may end within a record; the caller gets whole records.
     while is_cut:
         question = FindEvents(partition_group, following, stop or 0, skip, bytes_max)
         found, body = await _ask(router, question, left())
@@ -238,7 +240,7 @@ async def _ask(
 
 
 async def _require(router: Router, partition_group: int, timeout: float | None) -> None:
-    """Refuse a number that is no partition group with queues: no node would ever answer for it."""
+    """Refuse a number that is no partition group with queues, for which no node would answer."""
     if partition_group not in router.groups:
         asking = router.ask_system_leader(None)
         await router.within(timeout, asking, "reading the routing table")

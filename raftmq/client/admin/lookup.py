@@ -22,25 +22,25 @@ from raftmq.words import counted
 
 
 class Place(NamedTuple):
-    """Where a message stands."""
+    """The place of a message."""
 
     topic: TopicView
-    """Its topic."""
+    """The topic."""
     number: int
-    """Its queue's number."""
+    """The cluster-wide number of the queue."""
     queue: int
     """The queue within the topic."""
     offset: int
     """The offset in the queue."""
     partition_group: int
-    """What carries the queue."""
+    """The partition group that carries the queue."""
 
 
 async def place_of(router: Router, message_id: str, timeout: float | None) -> Place:
     """The place that an id names, with or without a message there.
 
     Raises:
-        Rejected: the id is none, or there is no such queue.
+        Rejected: the text is no id, or there is no such queue.
         Unavailable: the topic was not found in time.
     """
     queue_number, offset = parse_id(message_id)
@@ -81,7 +81,7 @@ async def get_message(router: Router, message_id: str, timeout: float | None) ->
 
 
 def _refusal_in(frame: Frame) -> ErrorReply | None:
-    """Why the one queue that was asked for could not be read."""
+    """The refusal of the one queue in the answer; None: the queue was read."""
     queues = unpack(Fetched, frame.header).queues
     return queues[0].error if queues else None
 
@@ -100,7 +100,7 @@ async def find_by_key(
     since_ms = 0 if since is None else time_ms(since)
     if limit < 1:
         raise Rejected(Reason.BAD_ARGUMENT, "limit must be positive")
-    # Queues that the table lacks would be left out in silence.
+    # A stale table would lack queues, and the search would miss their messages without an error.
     looking = router.topic(topic_name, is_fresh=True)
     topic = await router.within(left(), looking, f"looking up topic {topic_name!r}")
     found: list[Message] = []

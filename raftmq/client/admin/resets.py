@@ -1,16 +1,17 @@
-"""Moving a consumer group to another place of a topic, also one that runs.
+"""Moving a consumer group, also a running one, to another place of a topic.
 
-A group that reads by offset has committed some. If its queues have owners, an epoch is drawn that
-is higher than theirs, and the offsets are committed under it: that fences the owners, who cannot
-undo it any more. Then the queues are granted to them once more, and they go on from there.
+A group that reads by offset has committed offsets. If its queues have owners, the reset draws an
+epoch higher than theirs and commits the offsets under that epoch: this fences the owners, so that
+they cannot undo the reset. Then the queues are granted to the owners again, and the owners go on
+from there.
 
     draw epoch 90 ──> commit under 90, in each queue's log ──> regrant under 91 ──> read on
 
-A member that comes while that goes on has a newer epoch, or was not there when it was looked for:
-then all of it is done again.
+A member that joins during the reset may have a newer epoch, or was missed when the reset looked for
+members: then the whole reset is repeated.
 
-A group that pops has no committed offsets: each data group is told where it goes on, and what its
-consumers have in hand is fenced by that.
+A group that pops has no committed offsets: the reset sets the group's place in each data group,
+which fences the messages that its consumers have in hand.
 """
 
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ async def set_offsets(
         name: the consumer group, `group@instance` for an instance of a broadcast group.
         groups: queue number → its partition group.
         offsets: queue number → the next message to read.
-        timeout: seconds for all of it; None: the default.
+        timeout: seconds for the whole reset; None: the default.
     """
     left = seconds_left(router, timeout)
     done: set[int] = set()
@@ -73,6 +74,7 @@ async def set_offsets(
                 done |= {number & _MASK for number in numbers}
             if is_running:
                 await _regrant(router, topic, name, left())
+            # A member that joined during the reset could commit old offsets: repeat the reset.
             if not fenced and (is_running or not await _is_running(router, topic, name, left())):
                 return
 
@@ -83,13 +85,13 @@ async def _is_running(router: Router, topic: str, name: str, timeout: float) -> 
 
 
 class Standing(NamedTuple):
-    """Where a consumer group stands on a topic."""
+    """The places of a consumer group in a topic."""
 
     number: int
-    """Its attachment, if it pops; 0: it reads by offset."""
+    """The number of the attachment, if the group pops; 0: it reads by offset."""
     offsets: dict[int, int]
-    """Queue number → the next message to read, or to hand out for the first time; only of queues
-    where it stands somewhere."""
+    """Queue number → the next message to read, or to hand out for the first time; queues without a
+    place are left out."""
 
 
 async def where_is(
@@ -101,10 +103,10 @@ async def where_is(
     *,
     must_take: bool = True,
 ) -> Standing:
-    """Where a consumer group stands on a topic; `groups` as for `set_offsets`.
+    """The places of a consumer group in a topic; `groups` as for `set_offsets`.
 
     Raises:
-        Rejected: `UNKNOWN_GROUP`, it pops but takes no messages of this topic, and `must_take`.
+        Rejected: `UNKNOWN_GROUP`, with `must_take` the group pops, but not this topic.
     """
     left = seconds_left(router, timeout)
     found = await find_groups(router, name, None, left())
@@ -129,7 +131,7 @@ async def go_on(
     offsets: Mapping[int, int],
     timeout: float | None = None,
 ) -> None:
-    """Let a consumer group that stands there go on elsewhere, however it is served."""
+    """Move a consumer group from `standing` to `offsets`, whatever its mode."""
     left = seconds_left(router, timeout)
     if standing.number:
         await _set_popping(router, standing.number, groups, offsets, left())
@@ -140,8 +142,8 @@ async def go_on(
 async def make_like(
     router: Router, topic: str, source: str, name: str, timeout: float | None = None
 ) -> None:
-    """If a group pops, let another one pop messages of a topic, too; it is made with the same
-    settings if there is none of its name. One that reads by offset stays so."""
+    """If `source` pops, let the group `name` pop a topic's messages, too. A missing group is made
+    with the settings of `source`; a group that reads by offset stays as it is."""
     left = seconds_left(router, timeout)
     found = await find_groups(router, source, None, left())
     others = await find_groups(router, name, None, left())
@@ -170,10 +172,11 @@ async def begin(
     done: list[str],
     timeout: float | None = None,
 ) -> None:
-    """Let an attachment begin now, at the place it was given: `groups` as for `set_offsets`.
+    """Let an attachment begin now, at its configured start: `groups` as for `set_offsets`.
 
-    A partition group hears of it by the first command that names it; this one moves no queue.
-    `done` gets a line for each that has heard: the caller says what is done if the rest fails.
+    A partition group learns of an attachment from the first command that names it; this command
+    moves no queue. `done` gets a line for each partition group that has learnt of it: the caller
+    names the parts done if the rest fails.
     """
     left = seconds_left(router, timeout)
     for group in by_partition(groups):
@@ -189,7 +192,7 @@ async def _set_popping(
     offsets: Mapping[int, int],
     timeout: float | None = None,
 ) -> None:
-    """Let an attachment go on elsewhere: `groups` and `offsets` as for `set_offsets`."""
+    """Move an attachment to `offsets`: `groups` and `offsets` as for `set_offsets`."""
     left = seconds_left(router, timeout)
     done: list[int] = []
     for group, queues in by_partition(groups).items():
@@ -205,7 +208,7 @@ async def _set_popping(
 
 
 async def draw_epoch(router: Router, topic: str, name: str, timeout: float | None = None) -> int:
-    """An owner epoch for a group on a topic, higher than any that was drawn before."""
+    """An owner epoch for a group on a topic, higher than any drawn before."""
     return await _regrant(router, topic, name, timeout, is_epoch_only=True)
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions, asked of and told to the leader of the system group."""
+"""Subscriptions: reads and changes at the system group's leader."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from raftmq.wire.messages import (
 
 
 class Subscription(NamedTuple):
-    """What a consumer group wants of a topic."""
+    """A consumer group's filter on a topic."""
 
     topic: str
     """The topic."""
@@ -28,12 +28,12 @@ class Subscription(NamedTuple):
 async def subscribe(
     router: Router, topic: str, group: str, filter_: str, timeout: float | None = None
 ) -> int:
-    """Say what a consumer group wants; the version of the subscriptions that says so."""
+    """Set a consumer group's filter; returns the version of the subscriptions that has it."""
     return int(await change_catalog(router, Subscribe(topic, group, filter_), timeout))
 
 
 async def unsubscribe(router: Router, topic: str, group: str, timeout: float | None = None) -> int:
-    """A consumer group wants everything; the version of the subscriptions that says so."""
+    """Remove a consumer group's filter; returns the version of the subscriptions without it."""
     return int(await change_catalog(router, Unsubscribe(topic, group), timeout))
 
 
@@ -42,7 +42,7 @@ async def find_subscriptions(
 ) -> list[Subscription]:
     """Subscriptions to a topic (None: all) of a consumer group (None: all).
 
-    Long answers come in pages, each with a timeout of its own.
+    Long answers come in pages, all within the timeout.
     """
     left = seconds_left(router, timeout)
     found: list[Subscription] = []

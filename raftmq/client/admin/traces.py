@@ -1,12 +1,13 @@
-"""What became of a message: each record that touched it, and its way through each consumer group.
+"""The trace of a message: each record that touched it, and its way through each consumer group.
 
     stored 12:00:00.000 ── billing: handed out +3 ms, nacked +1 s, ready +10 s, handed out, acked
                         └─ audit:   handed out +2 ms, acked +5 ms
 
-Brokers tell what each record did; that leases which ran out together are told without their tokens,
-and that what retention takes does not matter to what is settled, is made good for here.
+Brokers list the effects of each record. This module adds the tokens of leases that ran out
+together, which brokers leave out, and drops events of a whole stretch that did not change the
+message, such as retention after its settlement.
 
-Left out: when a message was sent by its producer: its batch does not say it.
+Left out: the time at which the producer sent a message, as its batch does not hold it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,36 +38,36 @@ WITH_UNTIL = (TouchKind.HANDED, TouchKind.EXTENDED, TouchKind.NACKED, TouchKind.
 _OF_ITS_LEASE = (TouchKind.EXPIRED, TouchKind.DEAD, TouchKind.GIVEN_BACK)
 """Kinds that may come without the lease that they end."""
 _SWEEPING = (TouchKind.TRIMMED, TouchKind.UNFILTERED, TouchKind.SKIPPED, TouchKind.RESET)
-"""Kinds that name a whole stretch of messages, with or without an effect on each."""
+"""Kinds about a whole stretch of messages, with or without an effect on each message."""
 
 
 class Touch(NamedTuple):
-    """What one record of the log did to a message."""
+    """The effect of one record of the log on a message."""
 
     what: str
     """`stored`, `handed out`, `acked`, `nacked`, `expired`, `ready`, `given back`, `extended`,
     `dead letter`, `redriven`, `purged`, `passed over`, `filter gone`, `lost`, `skipped`, `reset`;
-    a word like `kind 99` if the broker knows more than this client."""
+    a word like `kind 99` if the broker knows more kinds than this client."""
     timestamp: int
-    """When, milliseconds since 1970: the record's time."""
+    """The record's time, milliseconds since 1970."""
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
     """The record's position in the log of its partition group."""
     term: int
     """The record's term."""
     node: int
-    """The node that led that term, as far as the leader of today has seen it; 0: unknown."""
+    """The node that led that term, if the present leader has seen it; 0: unknown."""
     group: str
     """The consumer group; `#7` if it is gone, by the number of its attachment; empty: none."""
     consumer: int
-    """The consumer that did it or had the message; 0: none."""
+    """The consumer that acted or had the message; 0: none."""
     token: int
     """The lease; 0: none."""
     attempt: int
-    """How often the message was handed out by then."""
+    """Number of hand-outs of the message by then."""
     until: int
     """When the lease ends, or the message is due again, milliseconds since 1970; 0: neither."""
     reason: str
-    """Of a dead letter, as long as it is there."""
+    """The reason of a dead letter, while the letter exists."""
 
 
 class Journey(NamedTuple):
@@ -75,10 +76,10 @@ class Journey(NamedTuple):
     group: str
     """The consumer group, as in `Touch`."""
     state: str
-    """Where it is now: `leased`, `waiting`, `ready`, `dead`, `acked`, `passed`, `purged`, `lost`,
-    `skipped`, or `fresh`: to be handed out for the first time, or after a reset."""
+    """The message's state now: `leased`, `waiting`, `ready`, `dead`, `acked`, `passed`, `purged`,
+    `lost`, `skipped`, or `fresh`: to be handed out for the first time, or after a reset."""
     touches: tuple[Touch, ...]
-    """What happened, in the order of the log."""
+    """The events, in the order of the log."""
 
 
 class Trace(NamedTuple):
@@ -93,15 +94,15 @@ class Trace(NamedTuple):
     offset: int
     """The offset in the queue."""
     stored: Touch | None
-    """When it was placed in its queue; None: the log does not reach back so far."""
+    """The message's placing in its queue; None: the log does not reach back to it."""
     journeys: tuple[Journey, ...]
-    """By consumer group; those that have not come to it are not named."""
+    """By consumer group, without groups that have not reached the message."""
     is_whole: bool
     """False: earlier events may be missing, as retention has dropped that part of the log."""
 
     @property
     def touches(self) -> list[Touch]:
-        """All of it in the order of the log."""
+        """All events in the order of the log."""
         found = [touch for journey in self.journeys for touch in journey.touches]
         found.sort(key=lambda touch: touch.index)
         return found if self.stored is None else [self.stored, *found]
@@ -164,6 +165,7 @@ def _journeys(views: Iterable[TouchView], names: Mapping[int, str]) -> Iterator[
             before = state
             if view.kind in _KNOWN:
                 state = follow(state, view.kind, detail=view.detail, at=view.at_ms)
+            # The event is about a whole stretch, and had no effect on this message.
             if view.kind in _SWEEPING and state == before:
                 continue
             touch = _touch(view, group)
@@ -176,7 +178,7 @@ def _journeys(views: Iterable[TouchView], names: Mapping[int, str]) -> Iterator[
 
 
 def word_of(kind: int) -> str:
-    """What a kind of touch is called."""
+    """The name of a kind of touch."""
     if kind not in _KNOWN:
         return f"kind {kind}"
     known = TouchKind(kind)

@@ -1,6 +1,6 @@
-"""A client whose event loop runs in a thread of its own; the blocking `connect` makes one.
+"""A client whose event loop runs in a thread of its own, made by the blocking `connect`.
 
-Leaving it ends the thread. If the program ends first, the thread is ended by `atexit`, as by an
+Leaving the client ends the thread. If the program ends first, `atexit` ends the thread, as by an
 error: at that time the threads still run, and a call that waits for one later would wait for ever.
 
 Invariants:
@@ -72,11 +72,11 @@ class Background(Unentered, AbstractContextManager[B]):
         assert self._loop is not None
         _OPEN.pop(self, None)
         if not self._loop.is_here or self._loop.is_over:
-            # In a forked child there is no thread that could leave; the parent goes on with it.
+            # A forked child has no thread that could leave the client; the parent still uses it.
             return
         is_left = False
         try:
-            # What was entered and not left would be waited for, for ever.
+            # The end would wait for ever for objects that were entered and not left.
             self._loop.leave_all()
             self._stack.__exit__(kind, error, traceback)
             is_left = error is None
@@ -85,7 +85,7 @@ class Background(Unentered, AbstractContextManager[B]):
             self._thread.end(is_cancel=not is_left)
 
     def _abandon(self) -> None:
-        """The process ends, and this was not left."""
+        """End a client that was not left, at the end of the process."""
         assert self._thread is not None
         assert self._loop is not None
         if self._loop.is_here and not self._loop.is_over:
@@ -100,7 +100,7 @@ class _LoopThread:
         self._ready: Future[BlockingPortal] = Future()
         self._backend = backend
         self._is_cancel = False
-        # Set by the thread: how to reach its loop, and what ends it.
+        # Set by the thread: calls a function on its loop; ends the loop.
         self._soon: Callable[[Callable[[], object]], object]
         self._over: anyio.Event
         run = threading.Thread(target=self._run, name=f"raftmq-{backend}", daemon=True)
@@ -113,8 +113,8 @@ class _LoopThread:
         """End the loop and wait for its thread, at most `seconds` (None: without a limit);
         `is_cancel` cancels the tasks that still run on it."""
         self._is_cancel = is_cancel
-        with suppress(RuntimeError):  # It has ended by itself.
-            # No answer is waited for: code of the application may hold the loop up.
+        with suppress(RuntimeError):  # The loop has ended by itself.
+            # Does not wait for an answer: code of the application may block the loop.
             self._soon(self._over.set)
         self._thread.join(seconds)
 
@@ -122,7 +122,7 @@ class _LoopThread:
         try:
             anyio.run(self._serve, backend=self._backend)
         except BaseException as error:
-            # After the start it is the error of a call, which has it already.
+            # An error after the start belongs to a call, which has raised it already.
             if not self._ready.done():
                 self._ready.set_exception(error)
 
@@ -135,7 +135,7 @@ class _LoopThread:
 
 
 def _caller_from_threads(backend: str) -> Callable[[Callable[[], object]], object]:
-    """Lets the running event loop call a function soon; other threads may ask, and do not wait."""
+    """Lets the running event loop call a function soon; for other threads, without waiting."""
     if backend == "trio":
         import trio
 
@@ -144,7 +144,7 @@ def _caller_from_threads(backend: str) -> Callable[[Callable[[], object]], objec
 
 
 _OPEN: dict[Background[Any], None] = {}
-"""Those that were entered and not left."""
+"""Clients that were entered and not left."""
 
 
 @atexit.register

@@ -41,10 +41,10 @@ class BlockingConsumer(Entered[Consumer]):
         return self._loop.wait(partial(self._inner.fetch, count, wait=wait), self._put_back)
 
     async def _put_back(self, taken: Message | Messages) -> None:
-        """Read again what the application was not handed."""
+        """Move the queues back to messages that the application did not get."""
         messages = [taken] if isinstance(taken, Message) else list(taken)
         for message in reversed(messages):
-            with suppress(Rejected):  # Its queue is no longer read here.
+            with suppress(Rejected):  # The message's queue is no longer read here.
                 await self._inner.seek(queue=message.queue, offset=message.offset)
 
     commit = waits(Consumer.commit)
@@ -104,7 +104,7 @@ class BlockingProgress(Face[Progress]):
         self.topic = progress.topic
         """The topic's name."""
         self.topic_id = progress.topic_id
-        """Its number."""
+        """The topic's number."""
 
     @property
     def committed(self) -> dict[int, int]:
@@ -191,14 +191,15 @@ def connect(
 ) -> AbstractContextManager[BlockingClient]:
     """`with raftmq.blocking.connect(url) as mq:` opens a cluster; see `raftmq.connect`.
 
-    The block must be left. If the program ends before, the client is dropped within two seconds, as
-    by a kill: messages that no call has waited for may be lost, and an open transaction stays open
-    until a check-back ends it, or the leases of what it acknowledges run out.
+    The program must leave the block. If the program ends before, the client is dropped within two
+    seconds, as by a kill: messages that no call has waited for may be lost, and an open transaction
+    stays open until a check-back ends it, or the leases of the messages that it acknowledges run
+    out.
 
     Args:
         url: `raftmq://host:port[,host:port...]`.
         timeout: seconds; the default of every call.
-        cluster: refuse a cluster of another id; empty: take any.
+        cluster: refuse a cluster of another id; empty: take any cluster.
         wait_refused: seconds for which every address may refuse the connection; None: `timeout`.
         backend: the event loop of the background thread, `"trio"` or `"asyncio"`.
     """

@@ -1,11 +1,11 @@
-"""Async objects as plain code sees them: each method of a face is made from the async one.
+"""Faces: async objects for plain code, each method made from the async one.
 
     class BlockingProducer(Entered[Producer]):
         send = waits(Producer.send)
         send_nowait = gives(Producer.send_nowait, BlockingPending)
 
-A type checker sees the parameters and the result of the async method, and `help` shows them. What a
-call finds is the method of the object itself, so an object that overrides one keeps its own.
+A type checker sees the parameters and the result of the async method, and `help` shows them. A call
+looks the method up in the object itself, so an object that overrides the method uses its own.
 """
 
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ class Face(Generic[A]):
 
 
 class Entered(Face[C]):
-    """The base of what is used as `with`: it enters and leaves an async object on the loop."""
+    """The base of faces used as `with`: it enters and leaves an async object on the loop."""
 
     def __init__(self, loop: Loop, inner: C) -> None:
         super().__init__(loop, inner)
@@ -67,7 +67,7 @@ def waits(of: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate
 
 
 def calls(of: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """The method that runs `of`, which does not wait, on the loop."""
+    """The method that runs `of`, a plain function, on the loop."""
     name = of.__name__
 
     @wraps(of)
@@ -81,7 +81,7 @@ def calls(of: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Any, P], T
 def gives(
     of: Callable[Concatenate[A, P], T], face_of: Callable[[Loop, T], B]
 ) -> Callable[Concatenate[Any, P], B]:
-    """As `calls`, for what makes another async object: the result is a face of that."""
+    """As `calls`, for a method that makes another async object: the result is a face of it."""
     make = calls(of)
 
     @wraps(of)

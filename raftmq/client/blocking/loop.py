@@ -1,7 +1,7 @@
 """The event loop of the blocking face, in a thread of its own.
 
 A call ends when the wait for it ends: if a signal handler raises (Ctrl-C, an alarm), the call is
-cancelled on the loop, and what it took nevertheless is put back, so that the next call finds it.
+cancelled on the loop, and a result that came nevertheless is put back for the next call.
 
 Left out: a signal that comes while an object is entered or left.
 """
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Leaves(Protocol):
-    """What is to be left before the loop ends."""
+    """An object to leave before the loop ends."""
 
     def __exit__(
         self,
@@ -30,11 +30,11 @@ class Leaves(Protocol):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> object:
-        """Leave it; an error may be raised."""
+        """Leave the object; may raise an error."""
 
 
 async def _keep(_: object) -> None:
-    """Nothing has to be put back."""
+    """Put nothing back."""
 
 
 class Loop:
@@ -44,7 +44,7 @@ class Loop:
         self._process = os.getpid()
         self._entered: dict[Leaves, None] = {}
         self.portal = portal
-        """The way into it."""
+        """The portal to the event loop."""
         self.is_over = False
         """True once the client was left, or the process ends."""
 
@@ -58,9 +58,9 @@ class Loop:
         job: Callable[[], Awaitable[T]],
         put_back: Callable[[T], Awaitable[None]] = _keep,
     ) -> T:
-        """Run an async call there and wait for it.
+        """Run an async call on the loop and wait for it.
 
-        If the wait is interrupted the call is cancelled; `put_back` takes a result that comes
+        If the wait is interrupted, the call is cancelled; `put_back` takes a result that comes
         nevertheless.
         """
         self._check()
@@ -68,34 +68,35 @@ class Loop:
         try:
             result: T = self.portal.call(call.run)
         except BaseException:
+            # The wait was interrupted: the call must end before its caller goes on.
             if not call.has_failed:
                 self.portal.call(call.end)
             raise
         return result
 
     def call(self, job: Callable[[], T]) -> T:
-        """Run a call that does not wait there."""
+        """Run a plain function on the loop."""
         self._check()
         result: T = self.portal.call(job)
         return result
 
     def enter(self, stack: ExitStack, inner: AbstractAsyncContextManager[T]) -> T:
-        """Enter an async object there; the stack leaves it."""
+        """Enter an async object on the loop; the stack leaves it."""
         self._check()
         entered: T = stack.enter_context(self.portal.wrap_async_context_manager(inner))
         return entered
 
     def note_entered(self, entered: Leaves) -> None:
-        """It must be left before the loop ends."""
+        """Note an object that must be left before the loop ends."""
         self._entered[entered] = None
 
     def note_left(self, entered: Leaves) -> None:
-        """It was left."""
+        """Note that an object was left."""
         self._entered.pop(entered, None)
 
     def leave_all(self) -> None:
-        """Leave what the user entered and did not leave, the newest first. It is left as by an
-        error: nobody said that an open transaction is to be committed."""
+        """Leave the objects that the user entered and did not leave, the newest first. Each is left
+        as by an error: the user did not decide to commit an open transaction."""
         while self._entered:
             entered = next(reversed(self._entered))
             error = RaftmqError(f"the client was left before its {type(entered).__name__} was")
@@ -115,7 +116,7 @@ class Loop:
 
 
 class _Call(Generic[T]):
-    """An async call on the loop, and its end before its time."""
+    """An async call on the loop, which the caller may end early."""
 
     def __init__(
         self, job: Callable[[], Awaitable[T]], put_back: Callable[[T], Awaitable[None]]
@@ -130,12 +131,12 @@ class _Call(Generic[T]):
         """True if the call itself raised."""
 
     async def run(self) -> T:
-        """The call."""
+        """Run the call."""
         self._finished = anyio.Event()
         try:
             with anyio.CancelScope() as self._scope:
                 if self._is_over:
-                    # The interruption was faster than the beginning.
+                    # The interruption came before the call began.
                     self._scope.cancel()
                     await anyio.lowlevel.checkpoint()
                 self._results.append(await self._job())
@@ -149,7 +150,7 @@ class _Call(Generic[T]):
         return self._results[0]
 
     async def end(self) -> None:
-        """The caller no longer waits for it."""
+        """End the call, for which the caller no longer waits; put its result back."""
         self._is_over = True
         if self._scope is None or self._finished is None:
             return

@@ -1,7 +1,7 @@
 """The consumer that pops for plain code: the same names as the async one, without await.
 
-Objects may be used from several threads. What a message is part of is read in the loop's thread,
-where it changes.
+Objects may be used from several threads. A message's part of its lease is read in the loop's
+thread, where leases change.
 """
 
 from collections.abc import Iterator
@@ -117,7 +117,7 @@ class BlockingPopConsumer(Entered[PopConsumer]):
         self._inner._open_settlements().settle_nowait([part], Action.GIVE_BACK)
 
     async def _give_back(self, popped: LeasedMessages[Any]) -> None:
-        """The application was not handed them: others may have them."""
+        """Give back messages that the application did not get: other consumers may have them."""
         self._inner._open_settlements().settle_nowait(popped.parts, Action.GIVE_BACK)
 
     ack = waits(PopConsumer.ack)

@@ -1,24 +1,24 @@
 """The queues that are assigned to a consumer: taken up, given up, and lost.
 
-Two tasks of the consumer: one sends heartbeats and keeps the newest answer; the other brings
-the consumer's queues into line with it. What has to ask a data group is done in tasks of their own,
-so that one without a leader holds up nothing but its queues.
+The consumer runs two tasks: one sends heartbeats and keeps the newest answer; the other brings the
+consumer's queues into line with that answer. Requests to data groups run in tasks of their own, so
+that a group without a leader delays only its own queues.
 
-    heartbeat ──> lost       dropped at once, whatever is buffered
-             ──> to give up  not read any more; when the application is done with what it has of
-                             it, or in time: released
-             ──> new         its epoch is claimed, what is committed is read, then it is read
+    heartbeat ──> lost       dropped at once, with its buffered messages
+             ──> to give up  no longer read; released when the application is done with its
+                             messages, or when a session is over
+             ──> new         its epoch is claimed, its committed offset fetched, then it is read
 
-A queue that is to be given up waits until all that was handed out of it is committed, so that the
-next owner begins just there; at the latest after a session it is given up as it is.
+A queue to be given up waits until the offset after its last handed-out message is committed, so
+that the next owner begins there; after a session at the latest the queue is given up as it is.
 
-By its own clock the consumer knows until when its lease surely runs. After that, until it is heard
-again, nothing more is handed out: others may own its queues by now.
+By its own clock the consumer knows until when its lease surely runs. After that, until a heartbeat
+is answered again, no message is handed out: others may own its queues by now.
 
 Invariants:
 - A queue is read from its committed offset, as its log had it after the claim of the epoch.
-- What is handed out was owned when it was handed out, as far as clocks run alike; what is committed
-  was owned in any case, since the log of the queue checks the epoch.
+- A message's queue was owned when the message was handed out, as far as clocks run alike; at a
+  commit the queue was owned in any case, since the queue's log checks the epoch.
 - A queue without a committed offset gets one when it is first taken up, where reading starts: the
   next owner, and members that come later, start from there.
 """
@@ -40,33 +40,33 @@ from .offsets import after, seconds_left
 from .read_ahead import Cursor, Fetcher
 
 BEATS = 6
-"""Heartbeats in a session: the leader renews a lease when a fifth of it is gone."""
+"""Heartbeats in a session: the leader renews a lease when a fifth of the lease is gone."""
 LEAVE_SECONDS_MAX = 5.0
-"""A consumer that ends tries to leave for this time."""
+"""A consumer that ends tries to leave its group for this time."""
 LEAVE_SOON_SECONDS = 1.0
-"""The same for one that could not be opened, or was cancelled meanwhile."""
+"""The limit for a consumer whose opening failed or was cancelled."""
 _FIRST_SHARE = 0.9
 """Share of the time for opening that joining, and then taking up queues, may use."""
 WAIT_MS_MAX = 3_000
-"""A heartbeat waits for news no longer: requests without an answer are sent again after 5 s."""
+"""Longest wait of a heartbeat for news: requests without an answer are sent again after 5 s."""
 
 
 class Owner(Protocol):
-    """What is needed of the consumer."""
+    """The part of the consumer that `AssignedQueues` calls."""
 
     @property
     def commits_by_itself(self) -> bool:
-        """True if what the application is done with is committed without being told."""
+        """True if the consumer commits the done offsets by itself."""
 
     async def groups_of(self, queues: Iterable[int]) -> dict[int, int]:
         """Queue within the topic → its partition group."""
 
     async def take_up(self, group: int, epochs: Mapping[int, int]) -> list[Cursor]:
-        """Claim queues of a partition group under these epochs and find where to read on; without
-        those that another one has claimed meanwhile."""
+        """Claim queues of a partition group under these epochs; returns cursors at the offsets to
+        read on from, without queues that another consumer has claimed meanwhile."""
 
     async def commit_done(self, cursors: list[Cursor]) -> None:
-        """Commit what the application is done with."""
+        """Commit the done offsets."""
 
 
 class AssignedQueues:
@@ -81,20 +81,20 @@ class AssignedQueues:
         self._fetcher: Fetcher
         self._tasks: TaskScope
         self._wanted: Assigned | None = None
-        # Set when there is something to do for `line_up`.
+        # Set when `line_up` has work to do.
         self._poked = anyio.Event()
-        # Queues that are being taken up, and under which epoch.
+        # Queue that is being taken up → its epoch.
         self._taking: dict[int, int] = {}
-        # Queues that are to be given up: their cursors, and until when that may wait.
+        # Queue to be given up → its cursor, and until when the release may wait.
         self._leaving: dict[int, tuple[Cursor, float]] = {}
-        # Partition groups in which a commit of what is left is under way.
+        # Partition groups with a commit of leaving queues under way.
         self._committing: set[int] = set()
-        # Queue → the epoch under which it was given up, or claimed by another one: an answer that
-        # is older still has it.
+        # Queue → the epoch under which it was given up, or another consumer claimed it: an older
+        # answer still lists the queue.
         self._gone: dict[int, int] = {}
         self._lost: dict[int, Cursor] = {}
         self._lease_until = 0.0
-        # `silent_since` is no earlier: a call has raised that silence.
+        # Lower bound of `silent_since`: a call has raised the silence before.
         self._forgiven = 0.0
         # True while this consumer is no member.
         self._is_out = False
@@ -103,8 +103,8 @@ class AssignedQueues:
         self.error: RaftmqError | None = None
         """Why this consumer can no longer be a member."""
         self.old_queue_count: int | None = None
-        """How many queues the topic had when the group began there; None: no leader said so. Kept
-        while this consumer is no member: what it is taking up meanwhile may still be its own."""
+        """Number of the topic's queues when the group began there; None: no leader told it. Kept
+        while this consumer is no member: a queue being taken up meanwhile may still be its own."""
 
     @property
     def is_leased(self) -> bool:
@@ -126,14 +126,14 @@ class AssignedQueues:
         return [cursor for cursor, _ in self._leaving.values()]
 
     async def begin(self, fetcher: Fetcher, tasks: TaskScope, timeout: float) -> None:
-        """Join, take up what there is at once, and go on in the background.
+        """Join, take up the first queues, and go on in the background.
 
-        If it fails or is cancelled it leaves the group again, as far as that can be said within a
-        second: else it holds its share of the queues until a session is over.
+        After a failure or a cancel the consumer leaves the group again, if it can within a second:
+        else it holds its share of the queues until a session is over.
 
         Raises:
             Rejected: see `Member.join`.
-            Unavailable: no leader took it as a member in time.
+            Unavailable: no leader took the consumer as a member in time.
             OutcomeUnknown: it is or may be a member, and did not get its queues in time.
         """
         self._fetcher, self._tasks = fetcher, tasks
@@ -180,6 +180,7 @@ class AssignedQueues:
             except Rejected as error:
                 if not self._goes_on():
                     return
+                # Refused while joining again, or not for a lapsed lease: another try cannot help.
                 if self._is_out or error.reason is not Reason.FENCED:
                     self._fail(error)
                 self._be_out()
@@ -189,7 +190,7 @@ class AssignedQueues:
                 await anyio.sleep(self._router.delay(failures))
 
     async def line_up(self) -> None:
-        """Bring the queues into line with what was heard, whenever there is something to do."""
+        """Bring the queues into line with the newest answer, at each poke and each due release."""
         failures = 0
         while self.error is None:
             due = min((until for _, until in self._leaving.values()), default=inf)
@@ -212,12 +213,12 @@ class AssignedQueues:
         return self.error is None and not self._is_over
 
     def check(self) -> None:
-        """Raise why this consumer can no longer be a member, if that is so."""
+        """Raise the error for which this consumer can no longer be a member, if there is one."""
         if self.error is not None:
             raise self.error
 
     def poke(self) -> None:
-        """The application has moved on, or something was heard: look what can be done."""
+        """Wake `line_up`: the application has moved on, or a new answer came."""
         self._poked.set()
 
     def lose(self, cursors: list[Cursor]) -> None:
@@ -228,7 +229,7 @@ class AssignedQueues:
             leaving = self._leaving.get(cursor.queue)
             if leaving is not None and leaving[0] is cursor:
                 del self._leaving[cursor.queue]
-            # One that was lost while it was taken up has committed nothing, and handed out nothing.
+            # A cursor lost while it was taken up has no commit, and handed out no message.
             if cursor.committed is not None and cursor.handed != cursor.committed:
                 self._lost[cursor.queue] = cursor
 
@@ -238,8 +239,8 @@ class AssignedQueues:
         return sorted(lost)
 
     async def end(self, timeout: float | None) -> None:
-        """Leave the group: the queues are free for others at once, or if that cannot be said in a
-        few seconds, when the lease has run out."""
+        """Leave the group: the queues are free for others at once, or, without an answer in a few
+        seconds, when the lease has run out."""
         self._is_over = True
         if self.error is not None:
             return
@@ -262,13 +263,13 @@ class AssignedQueues:
             self.lose([c for c in self._held().values() if owned.get(c.queue) != c.epoch])
             self.poke()
         if not was_leased or assigned.version > version:
-            # What was held back may be handed out.
+            # Messages held back while the lease was in doubt may be handed out now.
             self._fetcher.tell()
 
     def _be_out(self) -> None:
-        """The lease ran out unheard: all queues are lost. Next comes a new membership."""
+        """The lease ran out without an answer: all queues are lost. `beat` joins again."""
         self._is_out = True
-        # Silent from now on, at the latest: a longer silence would end a fetch.
+        # The lease ends now at the latest. Not 0: a silence since then would make a fetch raise.
         self._lease_until = min(self._lease_until, anyio.current_time())
         self._wanted = None
         self._gone.clear()
@@ -280,19 +281,19 @@ class AssignedQueues:
         self.poke()
 
     def _owned(self) -> dict[int, int]:
-        """Queue → epoch, of all that this consumer owns as far as was heard."""
+        """Queue → epoch, of all queues that this consumer owns by the newest answer."""
         if self._wanted is None:
             return {}
         owned = zip(self._wanted.queues, self._wanted.epochs, strict=True)
         return {queue: epoch for queue, epoch in owned if self._gone.get(queue) != epoch}
 
     def _to_keep(self) -> dict[int, int]:
-        """The same without those that are to be given up."""
+        """Queue → epoch, of the owned queues that are not to be given up."""
         giving_up = set(self._wanted.giving_up) if self._wanted is not None else set()
         return {queue: epoch for queue, epoch in self._owned().items() if queue not in giving_up}
 
     def _held(self) -> dict[int, Cursor]:
-        """Queue → cursor, of all that are read, or were until a moment ago."""
+        """Queue → cursor, of the queues being read and of those waiting to be given up."""
         return {c.queue: c for c in [*self._fetcher.cursors.values(), *self.leaving]}
 
     def _stop_reading(self) -> None:
@@ -360,7 +361,7 @@ class AssignedQueues:
         self.poke()
 
     def _still(self, epochs: dict[int, int]) -> dict[int, int]:
-        """Those of these queues that are to be taken up under these epochs even now."""
+        """Those of these queues that are still to be taken up under these epochs."""
         keep = self._to_keep()
         return {queue: epoch for queue, epoch in epochs.items() if keep.get(queue) == epoch}
 
@@ -387,7 +388,7 @@ class AssignedQueues:
         self.poke()
 
     async def _give_up(self) -> None:
-        """Release what may be given up: what is committed, and what has waited for too long."""
+        """Release the leaving queues that are committed or have waited for a session."""
         now = anyio.current_time()
         ready = {
             queue: cursor
@@ -395,13 +396,13 @@ class AssignedQueues:
             if cursor.handed == cursor.committed or until <= now
         }
         held, keep = self._held(), self._to_keep()
-        # What was never taken up can be given up at once.
+        # A queue that was never taken up can be released at once.
         epochs = {q: e for q, e in self._owned().items() if q not in held and q not in keep}
         epochs |= {queue: cursor.epoch for queue, cursor in ready.items()}
         if not epochs:
             return
         for queue, cursor in ready.items():
-            # From here on nothing of it is committed.
+            # Off `_leaving` before the release: this consumer must not commit the queue after it.
             del self._leaving[queue]
             if cursor.handed != cursor.committed:
                 self._lost[queue] = cursor
@@ -409,6 +410,6 @@ class AssignedQueues:
         try:
             await self._member.release(epochs)
         except RaftmqError:
-            # The next round finds them owned, to be given up, and not held here.
+            # The next round releases them again, as owned queues that are not held here.
             self._gone = {q: e for q, e in self._gone.items() if epochs.get(q) != e}
             raise

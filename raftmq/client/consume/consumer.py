@@ -1,9 +1,9 @@
-"""The pull consumer: read a topic by offset, and remember how far.
+"""The pull consumer: it reads a topic by offset, and commits its offsets.
 
-`read_ahead` reads ahead; the consumer hands out, and asks the leaders where to begin and what was
-committed (`offsets`).
+`read_ahead` reads ahead; the consumer hands out messages, and asks the leaders for the offsets to
+begin at and for the committed ones (`offsets`).
 
-It reads all queues of the topic, those that are named, or those that are *assigned* to it as a
+The consumer reads all queues of the topic, the named ones, or the queues *assigned* to it as a
 member of its group (`assignment`); an instance of a broadcast group is the one member of a group of
 its own.
 
@@ -48,12 +48,12 @@ _CHECKPOINT_MESSAGES = 64
 class Consumer:
     """Reads queues of one topic. Made by `Client.consumer`; use it as `async with`.
 
-    Messages of one queue come in order, each once, whatever leader they come from. Messages are
-    fetched ahead of the application, up to `prefetch_bytes`.
+    Messages of one queue come in order, each once, from whatever leader. Messages are fetched ahead
+    of the application, up to `prefetch_bytes`.
 
-    Three positions a queue: what was *fetched* ahead (internal), what was *handed* to the
-    application (`position`, what `commit` commits), and what the application is *done* with: all
-    that was handed before the present message or batch (what `auto_commit` commits).
+    A queue has three positions: *fetched* ahead (internal), *handed* to the application
+    (`position`, which `commit` commits), and *done*: the end of all messages handed out before the
+    present message or batch (which `auto_commit` commits).
     """
 
     def __init__(
@@ -78,20 +78,20 @@ class Consumer:
         self.topic = topic
         """The topic's name."""
         self.group = settings.group
-        """The consumer group; None: nothing is remembered."""
+        """The consumer group; None: no offsets are committed."""
         self._offsets_name = settings.group if join is None else join.offsets_name
         self._sender, self._sequence = router.draw_request(), 0
         self._assigned: AssignedQueues | None = None
         self._is_instance = join is not None and join.mode is Mode.BROADCAST
-        # Of a member: `start` holds for so many queues; the others are newer than its place. The
-        # leader's word (`AssignedQueues.old_queue_count`) comes first.
+        # Of a member: number of queues that `start` holds for; the others are newer than its place.
+        # The leader's number (`AssignedQueues.old_queue_count`) comes first.
         self._old_queue_count = 0
         if join is not None:
             self._assigned = AssignedQueues(self, Member(router, join), router)
 
     async def __aenter__(self) -> Self:
-        """Subscribe if there is a filter, find the committed offsets, or where to start, and
-        begin to fetch.
+        """Subscribe if there is a filter, find the committed offsets or the start, and begin to
+        fetch.
 
         A consumer is opened once. Cancelling leaves nothing behind but the subscription; a member
         leaves its group again, which takes up to a second, or else its session runs out.
@@ -100,7 +100,8 @@ class Consumer:
             Rejected: `UNKNOWN_TOPIC`, or a queue that the topic does not have; `GROUP_MODE`: the
                 group has another mode.
             Unavailable: a leader was not found in time.
-            OutcomeUnknown: the same, and the group's filter, or members, may have changed.
+            OutcomeUnknown: a leader was not found in time, and the group's filter, or members, may
+                have changed.
             RaftmqError: this consumer was opened before.
         """
         if self._tasks is not None:
@@ -138,9 +139,9 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End. With `auto_commit` commits what was handed, or only what is done if the body raised.
+        """End. With `auto_commit`, commit the handed offsets, or the done ones if the body raised.
 
-        Without it nothing is committed that `commit` did not commit.
+        Without it the end commits nothing.
         """
         if error is None:
             await self.aclose()
@@ -180,13 +181,13 @@ class Consumer:
             await self._wait(fetcher, float("inf"))
 
     async def fetch(self, count: int = 500, *, wait: float = 1.0) -> Messages:
-        """Up to `count` messages: what is there, at once; else what comes first within `wait`.
+        """Up to `count` messages: those fetched, at once; else the first that come within `wait`.
 
-        Cancelling loses nothing: what was not returned is returned by the next call.
+        Cancelling loses nothing: the next call returns the messages.
 
         Args:
             count: the most to return, at least 1.
-            wait: seconds; 0 returns what was fetched already.
+            wait: seconds; 0 returns messages fetched already.
 
         Returns:
             An empty `Messages` if the wait ran out.
@@ -195,9 +196,9 @@ class Consumer:
             Rejected: `OFFSET_OUT_OF_RANGE`, the next messages of a queue were trimmed and
                 `on_trimmed` is `"error"`: raised until `seek` moves the queue.
             UnreadableBatch: a batch cannot be decoded: raised until `seek` moves the queue; the
-                error has the offsets. Of a batch that an old broker took, reading a message's
-                fields may raise it too; the next call goes on after what was returned.
-            Unavailable: nothing is there and a queue could not be reached for the client's
+                error has the offsets. Reading the fields of a message from a batch that an old
+                broker took may raise it, too; the next call goes on after the returned messages.
+            Unavailable: no message is here and a queue could not be reached for the client's
                 default timeout. Calling again goes on.
         """
         require(count > 0, "count must be positive")
@@ -215,19 +216,19 @@ class Consumer:
     async def commit(
         self, offsets: Mapping[int, int] | None = None, *, timeout: float | None = None
     ) -> None:
-        """Remember how far the consumer group has read: on the disks of a majority on return.
+        """Commit the consumer group's offsets: on the disks of a majority on return.
 
         Safe to repeat. Cancelling leaves some queues' offsets committed and others not.
 
         Args:
-            offsets: queue → next offset to read; None: of every queue what was handed to the
-                application, the present message included.
+            offsets: queue → next offset to read; None: every queue's offset after the messages
+                handed to the application, the present one included.
             timeout: seconds; None: the client's default.
 
         Raises:
-            Rejected: the consumer has no group; an offset is outside of its queue; `FENCED`:
-                queues were assigned to others before what was handed out of them was committed. It
-                was handed to others then, and is committed for all queues that are still here.
+            Rejected: the consumer has no group; an offset is outside of its queue; `FENCED`: queues
+                were assigned to others before messages handed out of them were committed. Others
+                get those messages; the queues that are still here are committed.
             Unavailable, OutcomeUnknown: the time ran out; a later commit overwrites it.
         """
         self._opened(check=False)
@@ -236,7 +237,7 @@ class Consumer:
         else:
             wanted = {self._cursor(queue): offset for queue, offset in offsets.items()}
         for cursor, offset in wanted.items():
-            # Else the next automatic commit would set back what was handed and is committed here.
+            # Else the next automatic commit would set this offset back.
             cursor.done = max(cursor.done, min(offset, cursor.handed))
         lost = {cursor.queue for cursor in await self._commit(wanted, timeout)}
         if self._assigned is not None:
@@ -260,12 +261,12 @@ class Consumer:
     ) -> None:
         """Go on from elsewhere: exactly one of `offset`, `time` and `to`.
 
-        What was fetched ahead is dropped. Nothing is committed. Cancelling leaves all as it was.
+        Messages fetched ahead are dropped. Nothing is committed. Cancelling changes nothing.
 
         Args:
-            queue: the queue to move; None: all that this consumer reads.
+            queue: the queue to move; None: all queues that this consumer reads.
             offset: the next message to read.
-            time: the first message stored then or later; it needs a time zone.
+            time: go to the first message stored then or later; it needs a time zone.
             to: `"earliest"` or `"latest"`.
             timeout: seconds; None: the client's default.
 
@@ -295,14 +296,14 @@ class Consumer:
 
     @property
     def assignment(self) -> tuple[int, ...]:
-        """The queues that are read now; with assignment it changes as members come and go."""
+        """The queues read now; assigned queues change as members come and go."""
         fetcher = self._opened(check=False)
         return tuple(sorted(cursor.queue for cursor in fetcher.cursors.values()))
 
     @property
     def epochs(self) -> dict[int, int]:
-        """Queue → the epoch under which it is owned, for assigned queues. It grows with each owner:
-        a fencing token for what is written elsewhere."""
+        """Queue → the epoch under which it is owned, for assigned queues. The epoch grows with each
+        owner: a fencing token for the application's writes elsewhere."""
         fetcher = self._opened(check=False)
         return {cursor.queue: cursor.epoch for cursor in fetcher.cursors.values() if cursor.epoch}
 
@@ -325,7 +326,7 @@ class Consumer:
         try:
             if self._settings.auto_commit is not None:
                 self._opened(check=False)
-                # The rest of the time is for leaving the group.
+                # A tenth of the time is left for leaving the group.
                 await self._commit({c: c.handed for c in self._owned()}, left() * 0.9)
             if self._assigned is not None:
                 await self._assigned.end(left())
@@ -337,13 +338,13 @@ class Consumer:
     async def _first_cursors(self) -> list[Cursor]:
         is_member = self._assigned is not None
         queues, router = self._settings.queues, self._router
-        # Queues that the view lacks are read from their beginning, whatever `start` says.
+        # A stale view would lack queues, later read from their beginning whatever `start` says.
         is_fresh = is_member or self._settings.start not in (None, "earliest")
         view = await (
             router.topic(self.topic, is_fresh=True) if is_fresh else router.look_up(self.topic)
         )
         if queues and max(queues) >= len(view.groups):
-            # The node that was asked may not have heard of new queues yet.
+            # The asked node may not know new queues yet.
             view = await router.topic(self.topic, is_fresh=True)
         self._view = view
         if is_member:
@@ -357,15 +358,15 @@ class Consumer:
         return await self._cursors_at(view, queues, start_of(self._settings.start))
 
     async def _count_old(self, view: TopicView) -> int:
-        """How many queues, from the first, are older than this member's place in the topic.
+        """Number of queues, from the first, that are older than this member's place in the topic.
 
-        An instance that has committed something goes on, and has missed no queue before: one in
-        which it has committed nothing was added since.
+        An instance with committed offsets had taken up every queue of its time: a queue without a
+        committed offset was added since.
         """
         count = len(view.groups)
         if not self._is_instance or self._settings.start == "earliest":
             return count
-        # Offsets of a group that was deleted a moment ago may still be there.
+        # Offsets of a group deleted a moment ago may still exist.
         if not await find_groups(self._router, self.group):
             return count
         groups = {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in range(count)}
@@ -400,7 +401,7 @@ class Consumer:
         return dict(enumerate(view.groups))
 
     async def take_up(self, group: int, epochs: Mapping[int, int]) -> list[Cursor]:
-        """For `AssignedQueues`: claim queues, and find where to read on."""
+        """For `AssignedQueues`: claim queues, and find the offsets to read on from."""
         view = self._view
         assert view is not None
         numbers = {view.id << QUEUE_BITS | queue: epoch for queue, epoch in epochs.items()}
@@ -412,26 +413,26 @@ class Consumer:
         old = tuple(queue for queue in owned if queue < old_queue_count)
         new = tuple(queue for queue in owned if queue >= old_queue_count)
         cursors = await self._cursors_at(view, old, start_of(self._settings.start))
-        # Whatever `start` says: a queue that is new has nothing that is too old.
+        # EARLIEST, whatever `start` is: a new queue has no message that is too old.
         cursors += await self._cursors_at(view, new, EARLIEST)
         for cursor in cursors:
             cursor.epoch = numbers[cursor.queue_number]
-        # Where nothing was committed it is now, so that all owners to come begin there.
+        # Commit the start of queues without an offset, so that all later owners begin there.
         fresh = {cursor: cursor.fetched for cursor in cursors if cursor.committed is None}
         lost = await self._commit(fresh, None)
         return [cursor for cursor in cursors if cursor not in lost]
 
     async def commit_done(self, cursors: list[Cursor]) -> None:
-        """For `AssignedQueues`: commit what the application is done with."""
+        """For `AssignedQueues`: commit the done offsets."""
         await self._commit({cursor: cursor.done for cursor in cursors}, None)
 
     def _take(self, fetcher: Fetcher, count: int) -> list[Slice]:
-        """What may be handed out now."""
+        """The messages that may be handed out now; none while the lease may have run out."""
         is_held = self._assigned is not None and not self._assigned.is_leased
         return [] if is_held else fetcher.take(count)
 
     def _owned(self) -> list[Cursor]:
-        """Cursors of all queues of which something may be committed."""
+        """Cursors of all queues whose offsets this consumer may commit."""
         fetcher, assigned = self._fetcher, self._assigned
         reading = list(fetcher.cursors.values()) if fetcher is not None else []
         return reading + (assigned.leaving if assigned is not None else [])
@@ -461,7 +462,7 @@ class Consumer:
         return min(since, default=None)
 
     def _finish_touched(self) -> None:
-        """The application came back: it is done with what it was handed."""
+        """The application came back: it is done with the messages handed to it."""
         for cursor in self._touched:
             cursor.done = cursor.handed
         if self._touched and self._assigned is not None and self._assigned.leaving:
@@ -490,12 +491,12 @@ class Consumer:
     async def _commit(
         self, wanted: dict[Cursor, int], timeout: float | None, *, is_renewal: bool = False
     ) -> list[Cursor]:
-        """Commit offsets that changed, or all; those that are fenced are lost, and returned."""
+        """Commit offsets that changed, or all; returns the fenced cursors, which are lost."""
         by_partition: dict[int, dict[Cursor, int]] = {}
         for cursor, offset in wanted.items():
             if cursor.committed != offset or is_renewal:
                 by_partition.setdefault(cursor.group, {})[cursor] = offset
-        # One number for all, read off at this moment: it is the calls' order, however they arrive.
+        # One number for all, taken before the first await: the calls' order, however they arrive.
         self._sequence = sequence = self._sequence + 1
         lost, left = list[Cursor](), seconds_left(self._router, timeout)
         done: list[int] = []
@@ -545,11 +546,11 @@ class Consumer:
         view = self._router.topics.get(self.topic, self._view)
         added = tuple(range(len(self._view.groups), len(view.groups)))
         try:
-            # Whatever `start` says: a queue that is new has nothing that is too old.
+            # EARLIEST, whatever `start` is: a new queue has no message that is too old.
             self._fetcher.add(await self._cursors_at(view, added, EARLIEST))
             self._view = view
         except RaftmqError as error:
-            # The next refresh of the routing table comes back to it.
+            # The next refresh of the routing table tries again.
             self._router.last_error = str(error)
         finally:
             self._growing = False
@@ -559,13 +560,13 @@ class Consumer:
         assert self._fetcher is not None
         cursor = self._fetcher.cursors.get(self._view.id << QUEUE_BITS | queue)
         if cursor is None:
-            # An assigned one may have been here a moment ago.
+            # An assigned queue may have been here a moment ago.
             reason = Reason.BAD_ARGUMENT if self._assigned is None else Reason.FENCED
             raise Rejected(reason, f"queue {queue} is not read by this consumer")
         return cursor
 
     def _name(self) -> str:
-        """Under which name offsets are committed."""
+        """The name under which offsets are committed."""
         if self._offsets_name is None:
             message = "this consumer has no group: give group= to remember offsets"
             raise Rejected(Reason.BAD_ARGUMENT, message)

@@ -1,4 +1,4 @@
-"""Cursors of a consumer that reads by offset, at the places where it begins."""
+"""The first cursors of a consumer that reads by offset."""
 
 from collections.abc import Sequence
 
@@ -20,15 +20,15 @@ async def cursors_at(
     name: str | None,
     is_owner: bool,
 ) -> list[Cursor]:
-    """Cursors at the committed offsets, and at `start` where nothing was committed.
+    """Cursors at the committed offsets, and at `start` for queues without one.
 
     Args:
         router: finds the leaders.
         view: the topic.
         queues: within the topic.
         start: `EARLIEST`, `LATEST`, a time in milliseconds, or one offset for all.
-        name: under which offsets are committed; None: none are.
-        is_owner: True for a member, whose cursors know what is committed.
+        name: the name under which offsets are committed; None: none are committed.
+        is_owner: True for a member, whose cursors know the committed offsets.
 
     Raises:
         Unavailable: a leader was not found in time.

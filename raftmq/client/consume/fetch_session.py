@@ -2,8 +2,8 @@
 
 The other half is `raftmq.broker.serve.fetch_sessions`. One request is open at a time, and each is
 answered, so both ends agree about the offsets: the node moves them past the batches that it sends,
-the client past those that it takes. If the client's queues change while a request waits, the client
-*recalls* the request: the node answers at once, and the next request names the change.
+the client past the batches that it takes. If the client's queues change while a request waits, the
+client *recalls* the request: the node answers at once, and the next request names the change.
 
 Invariants:
 - A queue whose cursor moved since its last request is named again, with its offset.
@@ -49,22 +49,22 @@ class ReadSession:
         self.connection = connection
         """The connection to the node, with which the session ends."""
         self.number = 0
-        """The node's name for it; 0: it keeps none."""
+        """The node's number of the session; 0: the node keeps none."""
         self.epoch = 0
-        """Of the next request; 0: all queues are sent."""
+        """The epoch of the next request; 0: the request names all queues."""
         self.known: dict[int, tuple[Cursor, int]] = {}
-        """Queue → the cursor and the version of it that the node reads from."""
+        """Queue → the cursor, and the version of the cursor that the node reads from."""
         self.wanted: dict[int, Cursor] = {}
-        """The queues that the node leads, when that was last looked at."""
+        """The queues to read here, as `want` set them last."""
         self.touched: dict[int, None] = {}
-        """The queues whose difference is not known."""
+        """The queues to compare for the next request."""
         self.request: Request | None = None
         """The open request."""
         self.is_recalled = False
         """True if the open request is to be answered at once."""
 
     def want(self, wanted: dict[int, "Cursor"]) -> None:
-        """These queues are to be read here, and no others."""
+        """Read these queues here, and no others."""
         self.wanted = wanted
         is_same = len(wanted) == len(self.known) and all(
             self.known.get(queue) == (cursor, cursor.version) for queue, cursor in wanted.items()
@@ -102,11 +102,11 @@ class ReadSession:
         self.touched.update(dict.fromkeys(queues))
 
     def begin_again(self) -> None:
-        """The node knows nothing of it: the next request sends all queues."""
+        """The node does not know the session: the next request names all queues."""
         self.number = self.epoch = 0
 
     def end(self) -> None:
-        """Have the node forget it."""
+        """Make the node forget the session."""
         if self.request is not None:
             self.connection.recall(self.request)
         elif self.number and self.connection.is_open:

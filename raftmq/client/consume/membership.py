@@ -30,9 +30,8 @@ class Member:
         """Become a member; safe to repeat, and harmless if a repeat arrives late.
 
         Raises:
-            Rejected: `UNKNOWN_TOPIC`, `GROUP_MODE`; if it joins again `UNKNOWN_GROUP`: the group
-                was deleted meanwhile, or `FENCED`: another process has taken the place of its
-                instance.
+            Rejected: `UNKNOWN_TOPIC`, `GROUP_MODE`; with `is_again` `UNKNOWN_GROUP`, the group was
+                deleted meanwhile, or `FENCED`, another process has taken its instance's place.
         """
         command = msgspec.structs.replace(
             self.join_command, is_again=is_again, must_exist=is_again, replaces=0
@@ -45,22 +44,22 @@ class Member:
                 if is_again or error.reason is not Reason.FENCED:
                     raise
                 holder = await self._find_holder(left())
-                # 0 twice: who held the place when this was refused has lapsed or left since.
+                # 0 twice: the holder that caused the refusal has lapsed or left since.
                 if holder and holder == command.replaces:
                     raise
             command = msgspec.structs.replace(command, replaces=holder)
 
     async def _find_holder(self, timeout: float) -> int:
-        """The member that has the place of this one's instance; 0: none."""
+        """The member that holds the place of this member's instance; 0: none."""
         place = (self.join_command.topic, self.join_command.instance)
         members = await find_members(self.router, self.join_command.offsets_name, timeout)
         return next((m.member for m in members if (m.topic, m.instance) == place), 0)
 
     async def heartbeat(self, version: int, wait_ms: int) -> tuple[Assigned, float]:
-        """Be heard, and wait for news beyond `version`.
+        """Renew the lease, and wait for an assignment newer than `version`.
 
         Returns:
-            What the member has, and until when its lease surely runs, by the event loop's clock.
+            The member's queues, and until when its lease surely runs, by the event loop's clock.
 
         Raises:
             Rejected: `FENCED`, it is no longer a member.
@@ -73,8 +72,8 @@ class Member:
             SYSTEM_GROUP, FrameKind.HEARTBEAT, message, timeout=seconds
         )
         assigned = unpack(Assigned, frame.header)
-        # The answer may have waited; what remains counts from when it was made, at the earliest
-        # when it was asked for.
+        # The answer may have been made at any time since the request: to count the rest from the
+        # request never puts the end of the lease too late.
         return assigned, begun + assigned.remaining_ms / 1000
 
     async def release(self, epochs: Mapping[int, int]) -> None:
@@ -84,7 +83,7 @@ class Member:
         await self._change(ReleaseQueues(number, list(epochs), list(epochs.values())), None)
 
     async def leave(self, timeout: float | None) -> None:
-        """Be a member no more. Safe to repeat."""
+        """Leave the group. Safe to repeat."""
         await self._change(LeaveGroup(self.join_command.member), timeout)
 
     async def _change(self, command: MemberCommand, timeout: float | None) -> None:
@@ -94,7 +93,7 @@ class Member:
 async def find_members(
     router: Router, group: str | None, timeout: float | None = None
 ) -> list[MemberView]:
-    """Members of a consumer group (None: of all). Pages have a timeout of their own."""
+    """Members of a consumer group (None: of all). The timeout is for all pages together."""
     left = seconds_left(router, timeout)
     found: list[MemberView] = []
     question = FindMembers(group)

@@ -1,4 +1,4 @@
-"""Offsets, asked of and told to the leaders of partition groups."""
+"""Offsets: questions and commits to the leaders of partition groups."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from raftmq.wire.messages import (
 )
 
 QUEUES_AT_ONCE = 10_000
-"""Queues in one request: a broker refuses headers over 1 MiB and answers 20,000 at the most."""
+"""Queues in one request: a broker refuses headers over 1 MiB and answers at most 20,000."""
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,23 +39,23 @@ def time_ms(time: datetime) -> int:
     if time.tzinfo is None:
         message = f"{time} has no time zone: add tzinfo=datetime.UTC, or use .astimezone()"
         raise Rejected(Reason.BAD_ARGUMENT, message)
-    # In whole numbers: a float would lose a millisecond here and there.
+    # In whole numbers: a float would lose a millisecond at times.
     return max(0, (time - EPOCH) // timedelta(milliseconds=1))
 
 
 def seconds_left(router: Router, timeout: float | None) -> Callable[[], float]:
-    """What is left of a timeout that begins now: several leaders are asked within one."""
+    """The seconds left of a timeout that begins now, for calls that ask several leaders."""
     deadline = anyio.current_time() + (router.seconds_max if timeout is None else timeout)
     return lambda: max(deadline - anyio.current_time(), 0.0)
 
 
 @contextmanager
 def after(done: Collection[int | str], what: str) -> Iterator[None]:
-    """Of a call in several parts: no longer `Unavailable` once one of them is done.
+    """For a call in several parts: turn `Unavailable` into `OutcomeUnknown` once a part is done.
 
     Raises:
-        OutcomeUnknown: the body raised `Unavailable`, or the client was closed under it, and
-            something was done; the text names it.
+        OutcomeUnknown: the body raised `Unavailable`, or the client was closed under it, and a part
+            was done; the text names the parts done.
     """
     try:
         yield
@@ -67,7 +67,7 @@ def after(done: Collection[int | str], what: str) -> Iterator[None]:
 
 
 def by_partition(groups: Mapping[int, int]) -> dict[int, list[int]]:
-    """Partition group → its queues, of queue → partition group."""
+    """Partition group → its queues, from queue → partition group."""
     queues: dict[int, list[int]] = {}
     for queue_number, group in groups.items():
         queues.setdefault(group, []).append(queue_number)
@@ -77,7 +77,7 @@ def by_partition(groups: Mapping[int, int]) -> dict[int, list[int]]:
 async def find_offsets(
     router: Router, groups: Mapping[int, int], at: int, timeout: float | None = None
 ) -> dict[int, FoundOffset]:
-    """Queue number → what its leader says about `at` (see `FindOffset.at`).
+    """Queue number → the leader's answer about `at` (see `FindOffset.at`).
 
     Args:
         router: finds the leaders.
@@ -104,7 +104,7 @@ def _parts(queues: Sequence[int]) -> Iterator[Sequence[int]]:
 async def committed_of(
     router: Router, partition_group: int, name: str | None, timeout: float | None = None
 ) -> list[CommittedOffset]:
-    """What a consumer group (None: each) has committed in a partition group.
+    """The committed offsets of a consumer group (None: of all) in a partition group.
 
     Long answers come in pages, all within the timeout.
     """
@@ -126,7 +126,7 @@ async def committed_of(
 async def committed_offsets(
     router: Router, groups: Mapping[int, int], name: str, timeout: float | None = None
 ) -> dict[int, int]:
-    """Queue number → what a consumer group has committed; queues without are left out."""
+    """Queue number → a consumer group's committed offset; queues without one are left out."""
     found: dict[int, int] = {}
     left = seconds_left(router, timeout)
     for group in by_partition(groups):
@@ -137,16 +137,16 @@ async def committed_offsets(
 
 
 class Stamp(NamedTuple):
-    """What a commit says beside the offsets."""
+    """The fields of a commit beside the offsets."""
 
     epochs: Mapping[int, int] = MappingProxyType({})
     """Queue → the owner epoch under which it is owned; empty: no queue has an owner."""
     sequence: int = 0
-    """The owner's or sender's number of this commit, growing."""
+    """The owner's or sender's number of this commit; it grows."""
     kept_ms: int = 0
     """Forget the offsets this long after the last commit; 0: never."""
     is_reset: bool = False
-    """True from an operator: it counts although the queues have owners."""
+    """True for an operator's reset: it counts although the queues have owners."""
     sender: int = 0
     """Without epochs: a random number of the numbering consumer; 0: a repeat counts, too."""
 
@@ -160,11 +160,11 @@ async def commit_offsets(
     *,
     stamp: Stamp = Stamp(),  # noqa: B008  # it cannot be changed
 ) -> list[int]:
-    """Commit offsets of queues of one partition group; those that are fenced.
+    """Commit offsets of queues of one partition group; returns the fenced queues.
 
     Raises:
         Unavailable: the time ran out, and nothing is committed.
-        OutcomeUnknown: the same, and something is or may be.
+        OutcomeUnknown: the time ran out, and some offsets are or may be committed.
     """
     fenced: list[int] = []
     committed, done = 0, list[str]()

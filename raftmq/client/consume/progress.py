@@ -1,6 +1,6 @@
-"""How far a job has come: offsets kept under a group's name, by one owner at a time.
+"""Progress of a job: offsets kept under a group's name, by one owner at a time.
 
-For who plans what to read by offset, and reads it elsewhere: Spark's driver. A consumer that reads
+For a program that plans reads by offset, and reads elsewhere: Spark's driver. A consumer that reads
 and commits in one place needs none of this.
 
     progress = await mq.progress("orders", "spark-daily")   # now it is ours
@@ -11,7 +11,7 @@ Taking it draws an *owner epoch* from the catalog, higher than any before, and c
 its own log. From then on the commits of an earlier holder are refused, so two drivers that were
 started for one job never overwrite each other.
 
-`raftmq group lag` shows it like any other group, and `raftmq group reset` moves it.
+`raftmq group lag` shows the group like any other, and `raftmq group reset` moves it.
 """
 
 from collections.abc import Mapping
@@ -36,47 +36,47 @@ class Progress:
         self._router = router
         self._view = topic
         self._sequence = 0
-        # Queue → the number of the call that said where it stands in `committed`.
+        # Queue → the number of the call whose offset stands in `committed`.
         self._numbers: dict[int, int] = {}
         self.topic = topic.name
         """The topic's name."""
         self.topic_id = topic.id
-        """Its number; a new topic of the same name has another one."""
+        """The topic's number; a new topic of this name has another number."""
         self.group = group
         """The name under which the offsets are kept."""
         self.epoch = epoch
-        """Under which it is ours; it grows with each owner."""
+        """The owner epoch of this object; it grows with each owner."""
         self.committed: dict[int, int] = {}
-        """Queue → the next offset to read, as committed last; queues without are left out."""
+        """Queue → the next offset to read, as committed last; other queues are left out."""
 
     async def commit(self, offsets: Mapping[int, int], *, timeout: float | None = None) -> None:
-        """Remember how far the job has come: on the disks of a majority on return.
+        """Commit the job's offsets: on the disks of a majority on return.
 
-        Safe to repeat. Of two calls that run at once the one that began later counts. Cancelling
-        leaves some queues' offsets committed and others not.
+        Safe to repeat. Of two calls at once the one that began later counts. Cancelling leaves some
+        queues' offsets committed and others not.
 
         Args:
             offsets: queue → the next offset to read; it may go back.
-            timeout: seconds for all of it; None: the client's default.
+            timeout: seconds for the whole call; None: the client's default.
 
         Raises:
             Rejected: `FENCED`, another driver took it; `OFFSET_OUT_OF_RANGE`, an offset is beyond
-                the queue's end; `UNKNOWN_TOPIC`, the topic is gone; `BAD_ARGUMENT`, it has no such
-                queue.
+                the queue's end; `UNKNOWN_TOPIC`, the topic is gone; `BAD_ARGUMENT`, the topic has
+                no such queue.
             Unavailable, OutcomeUnknown: the time ran out; a later commit overwrites it.
         """
-        # The call's number, and what it commits, are those of now: others may begin while it waits.
+        # Number and offsets are taken before the first await: other calls may begin during it.
         self._sequence = sequence = self._sequence + 1
         wanted = dict(offsets)
         await self._commit(wanted, sequence, timeout)
         for queue, offset in wanted.items():
-            # A call that began later and ended sooner has the last word.
+            # A call that began later and ended sooner must not be overwritten.
             if sequence > self._numbers.get(queue, 0):
                 self._numbers[queue] = sequence
                 self.committed[queue] = offset
 
     async def take(self, timeout: float | None) -> None:
-        """For `Client.progress`: claim every queue, and find what is committed."""
+        """For `Client.progress`: claim every queue, and read the committed offsets."""
         left = seconds_left(self._router, timeout)
         claims = dict.fromkeys(range(len(self._view.groups)), CLAIM)
         await self._commit(claims, self._sequence, left())

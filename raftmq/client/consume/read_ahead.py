@@ -1,23 +1,24 @@
 """Reading ahead: one long-polling `FETCH` at each leader, for all queues that it leads.
 
 Each queue has a cursor: the next offset to fetch. An answer is checked (structure and CRC-32C of
-each batch, its queue, no gap, nothing twice), its batches are buffered, the cursors move, and the
-next request leaves at once, as long as the buffer is below its bound. It says only what is
-different since the last one (`fetch_session`), so an answer costs what it brings, however many
-queues are read. When something else is wanted from a node than what it was asked (after a seek, or
-when a queue comes to it) its request is recalled: it is answered at once, and another is sent.
+each batch, its queue, no gap, no repeat), its batches are buffered, the cursors move, and the next
+request leaves at once, as long as the buffer is below its bound. A request names only the changes
+since the last one (`fetch_session`), so the cost of an answer is its batches, however many queues
+are read. When a node should read other queues or offsets than its open request names (after a seek,
+or when a queue comes to the node), the request is recalled: the node answers at once, and the next
+request is sent.
 
     answer, seek, leader found, room ──> kick(): for each leader that is not being asked, ask
 
-If the consumer's group has subscribed, an answer says how far it goes (`next`) and which messages
-of its batches match. Runs of those enter the buffer; the cursor passes over the others, and what
-was handed out and is done follows, so that the group's lag is true.
+If the consumer's group has subscribed, an answer tells how far it reaches (`next`) and which
+messages of its batches match. Runs of matching messages enter the buffer; the cursor passes over
+the others, and its handed and done offsets follow, so that the group's lag is true.
 
 Invariants:
-- A batch enters the buffer only if it continues its cursor, so a change of leader, an answer that
-  was late or one that was sent twice can neither repeat nor skip a message. With a filter the
-  leader vouches for what lies between.
-- The buffer holds `bytes_max` and one answer a node at most.
+- A batch enters the buffer only if it continues its cursor, so a change of leader, a late answer or
+  a repeated one can neither repeat nor skip a message. With a filter the leader vouches for the
+  offsets between.
+- The buffer holds at most `bytes_max` and one answer of each node.
 - A queue with an error is not asked for until it is moved.
 
 Sources: Kafka's fetch sessions (KIP-227): one request a broker for all its partitions.
@@ -48,20 +49,20 @@ from raftmq.wire.messages import (
 from .fetch_session import ReadSession
 
 FETCH_BYTES = 1024 * 1024
-"""Asked of a node at once: large enough that the work for a request does not show."""
+"""Limit of an answer: large enough that the work for a request is small beside it."""
 BEHIND_RETRY_MS = 50
 BEHIND_STRIKES_MAX = 10
-"""A leader whose queue ends before what was read from another one gets so many tries to catch up:
-about 2 s with the router's delays."""
+"""Tries to catch up for a leader whose queue ends before an offset that was read from another
+leader: about 2 s with the router's delays."""
 POLL_MS = 5_000
-"""How long a node waits for messages before it answers that there are none."""
+"""How long a node waits for messages, in milliseconds, before it sends an empty answer."""
 
 _TRIMMED = Reason.OFFSET_OUT_OF_RANGE.value
 _UNKNOWN_TOPIC = Reason.UNKNOWN_TOPIC.value
 
 
 class Cursor:
-    """Where one queue is being read."""
+    """The reading positions of one queue."""
 
     __slots__ = (
         "committed",
@@ -82,7 +83,7 @@ class Cursor:
         self.queue_number = queue_number
         """The cluster-wide number of the queue."""
         self.group = group
-        """Its partition group."""
+        """The queue's partition group."""
         self.epoch = 0
         """The epoch under which the consumer owns the queue; 0: the queue has no owner."""
         self.version = 0
@@ -94,15 +95,15 @@ class Cursor:
         self.done = offset
         """The offset after the last message that the application is done with."""
         self.committed: int | None = None
-        """What was committed last; None: not known, as nothing was, or a commit has no answer."""
+        """The last committed offset; None: nothing was committed, or a commit has no answer yet."""
         self.sent = 0
         """The number of the last commit that was sent."""
         self.error: RaftmqError | None = None
-        """Why it stands still."""
+        """Why reading has stopped; None: it goes on."""
         self.strikes = 0
-        """How often in a row a leader did not have what stands before `fetched`."""
+        """How often in a row a leader's queue ended before `fetched`."""
         self.tail: _Chunk | None = None
-        """The last of its chunks in the buffer."""
+        """The queue's last chunk in the buffer."""
 
     @property
     def queue(self) -> int:
@@ -122,12 +123,12 @@ class Cursor:
         self.sent, self.committed = sequence, None
 
     def commit_answered(self, sequence: int, offset: int) -> None:
-        """A commit was done; one that was overtaken by a later one tells nothing."""
+        """A commit was done; the answer to an overtaken commit tells nothing."""
         if sequence == self.sent:
             self.committed = offset
 
     def pass_over(self, offset: int) -> None:
-        """What lies before `offset` and was not fetched is not wanted."""
+        """Skip the offsets from `fetched` to before `offset`: no message there is wanted."""
         self.fetched = offset
         if self.tail is not None:
             self.tail.following = offset
@@ -149,7 +150,7 @@ class _Chunk:
         self.stop = stop
         self.size = size
         self.following = batch.base_offset + stop
-        """The offset that comes next once all of it is handed out."""
+        """The queue's `handed` offset once the whole chunk is handed out."""
 
 
 class Fetcher:
@@ -187,19 +188,19 @@ class Fetcher:
     # -- for the consumer ------------------------------------------------------------------------
 
     def add(self, cursors: Iterable[Cursor]) -> None:
-        """Read these queues too."""
+        """Read these queues, too."""
         for cursor in cursors:
             self.cursors[cursor.queue_number] = cursor
         self._is_changed = True
         self.kick()
 
     def move(self, cursor: Cursor, offset: int) -> None:
-        """Go on reading a queue from elsewhere; what is buffered of it is dropped."""
+        """Go on reading a queue from `offset`; its buffered messages are dropped."""
         cursor.move(offset)
         self._drop_chunks({cursor})
 
     def remove(self, cursors: Iterable[Cursor]) -> None:
-        """Read queues no more; what is buffered of them is dropped, their positions stay."""
+        """Stop reading queues; their buffered messages are dropped, their positions stay."""
         gone = set(cursors)
         for cursor in gone:
             del self.cursors[cursor.queue_number]
@@ -216,13 +217,13 @@ class Fetcher:
         self.kick()
 
     def check(self) -> None:
-        """Raise why a queue stands still, if one does and all before that was handed out."""
+        """Raise the error of a queue whose buffered messages are all handed out, if any has one."""
         for cursor in self.cursors.values():
             if cursor.error is not None and all(c.cursor is not cursor for c in self._buffer):
                 raise cursor.error
 
     def take(self, count: int) -> list[Slice]:
-        """Hand out up to `count` messages that were fetched."""
+        """Hand out up to `count` fetched messages."""
         slices: list[Slice] = []
         was_full = self._buffered_bytes >= self._bytes_max
         buffer = self._buffer
@@ -246,11 +247,11 @@ class Fetcher:
         return slices
 
     async def wait_news(self) -> None:
-        """Wait until something was fetched or went wrong. Cancelling changes nothing."""
+        """Wait until messages or an error came. Cancelling changes nothing."""
         await self._news.wait()
 
     def lost_since(self) -> float | None:
-        """Since when the leader of any queue is looked for, by the event loop's clock."""
+        """Since when any queue's leader is looked for, by the event loop's clock; None: none is."""
         return min(self._lost.values(), default=None)
 
     def forgive(self) -> None:
@@ -259,21 +260,21 @@ class Fetcher:
         self._lost = dict.fromkeys(self._lost, now)
 
     def close(self) -> None:
-        """Forget all requests."""
+        """Recall all requests and end the sessions."""
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             session.end()
         self.tell()
 
     def tell(self) -> None:
-        """Wake who waits in `wait_news`."""
+        """Wake the calls of `wait_news`."""
         self._news.set()
         self._news = anyio.Event()
 
     # -- asking ----------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """Ask each leader that should be asked and is not."""
+        """Send a request to each leader without an open one, if the buffer has room."""
         if self._buffered_bytes >= self._bytes_max or self._tasks.is_closed:
             return
         if self._is_changed or not all(connection.is_open for connection in self._sessions):
@@ -284,7 +285,7 @@ class Fetcher:
                 self._ask(session)
 
     def _share_out(self) -> None:
-        """Find out which node is to be asked for which queue."""
+        """Assign each queue to the session of its leader's connection."""
         wanted: dict[Connection, dict[int, Cursor]] = {}
         for queue, cursor in self.cursors.items():
             if cursor.error is not None or cursor.group in self._lost:
@@ -327,7 +328,7 @@ class Fetcher:
         if group in self._lost or self._tasks.is_closed:
             return
         self._lost[group] = anyio.current_time()
-        # Who waits for messages counts the time of a lost leader from here.
+        # Calls that wait for messages count the time of a lost leader from here.
         self.tell()
         failures = self._failures[group] = self._failures.get(group, 0) + 1
 
@@ -393,7 +394,7 @@ class Fetcher:
         if position != len(view):
             raise ProtocolError(f"a fetch of {position} bytes came with {len(view)}")
         if not fetched.queues:
-            # Now and then all queues are looked at: the router may know better who leads them.
+            # An empty answer gives time to check all queues for a leader that moved.
             self._is_changed = True
             for cursor, _ in session.known.values():
                 self._failures.pop(cursor.group, None)
@@ -435,7 +436,7 @@ class Fetcher:
         batches: Iterable[tuple[int, int, int]],
         view: memoryview,
     ) -> None:
-        """Take the matching messages of an answer, and pass over the others."""
+        """Take the matching messages of an answer and pass over the others."""
         position = mask_position = 0
         for base, timestamp, size in batches:
             payload = view[position : position + size]
@@ -465,7 +466,7 @@ class Fetcher:
     ) -> None:
         for start, stop in found:
             cursor.pass_over(batch.base_offset + start)
-            # The batch stays in memory until the last of its runs is handed out.
+            # The last run counts the batch's size: until then the batch stays in memory.
             chunk = _Chunk(cursor, batch, start, stop, size if stop == found[-1][1] else 0)
             self._keep(chunk)
             cursor.fetched = chunk.following
@@ -493,12 +494,12 @@ class Fetcher:
 
     def _trimmed(self, cursor: Cursor, refusal: ErrorReply) -> None:
         if 0 <= refusal.end < cursor.fetched and cursor.strikes < BEHIND_STRIKES_MAX:
-            # What was read is committed, so this leader is new and has not applied it yet.
+            # Messages that were read are committed, so this leader is new and has not applied them.
             cursor.strikes += 1
             self._find_leader(cursor.group, BEHIND_RETRY_MS)
             return
         if refusal.earliest >= 0 and self._on_trimmed != "error":
-            # What was fetched before stays: it is in order.
+            # Messages fetched before stay in the buffer: they come first, in order.
             at = refusal.earliest if self._on_trimmed == "earliest" else refusal.end
             cursor.version += 1
             cursor.fetched = at
@@ -512,7 +513,7 @@ class Fetcher:
         self.tell()
 
     def _confirm_topic(self, cursor: Cursor, refusal: ErrorReply) -> None:
-        """A node may not know a new topic yet: only the system group's leader is believed."""
+        """Ask the system group's leader for the topic: another node may not know it yet."""
         if cursor.group in self._lost or self._tasks.is_closed:
             return
         self._lost[cursor.group] = anyio.current_time()
@@ -538,7 +539,7 @@ class Fetcher:
 
 
 def _end_late(session: ReadSession, answer: Answer) -> None:
-    """The consumer was closed while a request was open: its answer names the session."""
+    """End the session of a closed consumer at the node: the late answer names the session."""
     if isinstance(answer, Frame) and answer.kind == FrameKind.FETCH | REPLY:
         session.number = unpack(Fetched, answer.header).session
         session.end()

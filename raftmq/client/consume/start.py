@@ -1,4 +1,4 @@
-"""Where a consumer starts to read."""
+"""The start of a consumer that reads by offset, and checks of arguments."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,25 +10,25 @@ from raftmq.wire.messages import EARLIEST, LATEST
 from .offsets import time_ms
 
 Start = Literal["earliest", "latest"] | datetime | int
-"""Where to begin: an end of the queue, the first message stored at or after a time (with a time
-zone), or an offset."""
+"""The first message to read: an end of the queue, the first message stored at or after a time (with
+a time zone), or an offset."""
 
 OnTrimmed = Literal["error", "earliest", "latest"]
-"""What to do where retention has dropped the messages that would come next."""
+"""The reaction when retention has dropped the next messages: raise, or go on at an end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exactly:
-    """A start at an offset, not at something to be looked up."""
+    """A start at an offset, which needs no look-up."""
 
     offset: int
 
 
 def start_of(start: Start) -> int | Exactly:
-    """What to ask the leaders (`FindOffset.at`), or an offset.
+    """The question to the leaders (`FindOffset.at`), or an offset.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, it is no place to start.
+        Rejected: `BAD_ARGUMENT`, `start` is no place to start.
     """
     if start == "earliest":
         return EARLIEST
@@ -43,10 +43,10 @@ def start_of(start: Start) -> int | Exactly:
 
 
 def milliseconds(seconds: float, name: str) -> int:
-    """A time as it is sent.
+    """A time as whole milliseconds.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, it is no finite number.
+        Rejected: `BAD_ARGUMENT`, the time is no finite number.
     """
     try:
         return round(seconds * 1000)
@@ -55,6 +55,6 @@ def milliseconds(seconds: float, name: str) -> int:
 
 
 def require(holds: bool, message: str) -> None:
-    """Raise `Rejected` with `BAD_ARGUMENT` unless this holds."""
+    """Raise `Rejected` with `BAD_ARGUMENT` unless `holds` is true."""
     if not holds:
         raise Rejected(Reason.BAD_ARGUMENT, message)

@@ -1,13 +1,13 @@
-"""Whether messages were acknowledged before, found in the log by their handles.
+"""Look up in the log, by handle, whether messages were acknowledged before.
 
 A node keeps the results of each consumer's last settlement only, so a second `ack` of a handle by
-another process is fenced like one that is late. The log tells both apart: it holds the record that
+another process is fenced like a late one. The log tells the two apart: it holds the record that
 acknowledged the message, with the lease.
 
     handle ─> the attachment's topic ─> its queues in that partition group ─> WHY ─> acked, lease?
 
-Left out: other settlements. A nack or a rejection may be followed by another hand-out, so that it
-was done before does not say where the message is now.
+Left out: other settlements. Another hand-out may follow a nack or a rejection, so an earlier nack
+does not tell where the message is now.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,9 +28,9 @@ from .handles import Handle
 async def find_acked(
     router: Router, handles: Sequence[Handle], timeout: float | None = None
 ) -> set[Handle]:
-    """Those whose messages were acknowledged under the leases that the handles name.
+    """The handles whose messages were acknowledged under the leases that the handles name.
 
-    Each message is looked for by itself. A record that retention dropped is not found.
+    Each message is looked up by itself. A record that retention dropped is not found.
 
     Raises:
         Unavailable: a leader was not found in time.
@@ -54,7 +54,7 @@ async def find_acked(
 async def _topics(
     router: Router, numbers: Iterable[int], timeout: float | None
 ) -> dict[int, TopicView]:
-    """The topics of attachments; without those that are gone."""
+    """The topics of attachments, without attachments that are gone."""
     left = seconds_left(router, timeout)
     found: dict[int, TopicView] = {}
     for settings in await find_groups(router, timeout=left()):
@@ -67,7 +67,7 @@ async def _topics(
 
 
 def _queues(topics: dict[int, TopicView], handle: Handle) -> Iterator[int]:
-    """The queues, by number, of which a handle's lease may be."""
+    """The numbers of the queues that a handle's lease may be of."""
     topic = topics.get(handle.number)
     for queue, group in enumerate(() if topic is None else topic.groups):
         if group == handle.partition_group:

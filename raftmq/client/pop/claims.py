@@ -1,4 +1,4 @@
-"""Claims: a consumer claims a piece of work, so that no other one does it, too.
+"""Claims: a consumer claims a piece of work, so that no other consumer does the work, too.
 
     claim = await consumer.claim("payment-17", ttl=86_400)
     if claim is not None:      # else another consumer has it, or did it
@@ -7,8 +7,8 @@
         except PaymentFailed:
             await claim.release()
 
-All claims of a consumer group on a topic are in the partition group of the topic's first queue,
-which never changes: so a key is always asked for at the same place.
+All claims of a consumer group on a topic are in the partition group of the topic's first queue.
+That group never changes, so every claim of a key goes to one leader.
 """
 
 from raftmq.client.consume.start import milliseconds
@@ -22,20 +22,20 @@ from raftmq.wire.popping import Claim, Claimed
 
 
 class HeldClaim:
-    """A key that is ours while its time runs. Made by `PopConsumer.claim`."""
+    """A claimed key, held while its time runs. Made by `PopConsumer.claim`."""
 
     def __init__(self, router: Router, message: Claim) -> None:
         self._router = router
         self._message = message
 
     async def release(self, *, timeout: float | None = None) -> bool:
-        """Give it up, so that another consumer may try; False if its time was over already.
+        """Give the key up, so that another consumer may try; False if its time was over already.
 
-        Safe to repeat. Cancelling leaves it held or not.
+        Safe to repeat. Cancelling leaves the key held or not.
 
         Raises:
             Unavailable: the time ran out.
-            OutcomeUnknown: the time ran out, or the answer was lost and it is not ours by now.
+            OutcomeUnknown: the time ran out, or an answer was lost and the key is no longer held.
         """
         message = self._message
         given_up = Claim(
@@ -58,7 +58,7 @@ class HeldClaim:
 
 
 def _no_more_ours(frame: Frame) -> ErrorReply | None:
-    """A claim that is not held is a refusal: after a lost answer it may have been given up."""
+    """Make a claim that is not held a refusal: a lost answer may have been to its release."""
     if unpack(Claimed, frame.header).is_ours:
         return None
     return ErrorReply(Reason.FENCED.value, "the claim was over already")

@@ -1,21 +1,22 @@
-"""The consumer that pops: it gets messages of any queue, and settles them. No queue is owned.
+"""The consumer that pops: it gets messages of any queue, and settles them. It owns no queue.
 
     brokers ──wishes──> sources ──> buffer ──pop──> application ──ack──> settlers ──> brokers
 
-It asks ahead, one wish at each leader of the topic's queues, while the application comes for more:
-at first for few, and for more each time when what came went at once, or did not last until more
-came. What lies on the buffer for two thirds of its lease is given back, since whoever is handed a
-message needs time for it.
+The consumer asks ahead, one wish at each leader of the topic's queues, while the application comes
+for more: at first for few messages, and for more each time that the application takes them at once
+or has none before the next answer. Messages that lie on the buffer for two thirds of their lease
+are given back, since the application needs time for a message.
 
 Invariants:
 - A message is handed to the application at most once under one token.
-- Leaving the consumer gives back what the application has not seen. What it has seen and did not
-  settle stays leased until its time runs out: it may have begun with it, so the attempt counts.
-- No wish is made unless the application waits or comes for messages; what is left of one is asked
+- Leaving the consumer gives back messages that the application has not seen. A message that it has
+  seen and not settled stays leased until its time runs out: the application may have begun the
+  work, so the attempt counts.
+- No wish is made unless the application waits or comes for messages; the rest of a wish is asked
   for at once, until its time is over.
 
 Sources: Amazon SQS (receive, visibility timeout); RocketMQ's POP consumer; TCP's slow start, for
-how much to ask ahead.
+the number of messages asked ahead.
 """
 
 from collections.abc import Iterable, Iterator
@@ -67,8 +68,8 @@ class PopConsumer:
     """Takes messages of a topic for a consumer group. Made by `Client.consumer`; use it as
     `async with`.
 
-    Any number of consumers of a group share its messages: each is one consumer's alone while its
-    lease runs. In a group of mode `ordered` messages with one key come one after the other.
+    Any number of consumers of a group share its messages: a message is one consumer's alone while
+    its lease runs. In a group of mode `ordered` messages with one key come one after the other.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class PopConsumer:
         self._prefetcher: Prefetcher | None = None
         self._settlements: Settlements | None = None
         self._until_ask = 0
-        # Pops that are under way; those that name a time, and which.
+        # Pops under way; those among them that name a time; and that time.
         self._pops = 0
         self._pops_for_time = 0
         self._time_ms = 0
@@ -99,22 +100,23 @@ class PopConsumer:
         """The consumer group."""
 
     async def __aenter__(self) -> Self:
-        """Attach the group to the topic, and make it if there is none. A consumer that was open is
-        not opened again.
+        """Attach the group to the topic, and create the group if it does not exist. A consumer that
+        was open is not opened again.
 
-        With `start="latest"` a new group has begun in each partition group when this returns: what
-        is sent from then on comes. Cancelling leaves nothing behind but the group, its attachment
-        and its filter.
+        With `start="latest"` a new group has begun in each partition group when this returns: all
+        messages sent from then on come. Cancelling leaves nothing behind but the group, its
+        attachment and its filter.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`; `GROUP_MODE`, the group has another mode; `BAD_NAME`.
-            Unavailable: a leader was not found in time, and nothing is done; to try again is safe.
-            OutcomeUnknown: the same, and a part is done or may be; the text names what is.
+            Unavailable: a leader was not found in time, and nothing is done; a repeat is safe.
+            OutcomeUnknown: a leader was not found in time, and a part is or may be done; the text
+                names the parts done.
             RaftmqError: this consumer was opened before.
         """
         if self._tasks is not None:
-            # The settlements of another entry would take the numbers of this one's, and be answered
-            # as their repeats.
+            # Settlements of a second entry would reuse the numbers of the first, and be answered as
+            # repeats.
             raise RaftmqError("a consumer is used once: make another one by `consumer()`")
         settings, router, place = self._settings, self._router, (self.topic, self.group)
         left = seconds_left(router, None)
@@ -128,12 +130,11 @@ class PopConsumer:
                 router, *place, settings.mode, is_latest=settings.is_latest, timeout=left()
             )
             done.append("attachment")
-            # As it is now: an older view lacks queues, which would begin later than here.
+            # The newest view: queues missing from an older one would begin later than now.
             looking = router.topic(self.topic, is_fresh=True)
             view = await router.within(left(), looking, f"to open {self.topic!r}")
             if settings.is_latest:
-                # The place is in each data group's log only once a command has named the group
-                # there.
+                # A data group's log holds the place only after a command there named the group.
                 queues = {view.id << QUEUE_BITS | n: group for n, group in enumerate(view.groups)}
                 await begin(router, attached.number, queues, done, left())
         self._tasks = self._supervisor.task_scope(self._fail)
@@ -157,12 +158,13 @@ class PopConsumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End: as `aclose`, but if the body raised nothing else is raised and it takes no longer
-        than two seconds."""
+        """End: as `aclose`, but if the body raised, no other error is raised and the end takes at
+        most two seconds."""
         if error is None:
             await self.aclose()
             return
         is_cancelled = not isinstance(error, Exception)
+        # Shielded from a cancelled body: the messages go back now, not when their leases run out.
         try:
             with anyio.move_on_after(CLOSE_SECONDS, shield=is_cancelled):
                 if self._prefetcher is not None:
@@ -187,20 +189,20 @@ class PopConsumer:
     async def pop(
         self, count: int = 1, *, wait: float = 1.0, invisible: float | None = None
     ) -> PoppedMessages:
-        """Up to `count` messages: what is there, at once; else what comes first within `wait`.
+        """Up to `count` messages: those here, at once; else the first that come within `wait`.
 
-        Cancelling loses nothing: what was not returned is returned by the next call, or goes back.
+        Cancelling loses nothing: messages not returned come by the next call, or go back.
 
         Args:
             count: the most to return, at least 1.
             wait: seconds; 0 asks the leaders for what they have and does not wait for more. A
                 leader that says "try again" is asked again, up to the client's default timeout.
             invisible: seconds for which these messages, and those of later calls, are this
-                consumer's alone, 1 s to 12 hours; None: as before, at first what `consumer` was
-                given, or else the group's policy. Of what was popped ahead, and lay here for a
-                while, up to two thirds of that may be over, unless `invisible` says otherwise.
-                Messages that were returned before keep their time. Those that were popped ahead
-                for a longer one are given back and asked for again.
+                consumer's alone, 1 s to 12 hours; None: as before, at first the value given to
+                `consumer`, or else the group's policy. For messages popped ahead up to two thirds
+                of the time may be over, unless `invisible` is given. Messages returned before keep
+                their time. Messages popped ahead for a longer time are given back and asked for
+                again.
 
         Returns:
             An empty `PoppedMessages` if the wait ran out.
@@ -210,11 +212,11 @@ class PopConsumer:
                 `invisible`; or the group or topic is gone.
             UnreadableBatch: messages that were handed out cannot be read. They are handed out
                 again, and are dead letters in the end; calling again goes on.
-            Unavailable: nothing is there and a leader was not found, or without a wait did not
-                say what it has, for the client's default timeout. Calling again goes on.
-            OutcomeUnknown: with `invisible`, a leader did not say for the client's default timeout
-                whether messages that were popped ahead have that time. Calling again goes on. No
-                call takes longer than `wait` and that timeout together.
+            Unavailable: no message is here and a leader was not found, or without a wait did not
+                answer, for the client's default timeout. Calling again goes on.
+            OutcomeUnknown: with `invisible`, a leader did not confirm the new time of messages
+                popped ahead within the client's default timeout. Calling again goes on. No call
+                takes longer than `wait` and that timeout together.
         """
         taken = await self._next_many(count, wait, invisible)
         grips = [self._grip(each) for each in taken]
@@ -227,7 +229,7 @@ class PopConsumer:
         *,
         timeout: float | None = None,
     ) -> Settlement:
-        """Messages are done with; see `PoppedMessages.ack`. They may be of several calls."""
+        """Acknowledge messages, also of several calls; see `PoppedMessages.ack`."""
         return await self._open_settlements().settle(
             _parts_of(messages), Action.ACK, timeout=timeout
         )
@@ -239,7 +241,7 @@ class PopConsumer:
         *,
         timeout: float | None = None,
     ) -> Settlement:
-        """Messages failed; see `PoppedMessages.nack`. They may be of several calls."""
+        """Messages failed, also of several calls; see `PoppedMessages.nack`."""
         wait, parts = delay_ms(delay), _parts_of(messages)
         settlements = self._open_settlements()
         return await settlements.settle(parts, Action.NACK, delay_ms=wait, timeout=timeout)
@@ -249,7 +251,7 @@ class PopConsumer:
     ) -> HeldClaim | None:
         """Claim a piece of work; None: another claim of it runs.
 
-        A message may come twice whatever a broker does. Code that claims a key of its work before
+        No broker can rule out that a message comes twice. Code that claims a key of its work before
         it begins, and stops if it gets None, does the work once. Each call is a claimant of its
         own: the same consumer gets None the second time, too. Cancelling leaves the key claimed or
         not.
@@ -261,7 +263,7 @@ class PopConsumer:
 
         Raises:
             Rejected: the key or time is out of its range, or the group is gone.
-            Unavailable, OutcomeUnknown: the time ran out; it may have been claimed, in vain.
+            Unavailable, OutcomeUnknown: the time ran out; the key may be claimed, without a holder.
         """
         prefetcher = self._opened()
         group, claimant = prefetcher.first_group, self._world.random.randrange(1, 1 << 63)
@@ -269,21 +271,22 @@ class PopConsumer:
         return await claim(self._router, group, number, claimant, key, ttl, timeout)
 
     async def flush(self, *, timeout: float | None = None) -> Settlement:
-        """Wait until all that is settled without waiting is settled: what came of it since the
-        last `flush`.
+        """Wait for all settlements made without waiting; returns their results since the last
+        `flush`.
 
         Cancelling stops the waiting, not the settling.
 
         Raises:
-            OutcomeUnknown: the time ran out; it goes on in the background.
+            OutcomeUnknown: the time ran out; settling goes on in the background.
             Rejected: the group or topic is gone.
         """
         return await self._open_settlements().flush(timeout=timeout)
 
     async def aclose(self, *, timeout: float | None = None) -> None:
-        """Settle what is under way, give back what the application has not seen, and end.
+        """Finish the settlements under way, give back messages that the application has not seen,
+        and end.
 
-        A second call does nothing. Cancelling ends it at once.
+        A second call does nothing. Cancelling ends the consumer at once.
 
         Raises:
             As `flush`.
@@ -301,13 +304,13 @@ class PopConsumer:
     # -- also for the blocking face --------------------------------------------------------------
 
     async def _next_one(self) -> tuple[Taken, Grip]:
-        """Internal: what `__anext__` makes a message of."""
+        """Internal: the next message for `__anext__`, with the grip on its lease."""
         while True:
             prefetcher = self._opened()
             self._until_ask -= 1
             if self._until_ask <= 0:
                 self._until_ask = _ASK_MESSAGES
-                # Others run, among them who gives back what has lain here for too long.
+                # Let other tasks run, among them the one that gives back stale messages.
                 await anyio.lowlevel.checkpoint()
                 prefetcher = self._opened()
                 prefetcher.ask(1)
@@ -319,7 +322,7 @@ class PopConsumer:
             await prefetcher.wait(float("inf"))
 
     async def _next_many(self, count: int, wait: float, invisible: float | None) -> list[Taken]:
-        """Internal: what `pop` makes messages of."""
+        """Internal: the messages for `pop`."""
         require(1 <= count <= COUNT_MAX, f"count is 1 to {COUNT_MAX}")
         require(wait >= 0, "wait must not be negative")
         asked = None if invisible is None else invisible_ms(invisible)
@@ -331,17 +334,17 @@ class PopConsumer:
                 return await self._next_for(count, wait, asked)
         finally:
             self._pops -= 1
-            # What stands at a leader stands for the other pops, too.
+            # Other pops need the standing wishes, so only the last one ends them.
             if not self._settings.prefetch and not self._pops:
                 prefetcher.leave()
 
     @contextmanager
     def _for_time(self, asked: int | None) -> Iterator[None]:
-        """A pop for a time in milliseconds, None: for no certain one.
+        """Around a pop for a lease time in milliseconds; None: for any time.
 
         Raises:
-            Rejected: `BAD_ARGUMENT`, a pop for another time is under way. Each of the two would
-                take leases away from the other: one of this consumer's wishes stands at a leader.
+            Rejected: `BAD_ARGUMENT`, a pop for another time is under way. Each would take leases
+                away from the other: this consumer has only one wish at a leader.
         """
         if asked is None:
             yield
@@ -360,7 +363,7 @@ class PopConsumer:
             self._pops_for_time -= 1
 
     async def _next_for(self, count: int, wait: float, asked: int | None) -> list[Taken]:
-        """Messages for a time in milliseconds, None: for any."""
+        """Messages leased for a time in milliseconds; None: for any time."""
         prefetcher, begun = self._opened(), anyio.current_time()
         left = seconds_left(self._router, wait + self._router.seconds_max)
         if asked is not None:
@@ -368,7 +371,7 @@ class PopConsumer:
         now = anyio.current_time()
         deadline = now + wait
         if not wait:
-            # Each leader is asked, again after "try again", and every answer is waited for.
+            # An empty result must be true: wait for each leader's answer, also after "try again".
             prefetcher.ask_anew()
         while True:
             self._opened()
@@ -389,7 +392,7 @@ class PopConsumer:
                 prefetcher.ask(count, wait=deadline - now)
                 await prefetcher.wait(deadline)
             if asked is not None:
-                # What came may have been handed out to a wish for another time.
+                # The messages that came may be of a wish for another time.
                 await self._make_invisible(asked, left())
             now = anyio.current_time()
 

@@ -1,15 +1,16 @@
 """Handles: a message under a lease, as one short text that any process can settle.
 
-`raftmq pop` prints one for each message; the process may end, the lease runs on, and `raftmq ack`
-with the handle settles it. A handle holds all that a leader must be told:
+`raftmq pop` prints a handle for each message; the process may end, the lease runs on, and `raftmq
+ack` with the handle settles the message. A handle holds all that a leader needs:
 
 | field | form |
 |---|---|
 | version | one byte, 1 |
 | number of the attachment, partition group, token, consumer, offset | unsigned varints (LEB128) |
-| check | CRC-32C of what stands before it, its two lowest bytes, little-endian |
+| check | CRC-32C of the bytes before, its two lowest bytes, little-endian |
 
-as one big-endian integer, in the digits `0-9A-Za-z`: nothing that a shell or a double click minds.
+as one big-endian integer, in the digits `0-9A-Za-z`, which a shell passes on and a double click
+selects as one word.
 
 A consumer numbers its settlements, and the machine carries out each number once, and no lower one
 after it. Settlements by handle are counted apart, so the consumer may be open and settle as well.
@@ -18,10 +19,10 @@ two processes that settle for one consumer at the same moment do not take each o
 the refusal of an overtaken one names the number to go above.
 
 Invariants:
-- A text that was cut, or of which a character changed, is refused; it settles nothing else.
+- A handle that was cut, or of which a character changed, is refused; it settles no other message.
 
-Messages of one lease are settled together, so those that are rejected together are one dead
-letter; the answer says which of them were in hand.
+Messages of one lease are settled together, so messages rejected together are one dead letter; the
+answer says which of them were in hand.
 
 Left out: handles of whole leases.
 """
@@ -46,11 +47,11 @@ from .popped import LeasedMessage, delay_ms
 from .settlement_sender import HEADER_BYTES, ITEM_BYTES
 
 ITEMS_MAX = 1000
-"""Leases that one request settles messages of."""
+"""Leases of which one request settles messages."""
 OVERTAKEN_MAX = 5
-"""How often another process may number its settlements above ours before this one gives up."""
+"""How often another process may overtake this one's settlement number before this one fails."""
 RANDOM_BITS = 22
-"""Of a settlement's number: with the milliseconds since 1970 above them it has 63 until 2039."""
+"""Low bits of a settlement's number; the milliseconds since 1970 above fit into 63 until 2039."""
 
 _VERSION = 1
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -65,11 +66,11 @@ class Handle(NamedTuple):
     number: int
     """The attachment's number."""
     partition_group: int
-    """The partition group that handed it out."""
+    """The partition group that handed the message out."""
     token: int
-    """The lease."""
+    """The lease's token."""
     consumer: int
-    """To whom it was handed."""
+    """The consumer that popped the message."""
     offset: int
     """The message's offset in its queue."""
 
@@ -104,7 +105,7 @@ def parse_handle(text: str) -> Handle:
     """The reverse of `format_handle`.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, it is no handle, or was damaged.
+        Rejected: `BAD_ARGUMENT`, the text is no handle, or was damaged.
     """
     handle = _parsed(text)
     if handle is None:
@@ -126,7 +127,7 @@ def _parsed(text: str) -> Handle | None:
     if len(fields) != len(Handle._fields) or max(fields) > _FIELD_MAX:
         return None
     handle = Handle(*fields)
-    # One handle, one text: what is written in another way was not written by us.
+    # A handle has one text: another text for it was not written by `format_handle`.
     return handle if format_handle(handle) == text else None
 
 
@@ -155,10 +156,10 @@ def _varints(data: bytes) -> Iterator[int]:
 
 
 class Deed(NamedTuple):
-    """What becomes of messages."""
+    """A settlement of messages, as the application asks for it."""
 
     action: Action
-    """What is done with them."""
+    """The kind of settlement."""
     delay_ms: int = -1
     """See `SettleItem.delay_ms`."""
     reason: str = ""
@@ -171,10 +172,10 @@ def settlement_number(world: ClientWorld) -> int:
 
 
 def deed_of(action: str, *, delay: float | None, reason: str) -> Deed:
-    """The arguments of `Client.settle`, as they are sent.
+    """The arguments of `Client.settle`, checked.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, there is no such action, or a delay is missing, too many or
+        Rejected: `BAD_ARGUMENT`, there is no such action, or a delay is missing, not allowed or
             negative, or the reason is no text.
     """
     known = {each.name.lower(): each for each in Action}
@@ -197,14 +198,15 @@ async def settle_handles(
     number: int,
     timeout: float | None = None,
 ) -> set[Handle]:
-    """Settle messages by their handles; returns those that are settled. The consumer no longer had
-    the others: their time ran out, or they were settled before.
+    """Settle messages by their handles; returns the handles that are settled. The consumer no
+    longer had the others: their time ran out, or they were settled before.
 
-    `number` is that of the first settlement: see `settlement_number`. After an error some messages
-    may be settled; a repeat is safe, and leaves those out of its result.
+    `number` is the first settlement's: see `settlement_number`. After an error some messages may be
+    settled; a repeat is safe, and leaves those out of its result.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, a delay is out of its range; `UNKNOWN_GROUP`, it was deleted.
+        Rejected: `BAD_ARGUMENT`, a delay is out of its range; `UNKNOWN_GROUP`, the group was
+            deleted.
         Unavailable, OutcomeUnknown: a leader did not answer in time.
     """
     left = seconds_left(router, timeout)
@@ -236,7 +238,7 @@ def _by_lease(handles: list[Handle]) -> Iterator[list[Handle]]:
 
 
 def _requests(parts: list["_Part"]) -> Iterator[list["_Part"]]:
-    """As many as one request takes."""
+    """The parts, in lists that fit into one request."""
     found: list[_Part] = []
     size = 0
     for part in parts:
@@ -269,7 +271,7 @@ class _Part:
         return ITEM_BYTES + len(self.item.bits) + 4 * len(self.item.reason)
 
     def settled(self, result: int, which: bytes) -> set[Handle]:
-        """Those that are settled, by the answer."""
+        """The handles that are settled, by the answer."""
         if result == OVER_LIMIT:
             raise over_limit(Action(self.item.action), self.item.delay_ms)
         if self.item.action == Action.EXTEND:
@@ -279,7 +281,7 @@ class _Part:
 
 
 class _Settler:
-    """Settles what one consumer had of one partition group."""
+    """Settles messages that one consumer had of one partition group."""
 
     def __init__(
         self,
@@ -316,7 +318,7 @@ class _Settler:
                 )
                 return results_of(frame.header, len(items))
             except Overtaken as error:
-                # Another process settles for the same consumer, and its clock is ahead of ours.
+                # Another process settled for this consumer by a later clock: go above its number.
                 if attempt == OVERTAKEN_MAX:
                     raise
                 beyond = self._router.draw_request() & (1 << RANDOM_BITS) - 1

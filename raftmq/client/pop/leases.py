@@ -1,7 +1,7 @@
-"""Leases in the hands of a consumer: which messages are whose, as bits, never an object a message.
+"""Leases of a consumer: the state of each message, as bits of integers, not as objects.
 
-A lease is what one hand-out of a partition group gave: messages of one queue, a token, a deadline.
-Of each of its messages the client knows one of these:
+A lease is one hand-out of a partition group: messages of one queue, a token, a deadline. The client
+keeps one of these states for each message of the lease:
 
 | a message is | kept in | meaning |
 |---|---|---|
@@ -15,10 +15,10 @@ Of each of its messages the client knows one of these:
 Bit n stands for the message at offset `base + n`.
 
 Invariants:
-- A message is shelved at most once under one token: `seen` remembers it, however often a leader
-  tells of it. So no answer that comes late or twice hands it out again.
-- `held`, `busy`, `unlisted` and what is in `done` do not overlap, and all are in `seen`; `shelved`
-  is in `held`.
+- A message is shelved at most once under one token: `seen` remembers the message, however often a
+  leader lists it. So no answer that comes late or twice hands the message out again.
+- `held`, `busy`, `unlisted` and the values of `done` do not overlap, and all are in `seen`;
+  `shelved` is in `held`.
 
 Sources: RocketMQ's checkpoints with bitmaps; Kleppmann, "How to do distributed locking" (tokens).
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .settlement_sender import Item
 
 LEFT_SHARE = 1 / 3
-"""The part of its lease that is left at least when a message is handed to the application: messages
+"""Least share of a lease's time that is left when a message is handed to the application; messages
 that lie in the buffer for longer are given back."""
 
 
@@ -78,54 +78,54 @@ class HeldLease:
         self.group = group
         """The partition group."""
         self.token = token
-        """What settles it."""
+        """The token that a settlement names."""
         self.queue_number = queue_number
         """The cluster-wide number of the queue."""
         self.attempt = attempt
-        """How often its messages were handed out, this time included."""
+        """Number of hand-outs of its messages, this one included."""
         self.base = base
         """The offset of bit 0."""
         self.is_serial = is_serial
         """Whether the consumer group keeps the order of queues."""
         self.is_stopped = False
-        """True: what the application has not seen of it goes back, for the sake of that order."""
+        """True: messages that the application has not seen go back, to keep that order."""
         self.seen = 0
         """All messages that ever came under this token."""
         self.held = 0
-        """Those that are ours, and no settlement of them is under way."""
+        """Messages that are this consumer's and have no settlement under way."""
         self.shelved = 0
-        """Those of them that the application has not seen."""
+        """Messages of `held` that the application has not seen."""
         self.busy = 0
-        """Those of which a settlement is under way."""
+        """Messages with a settlement under way."""
         self.unlisted = 0
-        """Those that count as lost, and are in hand again if the leader lists them after all."""
+        """Messages that count as lost, and are in hand again if the leader lists them later."""
         self.done: dict[Action, int] = {}
-        """Those that are settled, by what was done."""
+        """Settled messages, by the action."""
         self.items: list[Item] = []
         """The settlements under way."""
         self.deadline = 0.0
-        """Until when it is ours, by the event loop's clock."""
+        """The end of the lease, by the event loop's clock."""
         self.clock_ms = 0.0
         """The leader's clock less the event loop's, in milliseconds."""
         self.stale_at = inf
         """From then on the time is too short to begin with a message; never after the deadline."""
         self.invisible_ms = 0
-        """What was asked for: how long it was to run."""
+        """The length that the consumer asked for, in milliseconds; 0: by the policy."""
         self.grips: list[tuple[ref[Grip], int]] = []
-        """What the application has, if leases are renewed."""
+        """The application's grips and their messages, if leases are renewed."""
 
     @property
     def is_over(self) -> bool:
-        """True if nothing is left to settle."""
+        """True if no message is left to settle."""
         return not self.held and not self.busy
 
     @property
     def deadline_ms(self) -> int:
-        """Until when it is ours, by the leader's clock, in milliseconds since 1970."""
+        """The end of the lease, by the leader's clock, in milliseconds since 1970."""
         return round(self.deadline * 1000 + self.clock_ms)
 
     def place(self, base: int, bits: int) -> int:
-        """`bits` that count from offset `base`, counted from this lease's base."""
+        """Shift `bits`, which count from offset `base`, to count from the lease's base."""
         shift = base - self.base
         if shift < 0:
             self._rebase(base)
@@ -137,7 +137,7 @@ class HeldLease:
         return ((1 << (stop - start)) - 1) << (start - self.base)
 
     def shelve(self, bits: int) -> int:
-        """Messages came; those of them that are new."""
+        """Shelve messages that came; returns the new ones among them."""
         new = bits & ~self.seen
         self.seen |= new
         self.held |= new
@@ -145,51 +145,51 @@ class HeldLease:
         return new
 
     def run_until(self, deadline: float) -> None:
-        """It runs until a time of the event loop's clock."""
+        """Set the end of the lease, by the event loop's clock."""
         self.deadline = deadline
         self.stale_at = min(self.stale_at, deadline)
 
     def told(self, *, now: float, remaining_ms: int, deadline_ms: int) -> None:
-        """The leader said how long it runs, and until when by its own clock."""
+        """Take the leader's word on the time left, and on the end by the leader's clock."""
         deadline = now + remaining_ms / 1000
         if deadline_ms == self.deadline_ms:
-            # It was told before, and what takes longer on its way does not make a lease longer.
+            # An answer about the same end that came later does not make the lease longer.
             deadline = min(deadline, self.deadline)
         self.run_until(deadline)
         self.clock_ms = deadline_ms - deadline * 1000
 
     def latest_deadline(self, now: float) -> float:
-        """Until when it may be ours, if the extensions that are under way arrive now."""
+        """The latest possible end of the lease, if the extensions under way arrive now."""
         extensions = [item.delay_ms for item in self.items if item.action is Action.EXTEND]
         return max([self.deadline, *(now + each / 1000 for each in extensions)])
 
     def set_stale(self, now: float) -> None:
-        """What is on the buffer becomes stale when too little is left of what was asked for."""
+        """Set when shelved messages become stale: when `LEFT_SHARE` of the asked time is left."""
         whole = max(self.deadline - now, self.invisible_ms / 1000)
         self.stale_at = self.deadline - whole * LEFT_SHARE
 
     def lost(self, bits: int) -> int:
-        """Those of these messages that are no longer ours, and that we did not settle."""
+        """Those of `bits` that are no longer this consumer's, and that it did not settle."""
         kept = self.held | self.busy
         for done in self.done.values():
             kept |= done
         return bits & ~kept
 
     def unlist(self, listed: int) -> None:
-        """The leader has listed all that is ours: what it did not name counts as lost."""
+        """The leader has listed all messages of the lease: those not listed count as lost."""
         gone = self.held & ~listed
-        # What the application has not seen may be shelved again, as if it came for the first time.
+        # A message that the application has not seen may be shelved again, as a new one.
         self.seen &= ~(gone & self.shelved)
         self.unlisted |= gone & ~self.shelved
         self.lose(gone)
 
     def relist(self, listed: int) -> None:
-        """The leader lists these: a list that did not was wrong."""
+        """The leader lists these messages: an earlier list without them was wrong."""
         self.held |= listed & self.unlisted
         self.unlisted &= ~listed
 
     def lose(self, bits: int) -> None:
-        """These messages are no longer ours."""
+        """These messages are no longer this consumer's."""
         self.held &= ~bits
         self.shelved &= ~bits
 
@@ -211,13 +211,13 @@ class HeldLease:
             self.done[action] = self.done.get(action, 0) | settled
 
     def set_done(self, action: Action, bits: int) -> None:
-        """Messages are settled, by a request of another kind."""
+        """Mark messages settled by a request of another kind, such as a transaction's commit."""
         self.lose(bits)
         self.unlisted &= ~bits
         self.done[action] = self.done.get(action, 0) | bits & ~self.busy
 
     def in_hand(self) -> int:
-        """Messages that the application still has: an object of it stands for them."""
+        """Messages that the application still has an object of."""
         self.grips = [(grip, bits) for grip, bits in self.grips if grip() is not None]
         kept = 0
         for _, bits in self.grips:
@@ -240,7 +240,7 @@ class HeldLease:
 
 
 class Grip:
-    """What the application's objects hold on to: as long as one of them exists, so does this."""
+    """Held by the application's message objects; lives while one of them lives."""
 
     __slots__ = ("__weakref__", "lease")
 
@@ -276,7 +276,7 @@ def offsets_of(base: int, bits: int) -> Iterator[int]:
 
 
 def packed(base: int, bits: int) -> tuple[int, bytes]:
-    """Some messages as they are sent: the offset of the first one, and the bits from there on.
+    """Messages as a request carries them: the offset of the first, and the bits from there on.
 
     >>> packed(100, 0b1100)
     (102, b'\\x03')
@@ -303,7 +303,7 @@ def lowest(bits: int, count: int) -> int:
 
 
 def settled_of(bits: int, result: int, which: bytes) -> int:
-    """Those of the messages of an item that are settled, by its answer: see `Settled`.
+    """The messages of an item that are settled, by the item's answer: see `Settled`.
 
     >>> bin(settled_of(0b11010, 2, b"\\x09"))
     '0b10010'
@@ -312,15 +312,15 @@ def settled_of(bits: int, result: int, which: bytes) -> int:
         return 0
     if which:
         return bits & int.from_bytes(which, "little") << (bits & -bits).bit_length() - 1
-    # A node of older software says how many: retention takes the lowest.
+    # A node of older software tells only the count; retention takes the lowest offsets.
     return bits ^ lowest(bits, max(bits.bit_count() - result, 0))
 
 
 def results_of(header: bytes, count: int) -> list[tuple[int, bytes]]:
-    """For each item of a settlement its result, and which messages are settled.
+    """For each item of a settlement, its result and the bits of the settled messages.
 
     Raises:
-        ProtocolError: it is no answer to a settlement of `count` items.
+        ProtocolError: the header does not answer a settlement of `count` items.
     """
     settled = unpack(Settled, header)
     which = settled.bits or [b""] * count

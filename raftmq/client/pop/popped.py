@@ -1,15 +1,15 @@
-"""What a consumer that pops is handed: messages under a lease, one by one or many at once.
+"""Popped messages: messages under a lease, one by one or many at once.
 
-Each is the application's alone until its `deadline`. It is settled by one of
+Each message is the application's alone until its `deadline`. The application settles it by one of
 
 | call | the message |
 |---|---|
-| `ack` | is done with |
+| `ack` | is done |
 | `nack` | failed: it is handed out again, later |
 | `reject` | can never be done: it is a dead letter at once |
-| `give_back` | was not begun with: any consumer may have it, and this attempt does not count |
+| `give_back` | was not begun: any consumer may have it, and this attempt does not count |
 
-or else comes again when the lease runs out. A repeat of a settlement changes nothing.
+or else the message comes again when the lease runs out. A repeat of a settlement changes nothing.
 """
 
 from collections.abc import Iterator
@@ -41,24 +41,24 @@ class Fenced(NamedTuple):
     """A message that this consumer no longer had."""
 
     id: str
-    """Its id."""
+    """The message's id."""
     token: int
-    """Under which it was settled: the same message may be here under a newer one."""
+    """The token of the settled hand-out; the message may be here under a newer token."""
 
 
 class Settlement:
-    """What came of settling many messages: on the disks of a majority."""
+    """The result of settling many messages: on the disks of a majority."""
 
     __slots__ = ("_gone", "settled")
 
     def __init__(self, settled: int, gone: list[Gone]) -> None:
         self.settled = settled
-        """How many are settled as it was asked."""
+        """Number of messages settled as asked."""
         self._gone = gone
 
     @property
     def is_complete(self) -> bool:
-        """True if all are."""
+        """True if all messages are settled."""
         return not self._gone
 
     @property
@@ -89,30 +89,30 @@ class LeasedMessage(Message):
 
     @property
     def attempt(self) -> int:
-        """How often the message was handed out, this time included."""
+        """Number of hand-outs of the message, this one included."""
         return self._grip.lease.attempt
 
     @property
     def token(self) -> int:
-        """Names this hand-out for ever, and is larger than that of each earlier hand-out of the
-        message: a *fencing token* for what the application writes elsewhere."""
+        """Names this hand-out for ever; larger than the token of each earlier hand-out of the
+        message: a *fencing token* for the application's writes elsewhere."""
         return self._grip.lease.token
 
     @property
     def deadline(self) -> int:
-        """Until when the message is this consumer's alone, by the leader's clock, in milliseconds
-        since 1970."""
+        """The end of the lease, until which the message is this consumer's alone, by the leader's
+        clock, in milliseconds since 1970."""
         return self._grip.lease.deadline_ms
 
     @property
     def remaining(self) -> float:
-        """How many seconds that is from now; negative if it is over. It counts from when the
-        leader's answer came, and is too long by the time which that was on its way."""
+        """Seconds until the deadline; negative after it. They count from the arrival of the
+        leader's answer, so they are too many by the time that the answer took."""
         return self._grip.lease.deadline - anyio.current_time()
 
     @property
     def settlements(self) -> "Settlements":
-        """Internal: where it is settled."""
+        """Internal: settles the message."""
         return self._settlements
 
     @property
@@ -132,18 +132,19 @@ class PoppedMessage(LeasedMessage):
     __slots__ = ()
 
     async def ack(self, *, timeout: float | None = None) -> None:
-        """It is done with. On return that is on the disks of a majority: it never comes again.
+        """Acknowledge the message. On return the ack is on the disks of a majority: the message
+        never comes again.
 
         Raises:
             Rejected: `FENCED`, its lease is over: another consumer may have it.
             Unavailable: nothing happened within `timeout` seconds (None: the client's default).
-            OutcomeUnknown: it may have happened; the same call again tells.
+            OutcomeUnknown: the ack may have happened; a repeat of the call tells.
         """
         await self._settle(Action.ACK, timeout)
 
     async def nack(self, delay: float | None = None, *, timeout: float | None = None) -> None:
-        """It failed: it is handed out again after `delay` seconds (None: by the group's schedule),
-        or is a dead letter after the last attempt.
+        """The message failed: it is handed out again after `delay` seconds (None: by the group's
+        schedule), or is a dead letter after the last attempt.
 
         Raises:
             As `ack`.
@@ -151,7 +152,7 @@ class PoppedMessage(LeasedMessage):
         await self._settle(Action.NACK, timeout, delay_ms=delay_ms(delay))
 
     async def reject(self, reason: str = "rejected", *, timeout: float | None = None) -> None:
-        """It can never be done: it is a dead letter, for this reason.
+        """The message can never be done: it is a dead letter, for this reason.
 
         Raises:
             As `ack`.
@@ -159,7 +160,7 @@ class PoppedMessage(LeasedMessage):
         await self._settle(Action.REJECT, timeout, reason=reason)
 
     async def give_back(self, *, timeout: float | None = None) -> None:
-        """It was not begun with: any consumer may have it, and this attempt does not count.
+        """The message was not begun: any consumer may have it, and this attempt does not count.
 
         Raises:
             As `ack`.
@@ -167,8 +168,8 @@ class PoppedMessage(LeasedMessage):
         await self._settle(Action.GIVE_BACK, timeout)
 
     async def extend(self, seconds: float, *, timeout: float | None = None) -> None:
-        """Let its lease, with all messages under the same token, run for `seconds` from now, also
-        if it had longer: a shorter time ends it sooner.
+        """Let the lease, with all messages under the same token, run for `seconds` from now. A time
+        shorter than the lease's rest ends the lease sooner.
 
         Raises:
             As `ack`.
@@ -177,7 +178,7 @@ class PoppedMessage(LeasedMessage):
 
     def ack_nowait(self) -> None:
         """As `ack`, without waiting: acks gather while one is under way. `flush` of the consumer
-        waits, and tells which were fenced."""
+        waits, and returns the fenced messages."""
         self._settlements.settle_nowait([self.part], Action.ACK)
 
     async def _settle(
@@ -197,13 +198,13 @@ class LeasedMessages(MessageColumns[L]):
         self, slices: list[Slice], grips: list[Grip], topic: str, settlements: "Settlements"
     ) -> None:
         super().__init__(slices, topic)
-        # As many as slices.
+        # One for each slice.
         self._grips = grips
         self._settlements = settlements
 
     @property
     def attempts(self) -> list[int]:
-        """How often each message was handed out, this time included."""
+        """Number of hand-outs of each message, this one included."""
         return self._spread([grip.lease.attempt for grip in self._grips])
 
     @property
@@ -218,8 +219,8 @@ class LeasedMessages(MessageColumns[L]):
         return min((grip.lease.deadline_ms for grip in self._grips), default=None)
 
     def by_partition_group(self) -> list[Self]:
-        """The same messages, those of each partition group by themselves, in order: a transaction
-        acknowledges messages of one."""
+        """The messages of each partition group by themselves, in order: a transaction acknowledges
+        messages of one partition group."""
         groups = [grip.lease.group for grip in self._grips]
         return [
             self._some([n for n, each in enumerate(groups) if each == group])
@@ -235,12 +236,12 @@ class LeasedMessages(MessageColumns[L]):
 
     @property
     def settlements(self) -> "Settlements":
-        """Internal: where they are settled."""
+        """Internal: settles the messages."""
         return self._settlements
 
     @property
     def grips(self) -> list[Grip]:
-        """Internal: what holds each slice's lease."""
+        """Internal: the grip of each slice, which holds its lease."""
         return self._grips
 
     @property
@@ -254,7 +255,7 @@ class LeasedMessages(MessageColumns[L]):
         return list(found.items())
 
     def _spread(self, values: list[int]) -> list[int]:
-        """One value for each message, of one for each slice."""
+        """Repeat each slice's value for each message of the slice."""
         spread: list[int] = []
         for value, part in zip(values, self._slices, strict=True):
             spread += [value] * (part.stop - part.start)
@@ -265,10 +266,10 @@ class LeasedMessages(MessageColumns[L]):
 class PoppedMessages(LeasedMessages[PoppedMessage]):
     """Messages under leases, to be settled together or one by one.
 
-    A call settles all of them that are not settled yet, and tells how many were ours no more. It
-    raises `Unavailable` if nothing happened to some within `timeout` seconds (None: the client's
-    default), `OutcomeUnknown` if it may have; the same call again is safe, and settles the rest.
-    Cancelling leaves some done and others not.
+    A call settles all messages that are not settled yet; its result lists those that were no longer
+    this consumer's. The call raises `Unavailable` if nothing happened within `timeout` seconds
+    (None: the client's default), `OutcomeUnknown` if some are or may be settled; a repeat is safe,
+    and settles the rest. Cancelling leaves some settled and others not.
     """
 
     __slots__ = ()
@@ -284,29 +285,29 @@ class PoppedMessages(LeasedMessages[PoppedMessage]):
         return PoppedMessage(batch, position, self._grips[n], self.topic, self._settlements)
 
     async def ack(self, *, timeout: float | None = None) -> Settlement:
-        """They are done with; see `PoppedMessage.ack`."""
+        """Acknowledge the messages; see `PoppedMessage.ack`."""
         return await self._settlements.settle(self.parts, Action.ACK, timeout=timeout)
 
     async def nack(self, delay: float | None = None, *, timeout: float | None = None) -> Settlement:
-        """They failed; see `PoppedMessage.nack`."""
+        """The messages failed; see `PoppedMessage.nack`."""
         wait = delay_ms(delay)
         return await self._settlements.settle(
             self.parts, Action.NACK, delay_ms=wait, timeout=timeout
         )
 
     async def reject(self, reason: str = "rejected", *, timeout: float | None = None) -> Settlement:
-        """They can never be done; see `PoppedMessage.reject`."""
+        """The messages can never be done; see `PoppedMessage.reject`."""
         return await self._settlements.settle(
             self.parts, Action.REJECT, reason=reason, timeout=timeout
         )
 
     async def give_back(self, *, timeout: float | None = None) -> Settlement:
-        """They were not begun with; see `PoppedMessage.give_back`."""
+        """The messages were not begun; see `PoppedMessage.give_back`."""
         return await self._settlements.settle(self.parts, Action.GIVE_BACK, timeout=timeout)
 
     async def extend(self, seconds: float, *, timeout: float | None = None) -> Settlement:
-        """Let their leases run for `seconds` from now; see `PoppedMessage.extend`. No message is
-        settled; `fenced` names those that this consumer no longer has."""
+        """Let the leases run for `seconds` from now; see `PoppedMessage.extend`. No message is
+        settled; `fenced` names the messages that this consumer no longer has."""
         return await self._settlements.extend(self.parts, seconds, timeout=timeout)
 
     def ack_nowait(self) -> None:
@@ -315,10 +316,10 @@ class PoppedMessages(LeasedMessages[PoppedMessage]):
 
 
 def delay_ms(delay: float | None) -> int:
-    """The delay of a nack as it is sent.
+    """The delay of a nack in milliseconds; -1: by the schedule.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, it is negative, or no number.
+        Rejected: `BAD_ARGUMENT`, the delay is negative, or no number.
     """
     if delay is None:
         return -1

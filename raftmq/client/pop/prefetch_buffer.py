@@ -1,11 +1,10 @@
 """The buffer: messages that were popped ahead, in the order in which they came.
 
-A piece is neighbouring messages of one batch that belong to one lease. What happened to a lease
-since (it was lost, or given back) shows in its bits: a piece that is not shelved any more is passed
-over when its turn comes.
+A piece is neighbouring messages of one batch that belong to one lease. A lease that was lost or
+given back since shows this in its bits: `take` passes over messages that are no longer shelved.
 
 Invariants:
-- `take` removes from the buffer what it gives: nothing is handed out twice.
+- `take` removes the messages that it returns: no message is handed out twice.
 """
 
 from collections import deque
@@ -22,11 +21,11 @@ class Taken(NamedTuple):
     """Messages for the application."""
 
     part: Slice
-    """Which, of which batch."""
+    """The messages and their batch."""
     lease: HeldLease
-    """Under which lease."""
+    """The lease of the messages."""
     bits: int
-    """The same, as bits of the lease."""
+    """The messages as bits of the lease."""
 
 
 class _Piece:
@@ -45,20 +44,20 @@ class _Piece:
 
 
 class PrefetchBuffer:
-    """What one consumer was handed by the brokers and has not handed on."""
+    """Messages that one consumer got from the brokers and has not handed on."""
 
     def __init__(self) -> None:
         self._pieces: deque[_Piece] = deque()
         self.bytes = 0
-        """Bytes of the batches that the messages are of, about."""
+        """Bytes of the messages, estimated from the sizes of their batches."""
         self.counts: dict[int, int] = {}
-        """Partition group → messages; those that are passed over later are counted."""
+        """Partition group → messages, including those that `take` will pass over."""
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
     def put(self, lease: HeldLease, batch: Batch, bits: int, size: int) -> None:
-        """Messages came: those of `bits`, all of this batch of `size` bytes."""
+        """Add messages that came: those of `bits`, all of this batch of `size` bytes."""
         shift = lease.base - batch.base_offset
         count = bits.bit_count()
         per_message = size / len(batch)
@@ -96,7 +95,7 @@ class PrefetchBuffer:
         return taken
 
     def take_one(self, now: float, give_back: Callable[[HeldLease], None]) -> Taken | None:
-        """The next message, if there is one: what `take` does, for one message after the other."""
+        """The next message, if there is one: `take` for a single message, at less cost."""
         pieces = self._pieces
         while pieces:
             piece = pieces[0]
@@ -118,25 +117,25 @@ class PrefetchBuffer:
         return None
 
     def leases(self) -> list[HeldLease]:
-        """The leases of which something is shelved, in order."""
+        """The leases with shelved messages, in order."""
         found = dict.fromkeys(piece.lease for piece in self._pieces)
         return [lease for lease in found if lease.shelved]
 
     def sweep(self) -> None:
-        """Forget what would be passed over."""
+        """Drop the pieces that `take` would pass over."""
         for piece in list(self._pieces):
             if not piece.lease.shelved & piece.mask():
                 self._pieces.remove(piece)
                 self._forget(piece)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all messages."""
         self._pieces.clear()
         self.counts.clear()
         self.bytes = 0
 
     def _pass_over(self, piece: _Piece, mask: int) -> None:
-        """Replace the first piece by what is left of it."""
+        """Replace the first piece by its messages that are still shelved."""
         self._pieces.popleft()
         self._forget(piece)
         lease, batch = piece.lease, piece.batch

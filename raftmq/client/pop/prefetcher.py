@@ -1,7 +1,7 @@
-"""The prefetcher of a consumer that pops: what is asked for, when, and what lies on the buffer.
+"""The prefetcher of a consumer that pops: how much is asked for, when, and what lies on the buffer.
 
-Each partition group of the topic is a source. Sources are asked while the application waits or
-comes for messages; by themselves only for what is left of a wish that stands:
+Each partition group of the topic is a source. The prefetcher asks sources while the application
+waits or comes for messages; at other times only for the rest of a standing wish:
 
 | what was asked for | is then |
 |---|---|
@@ -9,9 +9,9 @@ comes for messages; by themselves only for what is left of a wish that stands:
 | lay here until a third of its lease was left | given back, and halved |
 
 Invariants:
-- A source is asked for more when half of what it may have ahead is gone.
-- What lies here too long is given back after the wish that stands was left: or it would come back.
-- The buffer holds `prefetch_bytes` and an answer of each source at the most.
+- A source is asked for more when half of its depth is gone from the buffer.
+- Stale messages are given back after the standing wish has ended, else they would come back by it.
+- The buffer holds at most `prefetch_bytes` and an answer of each source.
 
 Sources: TCP's slow start (RFC 5681).
 """
@@ -39,17 +39,17 @@ from .settlement_sender import Tally, Waiter
 PREFETCH = 500
 """Messages asked for ahead at each leader."""
 POLL_MS = 5_000
-"""How long a wish stands before the next one takes its place."""
+"""How long a wish stands, in milliseconds, before the next one takes its place."""
 TICK_SECONDS = 0.25
-"""The pace at which leases are looked after."""
+"""Longest time between two checks of the leases."""
 DEPTH_FIRST = 32
-"""Asked ahead at first."""
+"""Messages asked for ahead at first."""
 COUNT_MAX = 100_000
 """The most messages of one wish."""
 GROW_SECONDS = 0.1
 """If the application drains an answer faster than this, the depth grows."""
 HEARD_SECONDS = 1.0
-"""A wish that stands for this time has reached its leader."""
+"""A wish that has stood for this time has reached its leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class PopSettings:
 
 
 class Prefetcher:
-    """What one consumer pops ahead."""
+    """Pops ahead for one consumer."""
 
     def __init__(
         self,
@@ -100,13 +100,13 @@ class Prefetcher:
         self._is_closing = False
         self._mean_bytes = 1024
         self.invisible_ms = 0
-        """How long the messages of the next wishes are this consumer's alone; 0: by the policy."""
+        """Length of the leases of later wishes, in milliseconds; 0: by the policy."""
         if settings.invisible is not None:
             self.invisible_ms = invisible_ms(settings.invisible)
         self.buffer = PrefetchBuffer()
-        """What came and was not handed on."""
+        """Messages that came and were not handed on."""
         self.tally = Tally()
-        """What came of settlements that no call waits for."""
+        """Results of settlements that no call waits for."""
         self.holder = Holder(
             view.name,
             number,
@@ -117,7 +117,7 @@ class Prefetcher:
             self.tally,
             settings.mode is Mode.ORDERED,
         )
-        """The consumer, as its sessions name it."""
+        """The consumer, as its sources name it."""
         self.sources: dict[int, Source] = {}
         """By partition group."""
         self.follow_topic()
@@ -133,7 +133,7 @@ class Prefetcher:
         return self.buffer.take_one(anyio.current_time(), self._give_back)
 
     def check(self) -> None:
-        """Raise why nothing can be had; once all is handed on that is here."""
+        """Raise a source's error; called once the buffer is empty."""
         for source in self.sources.values():
             unreadable, source.unreadable = source.unreadable, None
             if unreadable is not None:
@@ -144,13 +144,13 @@ class Prefetcher:
     def ask(
         self, count: int, *, wait: float = float("inf"), only: Container[int] | None = None
     ) -> None:
-        """Ask each source that should be asked and is not; with a count of 0 only those that have
-        more for us, or may have.
+        """Ask each idle source that runs low; with a count of 0 only the sources that have more for
+        us, or may have.
 
         Args:
-            count: how many the application wants.
+            count: the number of messages that the application wants.
             wait: for how many seconds.
-            only: no others than these partition groups.
+            only: ask no other partition groups than these.
         """
         settings, buffer = self._settings, self.buffer
         if buffer.bytes >= settings.prefetch_bytes or self._is_closing:
@@ -182,8 +182,8 @@ class Prefetcher:
                 source.ask_rest(invisible_ms=self.invisible_ms)
 
     def ask_anew(self) -> None:
-        """An answer is due from each source that may have something, as far as is known; their
-        wishes end. A wish that stands for long enough has told that there is nothing."""
+        """Make an answer due from each source that may have messages, and end its wish. A wish that
+        has stood for `HEARD_SECONDS` without an answer tells that the source has none."""
         before = anyio.current_time() - HEARD_SECONDS
         for source in self.sources.values():
             source.is_due = not source.is_waiting_since(before)
@@ -191,15 +191,15 @@ class Prefetcher:
                 source.leave()
 
     def ask_due(self, count: int) -> bool:
-        """Ask sources whose answer is due for what they have now; False: no answer is due."""
+        """Ask sources with a due answer for the messages they have; False: no answer is due."""
         due = {s.group for s in self.sources.values() if s.is_due and s.error is None}
         if due:
             self.ask(count, wait=0, only=due)
         return bool(due)
 
     def check_due(self, since: float) -> None:
-        """Raise `Unavailable` if an answer is due since a time that is too long ago: a leader said
-        "try again" all the while."""
+        """Raise `Unavailable` if an answer is due and `since` is too long ago: a leader has said
+        "try again" all the time."""
         seconds = self._router.seconds_max
         if anyio.current_time() < since + seconds:
             return
@@ -221,7 +221,7 @@ class Prefetcher:
         """
         sources = list(self.sources.values())
         for source in sources:
-            # It waits for a round, and not for messages: those came as long as it asked.
+            # The application waits for a round trip, as the last answer was full.
             source.is_short |= source.is_asking and source.filled_at is not None
         seconds = self._router.seconds_max
         lost = [s.lost_since for s in sources if s.lost_since is not None]
@@ -244,7 +244,7 @@ class Prefetcher:
             source.leave()
 
     def tell(self) -> None:
-        """Wake who waits."""
+        """Wake the waiting calls."""
         self._news.set()
         self._news = anyio.Event()
 
@@ -266,14 +266,14 @@ class Prefetcher:
         """Change the length of the leases to come, and of those on the buffer.
 
         A lease that is too short is extended as a whole. No lease is shortened, since the
-        application may have some of it in hand: what is shelved of a longer one is given back.
-        With `is_again` leases of this length stay as they are, however much of it is over.
+        application may have some of its messages in hand: the shelved messages of a longer lease
+        are given back. With `is_again`, leases asked for with this length stay as they are.
 
         Returns:
-            The leases that are being extended; `waiter` waits for them, and for what goes back.
+            The leases being extended; `waiter` waits for them, and for the messages that go back.
         """
         if milliseconds != self.invisible_ms:
-            # A wish that stands would bring leases of the time before.
+            # A standing wish would bring leases of the old length.
             self.leave()
         self.invisible_ms = milliseconds
         now = anyio.current_time()
@@ -289,8 +289,8 @@ class Prefetcher:
         return short
 
     async def look_after_leases(self) -> None:
-        """Give back what lies here for too long; extend what the application works on. Runs until
-        it is cancelled."""
+        """Give back stale messages; extend the leases that the application works on. Runs until it
+        is cancelled."""
         renew = self._settings.renew
         pace = [each / 8 for each in (renew, self._settings.invisible) if each is not None]
         while True:
@@ -312,6 +312,7 @@ class Prefetcher:
         unheard = [source for source in self.sources.values() if source.is_unheard]
         for source in unheard:
             source.leave(at_end=True)
+        # A message that the leader handed out must be listed here before it can be given back.
         while self._list_rest(unheard):
             await self._news.wait()
             unheard = [source for source in unheard if source.is_unheard or source.is_more]
@@ -328,13 +329,13 @@ class Prefetcher:
     # -- inside ----------------------------------------------------------------------------------
 
     def _wait_ms(self, seconds: float) -> int:
-        """How long a wish stands for a call that waits for `seconds`."""
+        """Milliseconds that a wish stands for a call that waits for `seconds`."""
         if seconds <= 0 or self._settings.prefetch == 0:
             return round(min(POLL_MS, max(0.0, seconds * 1000)))
         return POLL_MS
 
     def _hear(self) -> None:
-        """Something came, or a source is idle again."""
+        """Messages came, or a source is idle again: ask for the rest and wake the calls."""
         shelved = sum(self.buffer.counts.values())
         if shelved:
             self._mean_bytes = max(1, self.buffer.bytes // shelved)
@@ -342,25 +343,25 @@ class Prefetcher:
         self.tell()
 
     def _give_back(self, lease: HeldLease) -> None:
-        """Too little is left of a lease: less shall be asked for."""
+        """Give back the shelved messages of a stale lease, and ask the source for fewer ahead."""
         source = self.sources[lease.group]
         source.depth = max(source.depth // 2, 1)
         source.is_short = False
         source.leave()
-        # No call waits for it, and its result is not the application's concern.
+        # A waiter of its own keeps the result out of the tally, which the application reads.
         source.give_back(lease, Waiter())
 
     def _give_back_awaited(self, lease: HeldLease, waiter: Waiter) -> None:
-        """Give back what is shelved of a lease; `waiter` waits for that."""
+        """Give back the shelved messages of a lease; `waiter` waits for the result."""
         source, bits = self.sources[lease.group], lease.shelved
         source.give_back(lease, Waiter())
-        # The call only joins: if it ends early, nothing is taken back, which would leave messages
-        # that are neither shelved nor given back.
+        # The call only joins: if it took the messages back at an early end, they would be neither
+        # shelved nor given back.
         source.settler.settle(lease, Action.GIVE_BACK, bits, waiter)
 
     def _list_rest(self, sources: list[Source]) -> bool:
-        """Ask what was handed out and has not come yet; False: no answer will come. A source that
-        looks for its leader is asked once it has found it."""
+        """Ask sources for handed-out messages that have not come; False: no answer will come. A
+        source that looks for its leader is asked once the leader is found."""
         for source in sources:
             if source.is_idle:
                 source.ask(0, wait_ms=0, invisible_ms=self.invisible_ms)
@@ -368,10 +369,11 @@ class Prefetcher:
 
 
 def invisible_ms(seconds: float) -> int:
-    """For how long a consumer asks to have messages alone, in milliseconds.
+    """The length of a lease that a consumer asks for, in milliseconds.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, a lease would run out on its way, or the time is over the limit.
+        Rejected: `BAD_ARGUMENT`, the length is out of its range: a shorter lease would run out on
+            its way.
     """
     asked = milliseconds(seconds, "invisible")
     shortest, longest = INVISIBLE_MS_MIN // 1000, INVISIBLE_MS_MAX // 1000
@@ -381,10 +383,10 @@ def invisible_ms(seconds: float) -> int:
 
 
 def lease_ms(seconds: float, name: str) -> int:
-    """How long a lease runs from now on, in milliseconds.
+    """How long a lease is to run from now on, in milliseconds.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, the time is over the limit.
+        Rejected: `BAD_ARGUMENT`, the time is out of its range.
     """
     asked = milliseconds(seconds, name)
     longest = INVISIBLE_MS_MAX // 1000

@@ -1,7 +1,6 @@
 """Schedules that rise: how long a message waits after its first failure, its second, …
 
-A schedule is a list of seconds, whoever writes it; a group keeps the list and knows no rule behind
-it.
+A schedule is a list of seconds. A group keeps the list, not the rule that made it.
 """
 
 import math
@@ -16,9 +15,9 @@ MOST = SCHEDULE_MS[-1] / 1000
 """Seconds at which a schedule ends by default: the last level of the usual schedule."""
 
 SHORTEST = 0.001
-"""Seconds that a rising schedule may begin with: what waits 0 s never waits longer."""
+"""Least seconds at the start of a rising schedule: no factor makes a delay of 0 s longer."""
 FACTOR_MAX = DELAY_MS_MAX
-"""From the shortest delay to the longest in one step."""
+"""Largest factor: from the shortest delay (1 ms) to the longest in one step."""
 
 
 def exponential(
@@ -35,15 +34,14 @@ def exponential(
         first: seconds to wait after the first failure, 0.001 (1 ms) up to 7 days.
         factor: each delay is this many times the one before it; more than 1, up to 604,800,000.
         most: seconds that no delay exceeds, `first` up to 7 days; 2 hours if not given.
-        steps: how many delays, 1 to 64; None: as many as it takes to reach `most`. The last one
-            repeats for all failures after it.
+        steps: the number of delays, 1 to 64; None: up to the first one that reaches `most`. The
+            last delay repeats for all failures after it.
 
     Returns:
         Seconds, in whole milliseconds as a group keeps them; none is less than the one before it.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, one of them is out of its range, or `most` is not reached within
-            64 steps.
+        Rejected: `BAD_ARGUMENT`, an argument is out of its range, or 64 steps do not reach `most`.
     """
     _check(first, factor, most, steps)
     growth = repeat(factor, (steps or SCHEDULE_ENTRIES_MAX) - 1)

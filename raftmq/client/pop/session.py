@@ -1,8 +1,9 @@
-"""A source: one partition group as a consumer that pops sees it, its wishes and its leases.
+"""A source: one partition group as a consumer that pops sees it, with its wishes and leases.
 
 A wish is a `POP` at the group's leader, one at a time: a number of messages, and a time to wait.
-It is answered when something was handed out. The first one on a connection, or after a `LEAVE`, is
-*resumed*: the leader lists all that the consumer has in hand, in as many answers as it takes.
+The leader answers when it has handed out messages. The first wish on a connection, or after a
+`LEAVE`, is *resumed*: the leader lists all messages that the consumer has in hand, in one or more
+answers.
 
 | the answer lists | the client |
 |---|---|
@@ -12,10 +13,10 @@ It is answered when something was handed out. The first one on a connection, or 
 | that token again, later | has it in hand again, unless the application was told that it is lost |
 
 Invariants:
-- A lease is forgotten only when a wish is sent and nothing of it was left before: no answer to a
-  later wish can list it as if it were new.
-- What is not listed counts as lost only at the end of a whole list, and only if no settlement of it
-  is under way.
+- A lease is forgotten only when a wish is sent and no message of the lease was left before: no
+  answer to a later wish can list the lease as if it were new.
+- An unlisted message counts as lost only at the end of a whole list, and only if no settlement of
+  the message is under way.
 
 Left out: messages that cannot be read; they come again, and are dead letters in the end.
 
@@ -52,9 +53,9 @@ from .prefetch_buffer import PrefetchBuffer
 from .settlement_sender import SettlementSender, Tally, Waiter
 
 POP_BYTES = 2 * 1024 * 1024
-"""Asked of a leader at once: two batches of the largest kind, so that an answer pays its round."""
+"""Limit of an answer: two of the largest batches, so that an answer is worth its round trip."""
 GRACE_SECONDS = 60.0
-"""A lease is forgotten this long after its end, also if messages of it are still referred to."""
+"""A lease is forgotten this long after its end, also if some of its messages are unsettled."""
 
 _POPPED = FrameKind.POP | REPLY
 
@@ -67,15 +68,15 @@ class Holder(NamedTuple):
     number: int
     """The attachment's number."""
     consumer: int
-    """Its random number."""
+    """The consumer's random number."""
     subscribed: int
-    """The version of the subscription that it made; 0: it made none."""
+    """The version of the consumer's subscription; 0: it made none."""
     buffer: PrefetchBuffer
-    """Where messages go."""
+    """The buffer that takes messages that come."""
     on_news: Callable[[], None]
     """Called when messages came or something changed."""
     tally: Tally
-    """What came of settlements that no call waits for."""
+    """Results of settlements that no call waits for."""
     is_ordered: bool
     """True if an ack lets the next message out."""
 
@@ -124,17 +125,17 @@ class Source:
         # Token → messages, while a list goes on.
         self._listed: dict[int, int] | None = None
         self._has_asked = False
-        # What the leader may still hand out without being asked, and until when.
+        # Messages that the leader may still hand out to the last wish, and until when.
         self._credit = 0
         self._credit_until = 0.0
-        # The leader may still serve the last wish: its answer listed what we had before.
+        # The leader may still serve the last wish: its answer listed messages in hand only.
         self._may_stand = False
         self._failures = 0
         self._prune_at = 16
         self.group = group
         """The partition group."""
         self.leases: dict[int, HeldLease] = {}
-        """By token, all that an answer may still list."""
+        """Token → lease, for all leases that an answer may still list."""
         self.settler = SettlementSender(
             router,
             tasks,
@@ -144,26 +145,26 @@ class Source:
             tally=holder.tally,
             is_ordered=holder.is_ordered,
         )
-        """Its settlements."""
+        """The settlements in this group."""
         self.lost_since: float | None = None
-        """Since when its leader is looked for, by the event loop's clock."""
+        """Since when the leader is looked for, by the event loop's clock; None: it is not."""
         self.error: RaftmqError | None = None
-        """Why nothing can be had here."""
+        """The final refusal of a wish; None: none came."""
         self.is_due = False
         """True: `Prefetcher.ask_anew` wants an answer that lists messages, and none has come
         since."""
         self.why = ""
-        """What the last refusal said; empty: the last answer was none."""
+        """The text of the last refusal; empty: the last answer was no refusal."""
         self.unreadable: RaftmqError | None = None
         """Why messages that were handed out could not be read."""
         self.is_more = False
-        """True if more was handed out than fitted into the last answer."""
+        """True if more messages were handed out than fitted into the last answer."""
         self.filled_at: float | None = None
-        """When an answer brought all that was asked for, if it was the last one."""
+        """When the last answer came, if it was full; else None."""
         self.is_short = False
-        """True if the application has taken all of that, and waited for the next answer."""
+        """True if the application took all of a full answer and waited for the next one."""
         self.depth = 0
-        """How much is asked for ahead."""
+        """Number of messages asked for ahead."""
 
     @property
     def is_asking(self) -> bool:
@@ -172,33 +173,33 @@ class Source:
 
     @property
     def is_unheard(self) -> bool:
-        """True if messages may be ours that no answer has listed: a wish is under way, or may be,
-        or was left or lost, and no whole list has come since."""
+        """True if this consumer may have messages that no answer has listed: a wish is or may be
+        under way, or ended without an answer, and no whole list has come since."""
         is_asking = self._wish is not None or self.credit > 0 or self._may_stand
         return is_asking or (self._has_asked and self._told_on is None)
 
     @property
     def is_idle(self) -> bool:
-        """True if it may be asked."""
+        """True if the source may be asked."""
         return self._wish is None and self.error is None and self.lost_since is None
 
     @property
     def credit(self) -> int:
-        """What the last wish did not bring and may bring yet: to be asked for at once, or the
-        leader has no wish to serve."""
+        """Messages that the last wish may still bring. They are asked for at once: without a wish
+        the leader serves none."""
         return self._credit if anyio.current_time() < self._credit_until else 0
 
     def is_waiting_since(self, before: float) -> bool:
-        """True if a wish stands that was sent before a time."""
+        """True if the standing wish was sent before this time."""
         return self._wish is not None and self._wish.posted_at < before
 
     def ask_rest(self, *, invisible_ms: int) -> None:
-        """Wish for what is left of the credit, as long as it stands; only if it is idle."""
+        """Wish for the rest of the credit, for the rest of its time; only if the source is idle."""
         wait_ms = round((self._credit_until - anyio.current_time()) * 1000)
         self.ask(self._credit, wait_ms=max(wait_ms, 1), invisible_ms=invisible_ms, is_kept=True)
 
     def ask(self, count: int, *, wait_ms: int, invisible_ms: int, is_kept: bool = False) -> None:
-        """Wish for messages; only if it is idle. If it is kept, credit may be left in the end."""
+        """Wish for messages; only if the source is idle. A kept wish may leave credit."""
         assert self.is_idle
         connection = self._router.open_leader(self.group)
         if connection is None:
@@ -231,8 +232,9 @@ class Source:
     def leave(self, *, at_end: bool = False) -> None:
         """End the wish. The next answer lists the messages that were handed out meanwhile.
 
-        A wish that was answered with what we had before may stand until the next one takes its
-        place; `at_end` there is none, and what is given back must not come to us again.
+        A wish whose answer listed only messages in hand may stand until the next wish takes its
+        place. With `at_end` there is no next wish, and a message given back must not come here
+        again.
         """
         wish, self._wish = self._wish, None
         connection = self._told_on if self.credit or (at_end and self._may_stand) else None
@@ -250,7 +252,7 @@ class Source:
             connection.post(FrameKind.LEAVE, pack(message), (), lambda _: None)
 
     def depart(self) -> None:
-        """The consumer ends, and nothing of it is under way: its place on the leader is free."""
+        """Free the consumer's place on the leader: it ends, and no request is under way."""
         connection = self._told_on
         if self._wish is None and connection is not None and connection.is_open:
             self._told_on = self._listed = None
@@ -259,7 +261,7 @@ class Source:
             connection.post(FrameKind.LEAVE, pack(message), (), lambda _: None)
 
     def check_time(self, now: float) -> None:
-        """Ask again if there was no answer for too long."""
+        """Give up a wish, and resend a settlement, whose answer is overdue."""
         self.settler.check_time(now)
         wish = self._wish
         if wish is None or wish.request is None:
@@ -270,7 +272,7 @@ class Source:
             self._start_anew()
 
     def renew(self, seconds: float, now: float) -> None:
-        """Extend leases that the application works on to `seconds`, if half of that is over."""
+        """Extend leases in the application's hands with less than half of `seconds` left."""
         for lease in list(self.leases.values()):
             if not lease.grips or lease.deadline >= now + seconds / 2:
                 continue
@@ -323,14 +325,14 @@ class Source:
         seconds = anyio.current_time() - wish.posted_at
         is_early = seconds < wish.wait_ms / 2000
         if not shelved and (self.unreadable is not None or is_early):
-            # It could not be read, or the wish ended early: not again at once.
+            # A new wish at once would end alike, in a loop without a pause.
             self.is_more = False
             self._find_leader()
         else:
             self._failures = 0
 
     def _read(self, wish: _Wish, popped: Popped, view: memoryview) -> int:
-        """Shelve what an answer brings; how many messages that are."""
+        """Shelve the messages of an answer; returns the number of new ones."""
         stored: dict[int, list[_Stored]] = {}
         position = 0
         for queue in popped.queues:
@@ -405,11 +407,12 @@ class Source:
             new = lease.shelve(bits & lease.mask(start, end)) if start < end else 0
             if new:
                 self._holder.buffer.put(lease, batch, new, size)
+        # An answer may bring messages that the leader listed before it heard of the stop.
         if lease.is_stopped and lease.shelved:
             self.give_back(lease, Waiter())
 
     def _end_list(self) -> None:
-        """All that we have was listed: what was not is lost."""
+        """The list is whole: messages that it did not name are lost."""
         listed, self._listed = self._listed, None
         if listed is None:
             return
@@ -419,7 +422,7 @@ class Source:
 
     def _refused(self, connection: Connection, refusal: ErrorReply) -> None:
         code = refusal.code
-        # It was not carried out, so nothing was listed.
+        # The wish was not carried out, so the leader listed nothing.
         self._told_on = self._listed = None
         self.why = refusal.message
         if code not in RETRIED and code != "protocol":
@@ -430,12 +433,12 @@ class Source:
         self._find_leader(refusal.retry_ms)
 
     def _start_anew(self) -> None:
-        """A connection is gone, and what was under way on it."""
+        """The wish's answer will not come: the next wish must be resumed."""
         self._told_on = self._listed = None
         self._find_leader()
 
     def _find_leader(self, retry_ms: int = 0) -> None:
-        """Look for the leader in the background, later with each failure; then it is idle again."""
+        """Look for the leader in the background, later with each failure; then be idle again."""
         if self.lost_since is not None or self._tasks.is_closed:
             return
         self.lost_since = anyio.current_time()
@@ -454,11 +457,11 @@ class Source:
     # -- leases ----------------------------------------------------------------------------------
 
     def give_back(self, lease: HeldLease, waiter: Waiter) -> None:
-        """Give back the shelved messages of a lease: any consumer may have them."""
+        """Give back the shelved messages of a lease, for any consumer."""
         self.settler.settle(lease, Action.GIVE_BACK, lease.shelved, waiter)
 
     def _forget_leases(self) -> None:
-        """Before a wish: forget leases of which nothing is left. See the heading."""
+        """Forget leases without messages, before a wish. See the module's invariants."""
         if len(self.leases) < self._prune_at:
             return
         before = anyio.current_time() - GRACE_SECONDS

@@ -1,7 +1,7 @@
-"""The settlements: where the application settles what it popped, and waits until that is done.
+"""The settlements of a consumer: calls that settle popped messages, and wait for the results.
 
-A call may be about messages of many leases and partition groups. It waits until each of them has
-its answer, or until its time is over.
+A call may settle messages of many leases and partition groups. The call waits until each has its
+answer, or until its time is over.
 """
 
 from collections.abc import Sequence
@@ -56,8 +56,8 @@ class Settlements:
         Raises:
             Rejected: a number is out of its range, the reason is no text (`BAD_ARGUMENT`), or the
                 group or topic is gone.
-            Unavailable: nothing was answered in time, and nothing happened.
-            OutcomeUnknown: some are settled, or may be; the same call again tells.
+            Unavailable: no answer came in time, and nothing happened.
+            OutcomeUnknown: some are settled, or may be; a repeat of the call tells.
         """
         require(-1 <= delay_ms <= DELAY_MS_MAX, f"delay is 0 to {DELAY_MS_MAX // 1000} s")
         reason = reason_of(reason)
@@ -81,7 +81,7 @@ class Settlements:
         """Settle one message.
 
         Raises:
-            Rejected: `FENCED`, it is no longer ours; else as `settle`.
+            Rejected: `FENCED`, the message is no longer this consumer's; else as `settle`.
         """
         settlement = await self.settle(
             [part], action, delay_ms=delay_ms, reason=reason, timeout=timeout
@@ -90,7 +90,7 @@ class Settlements:
             raise _fenced(part)
 
     def settle_nowait(self, parts: Sequence[Part], action: Action) -> None:
-        """Settle messages without waiting; `flush` tells what came of it."""
+        """Settle messages without waiting; `flush` returns the results."""
         self._tasks.check()
         for lease, bits in parts:
             self._prefetcher.sources[lease.group].settler.settle(lease, action, bits, None)
@@ -135,7 +135,7 @@ class Settlements:
         """Let the lease of a message run longer.
 
         Raises:
-            Rejected: `FENCED`, it is no longer ours; else as `settle`.
+            Rejected: `FENCED`, the message is no longer this consumer's; else as `settle`.
         """
         settlement = await self.extend([part], seconds, timeout=timeout)
         if not settlement.is_complete:
@@ -143,7 +143,7 @@ class Settlements:
 
     async def make_invisible(self, milliseconds: int, timeout: float) -> None:
         """Set the length of the leases of later pops, and of those on the buffer. No lease gets
-        shorter: what is shelved of longer ones goes back.
+        shorter: the shelved messages of longer leases go back.
 
         Raises:
             As `settle`.
@@ -156,7 +156,7 @@ class Settlements:
             for lease in extended:
                 lease.invisible_ms = milliseconds
                 lease.set_stale(anyio.current_time())
-            # Messages of a wish for the time before may have come meanwhile.
+            # Messages of a wish with the old length may have come meanwhile.
             waiter = Waiter()
             extended = self._prefetcher.make_invisible(milliseconds, waiter, is_again=True)
 
@@ -170,7 +170,7 @@ class Settlements:
     async def _finish(
         self, waiter: Waiter, timeout: float | None, *, take_back: bool = True
     ) -> None:
-        """Wait until a call's settlements are over, or the time is."""
+        """Wait until a call's settlements have their results, or its time is over."""
         self._waiters[waiter] = None
         try:
             with anyio.move_on_after(self._router.seconds_max if timeout is None else timeout):

@@ -1,9 +1,9 @@
-"""Settling: acks and their like on the way to one partition group, each told to its leader once.
+"""Settling: acks and other settlements on their way to one partition group's leader, each once.
 
-One request is under way at a time; what comes meanwhile gathers, and what is alike is merged: the
-acks of a lease are one item, however many calls they came from. What no call waits for gathers for
-`GATHER_SECONDS` at least, since a request is an entry of the log; not in groups that keep an order,
-where an ack lets the next message out.
+One request is under way at a time. Later settlements gather meanwhile, and equal ones are merged:
+the acks of a lease are one item, from however many calls. Settlements that no call waits for gather
+for `GATHER_SECONDS` at least, since a request is an entry of the log; not in groups that keep an
+order, where an ack lets the next message out.
 
     settle(lease, ACK, bits) ──> gathered: (token, action) → Item ──> flight: SETTLE, sequence 7
                                                                   <── Settled: which of each
@@ -12,15 +12,15 @@ A request is sent again under its sequence number, to each new leader, until it 
 machine remembers the last sequence of each consumer with its results, so a repeat gets the answer
 that was lost.
 
-Of an item all messages are settled or none, but for those that retention took, a hand-off, or
-another process by handle. The answer says which are settled.
+All messages of an item are settled or none, but for those that retention, a hand-off, or another
+process by handle took. The answer says which are settled.
 
 In a group that keeps the order of queues, a settlement other than an ack takes all later messages
 of its lease along. Those that the application has not seen go back at once, by an item of their
 own, as the first item may reach the leader late, or never.
 
 A call that runs out of time takes back the items that never left (`Unavailable`: nothing
-happened). Items that may have left stay under way (`OutcomeUnknown`); the same call again joins
+happened). Items that may have left stay under way (`OutcomeUnknown`); a repeat of the call joins
 them, or finds their results.
 
 Invariants:
@@ -66,43 +66,43 @@ from raftmq.wire.popping import (
 from .leases import HeldLease, packed, results_of, settled_of
 
 HEADER_BYTES = 512 * 1024
-"""A request's header stays about below this; a broker refuses more than 1 MiB."""
+"""Rough limit of a request's header; a broker refuses more than 1 MiB."""
 ITEM_BYTES = 40
 """Size of an item in a request, besides its bits and its reason."""
 GATHER_SECONDS = 0.01
-"""Gathering of acks without a waiting call: short beside a lease, long beside a hand-out."""
+"""How long acks without a waiting call gather: short beside a lease, long beside a hand-out."""
 GONE_MAX = 10_000
-"""Fenced parts of leases that are kept for a `flush`; without one they must not fill memory."""
+"""Fenced parts of leases kept for a `flush`; the bound saves the memory if none comes."""
 
 _SETTLED = FrameKind.SETTLE | REPLY
 _IN_DOUBT = {OUTCOME_UNKNOWN, "protocol"}
 
 
 class Gone(NamedTuple):
-    """Messages of a lease that was over."""
+    """Messages that were no longer this consumer's when it settled them."""
 
     queue_number: int
     """The cluster-wide number of the queue."""
     token: int
-    """The lease's."""
+    """The lease's token."""
     base: int
     """The offset of bit 0."""
     bits: int
-    """Which."""
+    """The messages, as bits."""
 
 
 class Tally:
-    """What came of settlements."""
+    """Results of settlements."""
 
     __slots__ = ("error", "gone", "settled")
 
     def __init__(self) -> None:
         self.settled = 0
-        """Messages that are settled as it was asked."""
+        """Number of messages settled as asked."""
         self.gone: list[Gone] = []
-        """Messages whose lease was over."""
+        """Messages that were no longer this consumer's."""
         self.error: RaftmqError | None = None
-        """Why some could not be settled at all."""
+        """Why some settlements failed as a whole."""
 
 
 class Waiter(Tally):
@@ -114,19 +114,19 @@ class Waiter(Tally):
         super().__init__()
         self._event = anyio.Event()
         self.open = 0
-        """Items that are under way."""
+        """Items under way."""
         self.done = 0
-        """Items that came to their end."""
+        """Items that have their result."""
 
     def close_one(self) -> None:
-        """An item came to its end."""
+        """One item has its result; wake the call after the last."""
         self.open -= 1
         self.done += 1
         if self.open == 0:
             self._event.set()
 
     async def wait(self) -> None:
-        """Wait until nothing is under way. Cancelling stops the waiting, not the settling."""
+        """Wait until no item is under way. Cancelling stops the waiting, not the settling."""
         if self.open:
             await self._event.wait()
         else:
@@ -149,13 +149,13 @@ class Item:
         self.delay_ms = delay_ms
         self.reason = reason
         self.bits = 0
-        """Which, counted from the lease's base; none for an extension."""
+        """The messages, counted from the lease's base; 0 for an extension."""
         self.quiet = 0
-        """Those of them that were put by calls that do not wait."""
+        """Those of `bits` from calls that do not wait."""
         self.is_kept = False
         """True for an extension that no call waits for."""
         self.waiters: list[tuple[Waiter, int]] = []
-        """Calls that wait, each for some bits."""
+        """Waiting calls, each with the bits it waits for."""
 
     def shift(self, count: int) -> None:
         """The lease's base has moved down by `count`."""
@@ -164,15 +164,15 @@ class Item:
         self.waiters = [(waiter, bits << count) for waiter, bits in self.waiters]
 
     def join(self, waiter: Waiter, bits: int) -> None:
-        """Someone waits for some of it."""
+        """A call waits for some messages of the item."""
         self.waiters.append((waiter, bits))
         waiter.open += 1
 
     def leave(self, waiter: Waiter, *, take_back: bool) -> bool:
-        """A call waits no more; what only it wanted is taken out, if that is still possible.
+        """A call stops waiting; with `take_back` messages that only this call wanted are taken out.
 
         Returns:
-            True if something that it wanted may happen nevertheless.
+            True if some of the call's messages may be settled nevertheless.
         """
         mine = others = 0
         kept = []
@@ -195,11 +195,11 @@ class Item:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing is left to do."""
+        """True if the item settles no message and no call waits for it."""
         return not self.bits and not self.waiters and not self.is_kept
 
     def wire(self) -> SettleItem:
-        """As it is sent."""
+        """The item as `Settle` carries it."""
         lease, bits = self.lease, self.bits
         if self.action is Action.EXTEND:
             return SettleItem(Action.EXTEND, lease.token, delay_ms=self.delay_ms)
@@ -209,7 +209,7 @@ class Item:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A request on its way through as many attempts as it takes."""
+    """A request on its way, through any number of attempts."""
 
     sequence: int
     items: list[Item]
@@ -222,7 +222,7 @@ class _Flight:
     failures: int = 0
 
     def may_have_left(self) -> bool:
-        """May a node have got it?"""
+        """May a node have got the request?"""
         return self.is_doubtful or (self.request is not None and self.request.is_written)
 
 
@@ -245,19 +245,19 @@ class SettlementSender:
         self._group = group
         self._number = number
         self._consumer = consumer
-        # What came of what no call waits for.
+        # Results of settlements that no call waits for.
         self._tally = tally
         self._gathered: dict[tuple[object, ...], Item] = {}
         self._flight: _Flight | None = None
         self._sequence = 0
         self._is_ordered = is_ordered
-        # True if some of what has gathered is waited for; and if a task will send it anyway.
+        # True if a call waits for gathered items; and if a task will send them anyway.
         self._is_urgent = False
         self._is_timed = False
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is under way."""
+        """True if no item has gathered and no request is under way."""
         return self._flight is None and not self._gathered
 
     # -- for calls -------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class SettlementSender:
         delay_ms: int = -1,
         reason: str = "",
     ) -> None:
-        """Settle messages of a lease as soon as possible, each unless it is settled already."""
+        """Settle messages of a lease as soon as possible, unless they are settled already."""
         fresh = bits & lease.held
         if fresh:
             lease.start(fresh)
@@ -290,7 +290,7 @@ class SettlementSender:
         self._pump_in_time()
 
     def extend(self, lease: HeldLease, milliseconds: int, waiter: Waiter | None) -> None:
-        """Let a lease run for this time from the arrival; of two that gather the last holds."""
+        """Let a lease run for this time from the arrival; the last of gathered extensions wins."""
         item = self._item(lease, Action.EXTEND, milliseconds, "")
         item.delay_ms = milliseconds
         if waiter is not None:
@@ -301,7 +301,7 @@ class SettlementSender:
         self._pump()
 
     def join_all(self, waiter: Waiter) -> None:
-        """Wait for all that is under way now, if no other call waits for it."""
+        """Wait for all items under way now that calls put without waiting."""
         items = list(self._gathered.values())
         if self._flight is not None:
             items += self._flight.items
@@ -312,10 +312,10 @@ class SettlementSender:
         self._pump()
 
     def withdraw(self, waiter: Waiter, *, take_back: bool = True) -> bool:
-        """A call waits no more: take back what only it wanted, if that has not left.
+        """A call stops waiting: take back messages that only it wanted, if they have not left.
 
         Returns:
-            True if some of what it waited for may happen nevertheless.
+            True if some of the call's messages may be settled nevertheless.
         """
         flight = self._flight
         is_doubtful = False
@@ -332,7 +332,7 @@ class SettlementSender:
         return is_doubtful
 
     def check_time(self, now: float) -> None:
-        """Ask again if there was no answer for too long."""
+        """Send the request again if its answer is overdue."""
         flight = self._flight
         if flight is None or flight.request is None or flight.connection is None:
             return
@@ -345,17 +345,17 @@ class SettlementSender:
     # -- inside ----------------------------------------------------------------------------------
 
     def _stop(self, lease: HeldLease) -> None:
-        """Stop handing on a lease: in the order of a queue, after one of its messages that was not
-        acked."""
+        """Hand on no more of a lease, in the order of a queue: one of its messages was not acked,
+        and no later message may come before that one."""
         lease.is_stopped = True
         if lease.shelved:
-            # No call waits for it. The leader refuses it if it took all of it back already.
+            # No call waits for this item; the leader refuses it if the lease is gone already.
             self.settle(lease, Action.GIVE_BACK, lease.shelved, Waiter())
 
     def _settle_rest(
         self, lease: HeldLease, action: Action, rest: int, waiter: Waiter | None
     ) -> None:
-        """Messages that are settled already, or are being settled, or are gone."""
+        """Answer for messages that are settled, busy, or gone."""
         known = rest & lease.done.get(action, 0)
         rest ^= known
         if known and waiter is not None:
@@ -379,7 +379,7 @@ class SettlementSender:
         return item
 
     def _pump_in_time(self) -> None:
-        """Send what has gathered: now if somebody waits for it, or else soon."""
+        """Send the gathered items: now if a call waits for one of them, else soon."""
         if self._is_urgent or self._is_ordered:
             self._pump()
         elif self._gathered and not self._is_timed and not self._tasks.is_closed:
@@ -392,7 +392,7 @@ class SettlementSender:
         self._pump()
 
     def _pump(self) -> None:
-        """Send what has gathered, unless something is under way."""
+        """Send the gathered items, unless a request is under way."""
         if self._flight is not None or not self._gathered or self._tasks.is_closed:
             return
         items: list[Item] = []
@@ -414,6 +414,7 @@ class SettlementSender:
         if connection is None:
             self._recover(flight)
             return
+        # A node may know this number by the old bytes: only they may be sent under it.
         if not flight.is_doubtful:
             flight.header = self._packed(flight)
             if not flight.items:
@@ -424,12 +425,12 @@ class SettlementSender:
         flight.request = connection.post(FrameKind.SETTLE, flight.header, (), answered)
 
     def _packed(self, flight: _Flight) -> bytes:
-        """A request as it is sent. A settlement that cannot be packed fails alone."""
+        """The request's header. A settlement that cannot be packed fails alone."""
         head = (self._group, self._number, self._consumer, flight.sequence)
         try:
             return pack(Settle(*head, [item.wire() for item in flight.items]))
         except (TypeError, ValueError):
-            # Else the flight would stay for good, and all that gathers behind it.
+            # Else the flight would never end, and all later items would wait behind it.
             for item in list(flight.items):
                 try:
                     header_of(item.wire())
@@ -443,7 +444,7 @@ class SettlementSender:
         if flight.request is not None and flight.connection is not None:
             flight.connection.forget(flight.request)
             flight.request = None
-            # It is built again, of what is left of it.
+            # Recovery packs the request again, of the items left.
             self._recover(flight)
 
     def _drop_empty(self) -> None:
@@ -461,13 +462,13 @@ class SettlementSender:
             self._drop_flight()
 
     def _drop_flight(self) -> None:
-        # No leader has seen its number.
+        # No leader has seen the flight's number, so the next flight may have it.
         self._sequence -= 1
         self._flight = None
         self._pump()
 
     def _recover(self, flight: _Flight, retry_ms: int = 0) -> None:
-        """Look for the leader in the background; then send again."""
+        """Look for the leader in the background; then send the request again."""
         if flight.is_recovering or self._tasks.is_closed:
             return
         flight.is_recovering = True
@@ -545,10 +546,10 @@ class SettlementSender:
             waiter.close_one()
 
     def _resolve_order(self, item: Item, settled: int) -> None:
-        """In the order of a queue: what a result says of the rest of the lease."""
+        """In the order of a queue: apply a result to the rest of the lease."""
         lease = item.lease
         if not settled:
-            # It is over; or retention took some, and we cannot tell.
+            # The lease is over, or retention took the messages: the client cannot tell which.
             self._stop(lease)
         elif item.action is not Action.ACK:
             width = (settled & -settled).bit_length()
@@ -588,7 +589,7 @@ class SettlementSender:
 
 
 def _join_busy(lease: HeldLease, action: Action, bits: int, waiter: Waiter | None) -> int:
-    """Wait for what is under way already and says the same; what is left of `bits`."""
+    """Join the items under way with the same action; returns the bits that none of them has."""
     for item in lease.items:
         same = item.bits & bits
         if same and item.action is action:

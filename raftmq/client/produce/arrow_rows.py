@@ -2,7 +2,7 @@
 
 | column | Arrow type | meaning |
 |---|---|---|
-| body | binary or string | what is sent; never null |
+| body | binary or string | the content; never null |
 | key | string, or binary that is UTF-8 | null: none |
 | tag | likewise | null: none |
 | props | a map of strings to one type, or a struct | null, or a null in it: not there |
@@ -31,10 +31,10 @@ from raftmq.errors import BadRow, Reason, Rejected
 from .settings import ProducerSettings
 
 COLUMNS = ("body", "key", "tag", "props", "deliver_at", "queue")
-"""All that rows may have."""
+"""The columns that rows may have."""
 
 _ROW_BYTES = 64
-"""What a row takes of a batch beside its body and its key, when rows are cut into batches."""
+"""Bytes counted for a row beside its body and its key, when rows are cut into batches."""
 
 
 @typed_call
@@ -62,9 +62,9 @@ class ArrowRows(NamedTuple):
     """Checked rows, and the queue of each."""
 
     columns: ArrowColumns
-    """What they hold."""
+    """The rows, column by column."""
     queues: np.ndarray
-    """One number within the topic a row."""
+    """The queue of each row, as a number within the topic."""
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, *, queues: int, unkeyed: int, limits: Limits) -> Self:
@@ -72,12 +72,12 @@ class ArrowRows(NamedTuple):
 
         Args:
             rows: at least one.
-            queues: how many the topic has.
+            queues: the number of the topic's queues.
             unkeyed: the queue of rows that have neither a queue nor a key.
             limits: what a batch may hold.
 
         Raises:
-            BadRow: one cannot be sent.
+            BadRow: a row cannot be sent.
             Rejected: `BAD_ARGUMENT`, there are other columns or types.
         """
         check = _Check(rows, limits)
@@ -96,8 +96,8 @@ class ArrowRows(NamedTuple):
     def batches(
         self, settings: ProducerSettings, *, limits: Limits, base_ms: int, skip: Mapping[int, int]
     ) -> Iterator[tuple[int, Sealed]]:
-        """The rows as encoded batches, each with its queue, without the first of a queue that are
-        to be skipped.
+        """The rows as encoded batches, each with its queue, without the rows to skip at the start
+        of a queue.
 
         Raises:
             Rejected: as `raftmq.batch.encode`.
@@ -121,7 +121,7 @@ class ArrowRows(NamedTuple):
 
 
 def _cuts(columns: ArrowColumns, settings: ProducerSettings) -> Iterator[tuple[int, int]]:
-    """Where rows of one queue are cut, so that a batch has the size that was asked for."""
+    """Cuts of one queue's rows into batches within the size and count of the settings."""
     sizes = np.diff(edges_of(columns.bodies)).astype(np.int64) + _ROW_BYTES
     if columns.keys is not None:
         sizes += np.diff(edges_of(columns.keys))
@@ -130,7 +130,7 @@ def _cuts(columns: ArrowColumns, settings: ProducerSettings) -> Iterator[tuple[i
     while start < count:
         before = int(ends[start - 1]) if start else 0
         stop = int(np.searchsorted(ends, before + settings.batch_bytes, side="right"))
-        # A row that is larger goes alone.
+        # A row larger than a batch goes alone.
         stop = max(min(stop, start + settings.batch_messages), start + 1)
         yield start, stop
         start = stop
@@ -148,7 +148,7 @@ class _Check:
         self._limits = limits
 
     def column(self, name: str) -> pa.Array | None:
-        """The column; None: there is none, or it has nothing but nulls."""
+        """The column; None: the column is missing, or has only nulls."""
         if name not in self._rows.schema.names:
             return None
         column = self._rows.column(name)
@@ -174,7 +174,7 @@ class _Check:
         return None if column is None else text_of(column, f"column `{name}`")
 
     def sizes(self, bodies: pa.Array, keys: pa.Array | None, tags: pa.Array | None) -> None:
-        """Refuse what is too long for a batch."""
+        """Refuse rows with a body, key or tag over its limit."""
         limits = self._limits
         # The head of a batch, and this row's share of the columns, must fit too.
         body_bytes_max = limits.batch_bytes_max - 1024
@@ -205,7 +205,7 @@ class _Check:
         if not pa.types.is_timestamp(times.type):
             message = f"column `deliver_at` is a timestamp, not of Arrow's type {times.type}"
             raise Rejected(Reason.BAD_ARGUMENT, message)
-        # A part of a millisecond counts as a whole one: nothing is delivered early.
+        # Rounded up to whole milliseconds: no message is delivered early.
         per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[times.type.unit]
         values = times.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
         dues: np.ndarray = np.maximum(-(-values // per_ms) if per_ms else values * 1_000, 0)

@@ -1,27 +1,27 @@
-"""A producer whose session outlives its process: what was stored before it died is known.
+"""A producer whose session outlives its process: a new process learns how far the old one came.
 
     async with mq.claimed_producer("orders", "import-7", label=3) as p:
         for queue, stored in p.stored.items():
             ...                              # stored.count messages, from offset stored.origin on
         await p.send(...)                    # the rest
 
-Whoever opens it claims the session: from then on what an earlier holder sends is refused
-(`FENCED`), though it may not know yet that it was replaced. And the claim tells how many messages
-the earlier holders of this label have stored in each queue. So work that is done piece by piece,
-each under a label that grows, stores each message once, however often a process dies and whatever
-the old one still does: the next holder reads what is there, and sends what is missing.
+Opening the producer claims the session: from then on messages of an earlier holder are refused
+(`FENCED`), though that holder may not know yet that it was replaced. And the claim tells how many
+messages the earlier holders of this label have stored in each queue. So work that is done in
+pieces, each under a higher label, stores each message once, however often a process dies and
+whatever the old process still does: the next holder reads the counts, and sends the missing rest.
 
 *Work in parts.* Work that several such producers do side by side is cut into parts, and a message
 must be in the same part whenever the work is done again. `claim_part` records in the cluster which
-parts of a label were begun, and how many there are if the caller knows; another number is refused.
+parts of a label were begun, and their number if the caller knows it; another number is refused.
 
 Invariants:
-- The number of a message in its queue is its place among those of this label; there is no gap.
-- Nothing is sent before all queues are claimed: what `stored` says cannot grow by another's hand.
+- A message's sequence number in its queue counts the messages of this label; there is no gap.
+- Nothing is sent before all queues are claimed: no other holder can add to the counts in `stored`.
 - The queues are those that the topic had when they were claimed: a key has one queue.
 
-Left out: going on in the same object after a batch was refused or lost. Who claims anew learns
-what became of it.
+Left out: going on in the same object after a batch was refused or lost. A new claim tells whether
+the batch is stored.
 
 Sources: Kafka's transactional ids (KIP-98), which fence by name; the epochs of `pop.producers`.
 """
@@ -49,19 +49,19 @@ _MASK = (1 << QUEUE_BITS) - 1
 
 
 class StoredMessages(NamedTuple):
-    """What earlier holders of a label have stored in a queue."""
+    """The messages that earlier holders of a label have stored in a queue."""
 
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
-    """How many messages; others may stand between them."""
+    """Number of messages; other producers' messages may stand between them."""
     origin: int
-    """Offset of the first one; -1: it is delayed, so it has none yet."""
+    """Offset of the first message; -1: the message is delayed and has no offset yet."""
 
 
 class ClaimedProducer(Producer):
     """See `claimed`. Made by `Client.claimed_producer`; use it as `async with`.
 
-    It sends as any other. The first message that is refused for good, or whose outcome is unknown,
-    ends it for its queue: later messages to that queue fail, too.
+    The producer sends as any other, but the first message that is refused for good, or whose
+    outcome is unknown, ends its queue: later messages to that queue fail, too.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ClaimedProducer(Producer):
         """The session's name."""
 
     async def __aenter__(self) -> Self:
-        """Claim the session on all queues of the topic. Cancelling leaves it claimed or not.
+        """Claim the session on all queues of the topic. Cancelling leaves each claimed or not.
 
         Raises:
             Rejected: `FENCED`, a higher label was claimed; `UNKNOWN_TOPIC`.
@@ -122,8 +122,8 @@ class ClaimedProducer(Producer):
 
     @property
     def stored(self) -> Mapping[int, StoredMessages]:
-        """Queue within the topic → what of this label was stored when it was claimed; queues of
-        which nothing was are left out."""
+        """Queue within the topic → the messages of this label stored before the claim. Queues
+        without any are left out."""
         return {
             number & _MASK: StoredMessages(session.next_sequence, session.origin)
             for number, session in sorted(self._sessions.items())
@@ -132,7 +132,7 @@ class ClaimedProducer(Producer):
 
     @property
     def queues(self) -> int:
-        """How many queues the topic had when they were claimed."""
+        """Number of the topic's queues at the claim."""
         return len(self._sessions)
 
     def _make_sender(self, queue_number: int, group: int) -> QueueSender:
@@ -145,7 +145,7 @@ class ClaimedProducer(Producer):
         return QueueSender(self._host, queue_number=queue_number, group=group, claimed=claimed)
 
     def _follow_topic(self) -> None:
-        """Queues that the topic gets are the next claim's."""
+        """Keep the claimed queues: queues that the topic gets later belong to the next claim."""
         if self._queues is not None and self._claimed_view is not None:
             self._queues.view = self._claimed_view
 
@@ -153,17 +153,17 @@ class ClaimedProducer(Producer):
 async def claim_part(
     router: Router, topic: str, work: str, *, label: int, part: int, parts: int
 ) -> int:
-    """Record that a part of a label's work begins; the highest part that was begun so far.
+    """Record that a part of a label's work begins; returns the highest part begun so far.
 
-    One session holds it, on the topic's first queue. A repeat is safe; so is cancelling.
+    One session holds the record, on the topic's first queue. A repeat and cancelling are safe.
 
     Args:
         router: to the cluster.
-        topic: its name.
-        work: what names the work, in every process that does a part of it.
-        label: which piece of the work is sent; it never goes back.
+        topic: the topic's name.
+        work: the name of the work, equal in every process that does a part of it.
+        label: the piece of the work; it never decreases.
         part: from 1.
-        parts: how many there are; 0: the caller does not know.
+        parts: the number of parts; 0: the caller does not know.
 
     Raises:
         Rejected: `OTHER_PARTS`, the label was begun in another number of parts; `FENCED`, a higher

@@ -1,6 +1,6 @@
 """The messages of a `send_many` as parallel columns, cut into batches, each for one queue.
 
-A batch of the call is a list of positions. Messages with a key go where the key says; the others go
+A batch of the call is a list of positions. Messages with a key go to the key's queue; the others go
 to queues in turn, a batch to each. A range of neighbouring messages stays a range all the way, so
 bulk work without keys never touches a single message.
 """
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Positions = range | list[int]
 _FEW = 64
-"""Up to this many keys a loop is as fast as numpy."""
+"""Up to this number of keys, a loop is as fast as numpy."""
 
 
 class Cut(NamedTuple):
-    """One batch to be: which messages, and the queue within the topic."""
+    """One future batch: the queue within the topic, and the positions of its messages."""
 
     queue: int
     positions: Positions
@@ -73,11 +73,11 @@ class Columns(NamedTuple):
     def take(
         self, positions: Positions, *, base_ms: int, compression: Compression, limits: Limits
     ) -> Draft | Sealed:
-        """These messages, checked, for one batch: a draft, or sealed at once if there are
-        properties or delays, which no other messages can join.
+        """The messages at these positions, checked, for one batch: a draft, or sealed at once with
+        properties or delays, so that no other messages can join.
 
         Raises:
-            Rejected: they cannot be encoded.
+            Rejected: the messages cannot be encoded.
         """
         bodies = _pick(self.bodies, positions)
         keys = None if self.keys is None else _pick(self.keys, positions)
@@ -96,7 +96,7 @@ class Columns(NamedTuple):
         )
 
     def dues_of(self, positions: Positions) -> Sequence[int] | None:
-        """When these messages are to be delivered, milliseconds since 1970; None: at once."""
+        """Delivery times of the messages, milliseconds since 1970; None: all at once."""
         return None if self.dues is None else _pick(self.dues, positions)
 
     def cut(
@@ -111,8 +111,8 @@ class Columns(NamedTuple):
         """Cut into batches that keep the order of each queue.
 
         Args:
-            queues: how many the topic has.
-            queue: the queue for all; None: by key, and where there is none by `next_queue`.
+            queues: the number of the topic's queues.
+            queue: the queue for all; None: by key, and without a key by `next_queue`.
             next_queue: gives the queue for the call's n-th batch without keys.
             bytes_max: bodies of one batch, unless one body alone is larger.
             messages_max: messages of one batch.
@@ -134,7 +134,7 @@ class Columns(NamedTuple):
     ) -> Iterator[tuple[int, list[int]]]:
         """Each queue, rising, with the positions of its messages."""
         if len(keys) <= _FEW:
-            # A command that sends a few messages starts without numpy.
+            # A command that sends a few messages must not pay for the import of numpy.
             found: dict[int, list[int]] = {}
             for position, at in enumerate(_chosen(keys, queues, next_queue)):
                 found.setdefault(at, []).append(position)
@@ -150,7 +150,7 @@ class Columns(NamedTuple):
         self, positions: Positions, bytes_max: int, messages_max: int
     ) -> Iterator[Positions]:
         sizes = self._sizes(positions)
-        # Most often all of it is one batch, and adding up is cheaper than finding the cuts.
+        # Usually all messages fit into one batch, and a sum is cheaper than finding the cuts.
         if len(sizes) <= messages_max and sum(sizes) <= bytes_max:
             if sizes:
                 yield positions
@@ -180,7 +180,7 @@ def columns_of(
     tags: Sequence[str | None] | None,
     props: Sequence[Mapping[str, Value | None] | None] | None,
 ) -> Columns:
-    """The columns of what a call was given: messages, or columns.
+    """The columns of a call's arguments, which are messages or columns.
 
     Raises:
         Rejected: `BAD_ARGUMENT`, both were given, or one text for a column.
@@ -220,7 +220,7 @@ def _chosen_of_many(
     import numpy as np
 
     try:
-        # All keys are text, most often: `queue_of` for all of them at once.
+        # Usually all keys are text: `queue_of` for all of them at once.
         encoded = map(str.encode, keys)  # type: ignore[arg-type]
         hashes = np.fromiter(map(google_crc32c.value, encoded), np.int64, len(keys))
         return hashes % queues
@@ -232,7 +232,7 @@ def _chosen_of_many(
 def _chosen(
     keys: Sequence[str | bytes | None], queues: int, next_queue: Callable[[int], int]
 ) -> list[int]:
-    """The queue of each message; those without a key share one.
+    """The queue of each message; messages without a key share one queue.
 
     Raises:
         Rejected: `BAD_ARGUMENT`, a key is neither text nor bytes.

@@ -7,16 +7,16 @@ import anyio
 
 
 class Deadlines:
-    """Calls `expire` whenever the earliest deadline is over."""
+    """Calls `expire` whenever the earliest deadline has passed."""
 
     def __init__(self, expire: Callable[[float], float]) -> None:
-        """`expire` is given the time, and returns the next deadline; infinity: there is none."""
+        """`expire` gets the time and returns the next deadline; infinity: none."""
         self._expire = expire
         self._next = inf
         self._moved = anyio.Event()
 
     def note(self, deadline: float) -> None:
-        """Call `expire` at this time of the event loop's clock, or before."""
+        """Call `expire` at this time of the event loop's clock, or earlier."""
         if deadline < self._next:
             self._next = deadline
             self._moved.set()

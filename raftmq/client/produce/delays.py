@@ -1,8 +1,8 @@
-"""Delays of messages: how they are given, what names a delayed message, and taking it back.
+"""Delays of messages: the forms of a delay, the id of a delayed message, and its cancelling.
 
 A delayed message has no offset before it falls due, so its id has three parts instead of two,
-`<queue number>-<due>-<number>`, all in hexadecimal: due is in milliseconds since 1970, the number
-is one that the broker never gives again.
+`<queue number>-<due>-<number>`, all in hexadecimal: due is in milliseconds since 1970, and the
+broker gives each number once.
 """
 
 import math
@@ -29,14 +29,14 @@ _CANCELLED, _FELL_DUE = 1, -1
 
 
 def due_ms(delay: Delay | None, now_ms: int) -> int:
-    """When a message is to be delivered, milliseconds since 1970; 0: at once.
+    """The delivery time of a message, milliseconds since 1970; 0: at once.
 
     >>> due_ms(1.5, 1_000_000), due_ms(0, 1_000_000), due_ms(None, 1_000_000)
     (1001500, 0, 0)
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, it is none of the three, less than 0, or more than ten years away.
-            A datetime that has passed is no mistake: the message is due at once.
+        Rejected: `BAD_ARGUMENT`, the delay is none of the three types, less than 0, or more than
+            ten years. A datetime that has passed is no mistake: the message is due at once.
     """
     match delay:
         case None:
@@ -65,7 +65,7 @@ def due_ms(delay: Delay | None, now_ms: int) -> int:
 def dues_of(
     delay: Delay | Sequence[Delay | None] | None, count: int, now_ms: int
 ) -> Sequence[int] | None:
-    """The same for many messages: one delay for all of them, or one each; None: all at once.
+    """The delivery times of many messages: one delay for all, or one each; None: all at once.
 
     Raises:
         Rejected: as `due_ms`, or there are not as many delays as messages.
@@ -93,7 +93,7 @@ def format_delayed_id(queue_number: int, due: int, number: int) -> str:
 
 
 def parse_delayed_id(text: str) -> tuple[int, int, int]:
-    """The queue's number, when it falls due, and the number that an id names.
+    """The queue's number, the due time, and the number that an id names.
 
     >>> parse_delayed_id("10003-ff-10000") == (1 << 16 | 3, 255, 1 << 16)
     True

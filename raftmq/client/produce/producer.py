@@ -63,9 +63,9 @@ class Producer:
     rows of such a call for a queue are a batch of their own.
 
     *Delays.* A message that is sent with `delay=` is stored at once and waits there; consumers see
-    it when it falls due, by the clock of its queue's leader, never earlier. It takes its place in
-    its queue then, after what came before; among delayed messages the order is that of their times,
-    and of sending for equal ones. `Receipt.id` names it for `cancel`.
+    it when it falls due, by the clock of its queue's leader, never earlier. The message takes its
+    place in the queue then, after all earlier messages; delayed messages are ordered by their
+    times, and for equal times by the order of sending. `Receipt.id` names it for `cancel`.
 
     *Bounds.* At most `buffer_bytes` and `buffer_messages` wait for their answer.
     """
@@ -140,7 +140,7 @@ class Producer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close: flush first, and raise what `flush` raises, unless the body already raised."""
+        """Close: flush first, and raise the errors of `flush`, unless the body already raised."""
         if error is None:
             await self.aclose()
         elif isinstance(error, Exception):
@@ -183,7 +183,7 @@ class Producer:
             OutcomeUnknown: the time ran out, or the broker forgot this producer, after the message
                 was written. It was stored, or may be until the next message of its queue is.
             Rejected: the message is too large, has a value that no column can hold, or the topic
-                is gone; `TOO_MANY_DELAYED`: as many messages wait as may.
+                is gone; `TOO_MANY_DELAYED`: the limit of delayed messages is reached.
         """
         size = self._size_of(body, props)
         message = (body, key, tag, props, due_ms(delay, self._world.now_ms()))
@@ -211,7 +211,7 @@ class Producer:
     ) -> PendingSend:
         """Take one message to be sent; `wait` of the result returns its receipt.
 
-        An error that no `wait` has raised is raised by the next `flush`, or at the end.
+        The next `flush`, or the end, raises an error that no `wait` of its message has told.
 
         Raises:
             Unavailable: the buffer is full: `await flush()` first. The message was not taken.
@@ -225,7 +225,7 @@ class Producer:
         return entry
 
     async def flush(self, *, timeout: float | None = None) -> None:
-        """Send all that waits, without lingering, and wait until all outcomes are known.
+        """Send all waiting messages, without lingering, and wait until all outcomes are known.
 
         Cancelling stops the waiting, not the sending.
 
@@ -240,7 +240,7 @@ class Producer:
             sender.pump(is_flush=True)
             waited += [entry for batch in sender.batches for entry in batch.entries]
         with anyio.CancelScope(deadline=self._deadline(timeout)) as scope:
-            # From the end: when the last of a batch is done, the others are, and cost nothing.
+            # From the end: once the last entry of a batch is done, the others are done, too.
             for entry in reversed(waited):
                 await entry.wait_unheard()
         await anyio.lowlevel.checkpoint()
@@ -273,8 +273,8 @@ class Producer:
             One receipt or error a message, as ranges.
 
         Raises:
-            SomeUnsent: not all were stored; its `sent` is what would have been returned. With
-                `check=False` it is returned instead, errors and all.
+            SomeUnsent: not all were stored; its `sent` holds the result. With `check=False` the
+                result is returned instead, errors included.
             Rejected: a message cannot be encoded; nothing was sent.
         """
         deadline = await self._ready(queue, timeout)
@@ -336,15 +336,15 @@ class Producer:
 
         Args:
             rows: up to 2^31 - 1 bytes in each column.
-            unkeyed: the queue of rows without queue and key; None: one after the other.
+            unkeyed: the queue of rows without queue and key; None: the one whose turn it is.
             skip: queue → how many of its first rows are not sent, as they are stored already.
-            timeout: seconds until what is not answered fails; None: the client's default.
+            timeout: seconds until unanswered rows fail; None: the client's default.
 
         Raises:
             BadRow: one cannot be sent; none was taken.
-            Rejected: there are other columns or types; likewise.
+            Rejected: there are other columns or types; none was taken.
             Unavailable: there was no room in time; a part of the rows is under way.
-            Unavailable, OutcomeUnknown, Rejected: what an earlier call took has failed.
+            Unavailable, OutcomeUnknown, Rejected: rows or messages of an earlier call failed.
         """
         from .arrow_rows import encode_rows
 
@@ -374,12 +374,12 @@ class Producer:
 
         Args:
             acks: popped messages, of one partition group, that the commit acknowledges.
-            group: without `acks`: whose processes can say how it ended.
-            note: what it is about; up to 1,000 characters.
+            group: without `acks`: the producer group, whose processes can say how it ended.
+            note: the transaction's purpose; up to 1,000 characters.
             timeout: seconds, for each of its calls; None: the client's default.
 
         Raises:
-            Rejected: `BAD_ARGUMENT`, there is neither acks nor group, or both.
+            Rejected: `BAD_ARGUMENT`, neither `acks` nor `group` is given, or both are.
         """
         self._check()
         require((acks is None) is bool(group), "give either acks= or group=")
@@ -393,7 +393,7 @@ class Producer:
         return await cancel_delayed(self._router, message_id, timeout)
 
     async def aclose(self, *, timeout: float | None = None) -> None:
-        """Flush and end. A second call does nothing. Cancelling ends it without waiting.
+        """Flush and end. A second call does nothing. Cancelling ends the producer at once.
 
         Raises:
             As `flush`.
@@ -406,7 +406,7 @@ class Producer:
             self._end()
 
     def statistics(self) -> ProducerStatistics:
-        """What is under way now."""
+        """The use of the buffer and of the queues now."""
         room = self._room
         return ProducerStatistics(room.bytes_used, room.messages_used, len(self._senders))
 
@@ -423,8 +423,8 @@ class Producer:
     ) -> tuple[QueueSender, PendingSend]:
         """Hand a message to its sender; its room is taken already, and given back on an error.
 
-        With `is_later` it goes out when other tasks have had their turn, so that messages which
-        are sent one after the other share a batch.
+        With `is_later` the message goes out when other tasks have had their turn, so that messages
+        sent one after the other share a batch.
         """
         try:
             queues = self._queues
@@ -483,7 +483,7 @@ class Producer:
             yield Routed(sender, part, cut.positions)
 
     async def _put_all(self, batches: list[Routed], deadline: float) -> None:
-        """Hand batches to their senders as room comes; those that find none in time fail."""
+        """Hand batches to their senders as room comes; batches without room in time fail."""
         for number, batch in enumerate(batches):
             try:
                 if not self._room.take_nowait(batch.part.size, batch.part.count):
@@ -539,7 +539,7 @@ class Producer:
     # -- background ------------------------------------------------------------------------------
 
     async def _pump_dirty(self) -> None:
-        """Send what `send_nowait` took since the last time, or what has lingered enough."""
+        """Send the messages of `send_nowait` since the last time, or those that lingered enough."""
         linger = self._settings.linger
         while True:
             await self._dirt.wait()
@@ -589,7 +589,7 @@ class Producer:
         deadline = self._deadline(timeout)
         if queue is not None and self._queues is not None:
             await self._queues.learn(queue, deadline)
-            # A closed producer hears of no new queue, and would refuse it.
+            # A closed producer learns of no new queue: its own error comes before a refusal.
             self._check()
         return deadline
 

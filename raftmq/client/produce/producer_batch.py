@@ -1,16 +1,18 @@
-"""What is under way: entries (what a call is waiting for) and batches (what a frame carries).
+"""Messages under way: entries (one result for a caller) and batches (the content of a frame).
 
-An *entry* is one message of `send` or `send_nowait` (`PendingSend`), or what one `send_many` has
-for one batch (`PendingPart`). A *batch* is one batch on its way, of one entry or many:
+An *entry* is one message of `send` or `send_nowait` (`PendingSend`), or the messages of one
+`send_many` for one batch (`PendingPart`). A *batch* is on its way to one queue, of one or more
+entries:
 
     draft ── seal ──> waiting ── first write ──> numbered: in flight, refused, in doubt ──> settled
 
-As a draft it gathers entries, and entries can be taken back. It gets its sequence number when it
-is first written, so what was never written leaves no gap.
+A draft gathers entries, and entries can be taken back. A batch gets its sequence number when it is
+first written, so a batch that was never written leaves no gap.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from math import inf
 
 import anyio
 
@@ -50,40 +52,40 @@ class Entry(ABC):
         self.queue_number = queue_number
         self.count = count
         self.size = size
-        """Bytes it takes of the buffer."""
+        """Bytes that the entry takes of the buffer."""
         self.deadline = deadline
-        """By the event loop's clock: waiting calls end then with what is known."""
+        """By the event loop's clock: at this time the entry fails, if it is not done."""
         self.is_done = False
         self.error: RaftmqError | None = None
         self.base_offset: int | None = None
         self.timestamp = 0
         self.is_duplicate = False
         self.number = 0
-        """What names its first message if it is delayed; 0: it is not."""
+        """The number of the first message if the entry is delayed; 0: it is not."""
         self.is_heard = False
-        """True once a caller waits for it; else `flush` raises its error."""
+        """True once a caller has the outcome, or waits for it; else `flush` raises the error."""
 
     @property
     @abstractmethod
     def is_delayed(self) -> bool:
-        """True if it is for later: it shares no batch with what is not."""
+        """True if the entry is delayed: it shares no batch with entries that are not."""
 
     @abstractmethod
     def append_to(self, builder: BatchBuilder) -> None:
-        """Add what it has to a batch.
+        """Add the entry's messages to a batch.
 
         Raises:
-            Rejected: it cannot be encoded, or does not fit in; the builder is as before.
+            Rejected: the entry cannot be encoded, or does not fit; the builder is as before.
         """
 
     @abstractmethod
     def drop_content(self) -> None:
-        """The batch holds it now."""
+        """Drop the messages: the encoded batch holds them now."""
 
     def settle(
         self, base_offset: int | None, timestamp: int, is_duplicate: bool, number: int = 0
     ) -> None:
-        """It is stored."""
+        """Note that the entry is stored, and wake its callers."""
         self.base_offset = base_offset
         self.number = number
         self.timestamp = timestamp
@@ -93,19 +95,19 @@ class Entry(ABC):
             self._event.set()
 
     def fail(self, error: RaftmqError) -> None:
-        """It is not stored, or its outcome is unknown."""
+        """Note that the entry is not stored, or that its outcome is unknown; wake its callers."""
         self.error = error
         self.is_done = True
         if self._event is not None:
             self._event.set()
 
     async def wait_done(self) -> None:
-        """Wait until it is settled or failed, and hear its error. Cancelling changes nothing."""
+        """Wait until the entry is settled or failed; `flush` no longer raises its error."""
         self.is_heard = True
         await self.wait_unheard()
 
     async def wait_unheard(self) -> None:
-        """As `wait_done`, but its error stays for another caller."""
+        """As `wait_done`, but the error stays for another caller or `flush`."""
         if not self.is_done:
             if self._event is None:
                 self._event = anyio.Event()
@@ -123,11 +125,11 @@ class PendingSend(Entry):
         super().__init__(queue_number=queue_number, count=1, size=size, deadline=deadline)
         self._arguments: Arguments | None = arguments
         self.deliver_at_ms = arguments[4]
-        """When it is to be delivered, milliseconds since 1970; 0: at once."""
+        """Delivery time, milliseconds since 1970; 0: at once."""
 
     @property
     def is_delayed(self) -> bool:
-        """True if it is for later."""
+        """True if the message is delayed."""
         return self.deliver_at_ms > 0
 
     async def wait(self, timeout: float | None = None) -> Receipt:
@@ -139,11 +141,12 @@ class PendingSend(Entry):
             Unavailable, OutcomeUnknown, Rejected: as `Producer.send`.
             OutcomeUnknown: `timeout` seconds were over; the message stays under way.
         """
-        if timeout is None:
-            await self.wait_done()
-        else:
-            with anyio.move_on_after(timeout):
+        try:
+            with anyio.move_on_after(inf if timeout is None else timeout):
                 await self.wait_done()
+        finally:
+            # A caller that went without an answer has heard nothing: `flush` tells of an error.
+            self.is_heard = self.is_done
         return self.receipt()
 
     def receipt(self) -> Receipt:
@@ -169,12 +172,12 @@ class PendingSend(Entry):
         builder.append(body, key=key, tag=tag, props=props, deliver_at_ms=due)
 
     def drop_content(self) -> None:
-        """The batch holds the message now."""
+        """Drop the message: the encoded batch holds it now."""
         self._arguments = None
 
 
 class PendingPart(Entry):
-    """What a `send_many` has for one batch; others may join it there."""
+    """The messages of a `send_many` for one batch, which entries of other calls may join."""
 
     __slots__ = ("_draft", "_dues", "sealed")
 
@@ -191,12 +194,12 @@ class PendingPart(Entry):
         super().__init__(queue_number=queue_number, count=count, size=size, deadline=deadline)
         self._draft = content if isinstance(content, Draft) else None
         self.sealed = content if isinstance(content, Sealed) else None
-        """The encoded batch, if it was made at once, so that it must stay alone."""
+        """The encoded batch, if the call encoded it: no other entry can join."""
         self._dues = dues
 
     @property
     def is_delayed(self) -> bool:
-        """True if it is for later."""
+        """True if the call delays messages."""
         return self._dues is not None
 
     def append_to(self, builder: BatchBuilder) -> None:
@@ -205,11 +208,11 @@ class PendingPart(Entry):
         builder.extend(self._draft)
 
     def drop_content(self) -> None:
-        """The batch holds the messages now."""
+        """Drop the messages: the encoded batch holds them now."""
         self._draft = None
 
     def as_range(self, positions: range | list[int]) -> SentRange:
-        """What became of it."""
+        """The outcome of the messages at these positions of the call."""
         return SentRange(
             positions,
             self.queue_number,
@@ -245,27 +248,27 @@ class ProducerBatch:
         self._limits = limits
         self.entries: list[Entry] = []
         self.count = 0
-        """Messages, those that were taken back not counted."""
+        """Number of messages, without those taken back."""
         self.deadline = float("inf")
-        """The earliest of the entries that are not done."""
+        """The earliest deadline of the entries that are not done."""
         self.first_sequence = -1
-        """The number of its first message; -1: never written (in this epoch)."""
+        """The sequence number of the first message; -1: not written in this epoch."""
         self.is_closed = False
-        """True: it is to go out, and takes no more entries."""
+        """True: the batch is ready to be sent and takes no more entries."""
         self.is_doubtful = False
-        """True if an attempt was written and not answered for certain: it may be stored."""
+        """True if a written attempt has no certain answer: the batch may be stored."""
         self.is_settled = False
-        """True once it is known to be stored."""
+        """True once the batch is known to be stored."""
         self.refusal: ErrorReply | None = None
-        """The answer to the last attempt, if it was refused."""
+        """The refusal of the last attempt; None: no refusal came."""
         self.request: Request | None = None
         """The attempt under way."""
         self.sealed: Sealed | None = None
-        """The encoded batch."""
+        """The encoded batch; None: a draft."""
 
     @classmethod
     def of_sealed(cls, part: PendingPart, limits: Limits) -> "ProducerBatch":
-        """The batch of a batch that is encoded already."""
+        """The batch of a part that is encoded already."""
         batch = cls(limits)
         batch.entries = [part]
         batch.count = part.count
@@ -276,7 +279,7 @@ class ProducerBatch:
 
     @property
     def size(self) -> int:
-        """Bytes of the batch; of a draft an upper bound."""
+        """Bytes of the batch; for a draft an upper bound."""
         if self.sealed is not None:
             return self.sealed.size
         return self._builder.size if self._builder is not None else 0
@@ -290,7 +293,7 @@ class ProducerBatch:
         """Add an entry to a draft.
 
         Raises:
-            Rejected: it cannot be encoded, or does not fit in; the draft is as before.
+            Rejected: the entry cannot be encoded, or does not fit; the draft is as before.
         """
         assert not self.is_closed
         entry.append_to(self._built())
@@ -315,7 +318,7 @@ class ProducerBatch:
         assert self.first_sequence < 0
         self.entries.remove(entry)
         self.count -= entry.count
-        # The builder still holds its messages; another one is made without it when needed.
+        # The builder still holds the entry's messages: `_built` makes a new one without them.
         self._builder = None
 
     def seal(self, *, base_ms: int, compression: Compression) -> None:
@@ -338,7 +341,7 @@ class ProducerBatch:
     def settle(
         self, base_offset: int | None, timestamp: int, is_duplicate: bool, number: int = 0
     ) -> None:
-        """It is stored; no offset: it is delayed and has a number, or its place is forgotten."""
+        """Settle all entries. No offset: the batch is delayed, or the broker forgot its place."""
         at = base_offset
         for entry in self.entries:
             if not entry.is_done:

@@ -1,9 +1,9 @@
 """A sender: the batches of one producer on their way to one queue, in order through every fault.
 
 The broker stores a batch only if its sequence number is the next one of (producer, queue, epoch),
-answers a repeat with the first one's offset, and refuses what comes after a gap
-(`raftmq.machine.producers`). So the sender may send many batches ahead, and after any fault it
-sends all that are not settled again, in order, with the same bytes and numbers:
+answers a repeat with the offset of the first attempt, and refuses any batch after a gap
+(`raftmq.machine.producers`). So the sender may send many batches ahead, and after any fault the
+sender resends all unsettled batches, in order, with the same bytes and numbers:
 
 | the answer | the batch is | the sender |
 |---|---|---|
@@ -15,31 +15,30 @@ sends all that are not settled again, in order, with the same bytes and numbers:
 
 A sender resends only when each attempt has been answered or its connection is gone.
 
-*Closing a gap.* If a numbered batch will never be sent again, those after it would be refused for
-ever. The first batch of which every attempt was refused for certain is stored nowhere, and so is
-everything after it, as the broker stores nothing after a gap. Those batches get new numbers from 0
-in the next epoch. What stands before it is in doubt, and is told so. The first batch of a new epoch
-makes the broker refuse all that may still be on its way from the old one.
+*Closing a gap.* If a numbered batch is never sent again, the broker refuses all later batches for
+ever. The first batch whose every attempt was refused for certain is not stored, and no later batch
+is stored, as the broker stores nothing after a gap. Those batches get new numbers from 0 in the
+next epoch. The batches before them are in doubt and fail as `OutcomeUnknown`. The first batch of a
+new epoch makes the broker refuse all batches still on their way from the old epoch.
 
-*Claimed sessions.* Their epochs are given by claims (`claimed`), so a sender cannot close a gap:
-the first batch that is refused for good, or abandoned, ends it, and what comes after it fails too.
+*Claimed sessions.* Claims give the epochs (`claimed`), so a sender cannot close a gap: the first
+batch that is refused for good or abandoned ends the sender, and all later batches fail, too.
 
-*Deadlines.* Who waits is told at the deadline: `Unavailable` if the batch was never written, and
-then it is taken out; `OutcomeUnknown` if it was. Such a batch keeps its place and is
-resent, since later ones count on its number, until it is settled or nobody waits for any batch in
-flight. Then all are abandoned and the next batch begins a new epoch: what was abandoned is in the
-log before that batch, or never. So an expired batch neither breaks the sequence nor changes the
-order.
+*Deadlines.* At its deadline an entry fails as `Unavailable` and is taken out if its batch was never
+written, else as `OutcomeUnknown`. A written batch keeps its place and is resent, since later
+batches count on its number, until it is settled or no caller waits for any batch in flight. Then
+the sender abandons all of them and the next batch begins a new epoch: an abandoned batch is in the
+log before that batch, or never. So expiry neither breaks the sequence nor changes the order.
 
 Invariants:
 - Batches leave in the order in which they were put, and are stored in that order, each once.
-- A batch told `Unavailable` or `Rejected` is not stored, and never will be.
-- What is put in after the producer's end fails at once.
-- At most `FLIGHTS_MAX` batches are in flight: the broker remembers where so many went.
+- A batch that failed as `Unavailable` or `Rejected` is not stored, and never will be.
+- An entry put in after the producer's end fails at once.
+- At most `FLIGHTS_MAX` batches are in flight: the broker remembers the offsets of that many.
 
 Left out: a batch whose only answer was lost and which is resent after the broker dropped its
 session (idle for a week, or pushed out by 65,536 newer ones) is reported as `OutcomeUnknown`,
-except the very first of a session, which cannot be told from a new one and is stored again.
+except the first batch of a session: the broker takes the repeat for a new batch and stores it.
 
 Sources: Kafka's idempotent producer (KIP-98, KIP-360 for the epoch); Raft thesis §6.3.
 """
@@ -77,7 +76,7 @@ STRIKES_MAX = 3
 """Times that the first batch may be refused as out of order before its session counts as lost."""
 
 MESSAGE_BYTES = 200
-"""What a message takes of the buffer beside its body: roughly what Python needs for it."""
+"""Bytes of the buffer that a message takes beside its body: roughly its Python objects."""
 
 _PRODUCED = FrameKind.PRODUCE | REPLY
 _IN_DOUBT = {OUTCOME_UNKNOWN, "protocol"}
@@ -90,7 +89,7 @@ _FENCED = Reason.FENCED.value
 
 @dataclass(frozen=True, slots=True)
 class SenderHost:
-    """What the senders of a producer share."""
+    """The environment that the senders of a producer share."""
 
     producer: int
     """The producer's id: the same on each queue, until it is fenced there."""
@@ -111,7 +110,7 @@ class SenderHost:
     batch_messages: int
     """A draft of this many messages goes out."""
     compression: Compression
-    """Of the bodies."""
+    """Compression of the bodies."""
     is_lingering: bool
     """True: drafts wait until `pump` sends them."""
     give_back: Callable[[Entry], None]
@@ -119,7 +118,7 @@ class SenderHost:
     failed: Callable[[Entry], None]
     """Called for each entry that failed."""
     sealed: Callable[["QueueSender", int], None]
-    """Called when a batch goes out for the first time, with its bytes."""
+    """Called with the sender and the batch's bytes when a batch gets its number."""
 
 
 class Claimed(NamedTuple):
@@ -130,22 +129,22 @@ class Claimed(NamedTuple):
     epoch: int
     """The epoch of the claim."""
     next_sequence: int
-    """What the first batch is numbered."""
+    """The sequence number of the first batch."""
 
 
 class Routed(NamedTuple):
-    """What a call has for one batch, and the sender that it goes to."""
+    """A call's messages for one batch, and the sender that takes them."""
 
     sender: "QueueSender"
     """The sender."""
     part: PendingPart
-    """What is sent."""
+    """The messages."""
     positions: Positions
-    """Which messages of the call these are."""
+    """The positions of these messages in the call."""
 
     @classmethod
     def of(cls, sender: "QueueSender", sealed: Sealed, deadline: float) -> Self:
-        """A batch that is encoded already; it counts from 0 by itself."""
+        """An encoded batch; its positions count from 0."""
         part = PendingPart(
             queue_number=sender.queue_number,
             size=sealed.size + MESSAGE_BYTES,
@@ -156,7 +155,7 @@ class Routed(NamedTuple):
 
 
 class _Recovery:
-    """One run of a sender's recovery; a sender that has another one, or none, ignores it."""
+    """One run of a sender's recovery; a run that is not the sender's current one has no effect."""
 
     __slots__ = ("scope",)
 
@@ -165,7 +164,7 @@ class _Recovery:
 
 
 class QueueSender:
-    """The way to one queue."""
+    """Sends a producer's batches to one queue."""
 
     def __init__(
         self, host: SenderHost, *, queue_number: int, group: int, claimed: Claimed | None = None
@@ -175,7 +174,7 @@ class QueueSender:
         self._is_claimed = claimed is not None
         session = claimed or Claimed(host.producer, 0, 0)
         self._producer, self._epoch, self._next_sequence = session
-        # Why a claimed sender sends nothing.
+        # Why a claimed sender has ended; None: the sender works.
         self._end: RaftmqError | None = None
         self._flights: deque[ProducerBatch] = deque()
         self._waiting: deque[ProducerBatch] = deque()
@@ -185,41 +184,41 @@ class QueueSender:
         self._recovery: _Recovery | None = None
         self._failures = 0
         self._strikes = 0
-        # What a broker said when it refused last; empty: it took the last batch that it answered.
+        # The text of the last refusal; empty after a batch was settled.
         self._trouble = ""
         self.queue_number = queue_number
         """The cluster-wide number of the queue."""
 
     @property
     def batches(self) -> list[ProducerBatch]:
-        """All that is under way, in order."""
+        """The batches under way, in order."""
         return [*self._flights, *self._waiting]
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is under way."""
+        """True if no batch is under way."""
         return not self._flights and not self._waiting
 
     @property
     def is_recovering(self) -> bool:
-        """True while nothing leaves, as the leader is not known or does not answer as it should."""
+        """True while no batch leaves: the leader is unknown, or an attempt was lost or refused."""
         return self._recovery is not None
 
     # -- putting in and taking out ---------------------------------------------------------------
 
     def append(self, entry: Entry) -> bool:
-        """Add an entry to the draft, the last batch; True if that is full. `pump` sends it.
+        """Add an entry to the draft, the last batch; True if the draft is full. `pump` sends it.
 
         After the end of the producer the entry fails.
 
         Raises:
-            Rejected: it cannot be encoded; nothing changed.
+            Rejected: the entry cannot be encoded; nothing changed.
         """
         if self._host.tasks.is_closed:
             return self._turn_away(entry)
         draft = self._waiting[-1] if self._waiting else None
         if draft is None or draft.is_closed or not self._joins(draft, entry):
-            # What does not fit into a batch with others may fit into its own.
+            # An entry that does not fit beside others may fit into a batch of its own.
             fresh = ProducerBatch(self._host.limits)
             fresh.append(entry)
             if draft is not None:
@@ -234,7 +233,7 @@ class QueueSender:
         return draft.count + entry.count <= self._host.batch_messages and draft.try_append(entry)
 
     def put(self, part: PendingPart) -> bool:
-        """Add an encoded batch, which will be the last one; True, as it is full. `pump` sends it.
+        """Add an encoded batch as the last one; True, as the batch is full. `pump` sends it.
 
         After the end of the producer the batch fails.
         """
@@ -246,14 +245,14 @@ class QueueSender:
         return True
 
     def _turn_away(self, entry: Entry) -> bool:
-        """A call that let other tasks run comes after the end: no task would send or expire it."""
+        """Fail an entry that comes after the end: no task would send or expire the entry."""
         entry.fail(Unavailable(CLOSED))
         self._host.failed(entry)
         self._host.give_back(entry)
         return False
 
     def take_back(self, entry: Entry) -> bool:
-        """Take out an entry that was never written. False: it was, or is done."""
+        """Take out an unwritten entry. False: it was written, is done, or shares a sealed batch."""
         for batch in self._waiting:
             if entry in batch.entries and (batch.sealed is None or len(batch.entries) == 1):
                 batch.take_back(entry)
@@ -267,7 +266,7 @@ class QueueSender:
     # -- sending ---------------------------------------------------------------------------------
 
     def pump(self, *, is_flush: bool = False) -> None:
-        """Send what is ready; with `is_flush` also the draft at the end."""
+        """Send the batches that are ready; with `is_flush` also the draft at the end."""
         if is_flush and self._waiting:
             self._waiting[-1].is_closed = True
         if self._end is not None:
@@ -283,6 +282,7 @@ class QueueSender:
             self._connection = connection
         while self._waiting and len(self._flights) < FLIGHTS_MAX:
             batch = self._waiting[0]
+            # A draft gathers entries while an answer is due (Nagle), or until it has lingered.
             if not batch.is_closed and (self._flights or self._host.is_lingering):
                 return
             if not connection.has_room:
@@ -392,7 +392,7 @@ class QueueSender:
             recovery.scope = self._host.tasks.start(lambda: self._run_recovery(recovery))
 
     async def _run_recovery(self, recovery: _Recovery) -> None:
-        """Wait until nothing is open, find the leader, and send everything again in order."""
+        """Wait until all attempts are over, find the leader, and resend all batches in order."""
         while self._open:
             self._none_open = anyio.Event()
             await self._none_open.wait()
@@ -400,12 +400,12 @@ class QueueSender:
         await self._judge_first(recovery)
         self._failures += 1
         if self._failures > 1 or retry_ms:
-            # The first retry goes at once: most often the hint of a new leader is right.
+            # The first retry has no delay: the hint of a new leader is usually right.
             await anyio.sleep(max(retry_ms / 1000, self._host.router.delay(self._failures)))
         connection = await self._host.router.leader(self._group)
         if self._recovery is not recovery:
             return
-        # From here on nothing waits: the sender goes back to work in one step.
+        # No await from here on: resends and new batches leave in one order.
         self._connection = connection
         self._recovery = None
         if self._connection.is_open:
@@ -414,7 +414,7 @@ class QueueSender:
         self.pump()
 
     async def _judge_first(self, recovery: _Recovery) -> None:
-        """Decide on the first batch if its refusal is final; those after it wait for it."""
+        """Decide on the first batch if its refusal is final; later batches depend on the first."""
         while self._flights and (refusal := self._flights[0].refusal) is not None:
             code = refusal.code
             if code in NOTHING_HAPPENED:
@@ -426,7 +426,7 @@ class QueueSender:
             if code == _UNKNOWN_TOPIC:
                 is_known = await self._has_topic()
                 if is_known or self._recovery is not recovery:
-                    return  # a node that does not know it yet
+                    return  # the node does not know the topic yet
             if self._is_claimed:
                 self._end_claim(exception_of(refusal))
                 return
@@ -445,20 +445,21 @@ class QueueSender:
         return topic.id == self.queue_number >> QUEUE_BITS
 
     def _drop_refused(self, batch: ProducerBatch, refusal: ErrorReply) -> None:
-        """The first batch is refused for good. If it is in doubt, `_close_gap` tells so."""
+        """Fail the first batch, refused for good. `_close_gap` fails a batch in doubt."""
         if batch.is_doubtful:
             return
         self._flights.popleft()
         self._fail(batch, exception_of(refusal))
 
     def _close_gap(self) -> None:
-        """Give up the batches in doubt; number all later ones again, in the next epoch."""
+        """Fail the first batches if in doubt; number the later ones from 0 in the next epoch."""
         assert not self._open
         flights = list(self._flights)
         self._begin_epoch()
         while flights and flights[0].is_doubtful:
             self._fail(flights.pop(0), OutcomeUnknown(_FORGOTTEN))
         for batch in reversed(flights):
+            # No caller waits for the batch, and the new numbers leave no gap without it.
             if batch.is_done:
                 self._release(batch)
                 continue
@@ -468,7 +469,7 @@ class QueueSender:
             self._waiting.appendleft(batch)
 
     def _end_claim(self, error: RaftmqError) -> None:
-        """The first batch is refused for good: nothing after it is stored, now or ever."""
+        """Fail all batches: the first is refused for good, so no later one is ever stored."""
         assert not self._open
         for batch in self._flights:
             doubtful = OutcomeUnknown(f"{error}; an earlier attempt was not answered")
@@ -486,7 +487,7 @@ class QueueSender:
     def _begin_epoch(self) -> None:
         self._flights.clear()
         if self._is_claimed:
-            # Only a claim gives another epoch, and says which batches in doubt are stored.
+            # Only a claim gives another epoch and tells which batches in doubt are stored.
             self._end = self._end or Unavailable(_CLAIM_ENDED)
             return
         self._epoch += 1
@@ -501,7 +502,7 @@ class QueueSender:
     # -- deadlines and the end -------------------------------------------------------------------
 
     def expire(self, now: float) -> float:
-        """Tell those whose deadline is not after `now`; the next deadline of a batch."""
+        """Fail the entries whose deadline is not after `now`; return the next deadline."""
         for batch in list(self._waiting):
             if batch.deadline <= now:
                 self._expire_waiting(batch, now)
@@ -519,7 +520,7 @@ class QueueSender:
 
     def _expire_waiting(self, batch: ProducerBatch, now: float) -> None:
         if batch.sealed is not None and any(e.deadline > now for e in batch.entries):
-            # Encoded for an earlier epoch, and others in it still wait: it will be sent.
+            # The batch was encoded for an earlier epoch, and others in it wait: it is sent.
             for entry in batch.tell(OutcomeUnknown(self._unknown()), until=now):
                 self._host.failed(entry)
             return
@@ -531,14 +532,14 @@ class QueueSender:
             self._release(batch)
 
     def _abandon(self, why: str) -> None:
-        """Nobody waits for what is in flight, or may any longer: begin a new epoch."""
+        """Fail all batches in flight and begin a new epoch: no caller may wait longer."""
         is_stored_perhaps = True
         for batch in self._flights:
             withdrawn = True
             if batch.request is not None and self._connection is not None:
                 withdrawn = self._connection.forget(batch.request)
                 batch.request = None
-            # What stands after a batch that is stored nowhere is stored nowhere.
+            # No batch is stored after one that is not stored.
             is_stored_perhaps &= batch.is_doubtful or not withdrawn
             if is_stored_perhaps:
                 self._fail(batch, OutcomeUnknown(f"{why}; {self._unknown()}"))
@@ -549,9 +550,9 @@ class QueueSender:
         self._none_open.set()
 
     def close(self, error: RaftmqError | None = None) -> None:
-        """Give up everything; `error`: told to all instead of what is known of each.
+        """Fail all batches, with `error` instead of each batch's own error.
 
-        `Unavailable` is told only to what was never written: of the rest it might be wrong.
+        `Unavailable` goes to waiting batches only: a batch in flight may be stored.
         """
         self._fail_waiting(error or Unavailable(CLOSED))
         if error is not None and not isinstance(error, Unavailable):

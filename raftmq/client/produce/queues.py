@@ -1,4 +1,4 @@
-"""A topic's queues as one producer sees them: which a message goes to, and the sender on its way.
+"""A topic's queues as one producer sees them: the queue of each message, and the queue's sender.
 
 | a message | goes to |
 |---|---|
@@ -6,14 +6,14 @@
 | with a key | the one of the key's hash |
 | else | the queue whose turn it is |
 
-The turn stays with a queue while something is on its way there, until `TURN_BYTES` went out: what
-is sent meanwhile shares a batch. So under a steady flow one queue is busy at a time: small batches
-to all of them at once cost every node an entry each, and each takes longer than all of them in one.
-What is sent one by one goes to each queue in turn. Queues that wait for a leader are passed over
-while another one does not.
+The turn stays with a queue while a batch is on its way there, until `TURN_BYTES` went out: messages
+sent meanwhile share a batch. So under a steady flow one queue is busy at a time: small batches to
+all queues at once cost every node a log entry each, and each batch takes longer than all in one.
+Messages sent one by one go to each queue in turn. A queue that waits for a leader is passed over
+while another queue does not wait.
 
-Sources: Kafka's sticky partitioner (KIP-480), bytes as the measure of a turn, and why it must look
-at what is stuck (KIP-794).
+Sources: Kafka's sticky partitioner (KIP-480); bytes as the measure of a turn, and why the
+partitioner must pass over stuck queues (KIP-794).
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,9 +30,9 @@ from raftmq.wire.messages import TopicView
 from .queue_sender import QueueSender
 
 TURN_BYTES = 64 * 1024
-"""A turn's batches: more do not cost less each."""
+"""Bytes of a turn: larger turns make a batch no cheaper."""
 ASK_SECONDS = 1.0
-"""Whether the topic got more queues is asked this often at the most, and for this long."""
+"""Minimum time between two questions whether the topic got more queues, and their timeout."""
 
 
 class Queues:
@@ -46,15 +46,15 @@ class Queues:
         ask: Callable[[], Awaitable[object]],
     ) -> None:
         self.view = view
-        """The topic as it is now: it may get more queues."""
+        """The topic as known now; it may get more queues."""
         self.senders: dict[int, QueueSender] = {}
         """The senders in use, by queue."""
         self._turn = first
-        # That went out since the turn began.
+        # Bytes that went out since the turn began.
         self._turn_bytes = 0
-        # From a queue's cluster-wide number and its partition group.
+        # Called with a queue's cluster-wide number and its partition group.
         self._make_sender = make_sender
-        # Has `view` replaced by what the leader of the system group knows.
+        # Fetches the topic from the leader of the system group, which replaces `view`.
         self._ask = ask
         self._ask_again_at = 0.0
         self._asking: anyio.Event | None = None
@@ -64,10 +64,10 @@ class Queues:
         return len(self.view.groups)
 
     async def learn(self, queue: int | None, deadline: float) -> None:
-        """If no such queue is known, ask whether the topic got more; `pick` says what came of it.
+        """If no such queue is known, ask whether the topic got more; then `pick` decides.
 
-        A table is asked for twice a minute only, and others may have added the queue meanwhile.
-        Calls at the same time share one question. Cancelling leaves what was known.
+        The routing table is fetched only twice a minute, and another client may have added the
+        queue since. Calls at the same time share one question. Cancelling keeps the known queues.
         """
         now = anyio.current_time()
         if not isinstance(queue, int) or queue < len(self):
@@ -90,7 +90,7 @@ class Queues:
         """The queue for a message.
 
         Raises:
-            Rejected: there is no such queue, or this is no key.
+            Rejected: there is no such queue, or `key` is no key.
         """
         if queue is not None:
             require_whole(queue, "queue")
@@ -120,12 +120,12 @@ class Queues:
         return (self._turn + n) % len(self)
 
     def take_turn(self, sender: QueueSender) -> None:
-        """A sender's batch is full: if the turn was its own, it is the next one's."""
+        """A sender's batch is full: pass the turn on, if the sender's queue has it."""
         if self._has_turn(sender):
             self._pass_turn()
 
     def count_bytes(self, sender: QueueSender, size: int) -> None:
-        """A sender's batch goes out: that may be the end of its turn."""
+        """A sender's batch goes out: pass the turn on after `TURN_BYTES`."""
         if self._has_turn(sender):
             self._turn_bytes += size
             if self._turn_bytes >= TURN_BYTES:

@@ -1,7 +1,7 @@
-"""What a producer gets back: receipts, of one message or of many, and what may go in.
+"""Receipts of a producer, for one message or for many, and the messages that `send_many` takes.
 
-`send_many` makes batches. Each batch is one range of neighbouring offsets, or one error; a
-`SentMany` holds those and answers for single messages out of them, so 100,000 messages cost 200
+`send_many` makes batches. Each batch is one range of neighbouring offsets, or one error. A
+`SentMany` holds the ranges and answers for single messages from them, so 100,000 messages cost 200
 objects and not 100,000.
 """
 
@@ -25,7 +25,7 @@ class Outgoing(NamedTuple):
     """One message for `send_many`."""
 
     body: bytes
-    """What to send."""
+    """The content; may be empty."""
     key: str | bytes | None = None
     """Messages of one key go to one queue, in order; None: any queue."""
     tag: str | None = None
@@ -40,16 +40,16 @@ class Receipt(NamedTuple):
     queue_number: int
     """The cluster-wide number of its queue."""
     offset: int | None
-    """Its offset. None: it is delayed, and gets one when it falls due; or a repeat proved that it
-    was stored by an earlier attempt, and the broker no longer knows where."""
+    """The message's offset. None: the message is delayed and gets an offset when it falls due; or a
+    repeat proved that an earlier attempt stored it, and the broker forgot the offset."""
     timestamp: int
     """The leader's stamp, milliseconds since 1970; 0: not known."""
     is_duplicate: bool = False
-    """True if an earlier attempt had stored it and this answer is to a repeat."""
+    """True if an earlier attempt had stored the message and this answer is to a repeat."""
     deliver_at_ms: int = 0
-    """If it is delayed: when it is delivered at the earliest, milliseconds since 1970; else 0."""
+    """Earliest delivery of a delayed message, milliseconds since 1970; 0: not delayed."""
     number: int = 0
-    """If it is delayed: what names it; else 0."""
+    """The number that names a delayed message; 0: not delayed."""
 
     @property
     def queue(self) -> int:
@@ -68,9 +68,9 @@ class SentRange(NamedTuple):
     """One batch of a `send_many`: all of it was stored, or none of it."""
 
     positions: Sequence[int]
-    """Which messages of the call are in it, as positions from 0, in the order of their offsets."""
+    """Positions in the call of the batch's messages, from 0, in the order of their offsets."""
     queue_number: int
-    """The cluster-wide number of the queue it was for."""
+    """The cluster-wide number of the queue."""
     base_offset: int | None
     """Offset of the first message, the others follow; None: see `Receipt.offset`, or `error`."""
     timestamp: int
@@ -78,11 +78,11 @@ class SentRange(NamedTuple):
     is_duplicate: bool
     """See `Receipt.is_duplicate`."""
     error: RaftmqError | None
-    """Why it was not stored, or why that is not known; None: it was stored."""
+    """Why the batch was not stored, or why its outcome is unknown; None: the batch is stored."""
     dues: Sequence[int] | None = None
-    """If it is delayed: when each message is delivered at the earliest; 0: at once."""
+    """If delayed: the earliest delivery of each message, milliseconds since 1970; 0: at once."""
     number: int = 0
-    """If it is delayed: what names the first message, the others follow; else 0."""
+    """If delayed: the number that names the first message, the others follow; else 0."""
 
     @property
     def queue(self) -> int:
@@ -108,7 +108,7 @@ class SentMany(Sequence[Receipt | RaftmqError]):
     __slots__ = ("_by_position", "_count", "ranges")
 
     ranges: list[SentRange]
-    """One entry a batch."""
+    """One range for each batch."""
 
     def __init__(self, ranges: list[SentRange]) -> None:
         self.ranges = ranges
@@ -177,8 +177,8 @@ class SentMany(Sequence[Receipt | RaftmqError]):
 class SomeUnsent(RaftmqError):
     """Not all messages of a call were stored; `sent` says which and why.
 
-    Neither `Unavailable` nor `OutcomeUnknown`: to send everything again would store again what was
-    stored. `__cause__` is the first error.
+    Neither `Unavailable` nor `OutcomeUnknown`: a repeat of the whole call would store some messages
+    twice. `__cause__` is the first error.
     """
 
     def __init__(self, sent: SentMany) -> None:
@@ -207,7 +207,7 @@ class PendingMany:
     async def wait(self, *, check: bool = True) -> SentMany:
         """Wait until the outcome of each message is known. It may be called again.
 
-        Cancelling stops the waiting, not the sending. Each message has its deadline, so this ends.
+        Cancelling stops the waiting, not the sending. The messages' deadlines end the waiting.
 
         Raises:
             SomeUnsent: not all were stored; not with `check=False`.

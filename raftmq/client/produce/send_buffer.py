@@ -1,4 +1,4 @@
-"""The bound of a producer's buffer, in bytes and in messages: who comes first gets room first."""
+"""The bound of a producer's buffer, in bytes and in messages. Room is given in order of asking."""
 
 from collections import deque
 
@@ -15,7 +15,7 @@ class _Waiting:
 
 
 class Room:
-    """Two budgets taken together. What is larger than a whole budget fits when all is free."""
+    """Two budgets taken together. A request larger than a budget fits when the buffer is empty."""
 
     def __init__(self, *, bytes_max: int, messages_max: int) -> None:
         self._bytes_max = bytes_max
@@ -28,12 +28,12 @@ class Room:
 
     @property
     def why_full(self) -> str:
-        """The error for a caller for whom there is no room."""
+        """Error text for a caller without room."""
         used = f"{self.messages_used} messages, {self.bytes_used} bytes"
         return f"the buffer is full ({used}): await flush() first"
 
     def take_nowait(self, size: int, count: int) -> bool:
-        """Take room if it is there and no caller waits for some; else False."""
+        """Take room if it is free and no caller waits for room; else False."""
         if self._waiting or not self._fits(size, count):
             return False
         self.bytes_used += size
@@ -49,6 +49,7 @@ class Room:
         try:
             await waiting.event.wait()
         except BaseException:
+            # Cancelled after `_admit` took the room, which the caller will not use.
             if waiting.event.is_set():
                 self.give(size, count)
             else:
@@ -57,7 +58,7 @@ class Room:
             raise
 
     def give(self, size: int, count: int) -> None:
-        """Give back what was taken."""
+        """Give room back, and admit the next callers."""
         self.bytes_used -= size
         self.messages_used -= count
         assert self.bytes_used >= 0

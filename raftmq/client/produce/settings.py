@@ -1,4 +1,4 @@
-"""What a producer is made with, and what it tells of itself."""
+"""A producer's settings and statistics."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -42,4 +42,4 @@ class ProducerStatistics(NamedTuple):
     buffer_messages: int
     """Messages that wait for their answer."""
     senders: int
-    """Queues it has sent to."""
+    """Queues that the producer has sent to."""

@@ -1,7 +1,7 @@
 """The inputs of a transaction: messages in hand that its commit acknowledges.
 
-They are all of one partition group, as a transaction is. It keeps the application's objects, so
-that leases which are renewed go on as long as the transaction is open.
+The inputs of a transaction are of one partition group, the transaction's. `Inputs` keeps the
+application's objects, so that renewed leases go on while the transaction is open.
 """
 
 from collections.abc import Iterable
@@ -22,12 +22,12 @@ class Inputs:
         """Take messages, of any consumers, that lie in one partition group.
 
         Raises:
-            Rejected: `BAD_ARGUMENT`, there are none, or they were not popped, or they lie in
-                several partition groups.
+            Rejected: `BAD_ARGUMENT`, there are no messages, or some were not popped, or they lie
+                in several partition groups.
         """
         self._kept = messages if isinstance(messages, LeasedMessages) else list(messages)
         self.by_consumer = _by_consumer(self._kept)
-        """Internal: the leases and messages that each consumer's settlements take."""
+        """Internal: by each consumer's settlements, the leases and messages."""
         parts = [
             (settlements, *part) for settlements, some in self.by_consumer.items() for part in some
         ]
@@ -41,8 +41,8 @@ class Inputs:
             )
             raise Rejected(Reason.BAD_ARGUMENT, message)
         self.partition_group = groups[0]
-        """Where they are, and where the messages of the transaction must be."""
-        # A lease's base may move down; bits count from what it is now.
+        """The partition group of the inputs, and so of the transaction's messages."""
+        # A lease's base may move down later; the bits count from the base of now.
         self._held = [(lease, lease.base, bits) for _, lease, bits in parts]
         self._wire = [
             TransactionInput(*settlements.consumer, lease.token, *packed(lease.base, bits))
@@ -50,11 +50,11 @@ class Inputs:
         ]
 
     def wire(self) -> list[TransactionInput]:
-        """As they are sent."""
+        """The inputs as `BeginTransaction` carries them."""
         return self._wire
 
     def acked(self) -> None:
-        """The transaction has committed: they are done with."""
+        """Mark the inputs acknowledged: the transaction has committed."""
         for lease, base, bits in self._held:
             lease.set_done(Action.ACK, lease.place(base, bits))
 

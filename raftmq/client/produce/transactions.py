@@ -5,29 +5,29 @@
         database.commit(...)                    # the local work
 
 Leaving the block commits, an exception rolls back. If the process dies in between, the transaction
-stays open; some other process of the producer group `shop`, which runs `Client.check_back`, is
-asked how it ended, and looks into the database.
+stays open. `Client.check_back` of another process of the producer group `shop` then asks the
+application how the transaction ended; the application looks into the database.
 
-A *hand-off* makes messages of what was popped, and acknowledges that with them:
+A *hand-off* sends messages made from popped messages and acknowledges the popped ones with them:
 
     async for m in consumer:
         async with p.transaction(acks=[m]) as t:
             await t.send(work(m.body))
 
 If the process dies, or is too slow, the lease of `m` runs out: the transaction is rolled back, and
-`m` is handed out again. So no other process need be asked, and there is no producer group.
+`m` is handed out again. So no other process is asked, and there is no producer group.
 
-All messages of a transaction stand in one partition group, that of the inputs, or of the first
-message. A key whose queue lies in another one is refused: give related messages one key, or the
+All messages of a transaction stand in one partition group: the group of the inputs, or of the first
+message. A key whose queue lies in another group is refused: give related messages one key, or the
 topic queues in one group.
 
-Calls of one transaction, from any tasks or threads, run one after the other: a batch that is sent
-beside another one would take the other's number, and be answered as its repeat.
+Calls of one transaction, from any tasks or threads, run one after the other: of two batches sent at
+once, the second would take the number of the first and be answered as a repeat.
 
 Invariants:
 - One call of a transaction is under way at a time; the others wait for it, within their timeouts.
-- A transaction of which a message may be lost is not committed from here.
-- What `commit` returns without an exception is delivered, each message once.
+- A transaction that may have lost a message is not committed from here.
+- After `commit` returns without an exception, each message is delivered once.
 - If `commit` raises `FENCED`, none of its messages is ever delivered.
 
 Left out: sending several batches of a transaction at once; each waits for its answer.
@@ -65,7 +65,7 @@ from .transaction_inputs import Inputs
 NEVER_MS = 2**62 - 1
 """The delivery time of messages whose transaction is open."""
 _ROLLBACK_SECONDS_MAX = 5.0
-"""For rolling back when the block is left by an exception; then it is left to the check-back."""
+"""Limit of the rollback when an exception leaves the block; after it the check-back decides."""
 _NAMED_MAX = 5
 """Queues that an error names."""
 
@@ -74,17 +74,17 @@ class OpenTransaction(NamedTuple):
     """An open transaction."""
 
     id: str
-    """What names it, for `Client.end_transaction`."""
+    """The name of the transaction, for `Client.end_transaction`."""
     group: str
-    """The producer group; empty for one with inputs."""
+    """The producer group; empty for a transaction with inputs."""
     note: str
-    """What it is about."""
+    """The purpose, as the producer gave it."""
     opened_ms: int
-    """Since when, milliseconds since 1970 by the leader's clock."""
+    """When the transaction began, milliseconds since 1970 by the leader's clock."""
     messages: int
-    """How many it has."""
+    """Number of messages stored so far."""
     inputs: int = 0
-    """How many popped messages it acknowledges; it ends with their leases, if not before."""
+    """Popped messages that the commit acknowledges; their leases end the transaction at last."""
 
 
 Check = Callable[[OpenTransaction], bool | Awaitable[bool | None] | None]
@@ -96,7 +96,7 @@ class Transaction:
     """Made by `Producer.transaction`; use it as `async with`.
 
     Several tasks may send at once: their calls wait for each other, and so do a commit, a rollback
-    and the end of the block. What is sent after a commit is refused.
+    and the end of the block. A send after a commit is refused.
     """
 
     def __init__(
@@ -120,24 +120,24 @@ class Transaction:
         self._timeout = timeout
         self._inputs = inputs
         self._number = world.random.getrandbits(63) or 1
-        # Where its messages must stand; -1: that is not known yet.
+        # The partition group of the messages; -1: not known yet.
         self._partition_group = -1 if inputs is None else inputs.partition_group
         self._unkeyed = -1
         self._sequences: dict[int, int] = {}
-        # True once its beginning may have left; and once it is answered.
+        # True once the BEGIN request may have left; and once the answer came.
         self._may_be_open = False
         self._is_begun = False
         self._is_ended = False
-        # True while a message is being stored, and for ever if that failed.
+        # True while a message is being stored, and for ever if storing failed.
         self._is_storing = False
-        # True once a send was cancelled, or ended for lack of time: its caller may go on.
+        # True once a send was cancelled or timed out: the caller may go on without the message.
         self._is_short = False
-        # Held by the one call that is under way.
+        # Held by the call under way.
         self._turn = anyio.Lock()
 
     @property
     def id(self) -> str | None:
-        """What names it; None before its first message, and if that did not open it."""
+        """The transaction's name; None until the transaction may have been opened."""
         if not self._may_be_open:
             return None
         return format_transaction_id(self._partition_group, self._number)
@@ -151,7 +151,7 @@ class Transaction:
         props: Mapping[str, Value | None] | None = None,
         queue: int | None = None,
     ) -> None:
-        """Store one message; it is seen if the transaction commits. Arguments as `Producer.send`.
+        """Store one message, delivered if the transaction commits. Arguments as `Producer.send`.
 
         After a cancelled call the transaction can only be rolled back, as after `Unavailable`.
 
@@ -159,8 +159,8 @@ class Transaction:
             Rejected: as `Producer.send`; `BAD_ARGUMENT`, its queue lies in another partition group
                 than the inputs or the messages before; `TRANSACTION_ENDED`, another process or an
                 operator has ended the transaction; `FENCED`, an input is no longer in hand.
-            Unavailable, OutcomeUnknown: it is not known to be stored; the transaction can only be
-                rolled back, and refuses all that is sent after it with `BAD_ARGUMENT`.
+            Unavailable, OutcomeUnknown: the message is not known to be stored; the transaction can
+                only be rolled back, and refuses all later sends with `BAD_ARGUMENT`.
         """
         await self._send([Outgoing(body, key, tag, props)], queue)
 
@@ -177,7 +177,7 @@ class Transaction:
                 self._check_whole()
                 await self._store_all(rows, queue, left)
         except BaseException as error:
-            # A cancelled send, too: the block may end well, without a message that was sent in it.
+            # A cancelled send, too: else the block could commit without the message.
             self._is_short |= isinstance(error, Unavailable) or not isinstance(error, Exception)
             raise
 
@@ -194,7 +194,7 @@ class Transaction:
         if groups - {home}:
             raise Rejected(Reason.BAD_ARGUMENT, self._elsewhere(home, sorted(groups - {home})))
         batches = [(at, part, self._encode(part)) for at, part in by_queue.items()]
-        # Until all of it is stored a message may be lost. The next one would take its number, too.
+        # Until all are stored a message may be lost, and the next would take its number.
         self._is_storing = bool(batches)
         if batches and not self._is_begun:
             await self._begin(home, left())
@@ -204,14 +204,14 @@ class Transaction:
 
     @asynccontextmanager
     async def _one_call(self) -> AsyncIterator[Callable[[], float]]:
-        """Wait until no other call is under way; gives what is left of this one's timeout.
+        """Wait until no other call is under way; yields the seconds left of this call's timeout.
 
         Raises:
-            Unavailable: another one was under way until the timeout.
+            Unavailable: another call was under way until the timeout.
         """
         left = seconds_left(self._router, self._timeout)
         try:
-            # Without a checkpoint, and also with a timeout of 0.
+            # Takes a free turn without a checkpoint, so a timeout of 0 works, too.
             self._turn.acquire_nowait()
         except anyio.WouldBlock:
             with anyio.move_on_after(left()) as waiting:
@@ -225,7 +225,7 @@ class Transaction:
             self._turn.release()
 
     def _elsewhere(self, home: int, others: list[int]) -> str:
-        """Why messages cannot stand where their queues are, and where they could."""
+        """Why the queues of the messages are refused, and which queues are possible."""
         view = self._queues.view
         near = [at for at, group in enumerate(view.groups) if group == home]
         what = "its inputs" if self._inputs is not None else "its first message"
@@ -295,18 +295,19 @@ class Transaction:
                 partition_group, FrameKind.BEGIN, request, timeout=timeout, is_change=True
             )
         except (Rejected, Unavailable):
+            # This attempt opened nothing for certain; an earlier one in doubt may have.
             self._may_be_open = was_doubtful
             raise
         self._is_begun = True
 
     async def commit(self) -> None:
-        """Let its messages be delivered. Leaving the block does it, if it was not done before.
+        """Deliver the messages of the transaction. Leaving the block commits, unless that was done.
 
         Raises:
-            Rejected: `FENCED`, an input was no longer in hand, so it was rolled back;
+            Rejected: `FENCED`, an input was no longer in hand, so the transaction was rolled back;
                 `TRANSACTION_ENDED`, it was rolled back before, from elsewhere; `BAD_ARGUMENT`, one
                 of its messages may be lost.
-            Unavailable: no leader was found in time; it is as it was, and to commit again is safe.
+            Unavailable: no leader was found in time; nothing changed, and a repeat is safe.
             OutcomeUnknown: no answer came; the check-back, or this call again, finds out.
         """
         async with self._one_call() as left:
@@ -316,7 +317,7 @@ class Transaction:
     async def _commit(self, left: Callable[[], float]) -> None:
         begun: list[str] = []
         if self._inputs is not None and not self._is_begun:
-            # There is nothing to send, and still something to acknowledge.
+            # No message was sent, but the commit still acknowledges the inputs.
             await self._begin(self._partition_group, left())
             begun = [str(self.id)]
         with after(begun, "the beginning of transaction"):
@@ -325,12 +326,12 @@ class Transaction:
             self._inputs.acked()
 
     async def rollback(self) -> None:
-        """Throw its messages away. Its inputs stay in hand: settle them in another way, or let
-        their leases run out.
+        """Discard the messages. The inputs stay in hand: settle them in another way, or let their
+        leases run out.
 
         Raises:
             Rejected: `TRANSACTION_ENDED`, it was committed before, from elsewhere.
-            Unavailable: no leader was found in time; it is open still.
+            Unavailable: no leader was found in time; the transaction is still open.
             OutcomeUnknown: no answer came.
         """
         async with self._one_call() as left:
@@ -357,7 +358,7 @@ class Transaction:
             raise Rejected(Reason.BAD_ARGUMENT, message)
 
     async def _commit_whole(self) -> bool:
-        """Commit, unless it has ended; False: it can only be rolled back."""
+        """Commit, unless the transaction has ended; False: it can only be rolled back."""
         async with self._one_call() as left:
             if not self._is_ended and not self._is_broken:
                 await self._commit(left)
@@ -372,12 +373,13 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Commit, or after an exception roll back; if that fails, the check-back does it later."""
+        """Commit, or after an exception roll back; a failed rollback is left to the check-back."""
         if error is None and await self._commit_whole():
             return
         if self._is_ended:
             return
         try:
+            # Shielded: a cancelled block still rolls back, else the transaction would stay open.
             with anyio.move_on_after(_ROLLBACK_SECONDS_MAX, shield=True):
                 await self.rollback()
         except RaftmqError as failed:
@@ -424,7 +426,7 @@ async def end_transaction(
     except Rejected as refusal:
         if refusal.reason is not Reason.UNKNOWN_TRANSACTION:
             raise
-        # The machine knows numbers within its partition group; people know the id.
+        # The broker's text has the number within its partition group; users know the id.
         message = f"no transaction {transaction_id} is open: it never was, or ended long ago"
         raise Rejected(refusal.reason, message) from refusal
     ended = unpack(TransactionEnded, frame.header)
@@ -503,7 +505,7 @@ async def check_back(
         async def run() -> None:
             while True:
                 await anyio.sleep(every)
-                # A partition group without a leader holds up its own transactions alone.
+                # One task a group: a group without a leader must not delay the others.
                 for partition_group in sorted(set(_data_groups(router)) - asking):
                     asking.add(partition_group)
                     tasks.start_soon(look, partition_group)
@@ -526,11 +528,11 @@ async def _check_group(
     try:
         found = await _open_in(router, partition_group, group, round(after * 1000), None)
     except RaftmqError:
-        # A leader is being elected: the next round sees.
+        # A leader is being elected: the next round asks again.
         return
     for transaction in sorted(found, key=lambda each: each.opened_ms):
         if transaction.inputs:
-            # Of all groups: its leases say how it ends.
+            # A hand-off has no producer group: its leases end it.
             continue
         async with one_at_a_time:
             outcome = check(transaction)
@@ -538,5 +540,5 @@ async def _check_group(
                 outcome = await outcome
         if outcome is None:
             continue
-        with suppress(RaftmqError):  # Another process was faster, or the next round sees.
+        with suppress(RaftmqError):  # Another process was faster, or the next round retries.
             await end_transaction(router, transaction.id, is_commit=bool(outcome), timeout=None)

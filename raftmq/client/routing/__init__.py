@@ -1,5 +1,5 @@
-"""How a client reaches the node that can answer: addresses, connections, the routing table.
+"""How a client reaches the right node: addresses, connections, the routing table.
 
-Start reading at `router` (who leads what), then `connection` (one node) and `calls` (one request
-through many attempts).
+Start reading at `router` (the leader of each partition group), then `connection` (one node) and
+`calls` (one request through many attempts).
 """

@@ -1,4 +1,4 @@
-"""One idempotent request to the leader of a partition group, on its way through many attempts."""
+"""One idempotent request to the leader of a partition group, through any number of attempts."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ ATTEMPT_SECONDS_MAX = 5.0
 
 
 class LeaderCall:
-    """One request on its way through as many attempts as it takes."""
+    """One request, through any number of attempts."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class LeaderCall:
         self.is_doubtful = False
         """True if an attempt may have taken effect."""
         self.why = ""
-        """What went wrong last."""
+        """Why the last attempt failed; empty: none failed."""
 
     async def run(self) -> Frame:
-        """Try until there is an answer; raise if it is a final refusal."""
+        """Try until an answer comes; raise a final refusal."""
         while True:
             connection = await self._router.leader(self._group)
             doubtful = self.is_doubtful
-            # If the time runs out inside `call`, this stays.
+            # Stays True if the caller's time runs out inside `call`, after the request left.
             self.is_doubtful = True
             answer: Answer = Lost(was_written=True, why=f"node {connection.node} did not answer")
             with anyio.move_on_after(ATTEMPT_SECONDS_MAX):
@@ -85,6 +85,7 @@ class LeaderCall:
             self.is_doubtful = True
         if refusal.code == NOT_LEADER:
             self._router.not_leader(self._group, connection.node, refusal.leader)
+            # The first retry has no delay: the hint of a new leader is usually right.
             if self._attempt == 0:
                 return
         await anyio.sleep(max(refusal.retry_ms / 1000, self._router.delay(self._attempt)))

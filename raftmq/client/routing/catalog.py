@@ -12,12 +12,12 @@ from .router import SYSTEM_GROUP, Router
 
 
 async def change_catalog(router: Router, command: Command, timeout: float | None = None) -> Any:
-    """Change the catalog, once, however often the request is sent; what the command returns.
+    """Change the catalog once, with any number of attempts; returns the command's result.
 
     Raises:
-        Rejected: it was refused.
+        Rejected: the change was refused.
         Unavailable: no leader was found in time; nothing was changed.
-        OutcomeUnknown: it was sent and not answered.
+        OutcomeUnknown: the change was sent and not answered.
     """
     message = Admin(msgspec.to_builtins(command), router.draw_request())
     frame = await router.call_leader(

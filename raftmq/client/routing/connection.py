@@ -5,13 +5,13 @@ answer's frame or with `Lost`, unless the request was forgotten. One task reads,
 joins small frames into one system call, one watches for silence.
 
 A node that is stopped but not dead keeps its connections open and answers nothing. If requests are
-open and nothing moved for a second, the node counts as silent: it is asked for something that is
-answered at once, and the router asks other nodes about it. After five seconds the connection is
-given up in any case.
+open and no bytes moved for a second, the node counts as silent: the client sends a request that a
+live node answers at once, and the router asks other nodes about the silent one. After five seconds
+the connection is given up in any case.
 
 Invariants:
 - A request is *written* from the moment its bytes may have left; before that it can be withdrawn,
-  and then it never happened.
+  and then no node ever gets it.
 - Requests are written in the order in which they were posted.
 - Callbacks run on the event loop and do not wait.
 """
@@ -33,19 +33,19 @@ from raftmq.wire.messages import PROTOCOL, REPLY, FrameKind, Hello, Metadata, We
 from .refusals import exception_of, refusal_of
 
 OPEN_SECONDS_MAX = 2.0
-"""To connect and to be welcomed. A stopped node's kernel still accepts connections."""
+"""Limit for connecting and the greeting. A stopped node's kernel still accepts connections."""
 TICK_SECONDS = 0.5
-"""The pace of the watch for silence."""
+"""Time between two checks for silence."""
 SILENT_TICKS_ASK = 2
-"""Silence, with requests open, after which the client asks this node and others."""
+"""Ticks of silence, with requests open, after which the client asks this node and others."""
 SILENT_TICKS_MAX = 10
-"""Silence after which the connection is given up."""
+"""Ticks of silence after which the connection is given up."""
 
 WINDOW_REQUESTS = 512
-"""Batches under way on a connection; half of what a broker reads ahead, so that other requests
-still get through."""
+"""Requests under way on a connection before batches wait; half of the number that a broker reads
+ahead, so that other requests still get through."""
 WINDOW_BYTES = 16 * 1024 * 1024
-"""The same in bytes."""
+"""Bytes of requests under way on a connection before batches wait."""
 
 _LARGE_BYTES = 64 * 1024
 _RECEIVE_BYTES = 256 * 1024
@@ -53,12 +53,12 @@ _JOIN_BYTES_MAX = 256 * 1024
 
 
 class Lost(NamedTuple):
-    """There will be no answer."""
+    """The end of a request that gets no answer."""
 
     was_written: bool
     """False: the request never left, so nothing happened."""
     why: str
-    """The connection's fate."""
+    """Why the connection ended."""
 
 
 Answer = Frame | Lost
@@ -80,7 +80,7 @@ class Request:
 
 
 class Connection:
-    """An open connection. `run` must run for anything to move."""
+    """An open connection. Bytes move only while `run` runs."""
 
     def __init__(self, stream: Stream, address: Address, welcome: Welcome) -> None:
         self._stream = stream
@@ -93,27 +93,27 @@ class Connection:
         self._room_wanted: dict[Callable[[], None], None] = {}
         self._scope = anyio.CancelScope()
         self.address = address
-        """Where it leads."""
+        """The address of the node."""
         self.welcome = welcome
-        """What the node said of itself."""
+        """The node's greeting."""
         self.node = welcome.node
-        """The node at the other end."""
+        """The number of the node at the other end."""
         self.open_bytes = 0
         """Bytes of the requests that are not answered."""
         self.is_open = True
-        """False once it broke or was closed; nothing can be posted then."""
+        """False once the connection broke or was closed; no request can be posted then."""
         self.why = "the connection was closed"
-        """Why it is no longer open."""
+        """Why the connection is no longer open."""
         self.is_silent = False
-        """True while requests are open and nothing has moved for `SILENT_TICKS_ASK`."""
+        """True while requests are open and no bytes have moved for `SILENT_TICKS_ASK` ticks."""
         self.when_silent: Callable[[], None] = lambda: None
-        """Called at each tick of silence."""
+        """Called at each tick of silence from `SILENT_TICKS_ASK` on."""
         self.was_silent = False
-        """True if it was given up because the node did not answer."""
+        """True if the connection was given up because the node did not answer."""
 
     @property
     def has_room(self) -> bool:
-        """May another batch be posted? If not, `when_room` tells when."""
+        """May another batch be posted? If not, `when_room` calls back once it may."""
         return len(self._open) < WINDOW_REQUESTS and self.open_bytes < WINDOW_BYTES
 
     @property
@@ -122,7 +122,7 @@ class Connection:
         return len(self._open)
 
     def when_room(self, call: Callable[[], None]) -> None:
-        """Call once, as soon as there is room again or the connection is gone."""
+        """Call `call` once, as soon as there is room again or the connection is gone."""
         self._room_wanted[call] = None
 
     def post(self, kind: int, header: bytes, body: Sequence[bytes], on_answer: OnAnswer) -> Request:
@@ -138,7 +138,7 @@ class Connection:
         return request
 
     async def call(self, kind: int, header: bytes, body: Sequence[bytes] = ()) -> Answer:
-        """Send a request and wait for its answer. Cancelling leaves it done or not done."""
+        """Send a request and wait for its answer. Cancelling leaves the request done or not."""
         if not self.is_open:
             return Lost(was_written=False, why=self.why)
         answers: list[Answer] = []
@@ -157,7 +157,7 @@ class Connection:
         return answers[0]
 
     def forget(self, request: Request) -> bool:
-        """Do not call back for this request. True if it was never written: nothing happened."""
+        """Drop a request and its callback. True if it was never written: nothing happened."""
         if self._open.pop(request.correlation, None) is None:
             return False
         self._freed(request)
@@ -167,21 +167,21 @@ class Connection:
         return True
 
     def recall(self, request: Request) -> None:
-        """Have the node answer now, with what is there: a fetch, which it may keep for a while."""
+        """Make the node answer a waiting fetch now, with the messages that it has."""
         if request.correlation in self._open and self.is_open:
             parts = encode_frame(FrameKind.FORGET, request.correlation, b"")
             self._outbox.append(Request(request.correlation, parts, lambda _: None))
             self._wake.set()
 
     def close(self, why: str = "the connection was closed") -> None:
-        """End it; requests under way are lost."""
+        """End the connection; requests under way are lost."""
         if self.is_open:
             self.is_open = False
             self.why = why
             self._scope.cancel()
 
     async def run(self) -> None:
-        """Read, write and watch until it breaks, is closed, or is cancelled."""
+        """Read, write and watch until the connection breaks, is closed, or is cancelled."""
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
@@ -225,12 +225,12 @@ class Connection:
             while self._outbox:
                 for piece in self._next_pieces():
                     await self._stream.send(piece)
-                    # A large piece that leaves shows that the node reads; a small one may only
+                    # A large piece that leaves shows that the node reads; a small piece may only
                     # have gone into the kernel's buffer.
                     self._moves += len(piece) >= _LARGE_BYTES
 
     def _next_pieces(self) -> list[bytes]:
-        """What to send next: small frames joined, a large one as it is."""
+        """The pieces to send next: small frames joined, a large frame as it is."""
         parts: list[bytes] = []
         size = 0
         while self._outbox and size < _JOIN_BYTES_MAX:
@@ -283,10 +283,10 @@ async def open_connection(world: ClientWorld, address: Address, *, cluster: str)
 
     Raises:
         OSError: no process answers there.
-        ProtocolError: who answers is no raftmq node, or of another version.
+        ProtocolError: the process that answers is no raftmq node, or has another version.
         Rejected: `WRONG_CLUSTER`.
         Unavailable: the node has no room for another connection.
-        TimeoutError: it took longer than `OPEN_SECONDS_MAX`.
+        TimeoutError: connecting and greeting took longer than `OPEN_SECONDS_MAX`.
     """
     with anyio.fail_after(OPEN_SECONDS_MAX):
         stream = await world.connect(address.host, address.port)

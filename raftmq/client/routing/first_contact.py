@@ -1,14 +1,14 @@
-"""How a client finds its first node, and when it gives up.
+"""The first contact of a client: how it finds a node, and when it gives up.
 
 | the addresses of the URL | what is done |
 |---|---|
-| a node answers | its routing table is taken |
+| a node answers | the client takes its routing table |
 | every one refuses the connection, for `wait_refused` seconds | the answer: no process listens |
 | a node of another cluster than the wanted one answers at each | the answer: the wrong cluster |
 | anything else | all of them again, after a short while, until the caller's deadline |
 
-A node that is started again refuses connections for a moment, so one refusal is no answer to a
-program; to a person at a terminal it is, and commands wait for none.
+A node that restarts refuses connections for a moment, so one refusal is no answer for a program.
+For a person at a terminal one refusal is an answer: commands do not wait.
 """
 
 from math import inf
@@ -20,16 +20,16 @@ from raftmq.errors import Unavailable
 from .router import Router
 
 REFUSED_SECONDS = 3.0
-"""Of `wait_refused`, unless the caller says otherwise."""
+"""Default of `wait_refused`, in seconds."""
 
 
 async def first_contact(router: Router, wait_refused: float | None) -> None:
-    """Wait until any node has answered, however long it takes; give it a deadline.
+    """Wait until any node has answered, without a limit; the caller sets a deadline.
 
     Raises:
         Rejected: `WRONG_CLUSTER`, at every address.
-        Unavailable: for `wait_refused` seconds every address has refused the connection; None:
-            that is never an answer.
+        Unavailable: for `wait_refused` seconds every address has refused the connection; with None
+            it is never raised.
     """
     limit = inf if wait_refused is None else wait_refused
     refused_since: float | None = None

@@ -1,4 +1,4 @@
-"""Questions for the routing table, and their answers: in parts and pages, each within a frame.
+"""Questions for the routing table, and their answers, in parts and pages that fit into a frame.
 
 | | bound |
 |---|---|
@@ -21,7 +21,7 @@ NAMES_MAX = 5_000
 """Topics that one question names; a name has up to 127 bytes."""
 
 Ask = Callable[[Metadata], Awaitable[ClusterView]]
-"""Asks one question."""
+"""Asks a node one question."""
 
 
 async def ask_in_parts(
@@ -53,7 +53,7 @@ async def _all_pages(ask: Ask, question: Metadata) -> ClusterView:
 
 
 def view_in(answer: Answer) -> ClusterView:
-    """The table in an answer.
+    """The routing table in an answer.
 
     Raises:
         Unavailable: the connection broke.

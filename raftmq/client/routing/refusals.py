@@ -1,5 +1,5 @@
-"""What an `ErrorReply` means to a client: try again, or which exception to raise; and requests
-that are refused before they are sent.
+"""The meaning of an `ErrorReply` to a client: a retry, or an exception to raise; and requests that
+are refused before they are sent.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ from raftmq.wire.popping import REASON_CHARACTERS_MAX, Action, SettleItem
 NOT_LEADER = "not_leader"
 OUTCOME_UNKNOWN = "outcome_unknown"
 NOTHING_HAPPENED = frozenset({NOT_LEADER, "unavailable", "busy"})
-"""Codes that say: not done, and worth another try."""
+"""Codes of requests that were not done, and are worth another try."""
 RETRIED = NOTHING_HAPPENED | {OUTCOME_UNKNOWN}
 """Codes after which an idempotent request is sent again."""
 SURE = frozenset(
@@ -24,8 +24,8 @@ SURE = frozenset(
         Reason.FELL_DUE,
     }
 )
-"""Reasons that no earlier attempt of the same request can bring about by taking effect: what the
-request itself is, or an outcome that excludes its own."""
+"""Reasons that no earlier attempt of the request can have caused by taking effect: a fault of the
+request itself, or an outcome that excludes the requested one."""
 
 
 class Overtaken(Rejected):
@@ -38,7 +38,7 @@ class Overtaken(Rejected):
 
 
 def refusal_of(frame: Frame) -> ErrorReply | None:
-    """The refusal in an answer; None if it is no refusal."""
+    """The refusal in an answer; None if the answer is no refusal."""
     return unpack(ErrorReply, frame.header) if frame.kind == FrameKind.ERROR else None
 
 
@@ -58,7 +58,7 @@ def exception_of(error: ErrorReply) -> RaftmqError:
 
 
 def header_of(message: msgspec.Struct) -> bytes:
-    """The header of a request that holds what the application gave.
+    """The header of a request that holds values of the application.
 
     Raises:
         Rejected: `BAD_ARGUMENT`, a field has another type; the text names it. Nothing was sent.
@@ -76,10 +76,10 @@ def header_of(message: msgspec.Struct) -> bytes:
 
 
 def reason_of(reason: str) -> str:
-    """Why messages are rejected, as it is sent: as much as is kept.
+    """The reason of a rejection, cut to the length that the machine keeps.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, it is no Unicode text.
+        Rejected: `BAD_ARGUMENT`, the reason is no Unicode text.
     """
     if reason != "":
         header_of(SettleItem(Action.REJECT, 0, reason=reason))
@@ -96,7 +96,7 @@ def is_refused(error: BaseException | None) -> bool:
 
 
 def over_limit(action: Action, asked_ms: int) -> Rejected:
-    """A settlement whose time the machine refuses: what it asked for, and what it may."""
+    """The error of a settlement whose time the machine refuses, with the asked time and bounds."""
     bounds = "a lease ends within 12 h from now" if action is Action.EXTEND else "0 s to 7 days"
     asked = f"{action.name.lower()} by {asked_ms / 1000:g} s"
     return Rejected(Reason.BAD_ARGUMENT, f"{asked} is out of range: {bounds}")

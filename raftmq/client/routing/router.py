@@ -1,23 +1,24 @@
 """The leader of each partition group: the routing table, and one connection a node.
 
-Any node can tell the table (`METADATA`). It is asked for when something is missing or turned out
-wrong, and once in a while. Of two opinions about a partition group the one with the higher term
-wins; a node that refuses as "not leader" names the leader if it knows it, and is believed first.
+Any node can answer with the table (`METADATA`). The router asks when an entry is missing or turned
+out wrong, and every `REFRESH_SECONDS`. Of two answers about a partition group the one with the
+higher term wins; a node that refuses as "not leader" names the leader if it knows the leader, and
+is believed first.
 
 | what happened | what is done |
 |---|---|
 | refused as not leader, with a hint | go to the hinted node at once |
 | refused, no hint; or the connection broke | ask any node, in turn; wait a little; again |
-| a node is silent | the others are asked; if one leads in its place, it is left |
+| a node is silent | the others are asked; if one leads in its place, the silent node is left |
 | a node cannot be reached, or was left | it is *suspect* for a second: others are asked instead |
-| a node does not know who leads, or says what is wrong already | the others are asked too |
+| a node does not know the leader, or names the one that failed | the others are asked, too |
 | no known node can be reached | the addresses of the URL in turn |
 
 Invariants:
 - Only one question for the table is under way at a time, and one attempt to connect to a node;
   all callers that need the answer wait for it.
 - Waiting grows with the attempts, up to half a second, and is random, so that the clients of a
-  failed leader do not come back in step.
+  failed leader do not return all at once.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -60,11 +61,11 @@ T = TypeVar("T")
 SYSTEM_GROUP = 0
 """The partition group whose leader changes the catalog."""
 SUSPECT_SECONDS = 1.0
-"""A node that could not be reached is left alone for this time."""
+"""A node that could not be reached is not tried again for this time."""
 METADATA_SECONDS_MAX = 2.0
-"""To answer a question for the table; then another node is asked."""
+"""Limit for an answer with the table; after it another node is asked."""
 REFRESH_SECONDS = 30.0
-"""The table is asked for this often in any case: topics grow."""
+"""Time between two regular questions for the table: topics may get more queues."""
 
 
 class _Attempt:
@@ -86,43 +87,43 @@ class Router:
     ) -> None:
         self._world = world
         self.draw_request = partial(world.random.randrange, 1, 1 << 63)
-        """Gives a number that names a request, so that a repeat of it can be told."""
+        """Draws a number that names a request, so that the broker recognizes a repeat."""
         self.bootstrap = list(addresses)
         """The addresses of the URL."""
         self._attempts: dict[Address, _Attempt] = {}
         self._suspect_until: dict[int, float] = {}
         # Partition group → the node that refused last, as not being its leader.
         self._refused_by: dict[int, int] = {}
-        # Which node was found at an address: not always the address that the table has for it.
+        # Address → the node found there; the table may have another address for the node.
         self._node_at: dict[Address, int] = {}
         self._refreshing: anyio.Event | None = None
         self._turn = 0
         self._tasks: TaskScope | None = None
         self._watchers: list[Callable[[], None]] = []
         self.cluster = cluster
-        """The cluster's id; empty until the first answer, unless a certain one is wanted."""
+        """The cluster's id; empty until the first answer, unless the caller named the cluster."""
         self.seconds_max = seconds_max
-        """The default time limit of calls."""
+        """The default timeout of calls, in seconds."""
         self.nodes: dict[int, NodeView] = {}
-        """All nodes."""
+        """All nodes, by number."""
         self.groups: dict[int, GroupView] = {}
-        """All partition groups."""
+        """All partition groups, by number."""
         self.topics: dict[str, TopicView] = {}
-        """The topics in use."""
+        """The topics in use, by name."""
         self.connections: dict[int, Connection] = {}
         """Node → its connection, open or not."""
         self.last_error = "no answer came"
-        """What went wrong last, for messages."""
+        """The text of the last failure, for error texts."""
 
     # -- life ------------------------------------------------------------------------------------
 
     def start(self, tasks: TaskScope) -> None:
-        """Begin to work; connections and refreshes run in `tasks`."""
+        """Begin to refresh the table; connections and refreshes run in `tasks`."""
         self._tasks = tasks
         tasks.start(self._refresh_sometimes)
 
     def check(self) -> None:
-        """Raise what ended the client, if anything did."""
+        """Raise the error that ended the client, if it has ended."""
         if self._tasks is None:
             raise RaftmqError("the client is not open: use it inside `async with connect(...)`")
         self._tasks.check()
@@ -135,7 +136,7 @@ class Router:
             connection.close("the client was closed")
 
     def watch(self, call: Callable[[], None]) -> None:
-        """Call after each change of the table."""
+        """Call `call` after each answer with the table."""
         self._watchers.append(call)
 
     def unwatch(self, call: Callable[[], None]) -> None:
@@ -155,15 +156,15 @@ class Router:
     # -- connections -----------------------------------------------------------------------------
 
     def open_leader(self, group: int) -> Connection | None:
-        """The connection to the group's leader if it is known and open: the fast path."""
+        """The connection to the group's leader, if the leader is known and the connection open."""
         view = self.groups.get(group)
         connection = self.connections.get(view.leader) if view is not None else None
         return connection if connection is not None and connection.is_open else None
 
     async def leader(self, group: int) -> Connection:
-        """An open connection to the group's leader, however long it takes; give it a deadline.
+        """An open connection to the group's leader, without a limit; the caller sets a deadline.
 
-        Cancelling leaves nothing behind but better knowledge.
+        Cancelling leaves only a newer table and newer connections behind.
         """
         attempt = 0
         while True:
@@ -180,7 +181,7 @@ class Router:
                 is_enough=partial(self._has_other_leader, group, before),
             )
             if group not in self.groups:
-                # The table does not tell: the node that is asked will refuse, and name the leader.
+                # The table lacks the group: any node will refuse the request and name the leader.
                 connection = self._any_open()
                 if connection is not None:
                     return connection
@@ -193,7 +194,7 @@ class Router:
 
         Raises:
             Rejected: `UNKNOWN_NODE`.
-            Unavailable: it cannot be reached.
+            Unavailable: the node cannot be reached.
         """
         connection = self.connections.get(node)
         if connection is not None and connection.is_open:
@@ -207,7 +208,7 @@ class Router:
         return await self._open(Address(view.host, view.port), node)
 
     def not_leader(self, group: int, node: int, hint: int) -> None:
-        """`node` has refused as not being the leader of `group`; `hint`: who is, or 0."""
+        """`node` has refused as not being the leader of `group`; `hint`: the leader, or 0."""
         leader = hint if hint != node else 0
         self._refused_by[group] = node
         view = self.groups.get(group)
@@ -226,7 +227,7 @@ class Router:
         return view.leader if view is not None else 0
 
     def _has_other_leader(self, group: int, before: int) -> bool:
-        """Is a leader known that is worth a try?"""
+        """Is a leader known, not `before`, not the last to refuse, and not suspect?"""
         leader = self._leader_of(group)
         return (
             bool(leader)
@@ -237,7 +238,7 @@ class Router:
     def _is_suspect(self, node: int) -> bool:
         connection = self.connections.get(node)
         if connection is not None and not connection.is_open and connection.was_silent:
-            # Found out by the connection's watch: count from when we first look.
+            # The connection's watch found the silence: the time runs from the first look here.
             connection.was_silent = False
             self._suspect_until[node] = anyio.current_time() + SUSPECT_SECONDS
         return anyio.current_time() < self._suspect_until.get(node, 0.0)
@@ -254,10 +255,10 @@ class Router:
             return None
 
     async def _open(self, address: Address, node: int = 0) -> Connection:
-        """Connect once for all who want it. Cancelling a waiter does not stop the attempt.
+        """Connect once for all callers. Cancelling a caller does not stop the attempt.
 
         Raises:
-            Unavailable: it failed.
+            Unavailable: the attempt failed.
             Rejected: `WRONG_CLUSTER`.
         """
         attempt = self._attempts.get(address)
@@ -301,7 +302,7 @@ class Router:
         await connection.run()
 
     def _doubt(self, connection: Connection) -> None:
-        """A node is silent: ask the others whether it has lost its office, and leave it if so."""
+        """A node is silent: ask the others, and close the connection if one of them leads now."""
         assert self._tasks is not None
         node = connection.node
         led = [group for group, view in self.groups.items() if view.leader == node]
@@ -318,11 +319,11 @@ class Router:
     # -- the table -------------------------------------------------------------------------------
 
     async def contact(self) -> bool | None:
-        """Try each address of the URL once: True, a node has answered; None, a process listens at
-        none of them; False, neither.
+        """Try each address of the URL once: True, a node has answered; None, every address refused
+        the connection; False, neither.
 
         Raises:
-            Rejected: `WRONG_CLUSTER`, of a node at each of them.
+            Rejected: `WRONG_CLUSTER`, from a node at each address.
         """
         self.check()
         refused = wrong = 0
@@ -333,7 +334,7 @@ class Router:
                 self.last_error = str(error)
                 refused += is_refused(error.__cause__)
             except Rejected as error:
-                # A node of another cluster may have got the address of one that is gone.
+                # A node of another cluster may have got the address of a node that is gone.
                 self.last_error = str(error)
                 wrong += 1
                 if wrong == len(self.bootstrap):
@@ -346,11 +347,11 @@ class Router:
     async def refresh(
         self, *, prefer: Sequence[int] = (), is_enough: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Ask for the table, or wait for a question that is under way. False: no node answered.
+        """Ask for the table, or wait for a question under way. False: no node answered.
 
-        Nodes in `prefer` are asked first: the members of a group know its leader. As long as the
-        table is not `is_enough`, more nodes are asked: one that is cut off from the others answers,
-        and knows nothing new. Cancelling leaves what was learnt so far.
+        Nodes in `prefer` are asked first: the members of a group know its leader. Until `is_enough`
+        returns True, more nodes are asked: a node that is cut off from the others answers with an
+        old table. Cancelling keeps the answers so far.
         """
         if self._refreshing is not None:
             await self._refreshing.wait()
@@ -379,7 +380,7 @@ class Router:
         return self.topics.get(name) or await self.look_up(name)
 
     async def look_up(self, name: str) -> TopicView:
-        """A topic as one node knows it now; no leader is needed if that node knows it.
+        """A topic as one node knows it now; no leader is needed if that node knows the topic.
 
         Raises:
             Rejected: `UNKNOWN_TOPIC`.
@@ -400,7 +401,7 @@ class Router:
         """The topic of a queue.
 
         Raises:
-            Rejected: `UNKNOWN_TOPIC`, it is gone or never was.
+            Rejected: `UNKNOWN_TOPIC`, the topic is gone or never existed.
         """
         number, queue = queue_number >> QUEUE_BITS, queue_number & ((1 << QUEUE_BITS) - 1)
         for topic in self.topics.values():
@@ -422,7 +423,7 @@ class Router:
         )
 
     async def ask_system_leader(self, topics: list[str] | None) -> ClusterView:
-        """The table with all that was decided before the call; give it a deadline."""
+        """The table with all decisions before the call, without a limit; set a deadline."""
 
         async def ask(question: Metadata) -> ClusterView:
             header = header_of(question)
@@ -446,8 +447,8 @@ class Router:
         raise Unavailable(f"no node answers: {self.last_error}")
 
     async def _ask_anybody(self, name: str) -> bool:
-        """Ask one node for a topic; False if it does not know it. No leader is needed. If no node
-        answers the table counts as it is."""
+        """Ask one node for a topic; False if the node does not know it. No leader is needed. If no
+        node answers, the present table counts."""
         for candidate in self._candidates(()):
             view = await self._ask(candidate, [name])
             if view is not None:
@@ -455,9 +456,9 @@ class Router:
         return name in self.topics
 
     def _candidates(self, prefer: Sequence[int]) -> Iterator[Connection | Address]:
-        """Whom to ask: open connections, then known nodes, then the URL's addresses; in turn."""
+        """Nodes to ask: open connections, then known nodes, then the URL's addresses, in turn."""
         self._turn += 1
-        # A node that was reached by the URL may not be in the table, or not yet.
+        # A node that was reached by the URL may not be in the table yet.
         nodes = sorted({*self.nodes, *self.connections})
         turn = self._turn % len(nodes) if nodes else 0
         nodes = nodes[turn:] + nodes[:turn]
@@ -474,7 +475,7 @@ class Router:
                     yield Address(view.host, view.port)
         turn = self._turn % len(self.bootstrap)
         for address in self.bootstrap[turn:] + self.bootstrap[:turn]:
-            # A second connection to a node would end the first one, with all that is under way.
+            # A second connection to a node would end the first one with its open requests.
             connection = self.connections.get(self._node_at.get(address, 0))
             if connection is None or not connection.is_open:
                 yield address
@@ -482,7 +483,7 @@ class Router:
     async def _ask(
         self, candidate: Connection | Address, topics: list[str] | None
     ) -> ClusterView | None:
-        """Ask one node and take its answer in; None if it does not answer."""
+        """Ask one node and take in its answer; None if the node does not answer."""
         try:
             if isinstance(candidate, Address):
                 candidate = await self._open(candidate)
@@ -509,6 +510,7 @@ class Router:
                 self.groups[group.id] = group
         for topic in view.topics:
             cached = self.topics.get(topic.name)
+            # A node that lags must not replace a known topic by an older one, or by fewer queues.
             wanted = keep_topics or cached is not None
             if wanted and (
                 cached is None
@@ -533,26 +535,26 @@ class Router:
         refusal_in: Callable[[Frame], ErrorReply | None] = lambda _: None,
         queue_number: int | None = None,
     ) -> Frame:
-        """Send an idempotent request to the leader of a group, again and again until it answers.
+        """Send an idempotent request to the leader of a group, repeatedly until an answer comes.
 
-        Cancelling leaves it done or not done.
+        Cancelling leaves the request done or not done.
 
         Args:
             group: the partition group.
-            kind: of the request.
-            message: its header; None: it has none.
-            body: what follows the header.
+            kind: the kind of the request.
+            message: the header; None: the request has none.
+            body: the bytes after the header.
             timeout: seconds; None: the default.
-            is_change: True if it may change something.
+            is_change: True if the request may change something.
             refusal_in: finds a refusal inside an answer, for requests that answer for parts.
-            queue_number: a queue that it is about: if the leader does not know it, the system
-                group's leader is asked before that is believed.
+            queue_number: a queue of the request: if the leader does not know the queue, the system
+                group's leader is asked before the refusal counts.
 
         Raises:
-            Rejected: it was refused.
+            Rejected: the request was refused.
             Unavailable: the time ran out; nothing was changed.
-            OutcomeUnknown: a change was sent and not answered, and then the time ran out, or the
-                change was refused when it was sent again.
+            OutcomeUnknown: a change was sent and not answered, and then the time ran out, or a
+                repeat of the change was refused.
         """
         header = b"" if message is None else header_of(message)
         what = f"{kind.name} to partition group {group} was not answered in time"
@@ -567,7 +569,7 @@ class Router:
                 is_sure = isinstance(error, Rejected) and error.reason in SURE
                 if not is_change or not call.is_doubtful or is_sure:
                     raise
-                # An attempt without an answer may be the very reason: it took effect.
+                # The refusal may be due to an unanswered attempt that took effect.
                 text = f"{error}; an earlier attempt of {kind.name} may have been done"
                 raise OutcomeUnknown(text) from error
         if is_change and call.is_doubtful:
@@ -578,7 +580,7 @@ class Router:
         """The result of `work`, which changes nothing.
 
         Raises:
-            Unavailable: it took longer than `timeout` seconds (None: the default).
+            Unavailable: the work took longer than `timeout` seconds (None: the default).
         """
         with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
             return await work
