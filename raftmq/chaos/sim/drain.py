@@ -77,10 +77,26 @@ class _Wrecked(Exception):
     """Half of the nodes broke on bugs: nothing will come back to life, and enough is known."""
 
 
-async def drain(stage: Stage, workload: Workload, *, is_liveness: bool = False) -> None:
-    """Bring a healed cluster to rest; what does not happen in time becomes a violation."""
+async def drain(
+    stage: Stage,
+    workload: Workload,
+    *,
+    is_liveness: bool = False,
+    at_rest: Callable[[], None] = lambda: None,
+) -> None:
+    """Bring a healed cluster to rest; what does not happen in time becomes a violation.
+
+    Args:
+        stage: of the run.
+        workload: what clients do.
+        is_liveness: whether nodes that are down stay so.
+        at_rest: called when clients have nothing left to do, and before members change.
+    """
     with suppress(_Wrecked):
         await _drain(stage, workload, is_liveness=is_liveness)
+        at_rest()
+        if not is_liveness:
+            await _change_members_at_rest(stage)
 
 
 async def _drain(stage: Stage, workload: Workload, *, is_liveness: bool) -> None:
@@ -110,7 +126,6 @@ async def _drain(stage: Stage, workload: Workload, *, is_liveness: bool) -> None
         _require_readable(stage)
         await rebuild_indexes(stage)
         await level(stage)
-        await _change_members_at_rest(stage)
 
 
 async def _change_members_at_rest(stage: Stage) -> None:

@@ -228,8 +228,9 @@ class _Run:
             if self._workload_name == "pop":
                 await keep_silence(stage, seed=schedule.seed)
                 self._availability.heal()
-            await drain(stage, self._workload, is_liveness=self._is_liveness)
-            self._availability.end()
+            rest = self._availability.end
+            await drain(stage, self._workload, is_liveness=self._is_liveness, at_rest=rest)
+            rest()
             watch.end()
             self._elapsed = watch.now_ms / 1000
             stage.end()

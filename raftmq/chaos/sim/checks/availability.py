@@ -144,8 +144,9 @@ class Availability:
         self.look()
 
     def end(self) -> None:
-        """Sends are about to stop: nothing is judged from now on."""
-        self._close()
+        """Clients have stopped: nothing is judged from now on. It may be called again."""
+        if not self._is_over:
+            self._close()
         self._is_over = True
 
     def look(self) -> None:
