@@ -252,7 +252,8 @@ class LeaderTasks:
             return False
         members = [member_of(self._node.catalog, wanted.id, node) for node in wanted.members]
         if group.number == SYSTEM_GROUP:
-            members = members + self._staying(group)
+            # A node may be wanted and stay: one change must not name its member twice.
+            members = list(dict.fromkeys(members + self._staying(group)))
         if not self._are_named(members, group) or self._is_undecided(group, members):
             return False
         look = self._looks[group.number, group.raft.term]

@@ -147,7 +147,7 @@ def next_step(group: Group, wanted: list[int], held: int, active: Set[int]) -> l
     staying = set(conf.voters).difference(surplus) | set(learners)
     heard = active | {group.raft.id}
     if not staying.issuperset(conf.voters) and 2 * len(staying & heard) <= len(staying):
-        # A voter that goes may be needed: without it the others would elect nobody.
+        # The remaining voters could elect no leader without the voter that leaves.
         return []
     changes = [Change(ChangeKind.ADD_VOTER, member) for member in learners]
     return changes + [Change(ChangeKind.REMOVE, member) for member in surplus]
