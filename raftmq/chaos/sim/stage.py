@@ -228,6 +228,15 @@ class Stage:
         catalogs = [node.catalog for node in self.cluster.nodes.values()]
         return max(catalogs, key=lambda one: one.applied, default=None)
 
+    def _is_catalog_known(self) -> bool:
+        """False while nobody who runs has a catalog as new as one that was seen.
+
+        Then it cannot be told what a node should hold: a node that lost the catalog and runs alone
+        would seem to lack nothing.
+        """
+        catalog = self.newest_catalog()
+        return (catalog.applied if catalog is not None else 0) >= self._applied
+
     def _wanted_on(self, node: int) -> set[int]:
         """The partition groups that a node shall carry."""
         catalog = self.newest_catalog()
@@ -390,7 +399,7 @@ class Stage:
     def may_damage(self, node: int) -> bool:
         """True if a disk may be damaged without the damaged ones becoming half of all, or half of
         the voters of a partition group."""
-        if self.shrinks_by:
+        if self.shrinks_by or not self._is_catalog_known():
             return False
         hurt = self.damaged | {node}
         if 2 * len(hurt & set(self.members())) >= len(self.seats):
@@ -434,7 +443,7 @@ class Stage:
         As snapshots are not mended, one that is rotten is passed over when nothing is damaged any
         more; before that, the next damage might hit who has the good one.
         """
-        for node in sorted(self.damaged):
+        for node in sorted(self.damaged) if self._is_catalog_known() else ():
             if self._is_whole(node, reads_snapshots=reads_snapshots):
                 self.damaged.discard(node)
                 self.counts["nodes mended"] += 1
