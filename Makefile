@@ -70,7 +70,7 @@ bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks
 	$(BIN)/python -m bench.pipeline_check
 
 mutants: setup  ## plant each known bug and hunt it, writes docs/chaos/mutants.* (ARGS="44 45")
-	$(BIN)/python -m raftmq.chaos.mutants $(ARGS)
+	$(BIN)/python -m tests.quality.mutants $(ARGS)
 
 known-bugs: setup  ## hunt the published bugs of pysyncobj, writes docs/chaos/known-bugs.*
 	$(BIN)/python -m bench.known_bugs $(ARGS)

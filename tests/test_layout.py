@@ -18,7 +18,6 @@ FULLER_FOLDERS = {
     # Read together, beside the paper.
     "raftmq/consensus": 27,
     "raftmq/log": 21,
-    "raftmq/chaos/mutants": 21,
     "raftmq/chaos/workloads": 19,
 }
 """Folders with more modules than an eye takes in, and how many: none may grow."""

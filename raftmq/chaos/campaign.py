@@ -47,7 +47,7 @@ from raftmq.chaos.outcome import Coverage, Outcome, Violation
 from raftmq.checkers import Verdict
 
 if TYPE_CHECKING:
-    from raftmq.chaos.mutants import Mutant
+    from raftmq.chaos.mutant import Mutant
 
 NODES = 3
 """Of a cluster."""
@@ -80,7 +80,7 @@ class Plan:
     seconds: float = 60.0
     """Of each run, in its own time: made up, or real in the real world."""
     mutant: str = ""
-    """A bug to plant, by its number or name in `raftmq.chaos.mutants`; empty: none."""
+    """A bug to plant, by its number or name in the checkout's list; empty: none."""
     is_liveness: bool = False
     """At the heal only a quorum comes back, and progress is due."""
     nodes: int = 0
@@ -176,13 +176,6 @@ def _fault(name: str, world: World) -> Fault:
     return fault
 
 
-def mutants() -> "tuple[Mutant, ...]":
-    """The bugs that can be planted, and those that cannot, with the reason."""
-    from raftmq.chaos.mutants import MUTANTS
-
-    return MUTANTS
-
-
 def _mutant(named: str) -> "Mutant | None":
     """The mutant of this name or number; None: none is wanted.
 
@@ -191,7 +184,15 @@ def _mutant(named: str) -> "Mutant | None":
     """
     if not named:
         return None
-    for mutant in mutants():
+    from raftmq.chaos.mutant import known_mutants
+
+    known = known_mutants()
+    if not known:
+        raise CannotPlay(
+            "the mutants are part of the source code, and not installed with the package",
+            fix="run this in a clone of raftmq, after `make setup`",
+        )
+    for mutant in known:
         if named in (mutant.name, str(mutant.number)):
             if mutant.plant is None:
                 raise CannotPlay(f"mutant {named} cannot be planted: {mutant.reason}")
@@ -220,7 +221,7 @@ def _planted(mutant: "Mutant | None", world: World) -> AbstractContextManager[ob
 
         # Nodes are other processes, and inherit this.
         return mock.patch.dict(os.environ, {MUTANT_VARIABLE: mutant.name})
-    from raftmq.chaos.mutants import planted
+    from raftmq.chaos.mutant import planted
 
     return planted(mutant)
 

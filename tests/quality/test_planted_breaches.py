@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from raftmq.chaos.mutants import MUTANTS
 from raftmq.checkers import (
     ANOMALIES,
     INVARIANTS,
@@ -22,6 +21,7 @@ from raftmq.checkers import (
     Verdict,
     check_evidence,
 )
+from tests.quality.mutants import MUTANTS
 
 
 def log_of(*terms: int) -> tuple[Entry, ...]:

@@ -236,9 +236,9 @@ def arm(world: World, environment: Mapping[str, str]) -> World:
 
 def _plant(name: str) -> None:
     """Have a known bug in this process until it ends."""
-    from raftmq.chaos.mutants import MUTANTS, planted
+    from raftmq.chaos.mutant import known_mutants, planted
 
-    (mutant,) = (one for one in MUTANTS if one.name == name)
+    (mutant,) = (one for one in known_mutants() if one.name == name)
     _bugs.enter_context(planted(mutant))
 
 

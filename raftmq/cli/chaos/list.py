@@ -105,7 +105,7 @@ def _checkers() -> list[dict[str, Any]]:
 
 
 def _mutants() -> list[dict[str, Any]]:
-    from raftmq.chaos.campaign import mutants
+    from raftmq.chaos.mutant import known_mutants
 
     return [
         {
@@ -115,5 +115,5 @@ def _mutants() -> list[dict[str, Any]]:
             "what": mutant.what,
             "cannot be planted": mutant.reason,
         }
-        for mutant in mutants()
+        for mutant in known_mutants()
     ]

@@ -40,7 +40,8 @@ _OPTIONS = (
                  help="Whole brokers, consensus cores, or real processes."),
     click.option("--workload", type=click.Choice(WORKLOADS), default="log", show_default=True,
                  help="What clients do; the core world has none."),
-    click.option("--mutant", help="Plant a bug: number or name of `raftmq chaos list mutants`."),
+    click.option("--mutant", help="Plant a bug: number or name of `raftmq chaos list mutants` "
+                 "(in a clone of raftmq)."),
     click.option("--liveness", is_flag=True,
                  help="At the heal only a quorum comes back, and progress is due."),
     click.option("--nodes", type=click.IntRange(0, 9), default=0,

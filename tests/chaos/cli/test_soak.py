@@ -11,12 +11,12 @@ import pytest
 from raftmq.chaos import campaign
 from raftmq.chaos.campaign import Plan, Result, play_all
 from raftmq.chaos.faults import Schedule, World
-from raftmq.chaos.mutants import MUTANTS, planted
 from raftmq.chaos.outcome import Outcome, Violation
 from raftmq.chaos.soak import FIRST_SEED, POPPING, SHARES, Book, kind_of, page, plan_of
 from raftmq.checkers import Verdict
 from raftmq.cli.exits import ExitCode
 from tests.cli.command_line import CommandLine
+from tests.quality.mutants import MUTANTS, planted
 
 ROOT = Path(__file__).parents[3]
 SECONDS = "0.0005"

@@ -3,10 +3,10 @@
 import pytest
 
 from raftmq.chaos.faults import Event, Schedule
-from raftmq.chaos.mutants import MUTANTS, planted
 from raftmq.chaos.sim.checks.check_backs import COMPARED, COMPARED_BEHIND
 from raftmq.chaos.sim.run import run
 from raftmq.chaos.workloads.withholding import BEHIND
+from tests.quality.mutants import MUTANTS, planted
 
 HUB = Schedule(1, 20, (Event(1000, "quorum-loss", (1,), lasts_ms=14_000),))
 """Five nodes that reach node 1 alone: a group without a replica there has no leader."""

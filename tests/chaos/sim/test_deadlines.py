@@ -8,10 +8,10 @@ import trio
 from trio.testing import MockClock
 
 from raftmq.chaos.faults import FAULTS, Schedule, draw
-from raftmq.chaos.mutants import MUTANTS, planted
 from raftmq.chaos.sim.run import run
 from raftmq.chaos.workloads.deadlines import Deadlines
 from raftmq.client.produce.producer import Producer
+from tests.quality.mutants import MUTANTS, planted
 
 
 def test_seed_2_commit_of_several_leaders_has_one_timeout() -> None:

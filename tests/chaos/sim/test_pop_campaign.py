@@ -10,7 +10,6 @@ import pytest
 from raftmq.broker.deliver.feeds import Feeds
 from raftmq.chaos.campaign import Plan
 from raftmq.chaos.faults import VISITS, Event, Schedule, World, draw, of_world
-from raftmq.chaos.mutants import MUTANTS, planted
 from raftmq.chaos.sim.checks.pop_evidence import DELIVERIES, GIVEN_UP, LOST, RECORDS
 from raftmq.chaos.sim.checks.twins import STATES
 from raftmq.chaos.sim.cluster import Cluster
@@ -20,6 +19,7 @@ from raftmq.checkers import Verdict
 from raftmq.checkers.pop.calls import pop_traffic
 from tests.chaos.campaigns import play_valid
 from tests.chaos.sim.processes import trace_hash_in_another_process
+from tests.quality.mutants import MUTANTS, planted
 
 SECONDS = 60.0
 SEEDS = range(700, 703)

@@ -6,8 +6,8 @@ With the bugs planted that such runs are for, the seeds named here find them.
 import pytest
 
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World, draw, of_world, with_visits
-from raftmq.chaos.mutants import MUTANTS, play
 from raftmq.chaos.sim.run import run
+from tests.quality.mutants import MUTANTS, play
 
 NODES = 5
 """A group of three can move."""

@@ -1,8 +1,8 @@
 """All clients stand still after the heal: leaders let time pass, and nothing else has to."""
 
 from raftmq.chaos.faults import Schedule
-from raftmq.chaos.mutants import MUTANTS, planted
 from raftmq.chaos.sim.run import run
+from tests.quality.mutants import MUTANTS, planted
 
 CALM = Schedule(3, 6, ())
 

@@ -8,11 +8,11 @@ from trio.testing import MockClock
 
 from raftmq.chaos.faults import FAULTS
 from raftmq.chaos.faults.schedule import draw
-from raftmq.chaos.mutants import MUTANTS, play
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.faults import hostile
 from raftmq.chaos.sim.run import run
 from raftmq.chaos.workloads.strangers import FRAME_BYTES
+from tests.quality.mutants import MUTANTS, play
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -20,7 +20,7 @@ from time import process_time
 from raftmq.chaos.core import draw_schedule, draw_settings, run
 from raftmq.chaos.faults import FAULTS, Schedule, World, draw, draw_patient, of_world
 from raftmq.chaos.ledger import play as play_log
-from raftmq.chaos.mutants.mutant import Mutant, planted
+from raftmq.chaos.mutant import Mutant, planted
 from raftmq.chaos.outcome import Outcome, Violation
 
 SEEDS_MAX = 200

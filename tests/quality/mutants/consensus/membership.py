@@ -11,7 +11,7 @@ import msgspec
 from raftmq.broker.replica import opener
 from raftmq.chaos.core.machine import Machine
 from raftmq.chaos.core.replica import Replica
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.consensus import (
     ConfState,
     DropReason,

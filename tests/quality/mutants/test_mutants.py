@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from raftmq.chaos.core import run
-from raftmq.chaos.mutants import MUTANTS, Mutant, campaign, hunt, planted
-from raftmq.chaos.mutants.__main__ import line, page
-from raftmq.chaos.mutants.campaign import SEEDS_MAX, BadSeed, Hunt, schedule_of
-from raftmq.chaos.mutants.mutant import Patch
+from raftmq.chaos.mutant import Patch
 from raftmq.consensus import election
+from tests.quality.mutants import MUTANTS, Mutant, hunt, hunts, planted
+from tests.quality.mutants.__main__ import line, page
+from tests.quality.mutants.hunts import SEEDS_MAX, BadSeed, Hunt, schedule_of
 
 ROOT = Path(__file__).parent.parent.parent.parent
 FOUND = ROOT / "docs" / "chaos" / "mutants.json"
@@ -116,7 +116,7 @@ def test_seed_that_breaks_without_the_mutant_is_no_kill(monkeypatch: pytest.Monk
     """As if raftmq had that bug."""
     mutant = next(mutant for mutant in PLANTED if mutant.name == "vote-before-durable")
     assert hunt(mutant, seeds_max=1).killer == "R14"
-    monkeypatch.setattr(campaign, "planted", nullcontext)
+    monkeypatch.setattr(hunts, "planted", nullcontext)
     with planted(mutant), pytest.raises(BadSeed, match="without mutant 1, too: R14"):
         hunt(mutant, seeds_max=1)
 

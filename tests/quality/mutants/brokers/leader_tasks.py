@@ -7,7 +7,7 @@ of the broker are loaded when a mutant is planted, so that hunts on cores need n
 from importlib import import_module
 from typing import Any
 
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.consensus.core import Core
 
 _CLOCKS = ("step-clock",)

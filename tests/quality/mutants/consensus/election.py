@@ -10,7 +10,7 @@ from raftmq.chaos.core import replica
 from raftmq.chaos.core.disk import CoreDisk
 from raftmq.chaos.core.faults import nemesis
 from raftmq.chaos.core.stage import Stage
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.consensus import (
     Config,
     ConfState,

@@ -3,9 +3,9 @@
 Sources: the broker as it was until a hostile reading found both.
 """
 
-from raftmq.chaos.mutants.mutant import Mutant, later
+from raftmq.chaos.mutant import Mutant, later
 
-_PLANTS = "raftmq.chaos.sim.mutants.placement"
+_PLANTS = "tests.quality.mutants.plants.placement"
 
 MUTANTS = (
     Mutant(

@@ -4,7 +4,7 @@ Sources: what a reading of the code found, before it was mended; see docs/decisi
 strangers and outages.
 """
 
-from raftmq.chaos.mutants.mutant import Mutant, later
+from raftmq.chaos.mutant import Mutant, later
 
 _WHY_STRANGERS = "one seed in thirty draws strangers"
 _WHY_TWO = "it takes strangers and another fault: one seed in 400 draws both, at most"
@@ -26,7 +26,7 @@ def _mutant(
         name=name,
         what=what,
         killers=(killer, also) if also else (killer,),
-        plant=later("raftmq.chaos.sim.mutants.connections", plant),
+        plant=later("tests.quality.mutants.plants.connections", plant),
         kinds=kinds or ("strangers",),
         why_hinted=why,
         workload="log",

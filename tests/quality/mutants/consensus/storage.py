@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.log import cutting, reading, recovery, store, writer
 from raftmq.log.files import FileSystem
 from raftmq.log.index_file import SegmentIndex

@@ -4,17 +4,16 @@ from types import ModuleType
 
 import pytest
 
-from raftmq.chaos.mutants import (
-    MUTANTS,
+from tests.quality.mutants import MUTANTS, hunt
+from tests.quality.mutants.brokers import (
     administration,
     clients,
-    duties,
+    close_readings,
     flows,
     hostile_readings,
-    hunt,
+    leader_tasks,
     placement,
-    readings,
-    rotting,
+    rot,
 )
 
 SEEDS: dict[ModuleType, dict[str, int]] = {
@@ -37,7 +36,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "reset-again": 2,
         "change-again": 1,
     },
-    duties: {
+    leader_tasks: {
         "one-clock": 0,
         "fastest-clock": 0,
         "sessions-by-own-clock": 3,
@@ -50,7 +49,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "request-again": 5,
         "offsets-outlive-group": 0,
     },
-    rotting: {
+    rot: {
         "snapshot-is-all": 1,
         "index-by-map": 13,
     },
@@ -58,7 +57,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "stays-short": 1,
         "refused-by-halves": 0,
     },
-    readings: {
+    close_readings: {
         "tick-once": 1,
         "begun-in-vain": 0,
         "latest-later": 0,

@@ -8,7 +8,7 @@ thesis §4.4 on servers that must not rejoin under an old id (181, 182); thesis 
 half (183).
 """
 
-from raftmq.chaos.mutants.mutant import Mutant, later
+from raftmq.chaos.mutant import Mutant, later
 
 _NODES = 5
 """Of a cluster: a group of three can move."""
@@ -37,7 +37,7 @@ def _mutant(
         name=name,
         what=what,
         killers=killers,
-        plant=later("raftmq.chaos.sim.mutants.returning", plant),
+        plant=later("tests.quality.mutants.plants.returning_members", plant),
         kinds=kinds,
         why_hinted=why,
         workload="log",

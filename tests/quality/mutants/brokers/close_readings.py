@@ -11,7 +11,7 @@ from importlib import import_module
 from inspect import isawaitable
 from typing import Any
 
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.errors import Reason
 from raftmq.filters import FilterSyntaxError
 

@@ -1,7 +1,7 @@
-"""Plants of `raftmq.chaos.mutants.placement`: what they patch needs the event loop."""
+"""Plants of `tests.quality.mutants.brokers.placement`: what they patch needs the event loop."""
 
 from raftmq.broker.cluster import placement, reconfiguration
-from raftmq.chaos.mutants.mutant import Patch
+from raftmq.chaos.mutant import Patch
 
 
 def leaves_groups_short(patch: Patch) -> None:

@@ -10,7 +10,7 @@ Sources: issues of Apache RocketMQ, as named; else what the rules of `raftmq.mac
 from typing import Any
 
 from raftmq.batch import BatchHead
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.machine.delay_queue import DelayQueue
 from raftmq.machine.delays import CANCELLED, FELL_DUE, NEVER, Delays, Half, Run
 from raftmq.machine.transactions import Transactions

@@ -6,7 +6,7 @@ named.
 
 from collections.abc import Sequence
 
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.consensus import Message, MessageKind, Raft, follower, leader, replication
 from raftmq.consensus.core import Core
 from raftmq.consensus.inflights import Inflights

@@ -1,6 +1,6 @@
 """Hunts all mutants, with a progress bar, and writes the table of who killed whom.
 
-    python -m raftmq.chaos.mutants [NUMBER ...]
+    python -m tests.quality.mutants [NUMBER ...]
 
 Writes docs/chaos/mutants.md and its .json: without numbers anew, with numbers their rows only. The
 exit status is 1 if one survives, or is killed by nobody expected.
@@ -15,10 +15,10 @@ from statistics import median
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from raftmq.chaos.mutants import MUTANTS, Hunt, Mutant, hunt
-from raftmq.chaos.mutants.campaign import CPU_SECONDS_MAX, SEEDS_MAX, SIM_CPU_SECONDS_MAX, BadSeed
 from raftmq.checkers import ANOMALIES, INVARIANTS
 from raftmq.words import counted
+from tests.quality.mutants import MUTANTS, Hunt, Mutant, hunt
+from tests.quality.mutants.hunts import CPU_SECONDS_MAX, SEEDS_MAX, SIM_CPU_SECONDS_MAX, BadSeed
 
 DOCS = Path("docs/chaos")
 
@@ -28,7 +28,7 @@ Rows = dict[str, dict[str, int | float | str]]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Hunt, print, and write."""
-    parser = argparse.ArgumentParser(prog="python -m raftmq.chaos.mutants")
+    parser = argparse.ArgumentParser(prog="python -m tests.quality.mutants")
     parser.add_argument("numbers", nargs="*", type=int, help="hunt these only")
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder for the table")
     options = parser.parse_args(arguments)
@@ -111,7 +111,7 @@ def page(rows: Rows) -> str:
         f"{CPU_SECONDS_MAX:.0f} CPU-seconds, with whole brokers {SIM_CPU_SECONDS_MAX:.0f}.",
         f"The median needed {median(int(row['seeds']) for row in rows.values()):g} seeds.",
         *_honesty(rows),
-        "Written by `make mutants` (`python -m raftmq.chaos.mutants`); times are CPU-seconds of",
+        "Written by `make mutants` (`python -m tests.quality.mutants`); times are CPU-seconds of",
         "the machine it ran on, *at* is the simulated time at which it showed.",
         "To see one: `raftmq chaos run --world core --mutant NAME --seed SEED`; those with whole",
         "brokers have the world `sim`, and their workload in `raftmq chaos list mutants`.",

@@ -9,7 +9,7 @@ Sources: our own; each survived all campaigns once.
 from importlib import import_module
 from typing import Any
 
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.errors import Reason
 from raftmq.machine.offsets import Offsets
 from raftmq.results import Result

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.machine.claims import Claims
 from raftmq.machine.repeats import Repeats
 from raftmq.machine.transactions import Transactions

@@ -7,7 +7,7 @@ Sources: our own; each was a bug.
 
 from functools import partial
 
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.machine.offsets import Offsets
 from raftmq.machine.repeats import Repeats
 

@@ -7,7 +7,7 @@ Sources: our own; Protocol-Aware Recovery (FAST '18) for the kinds of damage.
 
 from functools import partial
 
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.log import index_file, recovery
 from raftmq.log.files import FileSystem
 from raftmq.log.index_file import SegmentIndex

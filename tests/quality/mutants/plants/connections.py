@@ -1,6 +1,6 @@
 """What plants mutants 211 to 219 and 231 to 236: bugs of links and connections.
 
-Their table stands in `raftmq.chaos.mutants.connections`, which needs no event loop.
+Their table stands in `tests.quality.mutants.brokers.connections`, which needs no event loop.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ from raftmq.broker.replica.clocks import Clocks
 from raftmq.broker.replica.replicas import Replicas
 from raftmq.broker.serve import connection, requests
 from raftmq.broker.serve.connection import Connection, Load
-from raftmq.chaos.mutants.mutant import Patch
+from raftmq.chaos.mutant import Patch
 from raftmq.errors import Unavailable
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import (

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from raftmq.batch import BatchHead
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.machine.delays import FELL_DUE, NOT_WAITING, Delays
 from raftmq.machine.offsets import ForgetOffsets, Offsets
 from raftmq.machine.pop_groups import PopGroups

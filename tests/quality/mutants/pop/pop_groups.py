@@ -9,7 +9,7 @@ Sources: issues of Apache RocketMQ as named, and what reading its POP of early 2
 from collections.abc import Iterable
 from typing import Any
 
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.machine.pop_groups import Attached, PopGroups
 from raftmq.machine.producers import Producers
 from raftmq.pop.backlog import Backlog

@@ -1,6 +1,6 @@
 """Mutants 180 to 184 and 323 to 328, planted: bugs of members that return.
 
-Their table stands in `raftmq.chaos.mutants.returning`, which needs no event loop.
+Their table stands in `tests.quality.mutants.brokers.returning_members`, which needs no event loop.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from raftmq.broker.node import Node
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.removal import ReplicaRemoval, has_left
 from raftmq.broker.replica.replicas import Replicas
-from raftmq.chaos.mutants.mutant import Patch
+from raftmq.chaos.mutant import Patch
 from raftmq.machine.catalog.replicas import member_id, node_of
 from raftmq.wire.messages import ClusterView, GroupView, ProbeReply
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
-from raftmq.chaos.mutants.mutant import Mutant, Patch
+from raftmq.chaos.mutant import Mutant, Patch
 
 
 def shortens_leases_in_hand(patch: Patch) -> None:

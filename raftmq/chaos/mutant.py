@@ -1,7 +1,8 @@
-"""What a mutant is: a known way to get it wrong, planted into the real code while a test runs.
+"""The form of a mutant: a known bug, planted into the real code while a test runs.
 
 The production code has no switches for this: a mutant replaces functions of its modules and puts
-them back. Only one is planted at a time, in one thread.
+them back. Only one is planted at a time, in one thread. The list of mutants is part of the checkout
+(`tests/quality/mutants`), as it patches one version of the code.
 
     with planted(mutant):
         outcome = run(schedule)
@@ -23,6 +24,9 @@ from raftmq.consensus.core import Core
 from raftmq.consensus.messages import Message
 
 Step = Callable[[Core, Message], Any]
+
+LIST = "tests.quality.mutants"
+"""The module of a checkout that lists the mutants."""
 
 
 class Patch:
@@ -108,6 +112,18 @@ class Mutant:
     def __post_init__(self) -> None:
         assert bool(self.reason) != bool(self.plant), f"mutant {self.number}: a plant or a reason"
         assert bool(self.killers) == bool(self.plant), f"mutant {self.number}: whom to expect?"
+
+
+def known_mutants() -> tuple[Mutant, ...]:
+    """The mutants of this checkout, by number; none if raftmq was installed as a package."""
+    try:
+        listed: tuple[Mutant, ...] = import_module(LIST).MUTANTS
+    except ModuleNotFoundError as problem:
+        # A module that is missing inside the list is a mistake there, and not an installation.
+        if problem.name is None or not f"{LIST}.".startswith(f"{problem.name}."):
+            raise
+        return ()
+    return listed
 
 
 @contextmanager

@@ -1,1 +1,0 @@
-"""What plants those mutants of `raftmq.chaos.mutants` whose patches need the event loop."""
