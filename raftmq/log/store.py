@@ -388,13 +388,17 @@ class LogStore(LogWriter):
         builder. Positions, timestamps and terms are the log's own.
 
         Raises:
+            Dropped: the segment is gone; there is nothing to seal.
             DiskFull: nothing changed; try again later.
             IndexDamaged: what was written cannot be read; nothing changed; try again later.
             WriteFailed: final.
         """
         self._refuse_if_failed()
         segments = list(self._view.segments)
-        at = next(i for i, segment in enumerate(segments) if segment.name == builder.name)
+        at = next((n for n, each in enumerate(segments) if each.name == builder.name), -1)
+        if at < 0:
+            # Retention, or a snapshot that replaced the log, was quicker than the caller.
+            raise Dropped(builder.name, first_index=self.first_index)
         segment = segments[at]
         assert isinstance(segment, Unsealed), f"segment {builder.name} is sealed"
         assert at < len(segments) - 1, f"segment {builder.name} is still written"
@@ -458,10 +462,13 @@ class LogStore(LogWriter):
         CRC-32C. One that is kept already stays as it is.
 
         Raises:
+            Dropped: the log begins after that record by now; no snapshot is needed there.
             DiskFull: nothing changed; try again later.
             WriteFailed: final.
         """
         self._refuse_if_failed()
+        if meta.index < self._start.index:
+            raise Dropped(meta.index, first_index=self.first_index)
         assert any(segment.base - 1 == meta.index for segment in self._view.segments), (
             f"{meta.index} is not the last record before a segment"
         )

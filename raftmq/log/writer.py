@@ -127,9 +127,7 @@ class LogWriter:
                 self._roll(lowest)
         active = self._active
         position = active.end + MARK_BYTES
-        # What this very write commits may be torn off it, or supersede what bore that index.
-        # Recovery makes up for it where it matters: see `recovery._proven`.
-        marked = state._replace(commit=min(state.commit, lowest - 1))
+        marked = _vouched(state, lowest)
         self._write(active, [self._mark(active, marked), *[r.encoded for r in records]])
         self._marked_commit = marked.commit
         self._hard_state = state
@@ -420,6 +418,15 @@ class LogWriter:
     def _refuse_if_failed(self) -> None:
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)
+
+
+def _vouched(state: HardState, lowest: int) -> HardState:
+    """The hard state in the mark of a write whose lowest record is `lowest`.
+
+    Records of the write may be torn off it, or supersede others, so the mark vouches for none of
+    them. Recovery adds the commits that it must know: see `recovery._proven`.
+    """
+    return state._replace(commit=min(state.commit, lowest - 1))
 
 
 def _runs(records: Sequence[Record]) -> list[Sequence[Record]]:

@@ -1,19 +1,16 @@
 """Property tests: whatever the network and the disks do, Raft's promises hold at every step.
 
-The simulation is `raftmq.chaos.core`; here it plays both modes of storage writes.
+The simulation is `raftmq.chaos.core`, which runs the broker's own loop over simulated disks.
 """
 
 from collections import Counter
-from dataclasses import replace
 
-import pytest
-
-from raftmq.chaos.core import draw_schedule, draw_settings, run
+from raftmq.chaos.core import draw_schedule, run
 from raftmq.chaos.faults import FAULTS
 from raftmq.chaos.outcome import Outcome
 
 SECONDS = 16.0
-SEEDS = range(100, 110)
+SEEDS = range(100, 120)
 KINDS = [
     FAULTS[name]
     for name in ("isolate-leader", "split-halves", "power-loss", "pause-leader", "replace-node",
@@ -21,16 +18,14 @@ KINDS = [
 ]  # fmt: skip
 
 
-def play(seed: int, *, is_async: bool) -> Outcome:
-    settings = replace(draw_settings(seed), is_async=is_async)
-    return run(draw_schedule(seed, seconds=SECONDS, kinds=KINDS), settings)
+def play(seed: int) -> Outcome:
+    return run(draw_schedule(seed, seconds=SECONDS, kinds=KINDS))
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_promises_hold_at_every_step(is_async: bool) -> None:
+def test_promises_hold_at_every_step() -> None:
     total: Counter[str] = Counter()
     for seed in SEEDS:
-        outcome = play(seed, is_async=is_async)
+        outcome = play(seed)
         assert outcome.is_good, str(outcome)
         total.update(outcome.counts)
     assert total["elections"] > 2 * len(SEEDS)
@@ -43,6 +38,6 @@ def test_promises_hold_at_every_step(is_async: bool) -> None:
 
 
 def test_same_seed_gives_the_same_run() -> None:
-    first, second = play(107, is_async=True), play(107, is_async=True)
+    first, second = play(107), play(107)
     assert first.trace_hash == second.trace_hash
     assert first.counts == second.counts

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.builder import Placement, SegmentBuilder
+from raftmq.log.faults import Dropped
 from raftmq.log.index import LogIndex, Told, find_key, look, rebuild, replay_from
 from raftmq.log.index_file import IndexDamaged, SegmentIndex
 from raftmq.log.record import Record
@@ -17,7 +18,7 @@ from raftmq.log.segment import HardState, SegmentInfo
 from raftmq.log.store import LogStore
 from raftmq.log.traces import BEFORE, FROM, Touch, TouchRow
 
-from .building import FOLDER, Chain, meta_at, open_store
+from .building import FOLDER, Chain, meta_at, open_store, write
 
 
 class Naive:
@@ -409,3 +410,17 @@ def test_a_cut_index_file_is_noticed() -> None:
     for size in range(len(data) - 8):
         with pytest.raises(IndexDamaged):
             opened(data[:size]).verify(keys=True)
+
+
+def test_segment_that_retention_dropped_is_not_sealed() -> None:
+    """Who asked for the index, or for a snapshot there, is told so: it is no reason to stop."""
+    store, _ = open_store(MemoryFiles())
+    write(store, Chain(), 23)
+    early = meta_at(store, 5)
+    store.save_snapshot(meta_at(store, 15), b"")
+    store.drop_before(23)
+    with pytest.raises(Dropped):
+        store.seal(SegmentBuilder(1))
+    with pytest.raises(Dropped):
+        store.save_snapshot(early, b"")
+    assert [meta.index for meta in store.snapshots] == [15]

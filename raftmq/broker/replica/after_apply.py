@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from raftmq.broker.world import Worker
 from raftmq.log.builder import Placement, SegmentBuilder
-from raftmq.log.faults import DiskFull
+from raftmq.log.faults import DiskFull, Dropped
 from raftmq.log.index_file import IndexDamaged, SegmentIndex
 from raftmq.log.record import HEADER_BYTES, Kind, Record
 from raftmq.log.segment import Link
@@ -134,7 +134,8 @@ class AfterApply:
             group.index.sealed(sealed)
         elif isinstance(error, DiskFull | IndexDamaged):
             group.index.seal_failed(builder)
-        else:
+        # A segment that has left the log meanwhile takes its builder along.
+        elif not isinstance(error, Dropped):
             assert error is not None
             self._node.fail(error)
 

@@ -19,18 +19,16 @@ Invariants:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 from raftmq.broker.timers import Timers
 from raftmq.broker.world import Worker
 from raftmq.consensus import Message
 from raftmq.log.faults import DiskFull
-from raftmq.log.segment import HardState
-from raftmq.log.store import LogStore
 
 from .group import Group
 from .space import Space
+from .writes import Write
 
 SMALL_BYTES = 16 * 1024
 """A pass of up to this size may run on the event loop: while the disk is quick, the pass takes less
@@ -38,31 +36,6 @@ time than to wake another thread and to be woken by it."""
 
 FULL_RETRY_SECONDS = 1.0
 """Pause before a write that met a full disk is tried again."""
-
-
-@dataclass(slots=True)
-class Write:
-    """The writes of one group in a pass."""
-
-    group: Group
-    """The group."""
-    messages: list[Message] = field(default_factory=list[Message])
-    """The storage messages, in order."""
-    written: int = 0
-    """Messages written so far."""
-    is_installed: bool = False
-    """True if the next message's snapshot is installed, and its records are not written yet."""
-    is_awaited: bool = False
-    """True if an answer waits for the write."""
-    full: DiskFull | None = None
-    """Set by the pass if the disk was full: the messages from `written` on are not written."""
-
-    @property
-    def is_due(self) -> bool:
-        """True if the write must not wait for the next one. A message without answers only moves
-        the commit index: after a crash, the leader sends the index again. The commit index of a
-        change of members cannot wait, as it may be needed to have a leader."""
-        return self.is_awaited or self.group.owes_mark
 
 
 class DiskLoop:
@@ -102,8 +75,7 @@ class DiskLoop:
         write = self._postponed.get(group.number) or self._pending.get(group.number)
         if write is None:
             write = self._pending[group.number] = Write(group)
-        write.messages.append(message)
-        write.is_awaited = write.is_awaited or bool(message.responses)
+        write.add(message)
 
     def forget(self, group: Group) -> None:
         """Drop the writes of a group that this node no longer carries."""
@@ -192,49 +164,10 @@ def _run_pass(writes: list[Write], space: Space) -> tuple[list[Write], int]:
     """Write everything, then sync everything; also the free bytes."""
     for write in writes:
         try:
-            _write(write)
+            write.perform()
         except DiskFull as full:
             write.full = full
     for write in writes:
         if write.full is None:
             write.group.store.sync()
     return writes, space.measure()
-
-
-def _write(write: Write) -> None:
-    """Write a group's storage messages: their records together, a snapshot by itself.
-
-    A message may carry a snapshot and records after it, when the leader's first append came
-    together with the snapshot.
-    """
-    store = write.group.store
-    while write.written < len(write.messages):
-        run = write.messages[write.written :]
-        snapshots = (n for n, m in enumerate(run) if m.snapshot is not None)
-        at = next((n for n in snapshots if n or not write.is_installed), len(run))
-        records = [record for message in run[:at] for record in message.entries]
-        if at:
-            store.append(records, _hard_state(run[:at], store))
-            write.written += at
-            write.is_installed = False
-        if at < len(run):
-            store.sync()
-            _install(store, run[at])
-            write.is_installed = True
-
-
-def _install(store: LogStore, message: Message) -> None:
-    """Put a snapshot in the place of the log."""
-    assert message.snapshot is not None
-    index = message.snapshot.meta.index
-    term, vote, commit = _hard_state([message], store)
-    # The message's own records are not written yet, so the stored commit must not cover them.
-    store.install_snapshot(index, HardState(term, vote, min(commit, index)))
-
-
-def _hard_state(messages: list[Message], store: LogStore) -> HardState:
-    """The last hard state among the messages; the stored one if there is none."""
-    for message in reversed(messages):
-        if message.term:
-            return HardState(message.term, message.vote, message.commit)
-    return store.hard_state

@@ -420,9 +420,8 @@ class Group:
 
     def not_leader(self) -> ErrorReply:
         """The refusal that tells a client where to go."""
-        leader = self.leader
         message = f"this node does not lead partition group {self.number}"
-        return ErrorReply("not_leader", message, group=self.number, leader=node_of(leader))
+        return ErrorReply("not_leader", message, group=self.number, leader=node_of(self.leader))
 
     def pump(self) -> None:
         """Let consensus take in all that waits, and carry out what it asks for."""
@@ -437,7 +436,7 @@ class Group:
                 if message.to == APPEND_THREAD:
                     self._host.write(self, message)
                 elif message.to == APPLY_THREAD:
-                    self._apply(message)
+                    self.apply(message)
                 else:
                     self._host.send(self, message)
             for fetch in ready.fetches:
@@ -510,7 +509,8 @@ class Group:
                 ready(None)
         self._granted = still
 
-    def _apply(self, message: Message) -> None:
+    def apply(self, message: Message) -> None:
+        """Apply committed records, answer who waits for them, and tell consensus."""
         records = list(message.entries)
         results = []
         for record in records:

@@ -18,8 +18,10 @@ Invariants:
   campaigns; it waits for a leader that was told to add it.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import cbor2
 
@@ -114,10 +116,10 @@ class GroupOpener:
                 _found(node, store, log_identity(node, number), founders)
                 store.close()
                 store, recovered = self._open_store(number)
-            machine, conf_state = _restored(number, store)
+            machine, conf_state = self._restored(number, store)
         except RotFound as fault:
             store, recovered = self._open_again(number, member, fault)
-            machine, conf_state = _restored(number, store)
+            machine, conf_state = self._restored(number, store)
         for rotten in recovered.rotten:
             node.repairs.found(rotten)
         group = self._assemble(number, member, store, recovered, machine, conf_state)
@@ -162,6 +164,10 @@ class GroupOpener:
             ) from fault
         return self._open_store(number)
 
+    def _restored(self, number: int, store: LogStore) -> tuple[Machine, ConfState]:
+        blank = partial(_blank_machine, number)
+        return restored(store, blank=blank, restore=partial(restore_machine, number))
+
     def _assemble(
         self,
         number: int,
@@ -172,51 +178,70 @@ class GroupOpener:
         conf_state: ConfState,
     ) -> Group:
         node, pace = self._node, self._node.settings.raft
-        cache = LogCache(
-            start=recovered.start,
-            last=recovered.end,
-            terms=recovered.terms,
-            bytes_max=node.settings.log.cache_bytes,
+        config = Config(
+            id=member,
+            election_ticks=pace.election_ticks,
+            heartbeat_ticks=pace.heartbeat_ticks,
+            applied=machine.applied,
+            inflight_messages_max=pace.inflight_messages_max,
+            inflight_bytes_max=pace.inflight_bytes_max,
+            message_bytes_max=pace.message_bytes_max,
+            uncommitted_bytes_max=pace.uncommitted_bytes_max,
+            committed_bytes_max=pace.committed_bytes_max,
+            async_storage_writes=True,
+            abstains=bool(recovered.abstains),
+            # Every node routes by the catalog, so its commits are announced at once.
+            announce_commit=number == SYSTEM_GROUP,
+            draw=node.world.random.randrange,
         )
-        term, vote, commit = recovered.hard_state
-        hard_state = HardState(term, vote, max(commit, machine.applied))
-        storage = GroupStorage(cache, hard_state, conf_state, lambda: oldest_snapshot(store))
-        raft = Raft(
-            Config(
-                id=member,
-                election_ticks=pace.election_ticks,
-                heartbeat_ticks=pace.heartbeat_ticks,
-                applied=machine.applied,
-                inflight_messages_max=pace.inflight_messages_max,
-                inflight_bytes_max=pace.inflight_bytes_max,
-                message_bytes_max=pace.message_bytes_max,
-                uncommitted_bytes_max=pace.uncommitted_bytes_max,
-                committed_bytes_max=pace.committed_bytes_max,
-                async_storage_writes=True,
-                abstains=bool(recovered.abstains),
-                # Every node routes by the catalog, so its commits are announced at once.
-                announce_commit=number == SYSTEM_GROUP,
-                draw=node.world.random.randrange,
-            ),
-            storage,
-        )
-        index = LogIndex(store.sealed, store.layout, applied=machine.applied)
-        parts = Parts(
-            raft=raft,
-            storage=storage,
-            cache=cache,
-            store=store,
-            index=index,
-            machine=machine,
-            conf_state=conf_state,
-            abstains=recovered.abstains,
-        )
-        return Group(number, parts, node)
+        opened = Opened(store, recovered, machine, conf_state)
+        return Group(number, assemble(opened, config, node.settings.log.cache_bytes), node)
+
+
+class Opened(NamedTuple):
+    """A log that was opened, and the machine that was restored from it."""
+
+    store: LogStore
+    recovered: Recovered
+    machine: Machine
+    conf_state: ConfState
+
+
+def assemble(
+    opened: Opened,
+    config: Config,
+    cache_bytes: int,
+    consensus: Callable[[Config, GroupStorage], Raft] = Raft,
+) -> Parts:
+    """The parts of a replica whose log was opened; `consensus` makes the consensus core."""
+    store, recovered, machine, conf_state = opened
+    cache = LogCache(
+        start=recovered.start, last=recovered.end, terms=recovered.terms, bytes_max=cache_bytes
+    )
+    term, vote, commit = recovered.hard_state
+    # What was applied was committed, though its commit index may not have been synced.
+    hard_state = HardState(term, vote, max(commit, machine.applied))
+    storage = GroupStorage(cache, hard_state, conf_state, lambda: oldest_snapshot(store))
+    return Parts(
+        raft=consensus(config, storage),
+        storage=storage,
+        cache=cache,
+        store=store,
+        index=LogIndex(store.sealed, store.layout, applied=machine.applied),
+        machine=machine,
+        conf_state=conf_state,
+        abstains=recovered.abstains,
+    )
 
 
 def oldest_snapshot(store: LogStore) -> Snapshot:
     """The snapshot for a member far behind: all kept records come after it."""
     return Snapshot(consensus_meta(store.snapshots[0]))
+
+
+def _blank_machine(number: int) -> Machine:
+    """The machine of a group that has applied nothing."""
+    return Catalog() if number == SYSTEM_GROUP else PartitionMachine()
 
 
 def restore_machine(number: int, state: bytes) -> Machine:
@@ -278,7 +303,7 @@ def _is_only_copy(node: "Node") -> bool:
 
 def _founding_snapshot(identity: Identity, founders: list[int]) -> list[bytes]:
     conf_state = ConfState(voters=tuple(sorted(founders)))
-    machine: Machine = Catalog() if identity.group == SYSTEM_GROUP else PartitionMachine()
+    machine = _blank_machine(identity.group)
     machine.applied = FOUNDING_INDEX
     meta = log_meta(ConsensusMeta(FOUNDING_INDEX, 1, conf_state, 0, 0), machine.state_version)
     return encode_snapshot(identity, meta, machine.snapshot())
@@ -299,11 +324,12 @@ def _found(node: "Node", store: LogStore, identity: Identity, founders: list[int
     store.install_snapshot(FOUNDING_INDEX, store.hard_state)
 
 
-def _restored(number: int, store: LogStore) -> tuple[Machine, ConfState]:
+def restored(
+    store: LogStore, *, blank: Callable[[], Machine], restore: Callable[[bytes], Machine]
+) -> tuple[Machine, ConfState]:
     """The machine and the members by a snapshot. Raises `RotFound`, with the store closed."""
     if not store.snapshots:
-        machine: Machine = Catalog() if number == SYSTEM_GROUP else PartitionMachine()
-        return machine, ConfState()
+        return blank(), ConfState()
     # Records in segments without an index file must be applied again, to be placed again.
     low = replay_from(store.layout)
     damaged: dict[int, RotFound] = {}
@@ -320,7 +346,7 @@ def _restored(number: int, store: LogStore) -> tuple[Machine, ConfState]:
         # Only once a sound one is found: otherwise the only copy of a log is left as it is.
         for index in damaged:
             store.lose_snapshot(index)
-        return restore_machine(number, state), decode_conf_state(meta.conf_state)
+        return restore(state), decode_conf_state(meta.conf_state)
     assert damaged, f"no snapshot before record {low}"
     store.close()
     raise damaged[min(damaged)]

@@ -25,7 +25,7 @@ from raftmq.broker.serve.connection import Connection
 from raftmq.broker.world import Worker, run_on
 from raftmq.consensus import Message, Snapshot
 from raftmq.errors import CorruptRecord, Unavailable
-from raftmq.log.faults import DiskFull
+from raftmq.log.faults import DiskFull, Dropped
 from raftmq.log.record import Record
 from raftmq.log.snapshot import SnapshotReceiver
 from raftmq.machine.catalog.replicas import member_of
@@ -74,8 +74,9 @@ class Snapshots:
     ) -> None:
         if crc is not None and not group.is_retired:
             self.comparing.saved(group, index, crc)
-        # A full disk only means that this border has no snapshot: there will be others.
-        if error is not None and not isinstance(error, DiskFull):
+        # A full disk only means that this border has no snapshot: there will be others. A border
+        # that has left the log meanwhile needs none.
+        if error is not None and not isinstance(error, DiskFull | Dropped):
             self._node.fail(error)
 
     async def send(self, group: Group, message: Message) -> None:

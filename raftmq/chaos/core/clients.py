@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from raftmq.consensus import Proposal, ProposalDropped
 from raftmq.log.record import Kind, Record
+from raftmq.results import Result
+from raftmq.wire.messages import ErrorReply
 
 if TYPE_CHECKING:
     from raftmq.chaos.core.cluster import Cluster
@@ -31,6 +33,24 @@ LOYAL_SECONDS = 1.0
 """Time for which clients come back to a leader that was deposed."""
 
 
+class Asked:
+    """A client that waits for the outcome of its record: a `Ticket` of the broker."""
+
+    def __init__(self, clients: "Clients", replica: "Replica") -> None:
+        self._clients = clients
+        self._replica = replica
+
+    def done(self, results: list[Result]) -> None:
+        """The record was applied a moment ago."""
+        record = self._replica.watched.record
+        assert record is not None
+        self._clients.acknowledged(record)
+
+    def failed(self, error: ErrorReply) -> None:
+        """The record was refused, or its fate is unknown."""
+        self._clients.refused(error)
+
+
 class Clients:
     """All clients. It is state."""
 
@@ -41,7 +61,7 @@ class Clients:
         self._proposed = 0
         self._reads = 0
         self.floors: dict[bytes, int] = {}
-        """By read under way: what was committed when it began."""
+        """By the context of a read under way: what was committed when consensus was asked."""
         self.acked: dict[int, int] = {}
         """By index: the checksum of the record that was acknowledged."""
         self.is_active = True
@@ -88,24 +108,27 @@ class Clients:
         return b"%d " % self._proposed + bytes(size)
 
     def _propose_to(self, replica: "Replica", items: list[Proposal]) -> None:
+        if replica.is_leader or not self._cluster.settings.forwards_proposals:
+            for item in items:
+                replica.group.propose(item[0], item[1], Asked(self, replica))
+            return
         counts = self._cluster.counts
         try:
-            first = replica.raft.propose(items, now=replica.node.now_ms())
+            replica.raft.propose(items, now=replica.now_ms())
         except ProposalDropped:
             counts["refused"] += len(items)
-            return
-        counts["proposed"] += len(items)
-        if first:
-            for index in range(first, first + len(items)):
-                replica.tickets[index] = replica.core.term
-
-    def settled(self, replica: "Replica", record: Record, *, is_ours: bool) -> None:
-        """The record at the index of a proposal was applied."""
-        if is_ours:
-            self.acked[record.index] = record.crc
-            self._cluster.counts["acked"] += 1
         else:
-            self._cluster.counts["lost to another leader"] += 1
+            counts["forwarded"] += len(items)
+
+    def acknowledged(self, record: Record) -> None:
+        """A client was told that its record is committed."""
+        self.acked[record.index] = record.crc
+        self._cluster.counts["acked"] += 1
+
+    def refused(self, error: ErrorReply) -> None:
+        """A client was told that its record is not taken, or that its fate is unknown."""
+        is_unknown = error.code == "outcome_unknown"
+        self._cluster.counts["outcome unknown" if is_unknown else "refused"] += 1
 
     def elected(self, replica: "Replica") -> None:
         """A node won an election: clients come to it, and to nodes that have not heard of it."""
@@ -146,6 +169,10 @@ class Clients:
     def read_at(self, replica: "Replica") -> None:
         """Ask a node for a linearizable read."""
         self._reads += 1
-        context = b"%d" % self._reads
-        self.floors[context] = self._cluster.safety.top
-        replica.turn(replica.raft.read_index, context)
+        safety, floor = self._cluster.safety, self._cluster.safety.top
+
+        def answer(error: ErrorReply | None) -> None:
+            if error is None:
+                safety.read_answered(replica, floor)
+
+        replica.turn(replica.read, answer)

@@ -34,8 +34,6 @@ class Settings:
     """Followers hear at once of a commit."""
     forwards_proposals: bool = False
     """Followers send proposals on to their leader."""
-    is_async: bool = True
-    """Asynchronous storage writes, as the broker does; False: one `Ready` after the other."""
     message_bytes_max: int = 1024 * KIB
     """Records in one append."""
     inflight_messages_max: int = 256
@@ -98,7 +96,6 @@ def draw_settings(seed: int) -> Settings:
         check_quorum=share(0.8),
         announce_commit=share(0.4),
         forwards_proposals=share(0.2),
-        is_async=share(0.8),
         message_bytes_max=random.choice([0, 200, 1024 * KIB, 1024 * KIB]),
         inflight_messages_max=random.choice([1, 2, 256, 256]),
         committed_bytes_max=random.choice([1, 500, 16 * 1024 * KIB, 16 * 1024 * KIB]),

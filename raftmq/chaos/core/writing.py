@@ -21,11 +21,11 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from raftmq.broker.replica.writes import Write
 from raftmq.chaos.core.faults.effects import SLOW_JOBS
 from raftmq.consensus import Message
-from raftmq.log.faults import DiskFull
-from raftmq.log.record import Kind
-from raftmq.log.segment import HardState
+from raftmq.log.faults import DiskFull, Dropped
+from raftmq.log.index_file import IndexDamaged
 
 if TYPE_CHECKING:
     from raftmq.chaos.core.replica import Replica
@@ -47,47 +47,39 @@ class Writing:
     """The work of one process's disk thread. It is state."""
 
     __slots__ = (
-        "_changes",
-        "_is_awaited",
-        "_is_busy",
-        "_jobs",
-        "_messages",
-        "_postponed",
-        "_replica",
-        "_stalls",
-        "_written",
-        "passes",
+        "_is_busy", "_jobs", "_next", "_postponed", "_replica", "_stalls", "passes"
     )  # fmt: skip
 
     def __init__(self, replica: "Replica") -> None:
         self._replica = replica
-        self._messages: list[Message] = []
+        self._next: Write | None = None
+        """What waits for the next pass."""
         self._jobs: deque[tuple[Job, Done]] = deque()
         self._is_busy = False
-        self._is_awaited = False
-        self._postponed = False
-        self._written = 0
-        self._changes = 0
-        """Membership records in the pass."""
+        self._postponed: Write | None = None
+        """A pass that met a full disk."""
         node, seed = replica.node, replica.cluster.seed
         self._stalls = Random(f"stalls {node.id} {node.lives} {seed}")
         self.passes = 0
         """Passes done."""
 
     @property
+    def _jobs_first(self) -> bool:
+        return self._replica.cluster.settings.jobs_first
+
+    @property
     def is_idle(self) -> bool:
         """Whether nobody waits for the disk."""
-        return not self._is_busy and not self._messages and not self._jobs
+        return not (self._is_busy or self._next or self._postponed or self._jobs)
 
     def write(self, message: Message) -> None:
         """Have a storage message written; `flush` begins the pass."""
-        self._messages.append(message)
-        # A commit index alone goes along with the next write.
-        if message.responses:
-            self._is_awaited = True
+        if self._next is None:
+            self._next = Write(self._replica.group)
+        self._next.add(message)
 
     def submit(self, job: Job, done: Done) -> None:
-        """Run a job on the disk thread, then `done` with what it returned."""
+        """Run a job on the disk thread, then `done` with its result or a fault that passes."""
         self._jobs.append((job, done))
         self.flush()
 
@@ -95,11 +87,11 @@ class Writing:
         """Begin what there is to do, unless something runs."""
         if self._is_busy:
             return
-        is_due = self._is_awaited and not self._postponed
-        if is_due and not (self._jobs and self._replica.cluster.settings.jobs_first):
-            self._is_busy, self._is_awaited = True, False
-            messages, self._messages = self._messages, []
-            self._begin(messages)
+        write = self._next
+        is_due = write is not None and write.is_due and self._postponed is None
+        if write is not None and is_due and not (self._jobs and self._jobs_first):
+            self._is_busy, self._next = True, None
+            self._begin(write)
         elif self._jobs:
             self._is_busy = True
             self._later(self._run, *self._jobs.popleft())
@@ -115,82 +107,40 @@ class Writing:
                 spent *= STALL_TIMES
         cluster.loop.after(int(spent * node.disk_factor), replica.turn, call, *args)
 
-    def _begin(self, messages: list[Message]) -> None:
+    def _begin(self, write: Write) -> None:
         try:
-            self._write(messages)
+            write.perform()
         except DiskFull:
-            # Nothing of the message that met it was written.
-            self._postponed, self._is_busy, self._is_awaited = True, False, True
-            self._messages = messages + self._messages
+            self._postponed, self._is_busy = write, False
             self._replica.met_full_disk()
             self._replica.cluster.loop.after(FULL_RETRY_US, self._replica.turn, self._retry)
             return
-        self._later(self._finish, messages)
+        self._later(self._finish, write)
 
     def _retry(self) -> None:
-        self._postponed = False
+        write, self._postponed = self._postponed, None
+        assert write is not None
+        if self._next is not None:
+            for message in self._next.messages:
+                write.add(message)
+        self._next = write
         self.flush()
 
-    def _write(self, messages: list[Message]) -> None:
-        replica = self._replica
-        store, durable = replica.store, replica.node.durable
-        while self._written < len(messages):
-            run = messages[self._written :]
-            at = next((n for n, m in enumerate(run) if m.snapshot is not None), len(run))
-            if at:
-                records = [record for message in run[:at] for record in message.entries]
-                state = _hard_state(run[:at], store.hard_state)
-                # Noted first: a crash inside the write may leave any part of it.
-                for message in run[:at]:
-                    durable.wrote(message.entries, state)
-                store.append(records, state)
-                self._written += at
-                self._changes += sum(record.kind == Kind.MEMBERSHIP for record in records)
-                self._reach("written")
-                if records and state.commit >= records[0].index:
-                    replica.point("commit written")
-            if at < len(run):
-                store.sync()
-                durable.synced()
-                snapshot = run[at].snapshot
-                assert snapshot is not None
-                state = _hard_state(run[at : at + 1], store.hard_state)
-                store.install_snapshot(snapshot.meta.index, state)
-                durable.restart(snapshot.meta.index, snapshot.meta.term, ())
-                durable.hard_state = state
-                self._written += 1
-
-    def _reach(self, what: str) -> None:
-        """A point where a fault may end the process: something about membership was done."""
-        if self._changes:
-            self._replica.point(f"change {what}")
-        if self._changes > 1:
-            self._replica.point(f"changes {what}")
-
-    def _finish(self, messages: list[Message]) -> None:
+    def _finish(self, write: Write) -> None:
         replica = self._replica
         replica.point("before sync")
         replica.store.sync()
-        replica.node.durable.synced()
+        replica.store.synced()
         replica.point("after sync")
-        self._reach("synced")
-        self._changes = 0
-        self._written = 0
         self.passes += 1
         self._is_busy = False
-        replica.persisted(messages)
+        replica.persisted(write.messages)
 
     def _run(self, job: Job, done: Done) -> None:
         try:
             result: object = job()
-        except DiskFull as full:
-            result = full
+        # The others end the process.
+        except (DiskFull, Dropped, IndexDamaged) as fault:
+            result = fault
         self._is_busy = False
         done(result)
-
-
-def _hard_state(messages: list[Message], stored: HardState) -> HardState:
-    for message in reversed(messages):
-        if message.term:
-            return HardState(message.term, message.vote, message.commit)
-    return stored

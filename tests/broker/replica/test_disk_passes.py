@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftmq.broker.replica.disk import Write, _write
 from raftmq.broker.replica.group import Group
+from raftmq.broker.replica.writes import Write
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.consensus import ConfState, Message, MessageKind, Snapshot, SnapshotMeta
 from raftmq.log.cache import LogCache
@@ -52,7 +52,7 @@ def test_records_that_come_with_a_snapshot_are_written_after_it() -> None:
     store, _ = open_store(files)
     message, records = sent_by_leader(files)
     done = Write(group_of(store), [message])
-    _write(done)
+    done.perform()
     store.sync()
     assert done.written == 1
     assert read_all(store) == records
@@ -74,7 +74,7 @@ def test_of_two_snapshots_in_one_pass_the_later_one_takes_the_place_of_the_machi
     first = msgspec.structs.replace(first, entries=records[:1], commit=COVERED)
     messages = [first, later]
     done = Write(group_of(store), messages)
-    _write(done)
+    done.perform()
     assert done.written == 2
     restored: list[bytes] = []
 
@@ -110,10 +110,10 @@ def test_snapshot_is_installed_once_though_its_records_meet_a_full_disk() -> Non
 
     store.install_snapshot = install_and_fill  # type: ignore[method-assign, assignment]
     with pytest.raises(DiskFull):
-        _write(done)
+        done.perform()
     assert done.written == 0
     assert store.last_index == COVERED
     files.space = None
-    _write(done)
+    done.perform()
     assert done.written == 1
     assert read_all(store) == records

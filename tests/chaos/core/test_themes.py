@@ -9,6 +9,7 @@ from raftmq.chaos.core.cluster import Cluster
 from raftmq.chaos.core.faults.themes import EVERY, THEMES, chosen_settings, theme_of
 from raftmq.chaos.core.writing import Writing
 from raftmq.chaos.faults import FAULTS, Schedule, World, draw, of_world
+from raftmq.consensus import Message, MessageKind
 
 SEEDS = range(400)
 
@@ -78,7 +79,9 @@ def test_disk_thread_takes_a_job_or_the_next_pass_first(
     order: list[str] = []
     monkeypatch.setattr(Writing, "_begin", lambda *_: order.append("pass"))
     monkeypatch.setattr(Writing, "_later", lambda *_: order.append("job"))
-    replica.writing._is_busy, replica.writing._is_awaited = False, True
+    answer = Message(MessageKind.STORAGE_APPEND_RESPONSE, 1)
+    replica.writing._is_busy = False
+    replica.writing.write(Message(MessageKind.STORAGE_APPEND, 1, responses=(answer,)))
     replica.writing.submit(lambda: None, lambda _: None)
     assert order == [taken]
 

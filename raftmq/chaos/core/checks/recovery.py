@@ -24,7 +24,7 @@ from raftmq.checkers.servers.invariants import INVARIANTS
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import LogFault
 from raftmq.log.record import Record
-from raftmq.log.segment import Identity
+from raftmq.log.segment import INDEX_SUFFIX, Identity
 from raftmq.log.store import LogSettings, LogStore, Recovered
 
 from .broken import Broken
@@ -142,10 +142,13 @@ class Recovering:
     def is_sound(self, node: "Node") -> bool:
         """Whether everything on a node's disk checks out."""
         settings = LogSettings(segment_bytes=self.cluster.settings.segment_bytes)
+        copy = node.disk.copy()
+        # Without its index each segment is read as a whole, as after the loss of an index.
+        for path in copy.paths():
+            if path.endswith(INDEX_SUFFIX):
+                copy.remove(path)
         try:
-            store, _ = LogStore.open(
-                node.disk.copy(), "log", settings, Identity("core", node.id, 0)
-            )
+            store, _ = LogStore.open(copy, "log", settings, Identity("core", node.id, 0))
             store.read(store.first_index, store.last_index + 1, ALL_BYTES)
         except (LogFault, OSError, CorruptRecord):
             return False

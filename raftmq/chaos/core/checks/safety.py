@@ -406,6 +406,13 @@ class Safety(Recovering):
         if state.index < floor:
             _broken("R20", f"node {replica.node.id} reads at {state.index}, {floor} was committed")
 
+    def read_answered(self, replica: "Replica", floor: int) -> None:
+        """A client reads the machine now; `floor` was committed when it asked."""
+        self.compared["R20"] += 1
+        if replica.machine.applied < floor:
+            what = f"answers a read at {replica.machine.applied}, {floor} was committed"
+            _broken("R20", f"node {replica.node.id} {what}")
+
     # Messages
 
     def promised(self, replica: "Replica", message: Message) -> None:

@@ -279,7 +279,7 @@ def _send_snapshot(leader: "Replica", to: int, meta: StoredMeta) -> None:
             term=leader.core.term,
             snapshot=Snapshot(consensus_meta(meta)),
         )
-        leader.turn(leader.send, message)
+        leader.turn(leader.send, leader.group, message)
 
 
 def drop_kind(stage: Stage) -> Undo:

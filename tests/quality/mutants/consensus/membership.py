@@ -168,7 +168,7 @@ def snapshots_keep_the_first_members(patch: Patch) -> None:
 
 def applies_while_it_installs(patch: Patch) -> None:
     """43"""
-    patch.set(Replica, "_drop_covered", lambda replica: None)
+    patch.set(Replica, "drop_covered", lambda replica: None)
 
 
 def reads_without_a_quorum(patch: Patch) -> None:

@@ -373,7 +373,7 @@ MUTANTS = (
         number=24,
         name="heartbeat-commits-all",
         what="A heartbeat tells the whole commit index, also to who may hold other records.",
-        killers=("R5", "assert"),
+        killers=("L2", "R5", "assert"),
         plant=heartbeats_commit_what_may_not_match,
     ),
     Mutant(

@@ -16,7 +16,7 @@ from raftmq.log.files import FileSystem
 from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import Record
 from raftmq.log.recovery import Segment
-from raftmq.log.segment import HardState, Header, Link, encode_mark
+from raftmq.log.segment import Header, Link
 from raftmq.log.snapshot import SnapshotFile, SnapshotMeta, SnapshotReceiver, is_void
 from raftmq.log.unsealed import Scan, Unsealed, scan
 from raftmq.log.writer import LogWriter
@@ -113,17 +113,7 @@ def takes_the_end_for_committed(patch: Patch) -> None:
 
 def marks_what_the_write_commits(patch: Patch) -> None:
     """128"""
-
-    def mark(log: LogWriter, active: Unsealed, state: HardState, first: int) -> bytes:
-        return encode_mark(
-            seed=active.seed,
-            position=active.end,
-            durable=log._synced,
-            state=state,
-            last=log._view.last,
-        )
-
-    patch.set(LogWriter, "_mark", mark)
+    patch.set(writer, "_vouched", lambda state, lowest: state)
 
 
 def sealed_proves_the_next(patch: Patch) -> None:

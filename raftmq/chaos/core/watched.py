@@ -1,0 +1,189 @@
+"""The parts of a replica that the simulation watches: consensus, machine and log, as the broker has
+them, with the checks at their seams.
+
+| part | what is looked at |
+|---|---|
+| `WatchedRaft` | what consensus hands out, and each promise that the replica makes itself |
+| `WatchedMachine` | each record, before and after it is applied |
+| `WatchedLog` | what was written, what is synced |
+
+The group that holds these parts is the one that ships, and knows nothing of this.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from raftmq.broker.replica.storage import GroupStorage
+from raftmq.chaos.core.checks.views import Durable, View
+from raftmq.chaos.core.machine import Machine
+from raftmq.consensus import (
+    APPLY_THREAD,
+    Config,
+    ConfState,
+    InvalidChange,
+    MembershipChange,
+    Message,
+    Raft,
+    Ready,
+    StepRefusal,
+)
+from raftmq.log.record import Kind, Record
+from raftmq.log.segment import HardState
+from raftmq.log.snapshot import SnapshotMeta
+from raftmq.log.store import LogStore
+from raftmq.results import Result
+
+if TYPE_CHECKING:
+    from raftmq.chaos.core.node import Node
+    from raftmq.chaos.core.replica import Replica
+
+
+class WatchedRaft(Raft):
+    """Consensus of one replica."""
+
+    __slots__ = ("_replica",)
+
+    def __init__(self, replica: "Replica", config: Config, storage: GroupStorage) -> None:
+        super().__init__(config, storage)
+        self._replica = replica
+
+    def step(self, message: Message, *, now: int = 0) -> StepRefusal | None:
+        """Take in a message; what the replica tells itself is a promise as any other."""
+        if message.sender == self._core.id:
+            self._replica.cluster.safety.promised(self._replica, message)
+        return super().step(message, now=now)
+
+    def read_index(self, context: bytes) -> None:
+        """Ask for a read: it must not see less than what is committed by now."""
+        clients = self._replica.cluster.clients
+        clients.floors[context] = self._replica.cluster.safety.top
+        super().read_index(context)
+
+    def apply_membership(self, change: MembershipChange) -> ConfState:
+        """Apply a change, and count it."""
+        counts = self._replica.cluster.counts
+        try:
+            conf = super().apply_membership(change)
+        except InvalidChange:
+            counts["memberships refused"] += 1
+            raise
+        counts["memberships applied"] += 1
+        return conf
+
+    def ready(self) -> Ready:
+        """All work that is there now, without the applying that a slow machine puts off."""
+        replica = self._replica
+        safety = replica.cluster.safety
+        # The round before may have applied what it committed.
+        safety.look(replica)
+        ready = super().ready()
+        if ready.snapshot is not None:
+            replica.drop_covered()
+            replica.view = View(ready.snapshot.meta.index)
+        if ready.entries:
+            safety.entered(replica, ready.entries)
+        for state in ready.read_states:
+            safety.read_granted(replica, state)
+        if not replica.lags:
+            return ready
+        late = [message for message in ready.messages if message.to == APPLY_THREAD]
+        for message in late:
+            replica.apply_later(message)
+        rest = [message for message in ready.messages if message.to != APPLY_THREAD]
+        return msgspec.structs.replace(ready, messages=rest)
+
+
+class WatchedMachine:
+    """The machine of one replica, as `raftmq.broker.replica.group.Machine`."""
+
+    log_start = 0
+    record_version = 1
+    state_version = 0
+
+    def __init__(self, replica: "Replica", machine: Machine) -> None:
+        self._replica = replica
+        self.machine = machine
+        """The machine itself."""
+        self.record: Record | None = None
+        """The record that was applied last."""
+        self.applied = machine.applied
+        self.digest = machine.digest
+
+    def apply(self, record: Record) -> list[Result]:
+        """Apply the record at `applied + 1`."""
+        replica = self._replica
+        safety = replica.cluster.safety
+        replica.point("before apply")
+        safety.applying(replica, record)
+        if record.kind == Kind.MEMBERSHIP:
+            replica.membership_applied(record)
+        self.machine.apply(record)
+        self.record, self.applied, self.digest = record, record.index, self.machine.digest
+        safety.applied(replica, record)
+        return []
+
+    def snapshot(self) -> bytes:
+        """The whole state."""
+        return self.machine.snapshot()
+
+
+class WatchedLog(LogStore):
+    """The log of one process. What was written and not synced is noted as such."""
+
+    node: "Node | None" = None
+    """None while it is being opened."""
+    changes = 0
+    """Membership records since the last sync."""
+
+    def append(
+        self, records: Sequence[Record], hard_state: tuple[int, int, int] | None = None
+    ) -> None:
+        """As the log's. A fault may end the process right after it."""
+        node = self.node
+        if node is None:
+            super().append(records, hard_state)
+            return
+        state = self.hard_state if hard_state is None else HardState(*hard_state)
+        # Noted first: a crash inside the write may leave any part of it.
+        _note(node.durable, records, state)
+        super().append(records, hard_state)
+        self.changes += sum(record.kind == Kind.MEMBERSHIP for record in records)
+        self.reach("written")
+        if records and state.commit >= records[0].index and node.replica is not None:
+            node.replica.point("commit written")
+
+    def install_snapshot(self, index: int, hard_state: tuple[int, int, int]) -> SnapshotMeta:
+        """As the log's; what was written before it is synced by now."""
+        durable = Durable() if self.node is None else self.node.durable
+        durable.synced()
+        meta = super().install_snapshot(index, hard_state)
+        durable.restart(index, meta.term, ())
+        durable.hard_state = HardState(*hard_state)
+        return meta
+
+    def synced(self) -> None:
+        """The pass is over: what it wrote is durable."""
+        assert self.node is not None
+        self.node.durable.synced()
+        self.reach("synced")
+        self.changes = 0
+
+    def reach(self, what: str) -> None:
+        """A point where a fault may end the process: something about membership was done."""
+        replica = None if self.node is None else self.node.replica
+        if self.changes and replica is not None:
+            replica.point(f"change {what}")
+            if self.changes > 1:
+                replica.point(f"changes {what}")
+
+
+def _note(durable: Durable, records: Sequence[Record], state: HardState) -> None:
+    """Note a write by its runs of records that follow each other."""
+    jumps = [
+        n for n, (one, next_) in enumerate(pairwise(records), 1) if next_.index != one.index + 1
+    ]
+    for low, high in pairwise([0, *jumps, len(records)]):
+        durable.wrote(records[low:high], state)
