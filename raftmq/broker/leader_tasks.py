@@ -13,7 +13,7 @@
 | forget what those committed | leader of a data group | the catalog has newer deletions |
 | forget deletions | leader of the system group | all data groups have carried them out |
 | count what retention took | leader of a data group | it was of use to a consumer group |
-| change members | leader of any group | the catalog wants other members than the group has |
+| change members (`member_changes`) | leader of any group | the catalog wants others than it has |
 | forget nodes that left | leader of the system group | a leaving node is in no group |
 
 A duty is only a proposal; whether it happens, the log decides. One that gets lost with a change of
@@ -22,18 +22,18 @@ leader is done again by the next one.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
 from raftmq.broker.cluster.admission import heed_objections
-from raftmq.broker.cluster.reconfiguration import is_unused, next_step
+from raftmq.broker.cluster.clocks import Clocks
+from raftmq.broker.cluster.member_changes import MemberChanges
+from raftmq.broker.cluster.reconfiguration import is_unused
 from raftmq.broker.cluster.views import ask_all
 from raftmq.broker.deliver.group_deletion import find_done, next_part
 from raftmq.broker.deliver.subscription_sync import resubscription
-from raftmq.broker.replica.clocks import Clocks
-from raftmq.broker.replica.group import Group, node_of
+from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.space import first_not_in, heirs
 from raftmq.broker.replica.tickets import Callback
 from raftmq.consensus import ProgressState
@@ -44,7 +44,6 @@ from raftmq.machine.catalog.replicas import member_of
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import Command, DropQueues, PartitionMachine, Trim
 from raftmq.pop.calls import CloseGroups, Lose
-from raftmq.wire.messages import ErrorReply
 
 if TYPE_CHECKING:
     from .node import Node
@@ -68,13 +67,10 @@ LOST_MAX = 10_000
 it, and at least once: 20,000 queues of 50 groups in two records held the loops of all replicas for
 2 s each."""
 
-CATALOG_SECONDS_MAX = 10.0
-"""How long the catalog here may take to become as new as its leader's, on a slow disk."""
-
 ASK_AGAIN_SECONDS = 30.0
-"""Pause before a member that was asked in vain to take over is asked again. A leader that hands
-over takes no records until the member declines, or for an election timeout if its answer is lost.
-"""
+"""Least pause before a member that was asked in vain to take over is asked again. A leader that
+hands over takes no records until the member declines, or for an election timeout if its answer is
+lost; so the pause is never less than two of these."""
 
 
 class _Look(NamedTuple):
@@ -86,10 +82,6 @@ class _Look(NamedTuple):
     """The newest record then."""
     last_index_before: int
     """The newest record at the look before."""
-    active: frozenset[int]
-    """Members that were active then, or since."""
-    active_before: frozenset[int]
-    """Members that were active at the look before, or between the two."""
 
 
 class LeaderTasks:
@@ -109,12 +101,16 @@ class LeaderTasks:
         self._letting_go: dict[int, int] = {}
         """Group → up to where consumer groups are being told that the log is dropped."""
         self._led_since: dict[tuple[int, int], float] = {}
-        # Group, term and member → since when it is wanted in place of a voter of its node.
-        self._next_selves: dict[tuple[int, int, int], float] = {}
         self._looks: dict[tuple[int, int], _Look] = {}
         """Group and term → the newest look."""
         # Group and term → member → when it was asked to take over: in vain, as this node leads.
         self._asked: dict[tuple[int, int], dict[int, float]] = {}
+        self._changes = MemberChanges(
+            node,
+            hand_over=self._hand_over,
+            held_before=self._held_before,
+            is_leaving=self._is_leaving,
+        )
 
     def think(self) -> None:
         """Look at the leader tasks now: something changed."""
@@ -148,12 +144,10 @@ class LeaderTasks:
             self._led_since = {office: self._led_since.get(office, now) for office in offices}
             self._looks = {(g.number, g.raft.term): self._look(g, now) for g in led}
             self._asked = {office: self._asked.get(office, {}) for office in offices}
-            self._next_selves = {
-                key: at for key, at in self._next_selves.items() if key[:2] in self._asked
-            }
             if all(group.number != SYSTEM_GROUP for group in led):
                 # Until this node leads the system group again, a node may come back and leave.
                 self._moved.clear()
+            self._changes.look(led)
             for group in led:
                 if not group.stopping:
                     self._do(group)
@@ -164,19 +158,16 @@ class LeaderTasks:
                 await self._node.retention.look(group, now=self._clocks.agreed_ms(group))
 
     def _look(self, group: Group, now: float) -> "_Look":
-        last, progress = group.raft.last_index, group.raft.status().progress
-        # Consensus forgets who is active each time that it counts: hence the ones of before.
-        active = frozenset(m for m, each in progress.items() if each.is_recently_active)
+        last = group.raft.last_index
         look = self._looks.get((group.number, group.raft.term))
         if look is None:
-            return _Look(now, last, last, active, active)
-        if now - look.at < PAUSE_SECONDS:
-            return look._replace(active=look.active | active)
-        return _Look(now, last, look.last_index, active, look.active)
+            return _Look(now, last, last)
+        return look if now - look.at < PAUSE_SECONDS else _Look(now, last, look.last_index)
 
     def _held_before(self, group: Group) -> int:
         """The last record that the leader held one to two looks ago."""
-        return self._looks[group.number, group.raft.term].last_index_before
+        look = self._looks.get((group.number, group.raft.term))
+        return group.raft.last_index if look is None else look.last_index_before
 
     def _do(self, group: Group) -> None:
         if group.number == SYSTEM_GROUP:
@@ -193,11 +184,10 @@ class LeaderTasks:
             self._resubscribe(group)
             self._close_groups(group)
             self._forget_offsets(group)
-        is_changing = self._change_members(group)
         if group.full:
             # A member that acknowledges what it is sent has space. The change may wait for long.
             self._hand_over(group, heirs(group))
-        elif not is_changing:
+        elif not self._changes.is_changing(group):
             self._spread(group)
 
     def _propose(
@@ -238,93 +228,6 @@ class LeaderTasks:
         link = self._node.links.get(number)
         _, name = self._node.peer_identities.folder_of(number)
         return name or (link.incarnation if link else "")
-
-    def _change_members(self, group: Group, *, is_sure: bool = False) -> bool:
-        """Take a step towards the members that the catalog wants; True if there is one.
-
-        Args:
-            group: led here.
-            is_sure: whether the catalog is known to be as new as a moment ago.
-        """
-        wanted = self._node.catalog.groups.get(group.number)
-        duty = ("members", group.number)
-        if wanted is None or duty in self._under_way:
-            return False
-        members = [member_of(self._node.catalog, wanted.id, node) for node in wanted.members]
-        if group.number == SYSTEM_GROUP:
-            # A node may be wanted and stay: one change must not name its member twice.
-            members = list(dict.fromkeys(members + self._staying(group)))
-        if not self._are_named(members, group) or self._is_undecided(group, members):
-            return False
-        look = self._looks[group.number, group.raft.term]
-        active = look.active | look.active_before
-        step = next_step(group, members, look.last_index_before, active)
-        if isinstance(step, int) and not self._node.groups[SYSTEM_GROUP].leader:
-            return False
-        if isinstance(step, int):
-            # The first wanted member may be one that must not lead: the others are asked as well.
-            voters = group.conf_state.voters
-            self._hand_over(group, [step, *(m for m in members if m in voters and m != step)])
-            return True
-        if not step:
-            return False
-        self._under_way.add(duty)
-        done = partial(self._under_way.discard, duty)
-        if is_sure or group.number == SYSTEM_GROUP:
-            group.change_members(step, Callback(lambda _: done(), lambda _: done()))
-        else:
-            self._node.start_soon(self._change_surely, group)
-        return True
-
-    async def _change_surely(self, group: Group) -> None:
-        """Take the step that is due by the catalog of now. One that is behind could make a node a
-        voter again that was removed, and may be off, or take a living voter for its former self."""
-        is_new = await self.renew_catalog()
-        self._under_way.discard(("members", group.number))
-        if is_new and (group.number, group.raft.term) in self._looks and group.is_leader:
-            self._change_members(group, is_sure=True)
-
-    async def renew_catalog(self) -> bool:
-        """Wait until the catalog here is as new as the call; False: its leader did not answer."""
-        answers: list[bool] = []
-        answered = trio.Event()
-
-        def ready(error: ErrorReply | None) -> None:
-            answers.append(error is None)
-            answered.set()
-
-        self._node.groups[SYSTEM_GROUP].read_behind_leader(ready)
-        with trio.move_on_after(CATALOG_SECONDS_MAX) as scope:
-            await answered.wait()
-        # An answer that lay here while the process stood still is old.
-        return answers == [True] and not scope.cancelled_caught
-
-    def _are_named(self, members: list[int], group: Group) -> bool:
-        """Whether it is known which data folder each node has that is to come."""
-        nodes, conf = self._node.catalog.nodes, group.conf_state
-        present = {*conf.voters, *conf.learners}
-        return all(member in present or nodes[node_of(member)].incarnation for member in members)
-
-    def _is_undecided(self, group: Group, members: list[int]) -> bool:
-        """True if a voter may be gone whose node is wanted as another member: its log may be lost.
-        What was heard of the voter before that was known proves nothing."""
-        raft, voters = self._node.settings.raft, group.conf_state.voters
-        known = 2 * PAUSE_SECONDS + raft.election_ticks * raft.tick_ms / 1000
-        nodes, now = set(map(node_of, voters)), trio.current_time()
-        office = group.number, group.raft.term
-        since = [
-            self._next_selves.setdefault((*office, member), now)
-            for member in members
-            if member not in voters and node_of(member) in nodes
-        ]
-        return any(now - at < known for at in since)
-
-    def _staying(self, group: Group) -> list[int]:
-        """Members that are to leave the system group, but not before all others. One that lost its
-        log needs another one: without the catalog it cannot hear who takes its groups over."""
-        catalog, voters = self._node.catalog, group.conf_state.voters
-        leaving = sorted({number for number in map(node_of, voters) if self._is_leaving(number)})
-        return [member_of(catalog, SYSTEM_GROUP, number) for number in leaving]
 
     def _is_leaving(self, number: int) -> bool:
         node = self._node.catalog.nodes.get(number)
@@ -394,8 +297,11 @@ class LeaderTasks:
 
     def _hand_over(self, group: Group, heirs: Iterable[int]) -> None:
         """Hand over to the first member that was not asked in vain a moment ago, if any."""
-        asked, now = self._asked[group.number, group.raft.term], trio.current_time()
-        heir = first_not_in(heirs, asked, since=now - ASK_AGAIN_SECONDS)
+        asked = self._asked.setdefault((group.number, group.raft.term), {})
+        now = trio.current_time()
+        pace = self._node.settings.raft
+        pause = max(ASK_AGAIN_SECONDS, 2 * pace.election_ticks * pace.tick_ms / 1000)
+        heir = first_not_in(heirs, asked, since=now - pause)
         if heir and not group.raft.status().transferee:
             asked[heir] = now
             group.transfer(heir)

@@ -237,6 +237,9 @@ class GroupView(_Wire, frozen=True):
     the answering node's replica."""
     copies: int = 0
     """How many voters it shall have; 0: no number is wanted, as of the system group."""
+    member: int = 0
+    """The id of the member that the answering node carries; 0: it carries none, or one that
+    abstains as it lost a part of its log."""
 
 
 class TopicView(_Wire, frozen=True):

@@ -18,6 +18,7 @@ from raftmq.machine.commands import encode_commands
 from raftmq.wire.messages import Admin, AdminDone, ErrorReply, FrameKind
 
 from .peers import Declined
+from .views import renew_catalog
 
 if TYPE_CHECKING:
     from raftmq.broker.node import Node
@@ -30,7 +31,7 @@ async def prefer(node: "Node", group: Group, leader: int) -> ErrorReply | None:
     """
     if group.number == SYSTEM_GROUP or leader == node.catalog.groups[group.number].members[0]:
         return None
-    if not await node.leader_tasks.renew_catalog():
+    if not await renew_catalog(node):
         return ErrorReply("unavailable", "the catalog's leader does not answer", retry_ms=200)
     wanted = node.catalog.groups[group.number]
     if leader not in wanted.members:

@@ -17,16 +17,17 @@ A node that lost its data folder and re-enters with a blank one (`admission`), o
 group was deleted or lost (`replicas`), is wanted as another member from then on: `member_of`. Its
 old self is no longer in the list, so the same steps bring the new member in and the old one out.
 
-The catalog here may be old: the leader makes sure that it is new before each change
-(`leader_tasks`).
+The leader makes sure that its catalog is new, and asks who is up, before each step
+(`member_changes`).
 
-A voter may live although a late request used up its id. As long as the voter is active, it stands
-for its node: its log is whole, and the next member would have to copy it.
+A voter may live although a late request used up its id. As long as its node carries the voter, it
+stands for the node: its log is whole, and the next member would have to copy it.
 
 Invariants:
 - The catalog refuses no command of a plan: a request happens as a whole or not at all.
-- A voter is removed only in the same step that all wanted nodes are voters, and only if most of
-  the voters from then on were heard a moment ago.
+- A voter is removed only in the same step that all wanted nodes are voters.
+- Voters change only if most of the voters from then on are up, vote, and hold what the leader held
+  a moment ago.
 - A node is unused only if no half of a joint membership has it: the outgoing one must still agree
   before the change is over.
 """
@@ -116,50 +117,55 @@ def _is_repeat(change: ChangeMember, known: Node, nodes: Mapping[int, Node]) -> 
     return change.action == "add" or (nodes[change.node].is_leaving and not known.is_leaving)
 
 
-def next_step(group: Group, wanted: list[int], held: int, active: Set[int]) -> list[Change] | int:
+def is_settled(conf: ConfState, wanted: list[int]) -> bool:
+    """True if no step is due towards the wanted members, or none can be: a change is under way."""
+    # The change under way must be over before the next one (Raft §6).
+    return bool(conf.voters_outgoing) or (not conf.learners and set(conf.voters) == set(wanted))
+
+
+def next_step(group: Group, wanted: list[int], held: int, present: Set[int]) -> list[Change] | int:
     """The next step of a group's leader towards the wanted members.
 
     Args:
-        group: led here.
+        group: led here, and not settled.
         wanted: member ids.
         held: the last record that the leader held a moment ago, one to two seconds as a rule.
-        active: members that the leader has heard since.
+        present: members that are up by the word of their nodes, asked just now.
     Returns:
         Changes to propose; a member to hand over to first; or an empty list: nothing to do now.
     """
     conf = group.conf_state
-    # The change under way must be over before the next one (Raft §6).
-    if conf.voters_outgoing:
-        return []
-    wanted = [_standing(member, conf, active) for member in wanted]
-    present = {*conf.voters, *conf.learners}
-    missing = [member for member in wanted if member not in present]
+    present = present | {group.raft.id}
+    wanted = [_standing(member, conf, present) for member in wanted]
+    known = {*conf.voters, *conf.learners}
+    missing = [member for member in wanted if member not in known]
     if missing:
         return [Change(ChangeKind.ADD_LEARNER, member) for member in missing]
+    able = {m for m in known & present if m == group.raft.id or _is_caught_up(group, m, held)}
     learners = [member for member in wanted if member in conf.learners]
-    if not all(_is_caught_up(group, member, held) for member in learners):
+    if not able.issuperset(learners):
         return []
-    surplus = [member for member in sorted(present) if member not in wanted]
+    surplus = [member for member in sorted(known) if member not in wanted]
     if group.raft.id in surplus:
-        voters = [member for member in wanted if member in conf.voters]
-        if voters:
-            return voters[0]
+        # Without a voter that can take over, the leader makes the change and steps down after it.
+        heirs = [member for member in wanted if member in conf.voters and member in present]
+        if heirs:
+            return heirs[0]
     staying = set(conf.voters).difference(surplus) | set(learners)
-    heard = active | {group.raft.id}
-    if not staying.issuperset(conf.voters) and 2 * len(staying & heard) <= len(staying):
-        # The remaining voters could elect no leader without the voter that leaves.
+    if 2 * len(staying & able) <= len(staying):
+        # The voters from then on could elect no leader.
         return []
     changes = [Change(ChangeKind.ADD_VOTER, member) for member in learners]
     return changes + [Change(ChangeKind.REMOVE, member) for member in surplus]
 
 
-def _standing(member: int, conf: ConfState, active: Set[int]) -> int:
-    """The member that a wanted node is to the group: a voter of before, if that is active and the
-    wanted member has not come yet."""
-    if member in conf.voters or (member in conf.learners and member in active):
+def _standing(member: int, conf: ConfState, present: Set[int]) -> int:
+    """The member that a wanted node is to the group: a voter of before, if the node carries that
+    one still."""
+    if member in conf.voters or member in present:
         return member
     voters = [voter for voter in conf.voters if node_of(voter) == node_of(member)]
-    return max((voter for voter in voters if voter in active), default=member)
+    return max((voter for voter in voters if voter in present), default=member)
 
 
 def _is_caught_up(group: Group, member: int, held: int) -> bool:

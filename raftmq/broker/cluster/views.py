@@ -12,7 +12,14 @@ from raftmq.broker.serve.pages import topics_page
 from raftmq.errors import Unavailable
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 from raftmq.machine.machine import PartitionMachine
-from raftmq.wire.messages import ClusterView, FrameKind, GroupView, Metadata, NodeView
+from raftmq.wire.messages import (
+    ClusterView,
+    ErrorReply,
+    FrameKind,
+    GroupView,
+    Metadata,
+    NodeView,
+)
 
 from .peers import PeerLink
 from .placement import copies
@@ -22,6 +29,26 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS_MAX = 1.0
 """A node that does not answer within this time is left out."""
+
+
+CATALOG_SECONDS_MAX = 10.0
+"""How long the catalog here may take to become as new as its leader's, on a slow disk."""
+
+
+async def renew_catalog(node: "Node") -> bool:
+    """Wait until the catalog here is as new as the call; False: its leader did not answer."""
+    answers: list[bool] = []
+    answered = trio.Event()
+
+    def ready(error: ErrorReply | None) -> None:
+        answers.append(error is None)
+        answered.set()
+
+    node.groups[SYSTEM_GROUP].read_behind_leader(ready)
+    with trio.move_on_after(CATALOG_SECONDS_MAX) as scope:
+        await answered.wait()
+    # An answer that lay here while the process stood still is old.
+    return answers == [True] and not scope.cancelled_caught
 
 
 def view(node: "Node", topics: list[str] | None, *, after: int = 0) -> ClusterView:
@@ -107,4 +134,5 @@ def _group_view(node: "Node", number: int) -> GroupView:
         sorted(group.members | group.parting),
         group.machine.offsets.forgotten if isinstance(group.machine, PartitionMachine) else 0,
         wanted,
+        0 if group.abstains else group.raft.id,
     )

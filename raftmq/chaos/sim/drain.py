@@ -8,9 +8,9 @@
 4. all replicas come level, and every disk can be read;
 5. a node makes the index files anew that it is robbed of;
 6. groups that have nodes to move to do so, also while one node, which leads them later, does not
-   hear the catalog's leader, and are led after all machines have lost their power,
-   the last time without a machine that led: clients send nothing any more, so that the records of
-   these changes are the last ones.
+   hear the catalog's leader, and while a voter is down and the leader stands still. The groups are
+   led after all machines have lost their power, the last time without a machine that led. Clients
+   send nothing by then, so the records of these changes are the last ones.
 
 Each step has a time by which a working cluster is done; being late breaks V1, V3, V5 or V11.
 
@@ -34,7 +34,13 @@ from raftmq.chaos.sim.checks.logs import held_logs
 from raftmq.chaos.sim.checks.rebuilding import rebuild_indexes
 from raftmq.chaos.sim.cluster import DATA
 from raftmq.chaos.sim.faults.members import replace, start_new
-from raftmq.chaos.sim.faults.returning import change_all, exchanged, moved_apart, shrunk
+from raftmq.chaos.sim.faults.returning import (
+    change_all,
+    exchanged,
+    moved_apart,
+    narrowed,
+    shrunk,
+)
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.sim.workloads.log import LogWorkload
 from raftmq.chaos.sim.workloads.registers import RegisterWorkload
@@ -61,6 +67,10 @@ LEFTOVER_SECONDS = 60.0
 UNHEARD_SECONDS = 22.0
 """How long a catalog is out of date before its node leads, and how long the node leads: longer than
 `leaving.CATALOG_SECONDS_MAX`."""
+STILL_SECONDS_MAX = 10.0
+"""How long a leader may stand still while its group is told to change."""
+STEPS_SECONDS = 10.0
+"""Until a leader that goes on has taken the steps that it takes."""
 MARK_SECONDS = 5.0
 """Until voters have written down who they are; a look every second is enough for that."""
 PROGRESS_SECONDS = 20.0
@@ -135,6 +145,7 @@ async def _change_members_at_rest(stage: Stage) -> None:
     if all(set(stage.members()) <= stage.cluster.members(number) for number in groups):
         return
     await _change_members_unheard(stage)
+    await _change_members_beside_the_dead(stage)
     await _change_all(stage, moved_apart)
     await _lose_power(stage)
     await _change_all(stage, shrunk)
@@ -165,6 +176,34 @@ async def _change_members_unheard(stage: Stage) -> None:
     await trio.sleep(UNHEARD_SECONDS)
     for pair in (hosts, hosts[::-1]):
         cluster.network.unblock(*pair)
+    await _require(stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "groups do not change")
+
+
+async def _change_members_beside_the_dead(stage: Stage) -> None:
+    """A voter dies while the leader stands still, and the group shall consist of these two. The
+    third voter must stay as long as the dead one is down: without it nobody can lead."""
+    cluster, chief = stage.cluster, stage.cluster.leader(SYSTEM_GROUP)
+    chosen = [
+        (number, leader, other)
+        for number in sorted(stage.watch.moments.keys() - {SYSTEM_GROUP})
+        if (leader := cluster.leader(number)) not in (0, chief)
+        and len(cluster.members(number)) == 3
+        for other in sorted(cluster.members(number) - {leader, chief})
+    ]
+    if not chosen:
+        return
+    number, leader, dead = stage.random.choice(chosen)
+    process = cluster.processes[leader]
+    process.freeze()
+    stage.hold_down(dead)
+    stage.kill(dead, power=True, crash=False)
+    await change_all(stage, partial(narrowed, number=number, to=(leader, dead)))
+    await trio.sleep(stage.random.uniform(0, STILL_SECONDS_MAX))
+    process.thaw()
+    await trio.sleep(STEPS_SECONDS)
+    what = "groups that change while a voter is down are without a leader"
+    await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), what)
+    stage.let_up(dead)
     await _require(stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "groups do not change")
 
 

@@ -148,6 +148,13 @@ def exchanged(
     return structs.replace(group, members=[others[0], node, stage.random.choice(free)])
 
 
+def narrowed(
+    stage: Stage, catalog: Catalog, group: Group, *, number: int, to: tuple[int, int]
+) -> Group | None:
+    """The group of that number on two of its nodes."""
+    return structs.replace(group, members=list(to)) if group.id == number else None
+
+
 def shrunk(stage: Stage, catalog: Catalog, group: Group) -> Group | None:
     """A group on one of its nodes."""
     here = sorted(_able(stage, catalog) & set(group.members))

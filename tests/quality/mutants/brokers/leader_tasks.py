@@ -17,12 +17,12 @@ _WHY_CLOCKS = "it takes a clock that jumps, which one seed in thirty to sixty dr
 
 
 def _one_clock(patch: Patch) -> None:
-    clocks = import_module("raftmq.broker.replica.clocks").Clocks
+    clocks = import_module("raftmq.broker.cluster.clocks").Clocks
     patch.set(clocks, "agreed_ms", lambda self, group: self._node.now_ms())
 
 
 def _fastest_clock(patch: Patch) -> None:
-    clocks = import_module("raftmq.broker.replica.clocks")
+    clocks = import_module("raftmq.broker.cluster.clocks")
 
     def latest(self: Any, group: object) -> int:
         now = clocks.trio.current_time()

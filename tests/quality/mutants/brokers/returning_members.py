@@ -87,4 +87,8 @@ MUTANTS = (
     _mutant(328, "any-catalog", "A leader changes its group's members by the catalog that it has, "
             "however old (raftmq before `9d4bc8c`).", "changes_by_any_catalog", ("V12", "V1", "V3"),
             ("move-group",), "groups have to move"),
+    _mutant(329, "the-dead-count", "A leader counts on each voter of its group, also on one that "
+            "does not answer (raftmq before 2026-11-26: on one that it had heard before it stood "
+            "still).", "counts_on_the_dead", ("V1", "V3"), ("move-group",),
+            "groups have to move"),
 )  # fmt: skip

@@ -12,11 +12,11 @@ import trio
 
 from raftmq.broker import node
 from raftmq.broker.cluster import admission, links, peers, reconfiguration
+from raftmq.broker.cluster.clocks import Clocks
 from raftmq.broker.cluster.links import Links
 from raftmq.broker.cluster.peer_identities import SUPERSEDED, Superseded
 from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.node import Node
-from raftmq.broker.replica.clocks import Clocks
 from raftmq.broker.replica.replicas import Replicas
 from raftmq.broker.serve import connection, requests
 from raftmq.broker.serve.connection import Connection, Load

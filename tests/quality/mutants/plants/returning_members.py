@@ -1,15 +1,15 @@
-"""Mutants 180 to 184 and 323 to 328, planted: bugs of members that return.
+"""Mutants 180 to 184 and 323 to 329, planted: bugs of members that return.
 
 Their table stands in `tests.quality.mutants.brokers.returning_members`, which needs no event loop.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from raftmq.broker.cluster import views
+from raftmq.broker.cluster import member_changes, views
 from raftmq.broker.cluster.admission import _Question
-from raftmq.broker.leader_tasks import LeaderTasks
 from raftmq.broker.node import Node
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.removal import ReplicaRemoval, has_left
@@ -154,7 +154,17 @@ def notes_the_next_id_after_its_log(patch: Patch) -> None:
 def changes_by_any_catalog(patch: Patch) -> None:
     """328"""
 
-    async def at_once(_: LeaderTasks) -> bool:
+    async def at_once(_: object) -> bool:
         return True
 
-    patch.set(LeaderTasks, "renew_catalog", at_once)
+    patch.set(member_changes, "renew_catalog", at_once)
+
+
+def counts_on_the_dead(patch: Patch) -> None:
+    """329"""
+
+    def everyone(views: Mapping[int, ClusterView], number: int) -> frozenset[int]:
+        groups = (group for view in views.values() for group in view.groups if group.id == number)
+        return frozenset(member for group in groups for member in group.members)
+
+    patch.set(member_changes, "present_members", everyone)

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from raftmq.broker.cluster.peers import PeerLink
+from raftmq.broker.replica.group import Group, node_of
 from raftmq.errors import Unavailable
 from raftmq.wire.messages import FrameKind, Probe, ProbeReply
 
-from .group import Group, node_of
+from .peers import PeerLink
 
 if TYPE_CHECKING:
     from raftmq.broker.node import Node

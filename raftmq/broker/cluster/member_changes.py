@@ -1,0 +1,141 @@
+"""The way to the wanted members: a node asks around, and the groups that it leads take their steps.
+
+A round is begun each second as long as a group led here has other members than the catalog wants:
+
+1. the catalog here becomes as new as the word of its leader: an old one could make a node a voter
+   again that has left and may be off, or take a living voter for the former self of its node;
+2. every node is asked which member it carries of each group;
+3. each group takes the step that is due by these answers (`reconfiguration.next_step`).
+
+Nothing counts that was heard before the round. A node may have died, or lost a log, since; and a
+leader's process may stand still in the meantime, after which all it remembers seems to be of a
+moment ago.
+
+Invariants:
+- Between the question and the proposal lie less than `ROUND_SECONDS_MAX`, however slow the process.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from raftmq.broker.replica.group import Group, node_of
+from raftmq.broker.replica.tickets import Callback
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
+from raftmq.machine.catalog.replicas import member_of
+from raftmq.wire.messages import ClusterView
+
+from .reconfiguration import is_settled, next_step
+from .views import ANSWER_SECONDS_MAX, ask_all, renew_catalog
+
+if TYPE_CHECKING:
+    from raftmq.broker.node import Node
+
+ROUND_SECONDS_MAX = 2 * ANSWER_SECONDS_MAX
+"""Answers older than this are thrown away: the process stood still."""
+
+
+class MemberChanges:
+    """The changes of members of the groups that one node leads."""
+
+    def __init__(
+        self,
+        node: "Node",
+        *,
+        hand_over: Callable[[Group, Iterable[int]], None],
+        held_before: Callable[[Group], int],
+        is_leaving: Callable[[int], bool],
+    ) -> None:
+        self._node = node
+        self._hand_over = hand_over
+        self._held_before = held_before
+        self._is_leaving = is_leaving
+        self._is_asking = False
+        self._proposed: set[int] = set()
+        """Groups with a change under way."""
+        self._stepping: set[int] = set()
+        """Groups that took a step in the last round."""
+
+    def is_changing(self, group: Group) -> bool:
+        """True if a group led here is on its way to other members."""
+        return group.number in self._stepping
+
+    def look(self, led: list[Group]) -> None:
+        """Begin a round if one of the groups led here needs a step."""
+        self._stepping &= {group.number for group in led}
+        waiting = [group for group in led if self._wants_change(group)]
+        self._stepping -= {group.number for group in led if group not in waiting}
+        if waiting and not self._is_asking:
+            self._is_asking = True
+            self._node.start_soon(self._round)
+
+    def _wants_change(self, group: Group) -> bool:
+        wanted = self._wanted(group)
+        is_held_up = group.stopping or group.number in self._proposed
+        return bool(wanted) and not is_held_up and not is_settled(group.conf_state, wanted)
+
+    def _wanted(self, group: Group) -> list[int]:
+        """The members that the catalog wants; empty if the catalog does not know the group."""
+        catalog = self._node.catalog
+        placed = catalog.groups.get(group.number)
+        if placed is None:
+            return []
+        wanted = [member_of(catalog, placed.id, node) for node in placed.members]
+        if group.number == SYSTEM_GROUP:
+            # A node may be wanted and stay: one change must not name its member twice.
+            wanted = list(dict.fromkeys(wanted + self._staying(group)))
+        return wanted
+
+    def _staying(self, group: Group) -> list[int]:
+        """Members that are to leave the system group, but not before all others. One that lost its
+        log needs another one: without the catalog it cannot hear who takes its groups over."""
+        catalog, voters = self._node.catalog, group.conf_state.voters
+        leaving = sorted({number for number in map(node_of, voters) if self._is_leaving(number)})
+        return [member_of(catalog, SYSTEM_GROUP, number) for number in leaving]
+
+    async def _round(self) -> None:
+        """Ask, then take the steps that are due by the answers."""
+        try:
+            if not await renew_catalog(self._node):
+                return
+            asked_at = trio.current_time()
+            views = await ask_all(self._node)
+            if trio.current_time() - asked_at > ROUND_SECONDS_MAX:
+                return
+        finally:
+            self._is_asking = False
+        for group in list(self._node.groups.values()):
+            if group.is_leader and self._wants_change(group):
+                self._take_step(group, present_members(views, group.number))
+
+    def _take_step(self, group: Group, present: frozenset[int]) -> None:
+        wanted = self._wanted(group)
+        step = next_step(group, wanted, self._held_before(group), present)
+        is_due = bool(step) and self._are_named(wanted, group)
+        (self._stepping.add if is_due else self._stepping.discard)(group.number)
+        if not is_due:
+            return
+        if isinstance(step, int):
+            # The first wanted member may be one that must not lead: the others are asked as well.
+            others = (m for m in wanted if m in group.conf_state.voters and m in present)
+            self._hand_over(group, dict.fromkeys([step, *others]))
+            return
+        self._proposed.add(group.number)
+
+        def over(_: object) -> None:
+            self._proposed.discard(group.number)
+
+        group.change_members(step, Callback(over, over))
+
+    def _are_named(self, members: list[int], group: Group) -> bool:
+        """Whether it is known which data folder each node has that is to come."""
+        nodes, conf = self._node.catalog.nodes, group.conf_state
+        present = {*conf.voters, *conf.learners}
+        return all(member in present or nodes[node_of(member)].incarnation for member in members)
+
+
+def present_members(views: Mapping[int, ClusterView], number: int) -> frozenset[int]:
+    """The members of a group that nodes have just said they carry."""
+    groups = (group for view in views.values() for group in view.groups if group.id == number)
+    return frozenset(group.member for group in groups if group.member)

@@ -1,0 +1,176 @@
+"""Members change only by answers of a moment ago: whoever is dead, hangs or lacks records is no
+voter to count on, however long the leader's process stood still."""
+
+import pytest
+import trio
+
+from raftmq.broker.settings import Log, Raft
+from raftmq.consensus import ProgressState
+from tests.broker.harness import Cluster, Refused
+from tests.broker.replica.test_old_catalogs import lead
+from tests.broker.replica.test_removed_learners import place
+from tests.broker.replica.test_repair import abstaining, segment_path
+from tests.broker.replica.test_space import RESERVE, shrink
+from tests.broker.scenario import in_cluster
+
+from .test_reconfiguration import produce_everywhere
+
+
+async def one_group(cluster: Cluster, *members: int) -> None:
+    """Group 1 has these members, the first one leads; the catalog is led by node 5."""
+    await cluster.found("t", 3)
+    await lead(cluster, 0, 5)
+    for group in (2, 3):
+        await place(cluster, 5, 2, 3, group=group)
+    await place(cluster, *members)
+    await cluster.wait_until(
+        lambda: cluster.members(1) == set(members) and cluster.leader(1) == members[0]
+    )
+    await trio.sleep(8)
+
+
+async def replace(cluster: Cluster, old: int, new: int) -> None:
+    """Ask until the catalog's leader has the new node's word."""
+    while True:
+        try:
+            await cluster.change("replace", old, new=new, host=f"node{new}", port=7400)
+            return
+        except (Refused, OSError):
+            await trio.sleep(0.1)
+
+
+@pytest.mark.parametrize("pause", [0, 60])
+def test_leader_that_stood_still_does_not_count_on_a_voter_that_died_meanwhile(pause: int) -> None:
+    """Else node 2 would be removed, and node 1 be left alone with a dead voter."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.raft = Raft()
+        await one_group(cluster, 1, 2, 3)
+        cluster.processes[1].freeze()
+        cluster.kill(3, power=True)
+        await place(cluster, 1, 3)
+        await trio.sleep(pause)
+        cluster.processes[1].thaw()
+        await trio.sleep(30)
+        await cluster.wait_led(1)
+        assert cluster.members(1) == {1, 2, 3}
+
+    in_cluster(scenario, size=5)
+
+
+def test_leader_of_the_catalog_that_stood_still_asks_again() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.raft = Raft()
+        await cluster.found("t", 3)
+        await lead(cluster, 0, 1)
+        for group in (1, 2, 3):
+            await place(cluster, 1, group=group)
+        await trio.sleep(20)
+        cluster.kill(3, power=True)
+        await trio.sleep(0.05)
+        await cluster.change("remove", 2)
+        cluster.processes[1].freeze()
+        await trio.sleep(20)
+        cluster.processes[1].thaw()
+        await trio.sleep(30)
+        await cluster.wait_led(0)
+
+    in_cluster(scenario)
+
+
+def test_voter_that_abstains_is_none_to_count_on() -> None:
+    """Its log was cut before rot, and its disk is full, so it can be filled later at the
+    earliest."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await one_group(cluster, 1, 2, 3)
+        await produce_everywhere(cluster, 0, 20)
+        await trio.sleep(8)
+        cluster.kill(3)
+        path = segment_path(1)
+        cluster.files[3].flip(path, 8 * (len(cluster.files[3].bytes_of(path)) // 2))
+        shrink(cluster, 3, left=RESERVE // 4)
+        await cluster.start(3)
+        await trio.sleep(5)
+        assert 3 in abstaining(cluster, 1)
+        await place(cluster, 1, 3)
+        await trio.sleep(10)
+        cluster.kill(1)
+        await cluster.start(1)
+        await trio.sleep(3)
+        cluster.files[3].space = None
+        await cluster.wait_until(lambda: cluster.members(1) == {1, 3}, 300)
+        assert abstaining(cluster, 1) == []
+
+    log = Log(segment_bytes=1 << 16, cache_bytes=1 << 20, reserve_bytes=RESERVE)
+    in_cluster(scenario, size=5, log=log)
+
+
+def test_leader_that_leaves_makes_the_change_itself_if_no_wanted_voter_is_up() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await one_group(cluster, 1, 2, 3)
+        cluster.kill(2)
+        await trio.sleep(5)
+        await place(cluster, 2, 4, 5)
+        await cluster.wait_until(lambda: cluster.members(1) == {2, 4, 5}, 120)
+        await cluster.wait_led(1)
+
+    in_cluster(scenario, size=5)
+
+
+def test_learner_that_hangs_becomes_no_voter() -> None:
+    """It had caught up; the leader heard nothing of the catalog meanwhile."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await one_group(cluster, 1)
+        group = cluster.nodes[1].groups[1]
+
+        def has_caught_up() -> bool:
+            progress = group.raft.status().progress.get(4)
+            if progress is None or progress.state is not ProgressState.REPLICATE:
+                return False
+            return progress.match == group.raft.last_index
+
+        await trio.sleep(30)
+        await place(cluster, 1, 4)
+        await cluster.wait_until(has_caught_up)
+        ways = (("node1", "node5"), ("node5", "node1"))
+        for way in ways:
+            cluster.network.block(*way)
+        await trio.sleep(6)
+        assert group.conf_state.learners == (4,)
+        cluster.processes[4].freeze()
+        await trio.sleep(120)
+        for way in ways:
+            cluster.network.unblock(*way)
+        await trio.sleep(20)
+        assert group.conf_state.voters == (1,)
+        cluster.kill(4, power=True)
+        cluster.wipe(4)
+        cluster.start_soon(4)
+        await cluster.wait_until(lambda: len(cluster.members(1)) == 2, 300)
+        await cluster.wait_led(1)
+
+    in_cluster(scenario, size=5)
+
+
+def test_two_nodes_are_replaced_while_a_third_is_down() -> None:
+    """Nothing but an operator's commands: the groups must not wait for the third."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await produce_everywhere(cluster, 0, 5)
+        await trio.sleep(6)
+        cluster.kill(2)
+        await trio.sleep(5)
+        for old, new in ((1, 4), (3, 5)):
+            cluster.start_soon(new)
+            await replace(cluster, old, new)
+        groups = range(4)
+        await cluster.wait_until(
+            lambda: all(cluster.members(group) == {2, 4, 5} for group in groups), 300
+        )
+        for group in groups:
+            await cluster.wait_led(group)
+
+    in_cluster(scenario)
