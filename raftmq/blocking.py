@@ -1,6 +1,6 @@
 """The client for plain code: the same names as the async one, without await.
 
-`open` is loaded when first used: who connects to a cluster does not wait for a broker's modules.
+`open` is loaded when first used, so that `connect` does not load a broker's modules.
 """
 
 from importlib import import_module

@@ -34,11 +34,11 @@ __all__ = [
 
 
 _SHOWN_CHARACTERS = 60
-"""Of a filter's text before and after the place that is wrong; a longer one is cut."""
+"""Characters of a filter's text that are shown before and after the wrong place."""
 
 
 class RaftmqError(Exception):
-    """The base of all that raftmq raises at its users."""
+    """The base of all exceptions that raftmq raises to its users."""
 
 
 class Unavailable(RaftmqError):
@@ -57,7 +57,7 @@ class ProtocolError(RaftmqError):
 class CorruptRecord(RaftmqError):
     """Bytes that should hold a record do not check out.
 
-    `position` is the byte offset of the damaged record in what was being read.
+    `position` is the byte offset of the damaged record in the bytes that were read.
     """
 
     def __init__(self, message: str, *, position: int) -> None:
@@ -70,8 +70,8 @@ class CorruptRecord(RaftmqError):
 class UnreadableBatch(CorruptRecord):
     """A batch of a queue cannot be read, and will not get better: a consumer must pass over it.
 
-    Brokers refuse such batches, so it was stored by an older one, or damaged on its way here; a
-    `seek` to `offset` reads it again, one to `next_offset` goes on after it.
+    Brokers refuse such batches, so an older broker stored this one, or it was damaged on its way
+    here; a `seek` to `offset` reads the batch again, a `seek` to `next_offset` goes on after it.
     """
 
     def __init__(
@@ -89,24 +89,24 @@ class UnreadableBatch(CorruptRecord):
         self.offset = offset
         """The first offset of the batch."""
         self.next_offset = next_offset
-        """The first offset after it."""
+        """The first offset after the batch."""
 
 
 class Inconsistent(RaftmqError):
-    """A checked embedded queue did not do what it promised; see `Embedded.check`.
+    """A checked embedded queue broke a promise; see `Embedded.check`.
 
-    The text says which promise, and shows the calls that prove it. Keep the data folder: it is what
-    there is to find out why.
+    The text says which promise, and shows the calls that prove the breach. Keep the data folder: it
+    is needed to find the cause.
     """
 
     def __init__(self, explanation: str, *, anomalies: tuple[str, ...]) -> None:
         super().__init__(explanation)
         self.anomalies = anomalies
-        """The names of what was found, as `docs/chaos` explains them."""
+        """The names of the anomalies found; `docs/chaos` explains them."""
 
 
 class Reason(Enum):
-    """Why a call was rejected; the value is what travels on the wire."""
+    """Why a call was rejected; the value travels on the wire."""
 
     UNKNOWN_TOPIC = "unknown_topic"
     """No topic of that name or id exists."""
@@ -148,7 +148,7 @@ class Reason(Enum):
     TOO_MANY_DELAYED = "too_many_delayed"
     """The partition group holds as many delayed messages as it may: send this one later."""
     UNKNOWN_TRANSACTION = "unknown_transaction"
-    """No transaction of that number is open: it never was, or it ended long ago."""
+    """No transaction of that number is open: it never existed, or ended long ago."""
     TRANSACTION_ENDED = "transaction_ended"
     """The transaction was committed or rolled back before, and the first outcome holds."""
     TOO_MANY_TRANSACTIONS = "too_many_transactions"
@@ -181,9 +181,9 @@ class BadRow(Rejected):
     def __init__(self, reason: Reason, row: int, why: str) -> None:
         super().__init__(reason, f"row {row} cannot be sent: {why}")
         self.row = row
-        """Its place among the rows that were given, from 0."""
+        """The row's place among the given rows, from 0."""
         self.why = why
-        """What is wrong with it."""
+        """What is wrong with the row."""
 
 
 class FilterSyntaxError(Rejected):
@@ -210,7 +210,7 @@ class FilterSyntaxError(Rejected):
         self.position = position
         """Characters before the place, from 0; the length of the text if it ends too early."""
         self.length = max(1, length)
-        """Characters that are wrong."""
+        """The number of wrong characters, at least 1."""
         message = f"{problem} (at character {position + 1})\n{self._marked()}"
         super().__init__(Reason.BAD_FILTER, message)
 

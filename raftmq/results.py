@@ -1,4 +1,4 @@
-"""What applying a record gives: plain values, the same on every replica."""
+"""The results of applying records: plain values, the same on every replica."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ class Appended(NamedTuple):
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     """Messages in the batch."""
     timestamp: int
-    """The leader's stamp in milliseconds; for a duplicate that of the attempt that repeats it."""
+    """The leader's stamp in milliseconds; for a duplicate, the stamp of the repeating attempt."""
     duplicate: bool
     """True if the batch was in the queue already: this record takes no place of its own."""
     key_hashes_at: int = 0
@@ -28,7 +28,7 @@ class Delayed(NamedTuple):
     queue: int
     """The queue's number."""
     number: int
-    """What names the first message, the others follow: see `delays`."""
+    """The number of the first message; the others follow: see `delays`."""
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     """Messages in the batch."""
     timestamp: int
@@ -45,14 +45,14 @@ class Refused(NamedTuple):
     message: str
     """Why, in words: what was wrong and what would be right."""
     last: int = 0
-    """For a number that was overtaken: that by which."""
+    """If the request's number was overtaken: the number that overtook it."""
 
 
 class Changed(NamedTuple):
     """A command took effect, or had taken effect before."""
 
     value: Any = None
-    """What the command returns, as plain values that CBOR can carry."""
+    """The command's return value, as plain values that CBOR can carry."""
 
 
 Result = Appended | Delayed | Refused | Changed
@@ -61,5 +61,5 @@ Result = Appended | Delayed | Refused | Changed
 class UnsupportedVersion(Exception):
     """A committed record is of a format that this software does not know.
 
-    To skip it would let replicas differ, so the node stops and asks for an upgrade.
+    Skipping the record would let replicas differ, so the node stops and asks for an upgrade.
     """

@@ -5,8 +5,8 @@
             await mq.admin.create_topic("orders")
             nodes.kill(await nodes.leader(1))
 
-Each node is `python -m raftmq serve` with a data folder of its own, and nothing is made up: what a
-test sees is what a deployment would see. It runs on trio and on asyncio.
+Each node is `python -m raftmq serve` with a data folder of its own, and no part is simulated: a
+test sees what a deployment would see. The module runs on trio and on asyncio.
 
 | call | the node |
 |---|---|
@@ -18,10 +18,10 @@ test sees is what a deployment would see. It runs on trio and on asyncio.
 `in_process` runs the nodes as threads of the test's own process instead (`raftmq.inprocess`).
 
 Invariants:
-- No process outlives the block, nor the process that opened it, however that ends.
+- No node outlives the block, nor the process that opened the block, even if that process is killed.
 - A node keeps its port for the whole block. Ports lie below those that the system gives to outgoing
   connections, or a connection could take the port of a node while it is down.
-- Nothing is restarted by itself.
+- No node is restarted by itself.
 
 Left out: faults of network, disk and clock: see `raftmq.chaos`.
 """
@@ -75,30 +75,30 @@ class Cluster:
     """A cluster of processes. Made by `cluster`. Nodes are numbered from 1."""
 
     folder: Path
-    """Everything is in here: `node-1/` the data, `node-1.toml` the settings, `node-1.log`."""
+    """The cluster's files: of node 1 `node-1/` (data), `node-1.toml` (settings), `node-1.log`."""
 
     def __init__(self, folder: Path, count: int, settings: Settings) -> None:
         self.folder = folder
         self._nodes = {node: _Node(port) for node, port in enumerate(free_ports(count), 1)}
         self.named: dict[int, frozenset[int]] = {}
-        """Whom a node's settings name: those of a node that founded name it too."""
+        """By node: the nodes that its settings name; a founder's settings name the founder, too."""
         self._name = f"testing-{secrets.token_hex(4)}"
         self._settings = settings
         self._founders = tuple(self._nodes)
-        # A node dies with the thread that started it, so that none outlives this process. It must
-        # not be the caller's: that thread may end before the cluster does.
+        # A node dies with the thread that started it, so that none outlives this process. The
+        # caller's thread may end before the cluster does, so a thread of our own starts them.
         self._starter = ThreadPoolExecutor(1, "raftmq-testing")
         for node in self._founders:
             self._configure(node, "peers", self._founders)
 
     @property
     def nodes(self) -> list[int]:
-        """All nodes, those that are down too."""
+        """All nodes, also those that are down."""
         return list(self._nodes)
 
     @property
     def url(self) -> str:
-        """What `raftmq.connect` takes."""
+        """The cluster's URL, for `raftmq.connect`."""
         return f"raftmq://{','.join(map(self.address, self._nodes))}"
 
     def address(self, node: int) -> str:
@@ -106,19 +106,19 @@ class Cluster:
         return f"{self.host(node)}:{self.public_port(node)}"
 
     def host(self, node: int) -> str:
-        """Where a node listens."""
+        """The host on which a node listens."""
         return HOST
 
     def place(self, node: int) -> AbstractContextManager[None]:
-        """Around what starts a node's process, in the thread that does."""
+        """The context in which a node's process is started, entered in the starting thread."""
         return nullcontext()
 
     def public_port(self, node: int) -> int:
-        """Where others reach a node: its own port, unless something stands in between."""
+        """The port at which others reach a node: its own, unless a proxy stands in between."""
         return self._nodes[node].port
 
     def environment(self, node: int) -> dict[str, str] | None:
-        """What a node's process finds in its environment; None: what is in ours."""
+        """The environment variables of a node's process; None: those of this process."""
         return None
 
     def data(self, node: int) -> Path:
@@ -130,16 +130,16 @@ class Cluster:
         return self.folder / f"node-{node}.toml"
 
     def log(self, node: int) -> str:
-        """What a node has written to stderr, over all its lives."""
+        """The text that a node has written to stderr, over all its starts."""
         return self._log_path(node).read_text(errors="replace")
 
     def pid(self, node: int) -> int:
-        """A node's process; 0: it is down."""
+        """The id of a node's process; 0: the node is down."""
         process = self._nodes[node].process
         return process.pid if process is not None and process.poll() is None else 0
 
     def exit_status(self, node: int) -> int | None:
-        """How a node's process ended, negative by a signal; None: it runs, or never ran."""
+        """A process's exit status, negative after a signal; None: it runs, or never ran."""
         process = self._nodes[node].process
         return None if process is None else process.poll()
 
@@ -151,13 +151,15 @@ class Cluster:
         """Prepare a node that joins: start it, and tell the cluster by `admin.add_node`."""
         assert node not in self._nodes, f"there is a node {node} already"
         others = self.nodes
+        # The port of a stopped node looks free, but the node will start on it again.
         taken = [own.port for own in self._nodes.values()]
         self._nodes[node] = _Node(next(p for p in free_ports(8) if p not in taken))
         self.join(node, others)
 
     def join(self, node: int, others: Sequence[int]) -> None:
-        """Write into a node's settings that it joins the cluster of these nodes: its next start
-        finds that. Once the nodes that the settings name are gone, a blank folder needs it."""
+        """Write into a node's settings that it joins the cluster of these nodes, for its next
+        start. A node with a blank folder needs this once the nodes that its settings name are gone.
+        """
         self._configure(node, "join", others)
 
     def start(self, node: int) -> None:
@@ -175,7 +177,7 @@ class Cluster:
             process.wait()
 
     def pause(self, node: int) -> None:
-        """Let a node stand still: its connections stay open and it does not answer."""
+        """Stop a node from running: its connections stay open, and it does not answer."""
         self._signal(node, signal.SIGSTOP)
         self._nodes[node].is_paused = True
 
@@ -185,19 +187,19 @@ class Cluster:
         self._nodes[node].is_paused = False
 
     async def stop(self, node: int, *, timeout: float = 30.0) -> int:
-        """Ask a node to end and wait for it: its exit status. Cancelling leaves it ending.
+        """Ask a node to end, and wait for its exit status. Cancelling leaves the node ending.
 
         Raises:
-            TimeoutError: it did not end in time.
+            TimeoutError: the node did not end in time.
         """
         self._signal(node, signal.SIGTERM)
         return await self.wait_exit(node, timeout=timeout)
 
     async def wait_exit(self, node: int, *, timeout: float = 30.0) -> int:
-        """Wait until a node's process has ended: its exit status.
+        """Wait until a node's process has ended; returns its exit status.
 
         Raises:
-            TimeoutError: it did not end in time.
+            TimeoutError: the process did not end in time.
         """
         with anyio.fail_after(timeout):
             while True:
@@ -210,7 +212,8 @@ class Cluster:
         """Start a node that is down, and wait until it serves. Cancelling leaves it starting.
 
         Raises:
-            Unavailable: it does not serve in time, or ended; the message has its last words.
+            Unavailable: the node does not serve in time, or ended; the message has the end of its
+                log.
         """
         self.start(node)
         await self.wait_serving(node, timeout=timeout)
@@ -219,7 +222,7 @@ class Cluster:
         """Wait until a node answers clients.
 
         Raises:
-            Unavailable: it does not in time, or its process ended.
+            Unavailable: the node does not answer in time, or its process ended.
         """
         with anyio.move_on_after(timeout):
             while self.exit_status(node) is None:
@@ -235,7 +238,7 @@ class Cluster:
         """Wait until each running node serves and each partition group has a leader among them.
 
         Raises:
-            Unavailable: that does not come about in time.
+            Unavailable: the time ran out; the message has the end of each node's log.
         """
         with anyio.move_on_after(timeout):
             while True:
@@ -246,17 +249,17 @@ class Cluster:
         raise Unavailable(f"no cluster with leaders for every group in time\n{logs}")
 
     async def leader(self, group: int, *, timeout: float = 30.0) -> int:
-        """The node that leads a partition group (0: the system group), waiting for one to.
+        """Wait for a leader of a partition group (0: the system group), and return its node.
 
         The running nodes are asked; of two that believe they lead, the higher term counts.
 
         Raises:
-            Unavailable: nobody leads it in time.
+            Unavailable: no node leads the group in time.
         """
         return await wait_leader(self.statuses, group, timeout=timeout, pace=LOOK_SECONDS)
 
     async def statuses(self) -> dict[int, dict[str, Any]]:
-        """What each running node that answers says of itself; see `raftmq.broker.status`."""
+        """The status of each running node that answers; see `raftmq.broker.status`."""
         found: dict[int, dict[str, Any]] = {}
 
         async def ask(node: int) -> None:
@@ -270,7 +273,7 @@ class Cluster:
         return dict(sorted(found.items()))
 
     async def status(self, node: int) -> dict[str, Any] | None:
-        """What one node says of itself; None: it does not answer."""
+        """The status of one node; None: it does not answer."""
         url, seconds = f"raftmq://{self.address(node)}", STATUS_SECONDS_MAX
         try:
             async with connect(url, timeout=seconds, wait_refused=None) as mq:
@@ -300,7 +303,7 @@ class Cluster:
                 stdout=log,
                 stderr=log,
                 env=self.environment(node),
-                # Ctrl-C on a terminal is for whoever opened the cluster.
+                # Ctrl-C on a terminal must reach only the process that opened the cluster.
                 process_group=0,
             )
 
@@ -321,7 +324,7 @@ class Cluster:
         return self.folder / f"node-{node}.log"
 
     def _configure(self, node: int, key: str, others: Sequence[int]) -> None:
-        """Write a node's settings file, which names others as `peers` or to `join`."""
+        """Write a node's settings file, which lists the others under `peers` or `join`."""
         self.named[node] = frozenset(others)
         count = len(self._founders)
         own: dict[str, int | str] = {"id": node, "cluster": self._name}
@@ -337,7 +340,7 @@ class Cluster:
         lines: list[str] = []
         for table, values in tables.items():
             lines.append(f"[{table}]")
-            # A JSON string or number is one of TOML too.
+            # A JSON string or number is valid TOML, too.
             lines += [f"{name} = {json.dumps(value)}" for name, value in values.items()]
             if table == "node":
                 peers = (
@@ -359,17 +362,17 @@ async def cluster(
 ) -> AsyncIterator[Cluster]:
     """`async with cluster() as nodes:` runs a new cluster, which is ready on entering.
 
-    It has as many data groups as nodes, numbered from 1. Leaving kills every node.
+    The cluster has as many data groups as nodes, numbered from 1. Leaving kills every node.
 
     Args:
-        nodes: how many.
-        folder: where to put it all, which is kept; it holds no cluster yet. None: a temporary
-            folder, removed at the end.
-        settings: tables that replace defaults, the same for all nodes; `raftmq serve` knows them.
-        timeout: seconds until it must be ready.
+        nodes: the number of nodes.
+        folder: the folder of all files, which must hold no cluster yet, and is kept. None: a
+            temporary folder, removed at the end.
+        settings: tables that replace defaults of `raftmq serve`, the same for all nodes.
+        timeout: seconds until the cluster must be ready.
 
     Raises:
-        Unavailable: it was not ready in time; the message has what the nodes said.
+        Unavailable: the cluster was not ready in time; the message has the ends of the nodes' logs.
         ValueError: the folder holds a cluster already.
     """
     place = folder or Path(tempfile.mkdtemp(prefix="raftmq-testing-"))
@@ -389,13 +392,13 @@ async def cluster(
 
 
 def free_ports(number: int) -> Sequence[int]:
-    """Ports that nobody listens on now, below those of outgoing connections.
+    """Ports on which no process listens now, below those of outgoing connections.
 
-    A port stays free until a node starts. So that two who look at once do not meet, each process
-    has a part of its own to look in, and goes on where it looked last.
+    A port must stay free until its node starts. So that two searches at once do not find the same
+    port, each process searches a part of the range of its own, and goes on after its last search.
 
     Raises:
-        Unavailable: there are not so many.
+        Unavailable: fewer ports are free in this process's part.
     """
     parts = (PORT_MAX - PORT_MIN) // PORTS_OF_A_PROCESS
     first = PORT_MIN + os.getpid() % parts * PORTS_OF_A_PROCESS

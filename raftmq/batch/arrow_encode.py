@@ -1,13 +1,13 @@
 """Encoding a batch from Arrow arrays: their buffers become columns, with no object a message.
 
 Arrow's text and binary arrays are offsets and joined bytes; a batch has lengths and joined bytes.
-What has to be worked out is done by numpy for all messages at once: the lengths, the hashes of the
-keys, the codes of the tags, and which property stands in which message.
+numpy computes the rest for all messages at once: the lengths, the hashes of the keys, the codes of
+the tags, and which property stands in which message.
 
     offsets (i32) ──diff──> lengths (u32)          joined bytes ──as they are──> joined bytes
 
-The result is what `encode` makes of the same messages, but for the order of property columns: here
-it is that of a struct's fields, or of the names' first appearance in a map.
+The result equals that of `encode` for the same messages, but for the order of property columns:
+here a struct's fields give the order, or the names' first appearance in a map.
 
 Invariants:
 - Text is checked to be UTF-8, as Spark's need not be.
@@ -39,15 +39,15 @@ class ArrowColumns(NamedTuple):
     bodies: pa.Array
     """Binary, without nulls."""
     keys: pa.Array | None = None
-    """String; null: none."""
+    """String; null: the message has no key."""
     tags: pa.Array | None = None
-    """String; null: none."""
+    """String; null: the message has no tag."""
     props: pa.Array | None = None
     """A map of strings to one type, or a struct."""
     dues: np.ndarray | None = None
     """When to deliver, i64 milliseconds since 1970; 0: at once."""
     hashes: np.ndarray | None = None
-    """Of the keys, u32 as `hashes_of` gives them; None: they are worked out."""
+    """The keys' hashes, u32 as `hashes_of` gives them; None: `encode_arrow` computes them."""
 
     def between(self, start: int, stop: int) -> "ArrowColumns":
         """The messages from position `start` to before `stop`, nothing copied."""
@@ -123,7 +123,7 @@ def parts_of(array: pa.Array) -> tuple[np.ndarray, bytes]:
 
 
 def edges_of(array: pa.Array) -> np.ndarray:
-    """Where the texts of an array begin in its data, and where the last one ends."""
+    """The positions in an array's data where its texts begin, and where the last one ends."""
     if not len(array):
         return np.zeros(1, np.int64)
     is_large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
@@ -136,7 +136,7 @@ def text_of(array: pa.Array, what: str) -> pa.Array:
     """A text array of a text or binary one; nulls stay.
 
     Raises:
-        Rejected: it is of another type, or not UTF-8; `what` names it.
+        Rejected: the array is of another type, or not UTF-8; `what` names it.
     """
     kind = array.type
     if pa.types.is_dictionary(kind):
@@ -168,9 +168,9 @@ def hashes_of(keys: pa.Array) -> np.ndarray:
 def crc32c_of(joined: bytes, sizes: np.ndarray) -> np.ndarray:
     """The CRC-32C of each of many byte strings, given as their sizes and all of them joined.
 
-    A CRC is linear: that of a string is the exclusive or of what each byte adds, which depends on
-    the byte and on how many follow it. So all bytes are looked up at once in a table of 256 values
-    for each distance from the end.
+    A CRC is linear: the CRC of a string is the exclusive or of one term for each byte, which
+    depends on the byte and on the number of bytes that follow. So all bytes are looked up at once
+    in a table of 256 values for each distance from the end.
     """
     hashes = _starts(int(sizes.max(initial=0)))[sizes]
     data = np.frombuffer(joined, np.uint8)
@@ -187,7 +187,7 @@ def crc32c_of(joined: bytes, sizes: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _table(rows: int) -> np.ndarray:
-    """What a byte adds to a CRC: one row for each number of bytes that follow it."""
+    """The terms that bytes add to a CRC: one row for each number of bytes that follow."""
     table = np.empty((rows, 256), np.uint32)
     first = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -200,7 +200,7 @@ def _table(rows: int) -> np.ndarray:
 
 
 def _starts(size: int) -> np.ndarray:
-    """What a CRC's initial value of all ones adds: one for each length from 0 to `size`."""
+    """The terms that a CRC's initial value of all ones adds, one for each length up to `size`."""
     starts: np.ndarray = _all_starts(_rounded(size))[: size + 1]
     return starts
 
@@ -216,7 +216,7 @@ def _all_starts(rows: int) -> np.ndarray:
 
 
 def _rounded(size: int) -> int:
-    """The power of two from `size` on: so there are few tables."""
+    """The smallest power of two that is at least `size`: so there are few tables."""
     return 1 << max(size - 1, 0).bit_length()
 
 
@@ -313,7 +313,7 @@ def _of_struct(props: pa.Array) -> Iterator[_Property]:
 
 def _of_map(props: pa.Array) -> Iterator[_Property]:
     having = np.flatnonzero(props.is_valid().to_numpy(zero_copy_only=False))
-    # Taking them leaves no slot of a null behind, and offsets that begin at 0.
+    # `take` leaves no slot of a null behind, and offsets that begin at 0.
     maps = props.take(pa.array(having))
     edges = np.frombuffer(maps.buffers()[1], np.int32, len(maps) + 1) if len(maps) else np.zeros(1)
     owners = np.repeat(having, np.diff(edges[: len(maps) + 1]).astype(np.int64))

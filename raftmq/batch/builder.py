@@ -1,4 +1,4 @@
-"""Building a batch message by message, for producers that gather what is sent.
+"""Building a batch message by message, for producers that gather messages.
 
 Invariants:
 - `size` is never below the size of the batch that `seal` would make.
@@ -14,7 +14,7 @@ from .refusals import bad_argument, too_large, utf8, utf8_key
 
 _DEFAULT_LIMITS = Limits()
 _MARGIN_BYTES = 64
-"""What `has_room` adds to a message's own bytes: lengths, codes and times. A message that brings
+"""Bytes that `has_room` adds to a message's own: lengths, codes and times. A message that brings
 new property names may need more; `append` counts exactly."""
 
 
@@ -74,8 +74,9 @@ class BatchBuilder:
     ) -> int:
         """Add one message and return its position in the batch, from 0.
 
-        The arguments are those of `encode`, of one message, and are checked here: what `append`
-        took, `seal` encodes. Without `created_ms` the message counts as created at `base_ms`.
+        The arguments are those of `encode`, for one message, and are checked here: `seal` encodes
+        each message that `append` took. Without `created_ms` the message counts as created at
+        `base_ms`.
 
         Raises:
             Rejected: as `encode`; the builder is as before. `TOO_LARGE` also says that the batch
@@ -106,7 +107,7 @@ class BatchBuilder:
         room = limits.batch_bytes_max - FIXED_BYTES - content - (position + 1) * each
         if props or self._table or room < FIXED_BYTES:
             self._table.add(position, props, room=room)
-        # Nothing below can fail.
+        # No line below can fail: a refused message leaves no trace.
         self._content_bytes, self._each_bytes = content, each
         self._bodies.append(body)
         if encoded_key is not None:
@@ -126,7 +127,7 @@ class BatchBuilder:
         """Add all messages of a draft, or none.
 
         Raises:
-            Rejected: they do not fit into the batch; the builder is as before.
+            Rejected: the messages do not fit into the batch; the builder is as before.
         """
         limits, start = self._limits, len(self._bodies)
         count = start + len(draft)
@@ -142,7 +143,7 @@ class BatchBuilder:
         size = FIXED_BYTES + content + count * each + self._table.size_max(count)
         if size > limits.batch_bytes_max:
             raise too_large("the batch", size, limits.batch_bytes_max)
-        # Nothing below can fail.
+        # No line below can fail: a refused draft leaves no trace.
         self._content_bytes, self._each_bytes = content, each
         self._bodies += draft.bodies
         if keys is not None:
@@ -156,10 +157,10 @@ class BatchBuilder:
             self._codes.update((place, self._tags[tag]) for place, tag in tagged if tag is not None)
 
     def seal(self, *, base_ms: int, compression: Compression = Compression.NONE) -> Sealed:
-        """Encode what was gathered; at least one message. The stamp is put on it when sent.
+        """Encode the gathered messages, at least one. The batch gets its stamp when it is sent.
 
         Raises:
-            Rejected: nothing was gathered, or `base_ms` is not a time.
+            Rejected: there are no messages, or `base_ms` is not a time.
         """
         places = range(len(self._bodies))
         delivery, created = self._deliver_at_ms, self._created_ms

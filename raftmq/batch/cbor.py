@@ -1,8 +1,9 @@
-"""CBOR from strangers: a decoder with everything off that a peer could use against us.
+"""CBOR from untrusted peers: a decoder with all features off that a peer could use against us.
 
 cbor2 knows some twenty tags out of the box: regular expressions that compile, MIME, IP networks,
 big numbers, shared references. None of them has a place in our messages, so each one is refused
-before it is built; so are indefinite lengths, duplicate keys, keys that are not text, and depth.
+before its value is built; so are indefinite lengths, duplicate keys, keys that are not text, and
+depth.
 
 Sources: RFC 8949 §10 (security considerations).
 """
@@ -33,7 +34,7 @@ _REFUSALS: Final[dict[int, Callable[[object, bool], NoReturn]]] = dict.fromkeys(
 def strict_decoder(source: IO[bytes]) -> CBORDecoder:
     """A decoder that reads plain CBOR items from `source` and raises on all else.
 
-    All that it raises is a `cbor2.CBORError`, which is not a `ValueError`.
+    It raises only `cbor2.CBORError`, which is not a `ValueError`.
     """
     return CBORDecoder(
         source,

@@ -1,17 +1,18 @@
-"""What stands in columns, checked for all of them at once: no Python object a message.
+"""Checks of whole columns at once: no Python object a message.
 
-These are the vector forms of what `decode` checks one by one when a column is first read. A broker
-runs them over each batch that a producer sends, so that no consumer meets one that it cannot read.
+These are the vector forms of the checks that `decode` makes one by one when a column is first read.
+A broker runs them over each batch that a producer sends, so that no consumer meets a batch that it
+cannot read.
 
 | check | holds if |
 |---|---|
 | `check_lengths` | the lengths add up to the bytes that they cut |
-| `check_text` | so, none is over its limit, and each piece is UTF-8 |
+| `check_text` | the lengths do so, none is over its limit, and each piece is UTF-8 |
 | `check_below` | each code stands in its dictionary |
 | `check_within` | each time is in range |
 
-UTF-8 is checked once over the joined pieces, which leaves one way to be wrong: a piece that begins
-inside a character, so with a byte 10xxxxxx.
+UTF-8 is checked once over the joined pieces. One fault remains: a piece that begins inside a
+character, so with a byte 10xxxxxx.
 
 Invariants:
 - Each raises `CorruptRecord` if and only if reading the column would.
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _FEW: Final = 64
-"""Below so many elements plain Python is faster than an array."""
+"""Elements below which plain Python is faster than an array."""
 
 
 def _count(column: Column) -> int:
@@ -116,7 +117,7 @@ def check_below(column: Column, limit: int) -> None:
 
 
 def out_of_range(time: int, low: int, high: int) -> str:
-    """What is wrong with a time."""
+    """The text of the fault of a time."""
     return f"a time is out of range: {time} is not within {low} and {high}"
 
 

@@ -2,8 +2,8 @@
 
 The columns of a batch form a CBOR sequence (RFC 8742) of byte strings, some with the tag of a typed
 array (RFC 8746). That corner of CBOR is written and read here by hand, because the bytes then need
-no copy and a hostile batch no object: what the cursor returns are views into the batch. The tests
-hold it against cbor2.
+no copy and a hostile batch no object: the cursor returns views into the batch. The tests compare
+the result with cbor2's.
 
 | tag | element |
 |---|---|
@@ -17,7 +17,7 @@ hold it against cbor2.
 
 Invariants:
 - A cursor reads only the one shortest form of each head, so equal columns are equal bytes.
-- It never leaves its range: a length is compared with what is left before it is used.
+- A cursor never leaves its range: a length is compared with the bytes left before it is used.
 
 Sources: RFC 8949 §3, RFC 8742, RFC 8746 §2.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 PLAIN: Final = 0
-"""Stands for "no tag"."""
+"""The key for "no tag" in the tables below."""
 U8: Final = 64
 U16: Final = 69
 U32: Final = 70
@@ -56,7 +56,7 @@ _SHORT = 24
 
 
 def column_head(tag: int, size: int) -> bytes:
-    """What stands before the content of a byte string of `size` bytes."""
+    """The head of a byte string of `size` bytes: tag and length."""
     if size < _SHORT:
         return _TAGS[tag] + bytes((_BYTE_STRING + size,))
     if size < 0x100:
@@ -93,7 +93,7 @@ def codes(numbers: Sequence[int], distinct: int) -> bytes:
 
 
 class Column:
-    """A column found in a batch: its element type, its content, and where it stands."""
+    """A column found in a batch: its element type, its content, and its position."""
 
     __slots__ = ("content", "position", "tag")
 
@@ -162,7 +162,7 @@ class Cursor:
         return taken
 
     def finish(self) -> None:
-        """There must be nothing left."""
+        """Raise `CorruptRecord` unless all bytes were taken."""
         if self.position != self._end:
             message = f"{self._end - self.position} bytes follow the last column"
             raise CorruptRecord(message, position=self.position)
@@ -174,7 +174,7 @@ class Cursor:
         return PLAIN
 
     def _one_of(self, tags: tuple[int, ...]) -> int:
-        """The tag of the next column; the first of `tags` if it is none of them, to fail on."""
+        """The tag of the next column; if it is none of `tags`, the first of them: taking fails."""
         tag = self._next_tag()
         return tag if tag in tags else tags[0]
 

@@ -1,7 +1,7 @@
 """The bodies of a batch, compressed and back, within a stated size.
 
-The decompressed size stands in the batch's head, where limits are checked before a byte is spent:
-a decompressor is never asked for more than that.
+The decompressed size stands in the batch's head, where limits are checked before memory is spent:
+a decompressor is never asked for more than that size.
 
 Left out: trained dictionaries for each topic, which would suit batches of one small message.
 """
@@ -13,20 +13,20 @@ from raftmq.errors import CorruptRecord
 
 from .layout import BATCH_BYTES_MAX, Flag
 
-# zstandard and lz4 are imported where they are used: most commands start without them. Their
-# objects are made anew for each batch: they are not safe to share between threads.
+# zstandard and lz4 are imported where they are used: most commands start without them. Each batch
+# gets objects of its own: they are not safe to share between threads.
 
 _WORTH_BYTES: Final = 64
-"""Less than this is stored as it is."""
+"""Bodies of less than this number of bytes are stored as they are."""
 _LZ4_RATIO_MAX: Final = 255
-"""An lz4 block cannot grow more: a longer match costs one byte for each 255."""
+"""The largest growth of an lz4 block: a longer match costs one byte for each 255."""
 
 
 class Compression(Enum):
-    """How a producer stores the bodies of its batches. Where it does not pay, they stay raw."""
+    """How a producer stores the bodies of its batches. Bodies that do not shrink stay raw."""
 
     NONE = "none"
-    """As they are."""
+    """The bodies stay as they are."""
     LZ4 = "lz4"
     """Fast in both directions."""
     ZSTD = "zstd"
@@ -34,7 +34,7 @@ class Compression(Enum):
 
 
 def compress(body: bytes, compression: Compression) -> tuple[int, bytes]:
-    """The flag to set and the bytes to store: 0 and `body` itself if nothing is gained."""
+    """The flag to set and the bytes to store: 0 and `body` itself if it does not shrink."""
     if compression is Compression.NONE or len(body) < _WORTH_BYTES:
         return 0, body
     match compression:
@@ -83,7 +83,7 @@ def _from_zstd(stored: memoryview, body_bytes: int) -> bytes | None:
     import zstandard
 
     try:
-        # The frame's own word on its size decides how much is allocated: hold it to ours first.
+        # The frame's own size decides how much memory is taken: it must equal the checked size.
         if zstandard.frame_content_size(stored) != body_bytes:
             return None
         decompressor = zstandard.ZstdDecompressor(max_window_size=BATCH_BYTES_MAX)

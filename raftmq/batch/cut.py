@@ -4,23 +4,25 @@
                              └─┬─┘ └─┬─┘                        └─┬─┘
     cut     | head | header | the same range of each column | of the bodies |
 
-Whoever was handed 100 messages of 8,000 need not be sent the others. A column of numbers is sliced;
-of joined texts the lengths before the range say where to slice; a bitmap says how many values of a
-nullable column lie before it; of a dictionary only the entries in use are kept. The work is a few
-array operations a column, most of them as long as the range, and no object a message.
+A consumer that was handed 100 messages of 8,000 need not be sent the others. A column of numbers is
+sliced; for joined texts the lengths before the range give the place of the slice; a bitmap gives
+the number of values of a nullable column before the range; of a dictionary only the entries in use
+are kept. The work is a few array operations a column, most of them as long as the range, and no
+object a message.
 
-What encoding the messages alone would leave out is left out: a column of which no message in the
-range has a value, and its flag. Bodies that were compressed are raw in the cut.
+The cut lacks columns that an encoding of its messages alone would lack: those without a value in
+the range, and their flags. Bodies that were compressed are raw in the cut.
 
 Invariants:
 - The cut decodes to exactly those messages, with their queue, producer and sequence numbers.
-- Whatever the bytes, there is a cut or `CorruptRecord`. What `admit` lets in can be cut, and it
-  lets in the cut; but for bodies that would not fit into a batch with their columns if they were
-  raw, which no encoder makes.
+- Whatever the bytes, there is a cut or `CorruptRecord`. A batch that `admit` lets in can be cut,
+  and `admit` lets in the cut; but for bodies that would not fit into a batch with their columns if
+  they were raw, which no encoder makes.
 
 Left out: the checksum of the batch is not verified, which would read all of it, and the cut gets
-its own: cut only what has passed a checksum, as records of the log have. What stands in columns is
-checked only as far as cutting needs it. Compressed bodies are decompressed whole, for each cut.
+its own: cut only batches that have passed a checksum, as records of the log have. The content of
+columns is checked only as far as cutting needs it. Compressed bodies are decompressed whole, for
+each cut.
 """
 
 from typing import TYPE_CHECKING, Final, assert_never
@@ -95,7 +97,7 @@ class _Knife:
         columns_at = HEAD_BYTES + head.header_bytes
         self._bodies_at = columns_at + head.columns_bytes
         self._cursor = Cursor(view, columns_at, self._bodies_at)
-        # What the cut consists of, as far as it was walked.
+        # The parts of the cut, from the columns that were walked so far.
         self._flags = 0
         self._header = EMPTY_HEADER
         self._columns: list[bytes] = []
@@ -208,7 +210,7 @@ def _is_zero(vector: Column) -> bool:
 def _piece(
     lengths: Column, content: memoryview, start: int, stop: int, *, absent: int | None = None
 ) -> bytes:
-    """What a range of joined pieces takes of `content`, which `lengths` must fill exactly.
+    """The bytes of a range of joined pieces in `content`, which `lengths` must fill exactly.
 
     A length of `absent` stands for no piece at all.
     """
@@ -272,7 +274,7 @@ def _narrowest(distinct: int) -> int:
 
 
 def _present(property_: PropertyColumn, start: int, stop: int) -> tuple[int, int]:
-    """Which of a column's values the messages of a range have: from, to before."""
+    """The values of a column that the messages of a range have: from, to before."""
     if property_.bits is None:
         return start, stop
     first = (property_.bits & (1 << start) - 1).bit_count()

@@ -1,10 +1,10 @@
 """Decoding a batch: checked once, then read column by column or message by message.
 
 `Batch.decode` checks the head, the checksum and the frame of every column: tags, sizes, nothing
-left over. That costs some microseconds a batch and makes no object a message. What stands in a
+left over. That costs some microseconds a batch and makes no object a message. The content of a
 column (lengths that add up, codes within their dictionary, UTF-8) is checked when it is first read,
-or for all columns at once by `admit`, with which a broker keeps what consumers could not read out
-of its log.
+or for all columns at once by `admit`, with which a broker keeps batches that consumers could not
+read out of its log.
 
 Invariants:
 - Whatever the bytes, reading them raises `CorruptRecord` and nothing else.
@@ -54,21 +54,21 @@ class BatchMessage(NamedTuple):
     """One message, as the batch holds it."""
 
     body: bytes
-    """What was sent."""
+    """The body as sent."""
     key: str | None
-    """Its key; None: none."""
+    """The message's key; None: no key."""
     tag: str | None
-    """Its tag; None: none."""
+    """The message's tag; None: no tag."""
     props: dict[str, Value]
-    """Its properties, a dict of its own."""
+    """The message's properties, a dict that no other message shares."""
     offset: int
-    """Its offset in the queue."""
+    """The message's offset in the queue."""
     timestamp: int
     """The leader's stamp of the batch, milliseconds since 1970."""
     created_ms: int
-    """When it was created by the producer's clock, milliseconds since 1970."""
+    """When the message was created by the producer's clock, milliseconds since 1970."""
     deliver_at_ms: int
-    """When it is to be delivered, milliseconds since 1970; 0: at once."""
+    """When the message is to be delivered, milliseconds since 1970; 0: at once."""
 
 
 _new_message = partial(tuple.__new__, BatchMessage)
@@ -145,11 +145,11 @@ class Batch:
             payload: one whole batch.
             base_offset: the offset of its first message.
             timestamp: the leader's stamp.
-            limits: what is refused.
-            check: False skips the checksum, for who has verified it already.
+            limits: the bounds beyond which a batch is refused.
+            check: False skips the checksum, for a caller that has verified it already.
 
         Raises:
-            CorruptRecord: anything is wrong with the bytes, and nothing else.
+            CorruptRecord: the bytes are wrong; no other exception is raised for them.
         """
         limits = limits or _DEFAULT_LIMITS
         head = (verify if check else peek)(payload, bytes_max=limits.batch_bytes_max)
@@ -161,10 +161,10 @@ class Batch:
         )
 
     def check_columns(self) -> None:
-        """Check what stands in the columns, without making an object a message.
+        """Check the content of the columns, without making an object a message.
 
-        Afterwards no accessor raises. Key hashes may still not be those of the keys: that takes a
-        step a message, and misleads nobody but who looks for a key of that producer.
+        Afterwards no accessor raises. Key hashes are not compared with the keys: that takes a step
+        a message, and wrong hashes only mislead searches for keys of that producer.
 
         Raises:
             CorruptRecord: some accessor would raise it.
@@ -365,7 +365,7 @@ class Batch:
 
     @property
     def delivery_times(self) -> tuple[int, ...]:
-        """As `deliver_at_ms`, as plain numbers; empty: all at once."""
+        """`deliver_at_ms` as plain numbers; empty: all at once."""
         return self._delivery_times
 
     @cached_property
@@ -421,12 +421,12 @@ def admit(payload: bytes, *, bytes_max: int) -> BatchHead:
 
     Raises:
         CorruptRecord: `Batch.decode` or some accessor of the batch would raise it, or no encoder
-            makes it: with raw bodies it would be longer than a batch may be.
+            makes the batch: with raw bodies it would be longer than a batch may be.
     """
     head = verify(payload, bytes_max=bytes_max)
     raw = len(payload) - head.stored_bytes + head.body_bytes
     if raw > BATCH_BYTES_MAX:
-        # What is cut out of it, or released from it when it falls due, could not be encoded.
+        # A cut of the batch, or its release when it falls due, could not be encoded.
         message = f"batch of {raw} bytes with raw bodies; the limit is {BATCH_BYTES_MAX}"
         raise CorruptRecord(message, position=0)
     batch = Batch(memoryview(payload), head, base_offset=0, timestamp=0, limits=_DEFAULT_LIMITS)

@@ -1,10 +1,10 @@
 """Drafts: messages that were checked, and wait to be encoded, alone or joined with others.
 
-Encoding costs more a batch than a message, so what is handed in by the hundred is encoded by the
-thousand, once a sender has enough of it (`BatchBuilder.extend`).
+Encoding costs more a batch than a message, so messages that are handed in by the hundred are
+encoded by the thousand, once a sender has enough of them (`BatchBuilder.extend`).
 
 Invariants:
-- What a draft took, `BatchBuilder.extend` takes, unless it would make the batch too large.
+- `BatchBuilder.extend` takes each draft, unless the batch would be too large.
 
 Left out: properties. A batch's columns of properties are made from all its rows at once.
 """
@@ -19,8 +19,8 @@ from .refusals import bad_argument, too_large
 FIXED_BYTES = HEAD_BYTES + 8 * HEAD_BYTES_MAX
 """The head, and the heads of all columns that are not properties."""
 LENGTH_BYTES, KEY_BYTES, CODE_BYTES, TIME_BYTES = 4, 8, 4, 8
-"""Bytes that every message takes in the column of body lengths, in those of key hashes and key
-lengths, in that of tag codes, and in one of times."""
+"""Bytes that every message takes in the column of body lengths, in the columns of key hashes and
+key lengths, in the column of tag codes, and in a column of times."""
 
 
 class Draft:
@@ -48,11 +48,11 @@ class Draft:
         if not 0 < count <= limits.messages_max:
             raise bad_argument(f"a batch has 1 to {limits.messages_max} messages, not {count}")
         self.bodies = list(as_bytes(bodies))
-        """One a message."""
+        """One body for each message."""
         self.keys: Sequence[bytes | None] | None = None
-        """In UTF-8; None: no message has one."""
+        """The keys in UTF-8; None: no message has one."""
         self.tags: Sequence[str | None] | None = None
-        """None: no message has one."""
+        """The tags; None: no message has one."""
         self.dictionary: Mapping[str, bytes] = {}
         """The distinct tags, and their UTF-8."""
         self.content_bytes = sum(map(len, self.bodies))

@@ -10,7 +10,7 @@ is often known only when the batch is sent, and may change when it is sent again
 
 Invariants:
 - The same messages give the same bytes.
-- A sealed batch decodes: what a decoder would refuse is refused here.
+- A sealed batch decodes: values that a decoder would refuse are refused here.
 """
 
 import struct
@@ -44,9 +44,9 @@ _DEFAULT_LIMITS = Limits()
 
 
 class Sealed:
-    """An encoded batch that lacks its stamp: where it goes and the producer's numbers.
+    """An encoded batch that lacks its stamp: the queue and the producer's numbers.
 
-    The same one can be stamped again (another queue, a new epoch) at the cost of 36 bytes.
+    A sealed batch can be stamped again (another queue, a new epoch) at the cost of 36 bytes.
     """
 
     __slots__ = ("_body", "_crc", "_middle", "body_bytes", "count", "size")
@@ -82,7 +82,7 @@ class Sealed:
     def to_bytes(
         self, *, queue: int, producer: int = 0, epoch: int = 0, first_sequence: int = 0
     ) -> bytes:
-        """As `stamp`, joined."""
+        """The parts of `stamp`, joined."""
         return b"".join(
             self.stamp(queue=queue, producer=producer, epoch=epoch, first_sequence=first_sequence)
         )
@@ -110,8 +110,8 @@ def encode(
         deliver_at_ms: milliseconds since 1970; 0: at once.
         created_ms: milliseconds since 1970; left out: all were created at `base_ms`.
         base_ms: milliseconds since 1970 by the producer's clock.
-        compression: of the bodies; ignored where it does not make them smaller.
-        limits: what is refused; the default is what every decoder accepts.
+        compression: the bodies' compression; ignored where it does not make them smaller.
+        limits: the bounds beyond which messages are refused; by default those of every decoder.
 
     Raises:
         Rejected: `TOO_LARGE` if a limit is exceeded, `BAD_ARGUMENT` for a value of a type that
@@ -156,7 +156,7 @@ def seal(
     compression: Compression,
     limits: Limits,
 ) -> Sealed:
-    """As `encode`, of checked text: keys in UTF-8, and tags as distinct ones and codes."""
+    """`encode` for checked text: keys in UTF-8, and tags as distinct ones and codes."""
     count = len(bodies)
     if not 0 < count <= limits.messages_max:
         raise bad_argument(f"a batch has 1 to {limits.messages_max} messages, not {count}")
@@ -210,7 +210,7 @@ def assemble(
     """A batch of columns that are encoded and in order; `body` is all bodies, joined.
 
     Raises:
-        Rejected: it is too large, or `base_ms` is not a time.
+        Rejected: the batch is too large, or `base_ms` is not a time.
     """
     check_time(base_ms, "base_ms")
     flag, stored = compress(body, compression)
@@ -269,7 +269,7 @@ def utf8_keys(keys: Sequence[str | bytes | None], limits: Limits) -> Sequence[by
             encoded = []
         if encoded and max(map(len, encoded)) <= limits.key_bytes_max:
             return encoded
-    # Slower, and finds what is wrong.
+    # Slower, and finds the key that is wrong.
     return [None if key is None else utf8_key(key, limits.key_bytes_max) for key in keys]
 
 

@@ -13,9 +13,10 @@ import google_crc32c
 
 
 def key_hash(key: str | bytes) -> int:
-    """What stands in the batch's column of key hashes: CRC-32C of the key's UTF-8 bytes.
+    """The key's entry in a batch's column of key hashes: CRC-32C of the key's UTF-8 bytes.
 
-    1 stands for 0, which says that a message has no key: the empty key and some others have it.
+    A CRC of 0 becomes 1, as 0 stands for a message without a key: the empty key and some others
+    have the hash 1.
 
     >>> key_hash("order-1") == key_hash(b"order-1")
     True

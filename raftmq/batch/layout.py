@@ -1,7 +1,7 @@
-"""The layout of a record batch, its limits, and what a broker reads of it without decoding it.
+"""The layout of a record batch, its limits, and the head, which a broker reads without decoding.
 
-A batch is what one producer sends to one queue at once: a fixed head, a small CBOR header, columns,
-and the bodies. Whoever stores or forwards it moves the bytes as they are.
+A batch holds the messages that one producer sends to one queue at once: a fixed head, a small CBOR
+header, columns, and the bodies. Brokers store and forward the bytes as they are.
 
 | offset | bytes | field | meaning |
 |---|---|---|---|
@@ -10,11 +10,11 @@ and the bodies. Whoever stores or forwards it moves the bytes as they are.
 | 8 | 8 | queue | the queue's number |
 | 16 | 8 | producer | the producer's id, 0: none |
 | 24 | 8 | first_sequence | the producer's number of the first message, below 2^63 |
-| 32 | 4 | epoch | of the producer |
+| 32 | 4 | epoch | the producer's epoch |
 | 36 | 4 | flags | see `Flag` |
 | 40 | 4 | count | messages, 1 to 65,536 |
 | 44 | 4 | header_bytes | length of the CBOR header |
-| 48 | 8 | base_ms | milliseconds since 1970, below 2^62: what creation times are relative to |
+| 48 | 8 | base_ms | milliseconds since 1970, below 2^62: creation times are relative to it |
 | 56 | 4 | columns_bytes | length of the columns |
 | 60 | 4 | stored_bytes | length of the bodies as they stand in the batch |
 | 64 | 4 | body_bytes | length of the bodies decompressed; `stored_bytes` if they are raw |
@@ -23,8 +23,8 @@ and the bodies. Whoever stores or forwards it moves the bytes as they are.
 | | columns_bytes | columns | CBOR byte strings, one after the other: see below |
 | | stored_bytes | bodies | joined without a gap, raw |
 
-All integers are little-endian. Bytes 8 to 35 are the *stamp*: what is known only when the batch is
-sent. The checksum reads them last, so that stamping a batch again reads 32 bytes and not all.
+All integers are little-endian. Bytes 8 to 35 are the *stamp*: fields that are known only when the
+batch is sent. The checksum reads them last, so that a new stamp reads 32 bytes and not all.
 
 The columns stand in this order, those of a clear flag left out. `u32` and so on are CBOR byte
 strings with the tag of a little-endian typed array (RFC 8746), `bytes` are untagged byte strings;
@@ -54,7 +54,7 @@ In the bitmap, bit i % 8 of byte i // 8 says that message i has a value.
 Values of several kinds under one name make several columns of that name, with disjoint bitmaps.
 
 Invariants:
-- What `peek` returns lies within the buffer, and the parts fill it to the last byte.
+- The parts that `peek` returns lie within the buffer, and fill it to the last byte.
 - No limit of `Limits` can be raised above the constants here, so replicas agree on what a batch is.
 
 Sources: the columnar batches of Arrow; Kafka's record batch v2 (KIP-98) for the producer's stamp.
@@ -72,26 +72,26 @@ from raftmq.errors import CorruptRecord
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """No batch is longer, stored or decompressed, whatever the settings: half of the largest record."""
 BATCH_BYTES_DEFAULT: Final = 16 * 1024 * 1024
-"""What brokers and producers allow unless told otherwise."""
+"""The longest batch that brokers and producers allow by default."""
 MESSAGES_MAX: Final = 65_536
 """Messages in a batch: bounds the work that one small compressed batch can cause."""
 TIME_MS_MAX: Final = 2**62 - 1
-"""No time is later, so that the sum of two fits into 64 bits."""
+"""The latest time: the sum of two fits into 64 bits."""
 HEADER_BYTES_MAX: Final = 64 * 1024
-"""The CBOR header: a hostile one of this size decodes to about 4 MiB of objects."""
+"""The longest CBOR header: a hostile one of this size decodes to about 4 MiB of objects."""
 HEAD_BYTES: Final = 72
-"""The fixed head."""
+"""Bytes of the fixed head."""
 EMPTY_HEADER: Final = b"\x80"
 """The CBOR header of a batch without properties: an empty array."""
 NO_KEY: Final = 0xFFFFFFFF
-"""In the column of key lengths: this message has no key."""
+"""The entry in the column of key lengths for a message without a key."""
 MAGIC: Final = int.from_bytes(b"RMB\x01", "little")
 """Bytes 4 to 7; the last one is the version."""
 
 _COPY_BYTES_MAX: Final = 4096
-"""Below this, copying bytes is faster than wrapping them in an array."""
+"""Number of bytes below which copying is faster than wrapping them in an array."""
 STAMP_END: Final = 36
-"""Bytes 0 to 35 depend on where the batch goes; the rest is final once encoded."""
+"""Bytes 0 to 35 depend on the stamp; the rest is final once encoded."""
 STAMP = struct.Struct("<IQQQI")
 """Magic, queue, producer, first sequence, epoch: bytes 4 to 35."""
 PRODUCER_AT: Final = 16
@@ -148,20 +148,20 @@ class PropertyKind(IntEnum):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What encoders refuse to write and decoders refuse to read. Lower them, never raise them."""
+    """Bounds that encoders and decoders enforce. Lower them, never raise them."""
 
     batch_bytes_max: int = BATCH_BYTES_MAX
-    """A whole batch, both as stored and with its bodies decompressed."""
+    """Bytes of a whole batch, both as stored and with its bodies decompressed."""
     messages_max: int = MESSAGES_MAX
     """Messages in a batch."""
     key_bytes_max: int = 4 * 1024
-    """One key in UTF-8: keys are copied into indexes."""
+    """Bytes of one key in UTF-8: keys are copied into indexes."""
     tag_bytes_max: int = 255
-    """One tag in UTF-8."""
+    """Bytes of one tag in UTF-8."""
     property_columns_max: int = 256
     """Property columns: distinct pairs of name and kind within a batch."""
     name_bytes_max: int = 127
-    """One property name in UTF-8."""
+    """Bytes of one property name in UTF-8."""
 
     def __post_init__(self) -> None:
         assert 0 < self.batch_bytes_max <= BATCH_BYTES_MAX, self
@@ -188,7 +188,7 @@ class BatchHead(NamedTuple):
     """The producer's epoch."""
     flags: int
     """A sum of `Flag` values, as a plain integer."""
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which has no use here
     """Messages in the batch, at least 1."""
     header_bytes: int
     """Length of the CBOR header."""
@@ -248,7 +248,7 @@ def verify(payload: bytes | memoryview, *, bytes_max: int = BATCH_BYTES_MAX) -> 
 
 
 def checksum(payload: bytes | memoryview) -> int:
-    """What the `crc` field of this batch should hold."""
+    """The right value of this batch's `crc` field."""
     tail = google_crc32c.value(_readonly(payload, STAMP_END))
     crc: int = google_crc32c.extend(tail, bytes(payload[CRC.size : STAMP_END]))
     return crc
@@ -265,7 +265,7 @@ def _readonly(payload: bytes | memoryview, start: int) -> object:
 
 
 def key_hashes_at(flags: int, count: int, header_bytes: int) -> int:
-    """Where the vector of key hashes starts: it is the content of the first column."""
+    """Byte of the batch where the vector of key hashes starts: the content of the first column."""
     if not flags & _KEYS:
         return 0
     size = 4 * count

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 class Pieces(NamedTuple):
-    """Byte strings, for who reads all of them at once."""
+    """Byte strings, for callers that read all of them at once."""
 
     sizes: "np.ndarray"
-    """Bytes of each, u32, read-only; of keys `NO_KEY` where there is none."""
+    """Bytes of each, u32, read-only; `NO_KEY` for a message without a key."""
     content: bytes | memoryview
-    """All of them, joined; the sizes add up to its length."""
+    """All byte strings, joined; the sizes but `NO_KEY` add up to its length."""
 
     def between(self, start: int, stop: int) -> "Pieces":
-        """Those from position `start` to before `stop`; nothing is copied but sizes."""
+        """The byte strings from position `start` to before `stop`; only sizes are copied."""
         if start == 0 and stop == len(self.sizes):
             return self
         sizes = self.sizes[:stop]

@@ -1,10 +1,8 @@
 """Writing properties: rows go in, a mapping a message, and typed columns come out.
 
-A column holds the values of one name
-and one kind; where a name has values of several kinds within a batch, it has several columns, and
-no message is in two of them. None is the same as absent, as in SQL.
-
-Strings are stored once each if that is smaller (`TEXT_CODED`).
+A column holds the values of one name and one kind; where a name has values of several kinds within
+a batch, it has several columns, and no message is in two of them. None is the same as absent, as in
+SQL. Strings are stored once each if that is smaller (`TEXT_CODED`).
 
 The reading side is `property_columns`.
 
@@ -35,14 +33,14 @@ from .layout import BATCH_BYTES_MAX, Limits, PropertyKind
 from .refusals import bad_argument, too_large, utf8
 
 Value = int | float | bool | str | bytes
-"""What a property may hold. None means that the message does not have it."""
+"""The types of a property's value. None in a `Row`: the message does not have the property."""
 
 Row = Mapping[str, Value | None]
 """The properties of one message."""
 
 _ARRAY_HEAD_BYTES = 3
 _DESCRIPTION_BYTES_MAX = 6
-"""Of `[name, kind, nullable]` without the name's characters."""
+"""Most bytes of `[name, kind, nullable]` without the name's characters."""
 _INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
 _KINDS: Final[dict[type, PropertyKind]] = {
     bool: PropertyKind.BOOLEAN,
@@ -54,7 +52,7 @@ _KINDS: Final[dict[type, PropertyKind]] = {
 
 
 class _Gathered:
-    """A column in the making: the values of one name and kind, and which messages have them."""
+    """An unfinished column: the values of one name and kind, and the messages that have them."""
 
     __slots__ = ("kind", "name", "positions", "values")
 
@@ -82,13 +80,13 @@ class PropertyTable:
     def size_max(self, count: int) -> int:
         """An upper bound of the bytes of header and columns, of `count` messages that were added.
 
-        It holds for rows taken in by `add`.
+        The bound holds for rows taken in by `add`.
         """
         each = (count + 7) // 8 + 4 * HEAD_BYTES_MAX + _DESCRIPTION_BYTES_MAX
         return _ARRAY_HEAD_BYTES + self._name_bytes + self._value_bytes + each * len(self._columns)
 
     def gather(self, rows: Sequence[Row | None]) -> None:
-        """Take in the properties of all messages; what `encode` finds wrong is found there.
+        """Take in the properties of all messages; `encode` checks their values.
 
         Raises:
             Rejected: a name or the type of a value has no column.

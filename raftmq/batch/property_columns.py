@@ -1,7 +1,7 @@
 """Reading properties: the columns of a batch, each made into values when it is first asked for.
 
-`read_columns` finds the columns and checks that they fit the header; what stands in them is checked
-when it is read. The writing side is `properties`.
+`read_columns` finds the columns and checks that they fit the header; their content is checked when
+it is read. The writing side is `properties`.
 
 Sources: Arrow's validity bitmaps and dictionary arrays, with only the present values stored.
 """
@@ -52,7 +52,8 @@ class PropertyColumn:
         # Bit i: message i has a value. None: all have.
         self.bits = bits
         self.parts = parts
-        """What it consists of in the batch behind its bitmap, in the order of the layout."""
+        """The batch's columns behind the bitmap that hold the values, in the order of the layout.
+        """
 
     @cached_property
     def present(self) -> "np.ndarray | None":
@@ -103,7 +104,7 @@ class PropertyColumn:
         return split_text(self.parts[0], self.parts[1])
 
     def check(self) -> None:
-        """Check what stands in the column; afterwards nothing here raises.
+        """Check the content of the column; afterwards no accessor raises.
 
         Raises:
             CorruptRecord: reading the values would raise it.
@@ -131,7 +132,7 @@ class PropertyColumn:
         return [next(following) if flag else None for flag in self._flags()]
 
     def fill(self, rows: list[dict[str, Value]]) -> None:
-        """Put each value into the row of its message. The work is a step a value."""
+        """Put each value into the row of its message: one step for each value."""
         name = self.name
         having = rows if self.bits is None else compress(rows, self._flags())
         for row, value in zip(having, self._as_python(), strict=True):
@@ -152,10 +153,9 @@ class PropertyColumn:
         return self.values
 
     def between(self, start: int, stop: int) -> "PropertyColumn":
-        """What the messages from position `start` to before `stop` have of it, as a column.
+        """The part of the column for the messages from position `start` to before `stop`.
 
-        The whole column is read once for all of them: what cannot be read as a whole cannot be
-        read in part.
+        The whole column is read once for all its parts: if it cannot be read, no part can.
         """
         return _Part(self, start, stop)
 

@@ -1,4 +1,4 @@
-"""What encoders say no to: the exceptions a producer's user sees, and text on its way to UTF-8."""
+"""Refusals of encoders: the exceptions that a producer's user sees, and the checks of text."""
 
 from raftmq.errors import Reason, Rejected
 
@@ -17,7 +17,7 @@ def utf8(text: object, what: str, bytes_max: int) -> bytes:
     """The UTF-8 of a string.
 
     Raises:
-        Rejected: `text` is something else, not Unicode, or too long; `what` names it.
+        Rejected: `text` is no string, not Unicode, or too long; `what` names it.
     """
     if not isinstance(text, str):
         raise bad_argument(f"{what} must be text, not {type(text).__name__}")

@@ -24,11 +24,11 @@ class Peer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The address of one node."""
 
     id: Positive
-    """Its number."""
+    """The node's number."""
     host: str
-    """Where it is reached."""
+    """The host at which nodes and clients reach the node."""
     port: Port
-    """Its native port."""
+    """The node's native port."""
 
 
 class Raft(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,17 +40,17 @@ class Raft(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ticks between a leader's heartbeats."""
     election_ticks: Positive = 10
     """A follower that hears nothing for this long, up to twice as long, starts an election. At
-    least five times `heartbeat_ticks`, or a short pause of the leader costs its office."""
+    least five times `heartbeat_ticks`, so that a short pause of the leader does not depose it."""
     inflight_messages_max: Positive = 256
     """Appends a leader sends to a follower before it waits for an answer."""
     inflight_bytes_max: Positive = 64 * MIB
-    """The same in bytes; bounds what a slow follower can make the leader send ahead."""
+    """Bytes of these appends; bounds how far the leader sends ahead to a slow follower."""
     message_bytes_max: Positive = 1 * MIB
-    """Records packed into one append, unless one record alone is larger."""
+    """Bytes of records packed into one append, unless one record alone is larger."""
     uncommitted_bytes_max: Positive = 64 * MIB
-    """Records a leader holds that are not committed yet; beyond it producers get `busy`."""
+    """Bytes of uncommitted records that a leader holds; beyond, producers get `busy`."""
     committed_bytes_max: Positive = 16 * MIB
-    """Committed records applied in one go; bounds how long the loop is held."""
+    """Bytes of committed records applied in one go; bounds how long the event loop is held."""
 
 
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,39 +67,40 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Segments that hold messages of dead letters, and those after them, stay for this much longer
     than `retention_ms`, or until the letters are redriven or purged; 0: no longer."""
     dead_bytes: Annotated[int, Meta(ge=0)] = 1 * GIB
-    """But no more than this is kept of a group for their sake; 0: nothing is."""
+    """The most bytes of a group that are kept for dead letters; 0: none."""
     scrub_bytes_per_second: Annotated[int, Meta(ge=0)] = 1 * MIB
     """How fast sealed segments are read and checked in the background, so that rot is found while
     other copies are sound; 0: never."""
     cache_bytes: Annotated[int, Meta(ge=MIB)] = 64 * MIB
-    """Recent records each group keeps in memory for followers and readers near the end; less if
-    `limits.cache_bytes_max`, shared out equally, leaves less."""
+    """Bytes of recent records each group keeps in memory for followers and readers near the end;
+    less if a group's equal share of `limits.cache_bytes_max` is less."""
     reserve_bytes: Annotated[int, Meta(ge=0)] = 64 * MIB
-    """When the disk has less left, the node takes no messages and hands over what it leads; the
-    space is for votes and upkeep. 0: only when a write fails."""
+    """When the disk has fewer free bytes, the node takes no messages and hands over its groups'
+    leadership; votes and upkeep need the space. 0: only when a write fails."""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Upper bounds; at each of them the node pushes back and never drops what it acked."""
+    """Upper bounds; at each of them the node pushes back, and never drops acknowledged messages."""
 
     batch_bytes_max: Annotated[int, Meta(ge=1 * KIB, le=32 * MIB)] = 16 * MIB
-    """One batch of messages."""
+    """Bytes of one batch of messages."""
     frame_bytes_max: Annotated[int, Meta(ge=8 * MIB, le=64 * MIB)] = 40 * MIB
-    """One frame on a connection: at least 8 MiB, as a routing table takes up to 4 MiB, and 64 KiB
-    more than twice `batch_bytes_max` and than `raft.message_bytes_max`."""
+    """Bytes of one frame on a connection: at least 8 MiB, as a routing table takes up to 4 MiB, and
+    64 KiB more than twice `batch_bytes_max` and than `raft.message_bytes_max`."""
     connections_max: Positive = 4_096
-    """Connections of clients accepted; one more gets `busy` and is closed. Nodes have 64 beside
-    them; together they take at most half of the process's descriptors."""
+    """Accepted connections of clients; the next one gets `busy` and is closed. Nodes have 64 more;
+    all together take at most half of the process's descriptors."""
     connection_requests_max: Positive = 1_024
     """Requests of one connection that wait for an answer; then the node stops reading from it."""
     connection_bytes_max: Positive = 32 * MIB
-    """Bytes of one connection's waiting requests, and of its unsent answers; likewise."""
+    """Bytes of one connection's waiting requests, and of its unsent answers; then the node stops
+    reading from it."""
     requests_bytes_max: Positive = 256 * MIB
     """Bytes of unfinished and waiting requests and of unsent answers over all connections; then the
-    node stops reading from those that hold more than their share, so that the rest goes on."""
+    node stops reading from connections that hold more than their share, and the others go on."""
     cache_bytes_max: Annotated[int, Meta(ge=MIB)] = 1 * GIB
-    """Recent records in memory over all groups of the node, in equal parts that are shared out
-    again each second; a group's newest record is kept all the same."""
+    """Bytes of recent records in memory over all groups of the node, in equal shares that are set
+    each second; a group's newest record is kept in any case."""
     peer_bytes_max: Positive = 64 * MIB
     """Unsent bytes to one peer; then Raft messages to it are dropped, which Raft expects."""
     fetch_wait_ms_max: Positive = 60_000
@@ -108,9 +109,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A fetch adds no batch after its answer has reached this size, so an answer is at most one
     batch larger."""
     fetch_session_queues_max: Positive = 262_144
-    """Queues in all fetch sessions of the node, each at most 768 bytes; a session counts as two at
-    least. Beyond, those idle for two minutes are forgotten, and if none is, a consumer sends all
-    its queues with each fetch."""
+    """Queues in all fetch sessions of the node, each at most 768 bytes; a session counts as at
+    least two queues. Beyond, sessions idle for two minutes are forgotten; if none is idle, a
+    consumer sends all its queues with each fetch."""
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,7 +120,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Positive
     """The node's number, unique in the cluster."""
     cluster: Annotated[str, Meta(min_length=1, max_length=64)]
-    """The cluster's id; nodes of another one are refused."""
+    """The cluster's id; nodes of another cluster are refused."""
     data: str
     """The data folder; it belongs to this node alone."""
     host: str = "127.0.0.1"
@@ -135,7 +136,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leads as many as the others. Only read when the cluster is founded."""
     replicas: Annotated[int, Meta(ge=1, le=9)] = REPLICAS
     """Copies of each data group: three, or one on each founding node if these are fewer. More than
-    three need as many founding nodes. Only read then."""
+    three need as many founding nodes. Only read when the cluster is founded."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -185,7 +186,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ids = [peer.id for peer in node.peers]
             _require(len(set(ids)) == len(ids), f"node.peers names an id twice: {ids}")
             _require(node.id in ids, f"node.id ({node.id}) is not among node.peers ({ids})")
-            # The default stands for fewer, so that one or two nodes need not say it.
+            # With fewer nodes the default means one copy on each, so that small clusters need not
+            # set it.
             _require(
                 node.replicas <= max(REPLICAS, len(ids)),
                 f"node.replicas ({node.replicas}) must be at most the number of nodes in "

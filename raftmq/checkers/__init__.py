@@ -1,7 +1,7 @@
 """Was a promise broken? Functions from a history, or from evidence, to a report.
 
-Start reading at `history` (what is written down), then `verdict` (what a report is), `total_queue`
-(the simplest checker), and `check` (the same from the command line).
+Start reading at `history` (the input), then `verdict` (the reports), `total_queue` (the simplest
+checker), and `check` (the command line).
 
     >>> from raftmq.checkers import Recorder, check_total_queue
     >>> recorder = Recorder()
@@ -16,7 +16,7 @@ Start reading at `history` (what is written down), then `verdict` (what a report
 | checker | judges |
 |---|---|
 | `check_total_queue` | sends and polls as a bag: lost, unexpected, duplicated |
-| `check_log` | sends and polls by offset: what can go wrong with a log |
+| `check_log` | sends and polls by offset: the anomalies of a log |
 | `check_key_order` | order by key in ordered groups |
 | `check_pop` | consumer groups that pop: leases, retries, dead letters, order |
 | `check_withheld` | delayed messages, and those of transactions |
@@ -31,7 +31,7 @@ Start reading at `history` (what is written down), then `verdict` (what a report
 | `judge` | all that fit the functions of a history |
 
 Invariants:
-- Nothing here imports a broker, a client or an event loop: histories of anything are welcome.
+- No module imports a broker, a client or an event loop: histories of any system can be judged.
 - No checker calls a history valid that could not have shown a violation.
 """
 

@@ -28,7 +28,7 @@ from .judge import judge
 from .verdict import Verdict, explain, worst
 
 BESIDE = re.compile(r"node-\d+\.log|replay\.txt")
-"""What stands beside a history: what a node said, and how the run is played again."""
+"""Files beside histories: logs of nodes, and the command that plays the run again."""
 SUFFIXES = frozenset({".log", ".txt", ".edn", ".parquet"})
 EXIT_USAGE = 2
 EXIT_VIOLATION = 5
@@ -81,7 +81,7 @@ def main(
 def histories_in(path: Path) -> list[Path]:
     """The file itself, or the histories in a folder and those below it, by name.
 
-    What the plugin and campaigns keep beside histories is none.
+    Other files that the plugin and campaigns keep beside histories are left out.
     """
     if path.is_file():
         return [path]
@@ -93,7 +93,7 @@ def judge_file(path: Path, limit: Limit, *, is_explained: bool = False) -> Verdi
     """The worst verdict of all checkers that fit the file's functions.
 
     Raises:
-        NotAHistory: it is in no format known here.
+        NotAHistory: the file's format is not known.
     """
     history = read_history(path)
     reports = judge(history, limit=limit, is_shrinking=is_explained)
@@ -106,7 +106,7 @@ def judge_file(path: Path, limit: Limit, *, is_explained: bool = False) -> Verdi
 
 
 def _name(path: Path, file: Path, *, is_alone: bool) -> str:
-    """From the folder on, if one path was given; with the path as it was given otherwise."""
+    """A file's name in the answer: relative to the path if one was given; else the whole path."""
     if not is_alone:
         return str(file)
     return file.name if file == path else file.relative_to(path).as_posix()

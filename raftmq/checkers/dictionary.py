@@ -1,7 +1,7 @@
 """The anomalies that checkers report, by name, each with its explanation.
 
-The names are what a report, a test and `raftmq chaos list` use; the explanations are data so that
-each can be printed beside what was found.
+Reports, tests and `raftmq chaos list` use the names; the explanations are data, so that each can be
+printed beside a finding.
 
 Sources: Jepsen's total-queue and Kafka workloads, Adya's G1a, Jepsen's NATS analysis (where a loss
 lies), Gibbons and Korach 1997.

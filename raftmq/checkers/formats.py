@@ -1,4 +1,4 @@
-"""Histories that other tools wrote, read into ours.
+"""Readers of histories that other tools wrote.
 
 | format | looks like |
 |---|---|
@@ -7,9 +7,10 @@
 | Parquet | ours, see `history` |
 
 In a Jepsen log of a register, `:fail :cas` is an answer: the register held another value. Any
-other `:fail` means that the operation did not happen, `:info` that nobody knows; `:timed-out` is
-never a value. In EDN every `:fail` means that it did not happen. Processes that are no numbers (the
-nemesis) and lines between that begin with neither are passed over, as long as some line is of use.
+other `:fail` means that the operation did not happen, `:info` that its outcome is unknown;
+`:timed-out` is never a value. In EDN every `:fail` means that the operation did not happen.
+Processes that are no numbers (the nemesis) and other lines of Jepsen's are passed over, but at
+least one line must be an operation.
 
 Invariants:
 - Either the whole file is understood or `NotAHistory` says which line is not.
@@ -104,7 +105,7 @@ def _from_log(path: Path, lines: list[str]) -> History:
     for number, line in enumerate(lines, 1):
         match = _LOG_LINE.match(line)
         if match is None:
-            # Jepsen's logs have lines of its own parts between; a list of operations alone has not.
+            # Jepsen's logs have other lines between; a list of operations alone has none.
             if " - " in line or "jepsen." in line or line.startswith((" ", "\t")):
                 continue
             raise NotAHistory(f"{path}, line {number} is no operation: {line[:80]!r}")
@@ -177,7 +178,7 @@ def _form(token: str, tokens: Iterator[str]) -> Form:
             items.append(_form(inner, tokens))
         raise ValueError(f"{token} is never closed")
     if token.startswith("#"):
-        # A tag says how others would hold the value; here the value is enough.
+        # A tag names the type for other programs; the value alone is enough here.
         return _form(next(tokens), tokens)
     return _atom(token)
 

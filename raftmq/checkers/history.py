@@ -1,19 +1,19 @@
-"""What clients did and what they were told: the one input of every checker.
+"""Clients' calls and their answers: the one input of every checker.
 
 A history is a table of *rows* in the order in which they happened. An operation begins with an
 `invoke` and ends with `ok` (it happened), `fail` (it did not and never will) or `unknown` (it may
-have happened, or may still); one without an end counts as unknown. A call that carries several
+have happened, or may still); an operation without an end counts as unknown. A call with several
 messages has a row for each, in order, all with the same operation number. The order of rows is the
-only clock a verdict rests on: if `ok` of one stands before `invoke` of another, the first was over
-before the second began.
+only clock a verdict rests on: if `ok` of one operation stands before `invoke` of another, the first
+was over before the second began.
 
 | column | type | meaning |
 |---|---|---|
 | operation | int64 | number of the operation, from 0 |
-| process | int64 | who called: a producer, a consumer, a client thread |
+| process | int64 | the caller: a producer, a consumer, a client thread |
 | type | `RowType` | invoke, ok, fail, unknown |
-| function | text | what was called, see below |
-| key | text or none | queue, ordering key or register: what the value was sent to or read from |
+| function | text | the function called, see below |
+| key | text or none | queue, ordering key or register that the value was sent to or read from |
 | value | JSON or none | message body or register value; each written value is unique |
 | offset | int64 or none | the place that the system gave or showed |
 | time | int64 | nanoseconds of the recorder's clock, for reports and lags |
@@ -32,7 +32,7 @@ process starts to read from another place), `read`, `write`, `cas` (registers), 
 
 In memory and in files each text or value is stored once and named by its place (`keys`, `values`);
 -1 stands for none. As Parquet the columns `function`, `key` and `value` are dictionary-encoded
-text, values as JSON, so that pandas or Spark read them as they are.
+text, values as JSON, so that pandas or Spark can read them directly.
 
 Invariants:
 - `operation` numbers are dense; every operation has at least one invoke row, before all others.
@@ -60,23 +60,23 @@ if TYPE_CHECKING:
 Integers: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 Value: TypeAlias = Hashable
-"""None, a bool, number or text, or a tuple of those: what JSON holds, as far as it hashes."""
+"""None, a bool, number or text, or a tuple of those: the JSON values that can be hashed."""
 
 NONE = -1
 """The code of a missing key, value or offset."""
 
 
 class RowType(IntEnum):
-    """What a row says of its operation."""
+    """The meaning of a row for its operation."""
 
     INVOKE = 0
-    """It begins."""
+    """The operation begins."""
     OK = 1
-    """It happened, before this row."""
+    """The operation happened, before this row."""
     FAIL = 2
-    """It did not happen and never will."""
+    """The operation did not happen and never will."""
     UNKNOWN = 3
-    """It may have happened, or may happen at any later time."""
+    """The operation may have happened, or may happen at any later time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +104,7 @@ class History:
         return int(self.operation.max()) + 1 if len(self) else 0
 
     def outcomes(self) -> Integers:
-        """By operation: how it ended, as a `RowType`; UNKNOWN when it never did."""
+        """By operation: the `RowType` of its end; UNKNOWN if it has none."""
         outcomes = np.full(self.operation_count, RowType.UNKNOWN, np.int64)
         is_end = self.type != RowType.INVOKE
         outcomes[self.operation[is_end]] = self.type[is_end]
@@ -116,7 +116,7 @@ class History:
         return np.isin(self.function, codes)
 
     def select(self, rows: Flags | Integers) -> "History":
-        """The rows that are asked for, in order, with their operations numbered anew."""
+        """A history of the given rows, in order, with dense operation numbers."""
         operation = np.unique(self.operation[rows], return_inverse=True)[1]
         return History(
             operation.astype(np.int64),
@@ -153,7 +153,7 @@ class _Interner:
     def code(self, value: Value) -> int:
         if value is None:
             return NONE
-        # 1, 1.0 and True are equal, and yet not the same value.
+        # 1, 1.0 and True are equal in Python, but different values of a history.
         name = (type(value), value) if isinstance(value, bool | float) else value
         code = self._codes.get(name)
         if code is None:
@@ -163,14 +163,14 @@ class _Interner:
 
 
 class Recorder:
-    """Writes down a history while it happens; may be used from any number of threads.
+    """Records a history while it happens; may be used from any number of threads.
 
     `invoke` is called just before the call to the system under test, the others just after it
     returned or raised: rows written any earlier or later would make a verdict wrong.
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """`clock` gives nanoseconds; a simulated world passes its own."""
+        """`clock` returns nanoseconds; a simulated world passes its own."""
         self._clock = clock
         self._lock = threading.Lock()
         self._unique = itertools.count()
@@ -179,23 +179,24 @@ class Recorder:
         self._invoked: list[tuple[int, int, int, int]] = []
 
     def unique_value(self) -> int:
-        """A number that this recorder never gave before: write each value once."""
+        """A number that this recorder never returned before: write each value once."""
         with self._lock:
             return next(self._unique)
 
     def invoke(
         self, process: int, function: str, key: str | None = None, value: Value = None
     ) -> int:
-        """An operation begins; the result names it in the calls below."""
+        """Record that an operation begins; the result is its number, for the calls below."""
         return self.invoke_many(process, function, [(key, value)])
 
     def invoke_many(
         self, process: int, function: str, messages: Iterable[tuple[str | None, Value]]
     ) -> int:
-        """An operation on several messages begins."""
+        """Record that an operation on several messages begins."""
         with self._lock:
             operation, name = len(self._invoked), self._functions.code(function)
             codes = [(self._keys.code(key), self._values.code(value)) for key, value in messages]
+            # An operation without messages needs a row, too: it would have no begin.
             codes = codes or [(NONE, NONE)]
             self._invoked.append((process, name, *codes[0]))
             now = self._clock()
@@ -204,7 +205,7 @@ class Recorder:
             return operation
 
     def ok(self, operation: int, *, value: Value = None, offset: int | None = None) -> None:
-        """It happened; `value` is what was read, by default what was written."""
+        """Record that it happened; `value` is the value read, by default the value written."""
         with self._lock:
             code = self._values.code(value)
             self._end(operation, RowType.OK, value=code, offset=NONE if offset is None else offset)
@@ -212,7 +213,7 @@ class Recorder:
     def ok_many(
         self, operation: int, messages: Iterable[tuple[str | None, Value, int | None]]
     ) -> None:
-        """It happened, to these messages: (key, value, offset), in the order they came."""
+        """Record that it happened, to these messages: (key, value, offset), in order."""
         process, name, _, _ = self._invoked[operation]
         with self._lock:
             now = self._clock()
@@ -226,12 +227,12 @@ class Recorder:
             self._rows += rows or [(operation, process, RowType.OK, name, NONE, NONE, NONE, now)]
 
     def fail(self, operation: int) -> None:
-        """It did not happen and never will. When in doubt, it is `unknown`."""
+        """Record that it did not happen and never will. When in doubt, call `unknown`."""
         with self._lock:
             self._end(operation, RowType.FAIL)
 
     def unknown(self, operation: int) -> None:
-        """A timeout, a lost connection: it may have happened."""
+        """Record that it may have happened, as after a timeout or a lost connection."""
         with self._lock:
             self._end(operation, RowType.UNKNOWN)
 
@@ -243,7 +244,7 @@ class Recorder:
         self._rows.append((operation, process, row_type, name, key, value, offset, self._clock()))
 
     def history(self) -> History:
-        """All that was recorded up to now."""
+        """The history recorded until now."""
         with self._lock:
             table = np.array(self._rows, np.int64).reshape(-1, 8)
             functions = [str(text) for text in self._functions.values]
@@ -285,14 +286,14 @@ def write_parquet(history: History, path: str | Path) -> None:
 
 
 class NotAHistory(ValueError):
-    """A file is not a history in any format known here; the message says what is wrong where."""
+    """A file is not a history in a known format; the message says what is wrong, and where."""
 
 
 def read_parquet(path: str | Path) -> History:
     """Load a history that `write_parquet` stored, or one of the same columns made elsewhere.
 
     Raises:
-        NotAHistory: it is not Parquet, a column is missing, or an operation has no invoke.
+        NotAHistory: the file is not Parquet, a column is missing, or an operation has no invoke.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -321,12 +322,12 @@ def read_parquet(path: str | Path) -> History:
 
 
 def _coded(column: "pa.ChunkedArray") -> tuple[Integers, list[str]]:
-    """A text column as codes and the texts they stand for."""
+    """A text column as codes, and the texts that the codes stand for."""
     import pyarrow as pa
 
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
-    # Chunks may have dictionaries of their own.
+    # Each chunk may have its own dictionary, so that codes of two chunks differ in meaning.
     array = column.unify_dictionaries().combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], column.type)
@@ -335,7 +336,7 @@ def _coded(column: "pa.ChunkedArray") -> tuple[Integers, list[str]]:
 
 
 def _hashable(value: object) -> Value:
-    """A decoded JSON value with tuples in the place of lists."""
+    """A decoded JSON value with tuples instead of lists."""
     if isinstance(value, list):
         return tuple(_hashable(item) for item in value)
     if isinstance(value, dict):

@@ -1,11 +1,12 @@
-"""The `history` of a test: a recorder that knows how a call ended, and what the test expects.
+"""The fixture `history` of a test: a recorder that maps exceptions to outcomes, with its checks.
 
     with history.call(0, "send", key="orders", value=7, failed=(Refused,)) as call:
         call.ok(offset=queue.put(7))
 
-A call that ends without a word is `ok`. One of the exceptions in `failed` says that it did not
-happen, one of those in `unknown` that nobody knows; both are swallowed, since a test under faults
-goes on. Any other exception is recorded as unknown and goes on its way.
+A block that ends without a call of `ok`, `fail` or `unknown` is `ok`. An exception of `failed`
+means that the call did not happen, an exception of `unknown` that its outcome is unknown; both are
+swallowed, since a test under faults goes on. Any other exception is recorded as unknown and raised
+again.
 
 Sources: Jepsen's `with-errors`, which maps exceptions to :fail and :info in one place.
 """
@@ -31,22 +32,22 @@ class Call:
         self.is_over = False
 
     def ok(self, *, value: Value = None, offset: int | None = None) -> None:
-        """It happened; `value` is what was read, by default what was written."""
+        """Record that it happened; `value` is the value read, by default the value written."""
         self._end()
         self._recorder.ok(self._operation, value=value, offset=offset)
 
     def ok_many(self, messages: Iterable[tuple[str | None, Value, int | None]]) -> None:
-        """It happened, to these messages: (key, value, offset), in the order they came."""
+        """Record that it happened, to these messages: (key, value, offset), in order."""
         self._end()
         self._recorder.ok_many(self._operation, messages)
 
     def fail(self) -> None:
-        """It did not happen and never will."""
+        """Record that it did not happen and never will."""
         self._end()
         self._recorder.fail(self._operation)
 
     def unknown(self) -> None:
-        """It may have happened, or may still."""
+        """Record that it may have happened, or may still."""
         self._end()
         self._recorder.unknown(self._operation)
 
@@ -56,23 +57,23 @@ class Call:
 
 
 class Journal(Recorder):
-    """What the fixture `history` gives a test; may be used from any number of threads."""
+    """The value of the fixture `history`; may be used from any number of threads."""
 
     def __init__(self) -> None:
-        """Time counts from now on."""
+        """The recorder's clock starts at 0 now."""
         begin = time.monotonic_ns()
         self.clock: Callable[[], int] = lambda: time.monotonic_ns() - begin
-        """Nanoseconds; a simulated world puts its own clock here."""
+        """Returns nanoseconds; a simulated world puts its own clock here."""
         self.checks: tuple[Check, ...] | None = None
-        """What judges it at the end; None: all that fit."""
+        """The checks at the end of the test; None: all checkers that fit."""
         super().__init__(lambda: self.clock())
 
     def expect(self, *checks: Check) -> None:
-        """At the end judge by these instead of by all that fit; none: do not judge."""
+        """Judge by these checks at the end instead of by all that fit; without any: not at all."""
         self.checks = checks
 
     def reports(self) -> list[Report]:
-        """Judge what was recorded until now; empty if nothing was, or nothing shall be judged."""
+        """Judge the history until now; empty if nothing was recorded, or `expect` had no checks."""
         history = self.history()
         if not len(history) or self.checks == ():
             return []
@@ -94,12 +95,12 @@ class Journal(Recorder):
         """Record an operation around a call of the system under test.
 
         Args:
-            process: who calls; one operation of a process at a time.
+            process: the caller; one operation of a process at a time.
             function: such as `send`, `poll`, `read`, `write`.
             key: queue, ordering key or register.
-            value: what is written; unique.
-            failed: exceptions that say it did not happen and never will; swallowed.
-            unknown: exceptions that say nobody knows; swallowed.
+            value: the value written; unique.
+            failed: exceptions after which it did not happen and never will; swallowed.
+            unknown: exceptions after which the outcome is unknown; swallowed.
         """
         call = Call(self, self.invoke(process, function, key, value))
         try:

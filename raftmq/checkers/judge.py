@@ -1,4 +1,4 @@
-"""Which checkers a history needs, told by the functions in it."""
+"""Chooses the checkers of a history by the functions in it."""
 
 import numpy as np
 
@@ -36,7 +36,8 @@ def judge(
     if is_withheld:
         reports.append(check_withheld(history))
         messages |= WITHHOLDING
-    # A poll may give messages that were withheld: those two would take them for strange.
+    # A poll may return withheld messages, which `send` never sent: the queue and log checkers would
+    # report them as unexpected.
     if (used & {POLL, ASSIGN} and not is_withheld) or (used & messages and not reports):
         reports.append(check_total_queue(history))
         if (history.offset != NONE).any():

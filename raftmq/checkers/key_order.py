@@ -1,13 +1,13 @@
-"""Order by key: what one sender sends for one key is delivered in that order, one at a time.
+"""Order by key: a sender's messages of one key are delivered in their order, one at a time.
 
-For ordered groups, whatever queues and consumers the keys are spread over. The row's key is the
+For ordered groups, with the keys spread over any queues and consumers. The row's key is the
 ordering key. Two rules:
 
 - *order-inversion*: the first deliveries of one sender's messages for a key come in the order of
   their sends. A message delivered again, after a lease ran out, may come late.
 - *order-overtake*: while a message is out for delivery and not acked, no later one of its sender
   and key is delivered. Judged for messages that were acked in the end, if acks are in the history:
-  a message that was never acked may have become a dead letter, which blocks nobody.
+  a message that was never acked may have become a dead letter, which blocks no other message.
 
 Left out: order between different senders of a key, which only the log's offsets define (see
 `log.anomalies`).
@@ -69,7 +69,7 @@ def _behind(
 ) -> tuple[Integers, Integers]:
     """Places whose `later` is below the highest `earlier` of those before them in their run.
 
-    Returns, for every place, which place before it holds that highest; and the places found.
+    Returns, for every place, the place before it that holds the highest; and the places found.
     """
     lifted = run * (width + 2) + earlier
     highest = np.maximum.accumulate(lifted)

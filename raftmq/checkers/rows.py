@@ -1,6 +1,6 @@
 """The rows of some functions of a history, as plain values, each with its call.
 
-Leaf of the checkers that look at few rows; those of many read the columns themselves.
+For checkers that look at few rows; checkers of many rows read the columns themselves.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ class Row(NamedTuple):
     offset: int
     """-1 without one."""
     code: int
-    """Of the value; -1 without one."""
+    """The value's code; -1 without a value."""
 
 
 def rows_of(history: History, *functions: str) -> Iterator[Row]:
-    """The rows of these functions that begin an operation or say that it happened, in order."""
+    """The invoke and ok rows of these functions, in order."""
     calls = calls_of(history)
     is_wanted = history.is_function(*functions)
     is_wanted &= (history.type == RowType.INVOKE) | (history.type == RowType.OK)

@@ -1,4 +1,4 @@
-"""Total queue: what went in comes out, and nothing else, whatever the order.
+"""Total queue: all acknowledged messages come out, and no others, in any order.
 
 For senders' values A (all attempts), E (acknowledged) and deliveries D:
 
@@ -11,12 +11,12 @@ For senders' values A (all attempts), E (acknowledged) and deliveries D:
 | recovered | in D, its send's outcome unknown | no |
 | redelivered-after-ack | in D by a poll that began after an ack of the value was done | yes |
 
-A loss is split by where it lies among what was delivered of the same sender, in the order of
-sending: before all of it (prefix), after all of it (postfix), or between (middle). If nothing of a
-sender was delivered, all its losses are postfix: perhaps the reader did not come so far.
+A loss is classed by its place among the sender's delivered messages, in the order of sending:
+before all of them (prefix), after all of them (postfix), or between (middle). If no message of a
+sender was delivered, all its losses are postfix: perhaps the reader did not come that far.
 
-Each consumer group is judged by itself, so that a message lost by one is not hidden by another that
-got it: the value of a poll's invoke names the group. Polls without a value are one group more.
+Each consumer group is judged by itself, so that a group that got a message does not hide the loss
+in another: the value of a poll's invoke names the group. Polls without a value form one group.
 
 The history must end with a drain: readers that polled until nothing more came. If it did not, say
 `is_drained=False`: then a postfix loss is a doubt, not an anomaly.
@@ -70,7 +70,7 @@ def check_total_queue(
     if not is_drained and counts["lost-postfix"]:
         tolerated.add("lost-postfix")
         unsure = "the queue was not drained: what is missing at the end may still be there"
-    # Each group's deliveries are looked up, and each message is looked for in each group.
+    # Each delivery is looked up once, and each acknowledged message in each group.
     compared = len(found.deliveries.row) + acknowledged * len(parts)
     return judged(
         CHECKER,
@@ -141,7 +141,7 @@ def _after_ack(found: Traffic) -> tuple[Integers, Integers]:
         & ~np.isin(history.process, found.strangers)
     )
     ack_row = np.full(len(found.send_of_value), np.iinfo(np.int64).max, np.int64)
-    # Of several acks of one value the first counts: go backwards.
+    # Of several acks of one value the first counts; the last assignment holds: go backwards.
     ack_row[history.value[acked][::-1]] = acked[::-1]
     is_late = found.start[deliveries.operation] > ack_row[deliveries.value]
     places = np.flatnonzero(is_late)
@@ -170,7 +170,7 @@ def _neighbours(found: Traffic, place: int) -> tuple[set[int], list[int]]:
     operations = {int(sends.operation[one]) for one in near}
     operations |= {int(deliveries.operation[first[value]]) for value in values}
     if not near:
-        # That somebody polled at all is part of the case.
+        # The report must show that a reader polled at all: add the last poll.
         polls = np.flatnonzero(found.history.is_function(POLL))
         operations.add(int(found.history.operation[polls[-1]]))
     return operations, values

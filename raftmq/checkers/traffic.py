@@ -1,6 +1,6 @@
-"""The messages of a history as columns: who sent what and how it ended, who was delivered what.
+"""The messages of a history as columns: sends with their outcomes, and deliveries.
 
-Everything here is a vector operation over the whole history: a million operations take about a
+Every function is a few vector operations over the whole history: a million operations take about a
 second.
 
 Invariants:
@@ -21,10 +21,10 @@ ASSIGN = "assign"
 
 
 class Sends(NamedTuple):
-    """One element a message that somebody tried to send."""
+    """One element for each message of a send, acknowledged or not."""
 
     row: Integers
-    """Of its invoke."""
+    """The row of its invoke."""
     operation: Integers
     process: Integers
     key: Integers
@@ -32,13 +32,13 @@ class Sends(NamedTuple):
     outcome: Integers
     """A `RowType`."""
     offset: Integers
-    """As the answer said, or -1."""
+    """The offset in the answer, or -1."""
     end: Integers
-    """Row of the answer, or -1."""
+    """The row of the answer, or -1."""
 
 
 class Deliveries(NamedTuple):
-    """One element a message of a poll that was answered."""
+    """One element for each message of an answered poll."""
 
     row: Integers
     operation: Integers
@@ -50,19 +50,19 @@ class Deliveries(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """All sends and deliveries, and where to find each value's send."""
+    """All sends and deliveries, and the place of each value's send."""
 
     history: History
     sends: Sends
     deliveries: Deliveries
     send_of_value: Integers
-    """By value code: its place in `sends`, or -1 if nobody sent it."""
+    """By value code: its place in `sends`, or -1 if it was never sent."""
     is_unique: bool
     """Whether each sent value was sent by one send only."""
     start: Integers
     """By operation: the row of its first invoke."""
     strangers: Integers
-    """Processes that polled for other consumer groups only: their acks say nothing here."""
+    """Processes that polled for other consumer groups only: their acks do not count here."""
 
     def is_delivered(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
         """By send: whether its value was ever delivered."""
@@ -73,16 +73,16 @@ class Traffic:
     def first_delivery(self) -> Integers:
         """By value code: the place of its first delivery in `deliveries`, or -1."""
         places = np.full(len(self.send_of_value), NONE, np.int64)
-        # Of several assignments to one place the last counts: go backwards.
+        # The first delivery counts, but the last assignment to a place holds: go backwards.
         places[self.deliveries.value[::-1]] = np.arange(len(self.deliveries.value))[::-1]
         return places
 
     def value_text(self, code: int) -> str:
-        """A value as people wrote it."""
+        """A value as text."""
         return repr(self.history.values[code])
 
     def key_text(self, code: int) -> str:
-        """A key as people wrote it, or a dash."""
+        """A key as text, or a dash."""
         return "-" if code == NONE else self.history.keys[code]
 
 
@@ -142,7 +142,7 @@ def by_group(found: Traffic) -> dict[str, Traffic]:
 
 
 def doubt(found: Traffic) -> str:
-    """Why nothing can be said of this traffic, or nothing."""
+    """Why this traffic cannot be judged; empty if it can."""
     if not len(found.sends.row):
         return "vacuous: nobody sent anything"
     if not (found.sends.outcome == RowType.OK).any():

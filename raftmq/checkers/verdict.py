@@ -1,13 +1,13 @@
-"""What a checker says: a verdict, the anomalies it rests on, and each one's explanation.
+"""A checker's report: a verdict, the anomalies it rests on, and their explanations.
 
 | verdict | meaning |
 |---|---|
 | valid | the promise held, and the history could have shown otherwise |
 | invalid | the promise was broken; `anomalies` says how, `counts` how often |
-| unknown | neither can be said; `reason` says why |
+| unknown | neither is known; `reason` says why |
 
-A history in which nothing was done that could break the promise is *vacuous*: its verdict is
-unknown, never valid. A list of reports is as bad as its worst.
+A history without calls that could break the promise is *vacuous*: its verdict is unknown, never
+valid. A list of reports is as bad as its worst.
 
 Invariants:
 - An invalid report names at least one anomaly; a valid one names none; an unknown one has a reason.
@@ -29,13 +29,13 @@ from .dictionary import ANOMALIES
 from .history import NONE, History, Integers
 
 EXAMPLES_MAX = 8
-"""Of each anomaly so many are explained; all are counted."""
+"""Anomalies of one name that are explained; all are counted."""
 
 AROUND_ROWS = 3
 """Rows of the same key that are shown before and after an anomaly."""
 
 ROWS_SHOWN_MAX = 40
-"""A poll of a thousand messages is not printed whole."""
+"""Rows printed for an anomaly, as a poll may have thousands of messages."""
 
 
 INVARIANT_NUMBER = re.compile(r"[RLQV]\d+")
@@ -54,13 +54,13 @@ class Anomaly:
     """One broken promise, with the part of the history that shows it."""
 
     name: str
-    """Its key in `ANOMALIES`, or the number of an invariant, such as R1."""
+    """A key of `ANOMALIES`, or the number of an invariant, such as R1."""
     fact: str
-    """What happened, in one sentence with the names and numbers."""
+    """One sentence on what happened, with names and numbers."""
     operations: tuple[int, ...] = ()
     """The minimal sub-history: these operations alone show the anomaly."""
     values: tuple[int, ...] = ()
-    """Codes of the values it is about; of an operation on many messages only these matter."""
+    """Codes of the values concerned; of an operation on many messages only these matter."""
     entries: tuple[EntryAt, ...] = ()
     """The log entries involved, if evidence was given: see `with_entries`."""
 
@@ -71,18 +71,18 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one checker found."""
+    """The result of one checker."""
 
     checker: str
     verdict: Verdict
     reason: str = ""
     """Why the verdict is unknown; empty otherwise."""
     anomalies: tuple[Anomaly, ...] = ()
-    """At most `EXAMPLES_MAX` of each name. Those that are tolerated stand here too."""
+    """At most `EXAMPLES_MAX` of each name, tolerated ones included."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """How often each anomaly occurred, beside other figures such as `acknowledged`."""
     tolerated: frozenset[str] = frozenset()
-    """Names of anomalies that do not make it invalid."""
+    """Names of anomalies that do not make the verdict invalid."""
     compared: int = 0
     """Single comparisons that could have shown an anomaly. A valid report made at least one."""
 
@@ -106,7 +106,7 @@ def judged(
 ) -> Report:
     """A report: invalid if an anomaly is not tolerated, else unknown if in doubt, else valid.
 
-    A checker that compared nothing is in doubt: it could not have found anything.
+    A checker that compared nothing is in doubt: it could not have found an anomaly.
     """
     found = tuple(anomalies)
     if any(anomaly.name not in tolerated for anomaly in found):
@@ -122,7 +122,7 @@ def vacuous(checker: str, why: str) -> Report:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Invalid if any is, else unknown if any is or there is none, else valid."""
+    """Invalid if any verdict is; else unknown if any is, or there is none; else valid."""
     seen = set(verdicts)
     if Verdict.INVALID in seen:
         return Verdict.INVALID
@@ -130,7 +130,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def with_entries(report: Report, evidence: Evidence) -> Report:
-    """The same report; each anomaly names the log entries that held its values."""
+    """The report, with each anomaly naming the log entries that held its values."""
     anomalies = tuple(
         replace(anomaly, entries=evidence.entries_of(anomaly.values))
         for anomaly in report.anomalies

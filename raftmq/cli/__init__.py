@@ -1,8 +1,8 @@
 """The command `raftmq`: one module a command group, loaded when its command is called.
 
-Start reading at `app` (the table of commands and what happens to errors), then `session` (how a
-command reaches a cluster), `output` (tables, JSON, progress), and any command's module. `up` is
-made of `playground` (a local cluster's folder) and `supervisor` (its processes).
+Start reading at `app` (the table of commands, and the handling of errors), then `session` (a
+command's connection to a cluster), `output` (tables, JSON, progress), and any command's module.
+`up` consists of `playground` (a local cluster's folder) and `supervisor` (its processes).
 
 Invariants:
 - No command imports trio, anyio, numpy, rich or structlog before it runs: `raftmq --help`, `raftmq

@@ -1,7 +1,7 @@
-"""The table of commands, and what becomes of their errors.
+"""The table of commands, and the handling of their errors.
 
 A command's module is imported when the command is called: `COMMANDS` holds the one line that
-`raftmq --help` shows, so that the list costs no import.
+`raftmq --help` shows, so that the list needs no import.
 """
 
 import os
@@ -88,15 +88,16 @@ class _Sections(LazyGroup):
     TABLE = COMMANDS
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; who reads our stdout may have enough of it at any time."""
+        """Run the command; the reader of our stdout may close it at any time."""
         try:
             return super().invoke(ctx)
         except (BrokenPipeError, BaseExceptionGroup) as error:
             if not isinstance(unwrapped(error), BrokenPipeError):
                 raise
-            # What is buffered has nowhere to go. click would end the process with 1.
+            # Python flushes stdout at exit and would fail again, and click would end the process
+            # with 1: buffered output goes to the null device.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            # `produce` has messages left that nothing sends now.
+            # `produce` ends with unsent messages, so it has failed.
             return ExitCode.FAILED if ctx.invoked_subcommand == "produce" else ExitCode.OK
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -131,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code. Bugs come out as exceptions."""
+    """Run the command line and return the exit code. Bugs are raised as exceptions."""
     try:
         code = cli.main(arguments, prog_name="raftmq", standalone_mode=False)
         return code if isinstance(code, int) else ExitCode.OK
@@ -155,7 +156,8 @@ def _number_of(found: re.Match[str]) -> str:
 
 
 def _missing(error: ModuleNotFoundError) -> BaseException:
-    """A package that an extra brings is not installed: which; any other is a bug of ours."""
+    """The failure for a missing package of an extra; the error itself for any other package, as
+    that is a bug."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         return error

@@ -1,8 +1,8 @@
 """`raftmq cluster`: show the nodes and partition groups; move leaders; add and remove nodes.
 
-`status` asks each node for its own picture and puts them together: of two opinions about a group's
-leader the one of the higher term holds. Its exit code is 4 if something is wrong, as a node that
-does not answer, a group without a leader, or rot, so that a script or a probe can stop there.
+`status` asks each node for its status and merges the answers: of two opinions about a group's
+leader, the one with the higher term holds. The exit code is 4 if something is wrong, such as a node
+that does not answer, a group without a leader, or rot, so that a script or probe can stop there.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from raftmq.wire.messages import ClusterView, NodeView
 
 STATUS_SECONDS_MAX = 2.0
-"""A node that has not answered after so long counts as unreachable."""
+"""Seconds after which a node without an answer counts as unreachable."""
 _IS_STARTING = "this node is starting"
 
 TRANSFER_SECONDS_MAX = 20.0
-"""How long `transfer` waits until the other node leads."""
+"""Seconds that `transfer` waits until the other node leads."""
 ASK_AGAIN_SECONDS = 2.0
-"""Two election timeouts: then a transfer has happened, or was given up."""
+"""Two election timeouts: by then a transfer has happened, or was given up."""
 LOOK_SECONDS = 0.1
 
 REMOVE_SECONDS_MAX = 60.0
-"""How long `remove` waits until a node's share has moved."""
+"""Seconds that `remove` waits until the node's replicas have moved."""
 
 
 @click.group(cls=HintedGroup)
@@ -70,13 +70,14 @@ def transfer(session: Session, partition_group: int, to: int | None) -> None:
 
 
 async def _transfer(mq: "Client", partition_group: int, to: int) -> int:
-    """Ask until it has happened: a leader lets it be if the other one is not quick enough.
+    """Ask until the transfer has happened: a leader gives it up if the other node is not quick
+    enough.
 
     Returns:
         The new leader.
 
     Raises:
-        Failure: it did not happen in time.
+        Failure: the transfer did not happen in time.
     """
     import anyio
 
@@ -98,8 +99,8 @@ async def _transfer(mq: "Client", partition_group: int, to: int) -> int:
 
 
 async def _leader_of(mq: "Client", partition_group: int) -> int:
-    """The leader of a partition group, 0 if there is none. All nodes are asked, as the one that
-    has the routing table may carry no replica of the group."""
+    """The leader of a partition group, 0 if there is none. All nodes are asked, as the node that
+    gives the routing table may carry no replica of the group."""
     groups = (await picture_of(mq))["groups"]
     return next((int(each["leader"]) for each in groups if each["id"] == partition_group), 0)
 
@@ -187,7 +188,8 @@ def replace(session: Session, node: int, new: int, address: tuple[str, int], yes
 
 
 async def _check_answer(node: int, address: tuple[str, int]) -> None:
-    """Refuse the address of a process that is another node; a node may start there later."""
+    """Refuse the address of a process that is another node; a silent address is accepted, as the
+    node may start there later."""
     from raftmq.client.address import Address
     from raftmq.client.routing.connection import open_connection
     from raftmq.client.world import RealWorld
@@ -209,7 +211,7 @@ async def _check_answer(node: int, address: tuple[str, int]) -> None:
 def _echo_settings(
     view: "ClusterView", node: int, address: tuple[str, int], *, leaving: int = 0
 ) -> None:
-    """Print the settings of a node that joins: it asks every other one."""
+    """Print the settings of a node that joins; its `join` lists every other node that stays."""
     host, port = address
     click.echo(f'[node]\nid = {node}\ncluster = "{view.cluster}"\nhost = "{host}"\nport = {port}')
     click.echo('data = "/var/lib/raftmq"  # a folder of its own')
@@ -219,7 +221,7 @@ def _echo_settings(
 
 
 def lacking_without(view: "ClusterView", node: int) -> str:
-    """Which groups will have fewer copies than wanted when a node is gone; empty: none."""
+    """A warning that names the groups with too few copies once a node is gone; empty: none."""
     staying = {known.id for known in view.nodes if not known.is_leaving} - {node}
     short = [group.id for group in view.groups if group.copies > len(staying)]
     if not short or all(known.id != node for known in view.nodes):
@@ -242,7 +244,7 @@ def _groups_text(numbers: list[int]) -> str:
 
 
 async def _remove(mq: "Client", node: int) -> None:
-    """Remove a node and wait until no partition group counts on it."""
+    """Remove a node, and wait until it has left and no partition group has it as a member."""
     import anyio
 
     await mq.admin.remove_node(node)
@@ -260,13 +262,13 @@ async def _remove(mq: "Client", node: int) -> None:
 
 
 async def picture_of(mq: "Client") -> dict[str, Any]:
-    """What the nodes say, put together."""
+    """The merged status of all nodes; see `merged`."""
     import anyio
 
     try:
         view = await mq.admin.cluster(timeout=STATUS_SECONDS_MAX)
     except Unavailable:
-        # Without a leader of the system group the last table that a node has must do.
+        # Without a leader of the system group, a node's last table is the best there is.
         view = await mq.admin.cluster(is_latest=False)
     told: dict[int, dict[str, Any] | str] = {}
 
@@ -283,7 +285,7 @@ async def picture_of(mq: "Client") -> dict[str, Any]:
 
 
 def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[str, Any]:
-    """One picture out of the routing table and each node's answer, or why it gave none.
+    """One picture from the routing table and each node's answer, or the error in its place.
 
     | key | value |
     |---|---|
@@ -352,13 +354,13 @@ def _short_of_copies(groups: list[dict[str, Any]], staying: int) -> list[str]:
             else "a node that was added has to be up, and to catch up"
         )
         for group in groups
-        # Without a leader, a blank replica may be the one that tells of voters.
+        # Without a leader, the voters may come from a blank replica, which knows none.
         if group["leader"] and len(group["voters"]) < group["copies"]
     ]
 
 
 def _leaving(nodes: list[dict[str, Any]]) -> list[str]:
-    """Nodes that are on their way out."""
+    """Notes on nodes that are leaving the cluster."""
     return [
         f"node {node['id']} is leaving: what it carries moves to other nodes; "
         f"`raftmq cluster add {node['id']} {node['address']}` lets it stay"
@@ -368,7 +370,7 @@ def _leaving(nodes: list[dict[str, Any]]) -> list[str]:
 
 
 def _not_followed(told: "dict[int, dict[str, Any] | str]") -> list[str]:
-    """What settings say that is not so."""
+    """Notes on settings that the cluster does not follow."""
     return [
         f"the settings of node {node}: {text}"
         for node, answer in sorted(told.items())
@@ -381,7 +383,7 @@ def _lacking(records: int | None) -> str:
 
 
 def _kept_for_dead(replicas: dict[int, list[dict[str, Any]]]) -> list[str]:
-    """What leaders keep for the sake of dead letters."""
+    """Notes on bytes that leaders keep longer because of dead letters."""
     return [
         f"group {number} keeps {bytes_text(held['bytes'])} longer than retention says, on each of "
         "its nodes, for dead letters: `raftmq dlq list` shows them; redrive or purge them"
@@ -392,7 +394,7 @@ def _kept_for_dead(replicas: dict[int, list[dict[str, Any]]]) -> list[str]:
 
 
 def _gone(replicas: dict[int, list[dict[str, Any]]]) -> list[str]:
-    """What dead letters have lost."""
+    """Notes on messages of dead letters that retention took."""
     return [
         f"group {number}: {counted(gone, 'message')} of dead letters cannot be read or handed out "
         "any more, as retention went past `log.dead_ms` or `log.dead_bytes`: `raftmq dlq show` "
@@ -404,7 +406,7 @@ def _gone(replicas: dict[int, list[dict[str, Any]]]) -> list[str]:
 
 
 def _damages(told: "dict[int, dict[str, Any] | str]") -> list[str]:
-    """What the nodes say is rotten on their disks."""
+    """Problems: damage that the nodes report on their disks."""
     problems = []
     for node, answer in sorted(told.items()):
         for replica in answer["groups"] if isinstance(answer, dict) else ():
@@ -447,21 +449,21 @@ def _group(
     plain = {"id": number, "leader": 0, "term": 0, "voters": voters, "learners": learners}
     if best is None:
         return {**plain, "commit": 0, "behind": {}, "re_enter": []}
-    # A member with a new data folder has a larger id, with the node's number in its low half: the
-    # last one of a node holds.
+    # A node with a new data folder has a new member id, larger, with the node's number in the low
+    # half: of a node's members the last one holds.
     progress = sorted((int(member), seen) for member, seen in best["progress"].items())
     behind: dict[str, int | None] = {
         str(_node_of(m)): max(0, best["last_index"] - seen["match"]) for m, seen in progress
     }
-    # A leader of after a node's death has heard nothing of it, and would count its whole log.
+    # A leader elected after a node's death knows no match of it, and would count its whole log.
     behind |= {node: None for node in behind if int(node) in silent}
     counted = {*best["voters"], *best.get("voters_outgoing", ())}
     newest = {_node_of(member): member for member in sorted([*counted, *best["learners"]])}
-    # An earlier self of such a node is still counted on.
+    # A node whose former member still is a voter re-enters, and does not count yet.
     again = {_node_of(member) for member in counted if member != newest[_node_of(member)]}
     return {
         **plain,
-        # A follower may still name a leader that is gone: only one that says so itself counts.
+        # A follower may still name a leader that is gone: only a node that says it leads counts.
         "leader": best["leader"] if leading else 0,
         "term": best["term"],
         "voters": sorted(map(_node_of, best["voters"])),
@@ -518,7 +520,8 @@ def _state(node: dict[str, Any]) -> str:
 
 
 def behind_text(group: dict[str, Any]) -> str:
-    """How far the last member that answers is behind, then those that do not; `-`: no leader tells.
+    """The most records that an answering member lacks, then the members that do not answer; `-`:
+    there is no leader to tell.
 
     >>> behind_text({"leader": 1, "behind": {"1": 0, "2": 7, "3": None}})
     '7 (3: -)'

@@ -21,7 +21,7 @@ from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavail
 from .output import printable_lines
 
 COLOR = False if os.environ.get("NO_COLOR") else None
-"""What click takes as `color`: no colours, or None, which lets it look for a terminal."""
+"""Click's argument `color`: False for no colours; None: click looks for a terminal."""
 
 
 class ExitCode(IntEnum):
@@ -42,9 +42,9 @@ class Failure(Exception):
     def __init__(self, message: str, *, fix: str, code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)
         self.fix = fix
-        """What to do about it: one sentence, often a command to type. Empty: nothing to add."""
+        """The remedy: one sentence, often a command to type. Empty: nothing to add."""
         self.code = code
-        """How the process ends."""
+        """The exit code of the process."""
 
     def show(self) -> None:
         """Write both lines to stderr."""
@@ -89,11 +89,11 @@ _ARGUMENT_FIXES = {
     "raftmq delay cancel": "`raftmq produce TOPIC BODY --delay 1h` prints such an id",
     "raftmq tx resolve": "`raftmq tx list` shows the ids of those that are open",
 }
-"""Of `BAD_ARGUMENT`, where something helps beside what the message says."""
+"""By command: the remedy of `BAD_ARGUMENT`, where one helps beside the message."""
 
 
 def explained(error: RaftmqError, *, url: str) -> Failure:
-    """An error of the client as something to show. `url` is where the cluster was looked for."""
+    """An error of the client as a `Failure`. `url` is the address that the command used."""
     if "log.reserve_bytes" in str(error):
         fix = "free space on that disk, or lower log.retention_bytes and start the node again"
         code = ExitCode.UNREACHABLE if isinstance(error, Unavailable) else ExitCode.FAILED
@@ -111,7 +111,7 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
     if isinstance(error, Rejected):
         fix = _FIXES.get(error.reason, "change the call as it says")
         if error.reason is Reason.BAD_ARGUMENT:
-            # The message has the argument and mostly what would be right.
+            # The message names the argument, and mostly the right values.
             fix = _ARGUMENT_FIXES.get(_command_path(), "")
         return Failure(str(error), fix=fix)
     cause = error.__cause__
@@ -128,7 +128,7 @@ def _examination() -> str:
 
 
 def _command_path() -> str:
-    """The command that runs, as it was typed; empty: none does."""
+    """The running command, as it was typed; empty: no command runs."""
     context = click.get_current_context(silent=True)
     return "" if context is None else context.command_path
 

@@ -1,6 +1,6 @@
 """Groups of commands: with hints, and with modules that are imported when a command is called.
 
-What the group's help shows of each command stands in a table, so that the list costs no import.
+A table holds each command's line in the group's help, so that the list needs no import.
 
 Sources: click's documentation on lazily loading subcommands.
 """
@@ -30,7 +30,7 @@ SYNONYMS = {
     "subscribe": ("consume",),
     "topics": ("topic list",),
 }
-"""What other systems' commands are called: → ours, where the group has it."""
+"""Names of commands in other systems → ours, where the group has them."""
 
 
 OF_COMMANDS = ("--url", "--timeout", "-o", "--output")
@@ -38,7 +38,7 @@ OF_COMMANDS = ("--url", "--timeout", "-o", "--output")
 
 
 class HintedGroup(click.Group):
-    """A group that names the commands which were perhaps meant."""
+    """A group that suggests commands for a name that it does not have."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -46,7 +46,7 @@ class HintedGroup(click.Group):
         """Find the command.
 
         Raises:
-            click.UsageError: there is none of that name.
+            click.UsageError: there is no command of that name.
         """
         name, known = args[0], self.list_commands(ctx)
         if not name.startswith("-") and name not in known and not ctx.resilient_parsing:
@@ -62,7 +62,7 @@ class HintedGroup(click.Group):
         """Read the options of the group.
 
         Raises:
-            click.UsageError: an option is a command's, and stands before the command.
+            click.UsageError: an option of a command stands before the command.
         """
         try:
             return super().parse_args(ctx, args)
@@ -93,7 +93,7 @@ class LazyGroup(HintedGroup):
         return list(self.TABLE)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is none of that name."""
+        """Import a command; None: there is no command of that name."""
         entry = self.TABLE.get(cmd_name)
         if entry is None:
             return None

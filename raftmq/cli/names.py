@@ -2,8 +2,8 @@
 
     @click.argument("topic", type=TOPIC)
 
-A completion asks the cluster of `--url` or `RAFTMQ_URL`. A cluster that does not answer completes
-nothing: a shell waits for the answer, and has no place for an error.
+A completion asks the cluster of `--url` or `RAFTMQ_URL`. If the cluster does not answer, the
+completion is empty: a shell waits for the answer, and has no place for an error.
 """
 
 import os
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from raftmq.client import Client
 
 SECONDS_MAX = 2.0
-"""The longest that a shell waits for names, in all questions together."""
+"""The longest that a shell waits for names, over all requests."""
 
 
 class _Name(click.types.StringParamType):
-    """Text; a shell offers the names that there are."""
+    """Text; a shell offers the existing names."""
 
     def __init__(self, names: "Callable[[Client], Awaitable[list[str]]]") -> None:
         self._names = names
@@ -33,7 +33,7 @@ class _Name(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem[Any]]:
-        """The names that begin so."""
+        """The existing names that begin with `incomplete`."""
         url = ctx.params.get("url") or os.environ.get("RAFTMQ_URL") or DEFAULT_URL
         try:
             found = Session(url, SECONDS_MAX).run_alone(partial(self._ask, url))
@@ -42,7 +42,7 @@ class _Name(click.types.StringParamType):
         return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 
     async def _ask(self, url: str) -> list[str]:
-        """The names that there are. Raises `TimeoutError` after `SECONDS_MAX`."""
+        """The existing names. Raises `TimeoutError` after `SECONDS_MAX`."""
         import anyio
 
         import raftmq
@@ -57,7 +57,7 @@ async def _topics(mq: "Client") -> list[str]:
 
 
 async def group_names(mq: "Client") -> list[str]:
-    """All consumer groups: those that were created, and those that have committed something."""
+    """All consumer groups: created ones, and those with committed offsets."""
     settled = {group.name for group in await mq.admin.consumer_groups()}
     return sorted(settled.union(group.name for group in await mq.admin.list_groups()))
 

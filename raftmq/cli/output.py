@@ -1,8 +1,8 @@
-"""What commands print: tables and JSON on stdout, progress and notes on stderr.
+"""The output of commands: tables and JSON on stdout, progress and notes on stderr.
 
-On a terminal a table has rich's colours and fits the width; elsewhere it is plain text, one line a
-row however long, for `awk` and `grep`. NO_COLOR is honoured. Progress is a bar on a terminal and
-one line every few seconds elsewhere.
+On a terminal a table has rich's colours and fits the width; elsewhere a table is plain text with
+one line for each row, however long, for `awk` and `grep`. NO_COLOR is honoured. Progress is a bar
+on a terminal and one line every few seconds elsewhere.
 """
 
 import json
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 LINE_SECONDS = 5.0
-"""Between two lines of progress where no bar can be drawn."""
+"""Seconds between two lines of progress where no bar can be drawn."""
 
 _WIDE = 110
 """Columns of a terminal in which a bar has room beside the words and figures."""
 
 _WIDTH_MAX = 10_000
-"""Columns where stdout is no terminal: nothing is cut or wrapped."""
+"""Columns if stdout is no terminal: so many that no cell is cut or wrapped."""
 
 
 def output_option(*choices: str, default: str = "table") -> Callable[[F], F]:
@@ -43,21 +43,21 @@ def output_option(*choices: str, default: str = "table") -> Callable[[F], F]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document."""
+    """Print one JSON document."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_line(value: Any) -> None:
-    """One JSON value on a line of its own."""
+    """Print one JSON value on a line of its own."""
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """A table with these headings; a cell's control characters are escaped.
+    """Print a table with these headings; a cell's control characters are escaped.
 
-    A heading that starts with `>` is right-aligned. On a narrow terminal cells are folded, but
-    below a heading that starts with `!` they stay as they are, so that they can be copied, and
-    below one that starts with `~` they are cut.
+    A column whose heading starts with `>` is right-aligned. On a narrow terminal cells are folded,
+    but below a heading with `!` they stay whole, so that they can be copied, and below a heading
+    with `~` they are cut.
     """
     from rich.console import Console
 
@@ -70,7 +70,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> "Table":
-    """The table that `print_table` prints, for where rich prints it."""
+    """The table of `print_table`, for callers that print with rich themselves."""
     from rich.table import Table
     from rich.text import Text
 
@@ -85,7 +85,7 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], title: st
             header_style="bold",
             no_wrap=not is_terminal or column.startswith(("!", "~")),
             overflow="ellipsis" if column.startswith("~") else "fold",
-            # What is cut takes what the others leave.
+            # A column that may be cut gets the width that the others leave.
             ratio=1 if is_terminal and column.startswith("~") else None,
         )
     for row in rows:
@@ -94,7 +94,7 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], title: st
 
 
 def printable(text: str) -> str:
-    r"""A name or a text on one line of a terminal: what is no printable text is escaped.
+    r"""A name or a text on one line of a terminal: characters that are not printable are escaped.
 
     >>> print(printable("a\nb \x1b[31m \u00fc"))
     a\nb \x1b[31m ü
@@ -108,7 +108,7 @@ def printable_lines(text: str) -> str:
 
 
 def dash(value: object | None) -> object:
-    """A cell of a table: what is not known is a dash.
+    """A cell of a table; an unknown value is a dash.
 
     >>> dash(0), dash(None)
     (0, '-')
@@ -117,7 +117,7 @@ def dash(value: object | None) -> object:
 
 
 def note(message: str) -> None:
-    """A line for people, or several, on stderr; other control characters are escaped."""
+    """Print lines for people on stderr; control characters other than newlines are escaped."""
     click.echo(printable_lines(message), err=True)
 
 
@@ -162,7 +162,7 @@ def bytes_text(count: float) -> str:
 
 
 class Meter:
-    """Progress on stderr, as a context: how much of `total` is done, the rate, the time left."""
+    """Progress on stderr, as a context manager: amount done of `total`, rate, time left."""
 
     def __init__(
         self,
@@ -201,11 +201,11 @@ class Meter:
 
     @property
     def done(self) -> float:
-        """How much is done."""
+        """The amount done, in the meter's unit."""
         return self._done
 
     def advance(self, count: float, what: str | None = None) -> None:
-        """Note how much more is done; `what` replaces the words before the bar."""
+        """Add to the amount done; `what` replaces the words before the bar."""
         self._done += count
         self._what = what or self._what
         if self._bar is not None and self._task is not None:
@@ -221,7 +221,7 @@ class Meter:
 
 
 def _rate_text(rate: float) -> str:
-    """A rate; slow ones with a decimal, or they would all be 0.
+    """A rate; rates below 10 have a decimal, so that slow ones are not shown as 0.
 
     >>> _rate_text(12_345.6), _rate_text(0.37)
     ('12,346', '0.4')
@@ -243,14 +243,14 @@ def _bar(console: "Console", unit: str) -> "Progress":
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        """How many a second."""
+        """The rate in units per second."""
 
         def render(self, task: Task) -> Text:
             return Text(f"{_rate_text(task.speed or 0)} {unit}/s")
 
-    # Where time itself is counted, its rate says nothing.
+    # A rate of seconds per second would mean nothing.
     counts = [] if unit == "s" else [TextColumn("{task.completed:,.0f}"), Rate()]
-    # Figures before graphics: nothing is cut where a terminal is narrow.
+    # On a narrow terminal the bar is left out, so that no figure is cut.
     is_wide = console.width >= _WIDE
     return Progress(
         SpinnerColumn(),

@@ -1,7 +1,7 @@
-"""How a command reaches a cluster: the options `--url` and `--timeout`, and one connection.
+"""A command's way to a cluster: the options `--url` and `--timeout`, and one connection.
 
-A command is a plain function that click calls; what it asks the cluster is an async function of a
-`Client`, which `Session.run` runs to its end.
+A command is a plain function that click calls; its requests to the cluster are an async function of
+a `Client`, which `Session.run` runs to its end.
 
 Invariants:
 - An error of the client leaves `Session.run` as a `Failure`, with the URL it concerns.
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_URL = "raftmq://127.0.0.1:7400"
-"""Where `raftmq up` serves."""
+"""The address of the first node of `raftmq up`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Session:
         """Connect, run `call`, disconnect.
 
         Raises:
-            Failure: in place of what the client raised.
+            Failure: instead of any `RaftmqError`.
         """
         import raftmq
 
@@ -56,12 +56,12 @@ class Session:
         """Run `call`, which makes its own connections.
 
         Raises:
-            Failure: in place of what the client raised.
+            Failure: instead of any `RaftmqError`.
         """
         import anyio
 
         try:
-            # On trio a thread that waits for the terminal does not hold up the end.
+            # On trio a thread that waits for the terminal does not delay the end of the run.
             return anyio.run(call, backend="trio")
         except (RaftmqError, BaseExceptionGroup) as caught:
             error = unwrapped(caught)

@@ -39,7 +39,7 @@ _BYTES = {
 
 
 class _Kind(Kind, ABC):
-    """A kind whose `read` turns text into a value, or raises `ValueError` with what is right."""
+    """A kind whose `read` turns text into a value, or raises `ValueError` with the right form."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Click's entry: defaults that are values already pass through."""
@@ -62,7 +62,7 @@ class _Duration(_Kind):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", text)
         if match is None:
             _refuse(text, "a duration, as 500ms, 10s, 2m or 1h")
-        # 1.1 * 3600 is a little more than 3960, and would not be what a group says that it keeps.
+        # 1.1 * 3600 is a little more than 3960, and would differ from the value that a group keeps.
         return round(float(match[1]) * _SECONDS[match[2]], 6)
 
 
@@ -125,7 +125,7 @@ class _Start(_Kind):
         except ValueError:
             pass
         try:
-            # A time without a zone is meant as this machine's.
+            # A time without a zone is in this machine's zone.
             return datetime.fromisoformat(text.removeprefix("@")).astimezone()
         except ValueError:
             _refuse(
@@ -170,7 +170,7 @@ ADDRESS = _Address()
 
 
 def _scalar(text: str) -> "Scalar":
-    """A number, true, false or quoted text as in JSON; everything else is text as it stands."""
+    """A number, true, false or quoted text as in JSON; any other text is a text as written."""
     import json
 
     try:

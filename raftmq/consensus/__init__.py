@@ -1,4 +1,4 @@
-"""Raft without I/O: one pure core that is told what happened and says what to do.
+"""Raft without I/O: one pure core that takes in events and says what to do.
 
 Start reading at `core` (the state, figure 2 of the paper), then `election`, `leader` and
 `replication`, `follower`; then `ready`, and `raft` for the public methods.
@@ -29,11 +29,11 @@ work of 1 is a STORAGE_APPEND message to `APPEND_THREAD`, that of 3 a STORAGE_AP
 wait for each other. All other messages may be sent *at once*. When a STORAGE_APPEND is durable,
 its `responses` are delivered in order: those to this node through `step`, the others over the
 network. Responses to peers hold votes and acknowledgements, so they must never leave earlier.
-An append with no responses needs no sync. What is lost by a crash is what had no response yet.
+An append with no responses needs no sync. A crash loses only appends without a response yet.
 A snapshot in a STORAGE_APPEND replaces log and machine; from the `Ready` that holds it on, queued
-STORAGE_APPLY records at or below its index must not be applied any more, though their responses
-may still be stepped. What is recovered must never claim a commit index past the last record that
-is left, nor one below a MEMBERSHIP record that is followed by another: the later one proves that
+STORAGE_APPLY records at or below its index must no longer be applied, though their responses may
+still be stepped. The recovered state must never claim a commit index past the last record that is
+left, nor one below a MEMBERSHIP record that is followed by another: the later record proves that
 the earlier is committed, and a member that forgets it would elect by the membership before both.
 
 **Founding and joining.** Each first member starts from the same snapshot, at index 1 or above, and

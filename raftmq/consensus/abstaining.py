@@ -12,14 +12,14 @@ such term, after it we gave none. Of the 2f other members f acknowledged r, so o
 voted for the leader, and acknowledged r before it did, as r is of an earlier term. By Raft's
 argument (§5.4.3) the leader's log had r at its election, before its first record of term T. A
 commit index on a record of term T lies behind all those, our log equals the leader's up to there
-(log matching), and it is durable. What we acknowledged in T itself, we did after the loss and have.
+(log matching), and it is durable. Acknowledgements in T itself came after the loss: we have them.
 
 With k such members it is the same sum: of r's majority f + 1 - k at least did not lose it, the
 leader had f + 1 votes of the 2f + 1 - k others, and the two overlap.
 
 Invariants:
-- An abstaining member's acknowledgements may be counted: they are kept, and nobody is elected by
-  its vote before it holds all that counted.
+- An abstaining member's acknowledgements may be counted: they are kept, and its vote elects no
+  leader before it holds all that counted.
 
 Left out: a change of members in between; each of its quorums overlaps with the one before, and the
 sums are the same.

@@ -1,4 +1,4 @@
-"""What storage and the machine report back: durable, installed, applied.
+"""Reports of storage and the machine: durable, installed, applied.
 
 Sources: etcd-io/raft's asynchronous storage writes; thesis §3.8 on what must be durable.
 """

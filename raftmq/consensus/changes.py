@@ -6,10 +6,10 @@
 | CBOR `[transition, [[kind, node], ...], context]` | everything else |
 
 A change without any single change in it, and with the AUTO transition, leaves the joint
-membership. The context is opaque: whoever proposed it finds it again when it is applied.
+membership. The context is opaque: the proposer finds it again when the change is applied.
 
 Invariants:
-- A payload has one reading and a change one payload: what decodes must encode back to the same
+- A payload has one reading and a change one payload: a decoded change must encode back to the same
   bytes, so trailing or padded CBOR is refused.
 
 Sources: thesis §4.1 to §4.3; etcd-io/raft's ConfChangeV2; RFC 8949 §4.2 (one encoding a value).
@@ -23,13 +23,13 @@ import cbor2
 from raftmq.errors import CorruptRecord
 
 CHANGES_MAX = 64
-"""Single changes in one record: no group has so many members."""
+"""Single changes in one record: more than the members of any group."""
 CONTEXT_BYTES_MAX = 64 * 1024
 """A context is an address or a name, not a document."""
 
 
 class ChangeKind(IntEnum):
-    """What happens to one node; the values are part of the payload."""
+    """The kinds of change of one node; the values are part of the payload."""
 
     ADD_VOTER = 0
     """Add it, or promote it from learner."""
@@ -38,7 +38,7 @@ class ChangeKind(IntEnum):
     REMOVE = 2
     """Take it out."""
     UPDATE = 3
-    """Nothing, for consensus: the context tells the shell something new about it."""
+    """No change for consensus: the context tells the shell a new fact about the node."""
 
 
 class Transition(IntEnum):
@@ -49,11 +49,11 @@ class Transition(IntEnum):
     JOINT_IMPLICIT = 1
     """Joint even for one change; the leader leaves it by itself."""
     JOINT_EXPLICIT = 2
-    """Joint until someone proposes to leave it."""
+    """Joint until a proposal leaves it."""
 
 
 class Change(NamedTuple):
-    """What happens to one node."""
+    """The change of one node."""
 
     kind: ChangeKind
     node: int

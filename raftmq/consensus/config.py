@@ -44,11 +44,11 @@ class Config:
 
     election_ticks: int = 10
     """A follower campaigns when it hears from no leader for between this many ticks and one less
-    than twice as many, drawn anew each time (Raft §5.2). Must exceed `heartbeat_ticks`; ten times
+    than twice as many, drawn again each time (Raft §5.2). Must exceed `heartbeat_ticks`; ten times
     as many avoids needless elections."""
 
     heartbeat_ticks: int = 1
-    """A leader sends heartbeats every so many ticks."""
+    """Ticks between a leader's heartbeats."""
 
     applied: int = 0
     """The last index that the machine has applied, after a restart. Committed records above it
@@ -97,12 +97,12 @@ class Config:
     votes_wait: bool = True
     """With asynchronous writes: a candidate's requests leave when its own term and vote are durable
     (Raft figure 2). Else it could be elected by the others, crash, and be elected in the same term
-    once more, with another log. False only to replay etcd's data files: etcd does not wait."""
+    again, with another log. False only to replay etcd's data files: etcd does not wait."""
 
     announce_commit: bool = True
-    """When the commit index moves and there are no records to send along, followers are told at
-    once by an empty append, which they answer. False saves those messages: followers hear of it
-    with the next records, or with the next heartbeat. Only their own applying is later for it."""
+    """When the commit index moves and there are no records to send along, followers get an empty
+    append at once, which they answer. False saves those messages: followers learn the index with
+    the next records, or with the next heartbeat. Only their own applying is later for it."""
 
     step_down_on_removal: bool = True
     """A leader that is removed or demoted becomes a follower once that change is applied (Raft
@@ -116,7 +116,7 @@ class Config:
 
     disable_proposal_forwarding: bool = True
     """A follower refuses proposals (`NOT_LEADER`, with the leader's id) instead of sending them
-    on. Forwarded ones can be lost without a word."""
+    on. Forwarded proposals can be lost without an error."""
 
     disable_membership_validation: bool = False
     """Take membership proposals without checking them against the active membership, which may
@@ -129,7 +129,7 @@ class Config:
     """Called with each noteworthy event (see `raftmq.consensus.trace`); None costs nothing."""
 
     measure: Callable[[Sequence[Record]], int] = record_bytes
-    """What records weigh against `message_bytes_max` and `committed_bytes_max`."""
+    """The weight of records against `message_bytes_max` and `committed_bytes_max`."""
 
     def validate(self) -> None:
         """Check all fields and their combinations.

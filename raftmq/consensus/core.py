@@ -15,7 +15,7 @@ on messages: the modules that do take it as their first argument.
 | `ready` | what the shell must do |
 
 Invariants:
-- `term` never falls; `vote` changes only from nobody to somebody within a term.
+- `term` never falls; within a term `vote` changes only once, from `NONE` to a node.
 - Messages that vouch for something (votes, acknowledged appends) wait in `after_append` until
   all that was unstable when they were made is on disk (thesis §3.8).
 
@@ -157,12 +157,12 @@ class Core:
 
     @property
     def soft_state(self) -> SoftState:
-        """Who leads, and this node's role."""
+        """The leader, and this node's role."""
         return SoftState(self.leader, self.role)
 
     @property
     def hard_state(self) -> HardState:
-        """What must be on disk."""
+        """The state that must be on disk."""
         return HardState(self.term, self.vote, self.log.committed)
 
     @property
@@ -244,7 +244,7 @@ class Core:
         self.last_read, self.last_read_key = ((), 0), (0, 0, 0)
 
     def become_follower(self, term: int, leader: int) -> None:
-        """Follow `leader`, or nobody yet, in `term` (Raft §5.1)."""
+        """Follow `leader` in `term`; `NONE`: no leader is known yet (Raft §5.1)."""
         self.reset(term)
         self.leader = leader
         self.role = Role.FOLLOWER

@@ -6,8 +6,8 @@ immediately reverts to follower state. If a server receives a request with a sta
 it rejects the request."
 
 Two refinements keep nodes that come and go from unseating a working leader: a pre-vote asks before
-it raises the term (thesis §9.6), and who hears from a leader does not listen to candidates (thesis
-§4.2.3). A transfer's candidate is exempt from both.
+it raises the term (thesis §9.6), and a node that hears from a leader does not listen to candidates
+(thesis §4.2.3). A transfer's candidate is exempt from both.
 
 Invariants:
 - At most one vote a term, durable before it is sent (Raft §5.2, §5.4.1).
@@ -152,9 +152,9 @@ def _on_higher_term(core: Core, message: Message) -> bool:
 def _on_lower_term(core: Core, message: Message) -> None:
     kind, config = message.kind, core.config
     if (config.check_quorum or config.pre_vote) and kind in _SIGNS_OF_LIFE:
-        # A leader of an older term, and with these options nobody's vote request will tell it of
-        # the newer one: our answer's term does. Else a node that raised its term while cut off
-        # could neither win nor rejoin.
+        # A leader of an older term, and with these options no vote request will tell it of the
+        # newer one: our answer's term does. Else a node that raised its term while cut off could
+        # neither win nor rejoin.
         response = MessageKind.APPEND_RESPONSE
         core.after_append.append(Message(response, message.sender, sender=core.id, term=core.term))
     elif kind is MessageKind.PRE_VOTE:
@@ -182,7 +182,7 @@ def _on_lower_term(core: Core, message: Message) -> None:
 def on_vote_request(core: Core, message: Message) -> None:
     """Raft figure 2, RequestVote receiver: grant or refuse.
 
-    A learner votes too if it is asked: who asks may know of its promotion before it does itself.
+    A learner votes too if it is asked: the candidate may know of its promotion before it does.
     """
     _learns_commit(core, message)
     kind, log = message.kind, core.log
@@ -261,7 +261,7 @@ def _learns_commit(core: Core, message: Message) -> bool:
     """
     log = core.log
     if core.role is Role.LEADER:
-        # It counts its own records (Raft §5.4.2), and with one of them it commits all before.
+        # A leader counts its own records (Raft §5.4.2), and with one of them commits all before.
         return False
     # Equal terms at an index mean equal records (Raft §5.3), so that ours is the committed one.
     if message.commit <= log.committed or not log.matches(message.commit, message.commit_term):
@@ -296,7 +296,7 @@ def on_leader_message(core: Core, message: Message) -> DropReason | None:
 
 
 def on_propose(core: Core, message: Message) -> DropReason:
-    """Nobody leads while we campaign."""
+    """There is no leader while we campaign."""
     core.note(Event.PROPOSAL_DROPPED_NO_LEADER, core.term)
     return DropReason.NO_LEADER
 
@@ -315,4 +315,4 @@ HANDLERS: dict[MessageKind, Callable[[Core, Message], DropReason | None]] = {
     MessageKind.PRE_VOTE_RESPONSE: on_vote_response,
     MessageKind.TIMEOUT_NOW: on_timeout_now_as_candidate,
 }
-"""What a candidate or pre-candidate does with each kind of its own term; others it ignores."""
+"""A candidate's or pre-candidate's handlers of messages of its own term; it ignores other kinds."""

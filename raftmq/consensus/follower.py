@@ -1,4 +1,4 @@
-"""The follower: appends, heartbeats and snapshots from a leader, and what it passes on.
+"""The follower: appends, heartbeats and snapshots from a leader, and requests that it passes on.
 
 Sources: Raft §5.2, §5.3, §7, figure 2 (AppendEntries receiver); etcd-io/raft's stepFollower.
 """
@@ -29,7 +29,7 @@ def on_append(core: Core, message: Message) -> None:
         core.note(Event.APPEND_MALFORMED, message.sender, message.index)
         return
     if message.index < log.committed:
-        # Old news; all up to our commit index matches any leader's log.
+        # An old append; all up to our commit index matches any leader's log.
         _answer(core, message.sender, log.committed)
         return
     last = log.try_append(message.index, message.log_term, records, message.commit)
@@ -62,12 +62,12 @@ def _answer(core: Core, leader: int, index: int) -> None:
 
 
 def on_heartbeat(core: Core, message: Message) -> None:
-    """The leader lives, and says what is committed of what we surely have."""
+    """The leader lives, and sends a commit index that our log surely reaches."""
     core.election_elapsed = 0
     core.leader = message.sender
     if message.commit > core.log.last_index:
-        # It is never above what we acknowledged to this leader: a disk lost what it had synced. An
-        # answer would count for a log that is not there.
+        # The commit index is never above our acknowledgements to this leader: our disk lost synced
+        # records. An answer would count for a log that is not there.
         core.has_lost = True
         return
     core.log.commit_to(message.commit)
@@ -106,7 +106,8 @@ def _restore(core: Core, snapshot: Snapshot) -> bool:
         return False
     if log.matches(meta.index, meta.term):
         # Raft §7: "If instead the follower receives a snapshot that describes a prefix of its
-        # log", what follows it stays; here all of it does, as it is known to be committed.
+        # log", the records after it stay; here the prefix stays, too, as it is known to be
+        # committed.
         core.note(
             Event.SNAPSHOT_FAST_FORWARDED,
             log.committed, log.last_index, log.last_term, meta.index, meta.term,
@@ -122,7 +123,7 @@ def _restore(core: Core, snapshot: Snapshot) -> bool:
     return True
 
 
-# What is passed on to the leader
+# Requests that are passed on to the leader
 
 
 def on_propose(core: Core, message: Message) -> DropReason | None:
@@ -194,4 +195,4 @@ HANDLERS: dict[MessageKind, Callable[[Core, Message], DropReason | None]] = {
     MessageKind.READ_INDEX_RESPONSE: on_read_response,
     MessageKind.FORGET_LEADER: on_forget_leader,
 }
-"""What a follower does with each kind of its own term, beside TIMEOUT_NOW; others it ignores."""
+"""A follower's handlers of messages of its own term, beside TIMEOUT_NOW; it ignores other kinds."""

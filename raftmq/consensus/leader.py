@@ -36,7 +36,7 @@ from raftmq.log.record import HEADER_BYTES, Kind, Record, encode
 _APPEND_RESPONSE = MessageKind.APPEND_RESPONSE
 _MEMBERSHIP = int(Kind.MEMBERSHIP)
 _VERSION = 1
-"""Of the payloads that consensus writes itself."""
+"""The version of the payloads that consensus writes itself."""
 _NOOP: Proposal = (Kind.NOOP, b"", _VERSION)
 
 
@@ -58,7 +58,7 @@ def propose(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
     """Append `proposals` and send them out. Returns the first one's index, or why not.
 
     All of them or none. A membership change that the active membership rules out is appended as
-    a no-op, so that whoever forwarded it sees an index either way.
+    a no-op, so that a follower that forwarded it sees an index either way.
     """
     if core.id not in core.members:
         return DropReason.NOT_MEMBER
@@ -224,7 +224,7 @@ def on_append_response(core: Core, message: Message) -> None:
         _on_rejection(core, message, progress)
         return
     index = message.index
-    # An old index is news only while probing: then it answers where the logs agree.
+    # An old index matters only while probing: then it says where the logs agree.
     if not progress.matched(index) and (progress.match != index or progress.state is not PROBE):
         return
     _resume(core, sender, progress)
@@ -255,7 +255,7 @@ def _resume(core: Core, sender: int, progress: Progress) -> None:
     elif state is PROBE:
         progress.become_replicate()
     elif progress.match + 1 >= core.log.first_index:
-        # Whatever snapshot it has applied, from here on the log can serve it.
+        # Whichever snapshot the follower has applied, from here on the log can serve it.
         core.note(Event.SNAPSHOT_CAUGHT_UP, sender, progress)
         progress.become_probe()
         progress.become_replicate()
@@ -315,7 +315,7 @@ def on_snapshot_status(core: Core, message: Message) -> None:
     else:
         progress.become_probe()
         core.note(Event.SNAPSHOT_SUCCEEDED, message.sender, progress)
-    # Wait: for its answer if all went well, for a heartbeat's time before another try if not.
+    # Wait for the follower's answer after a success, for a heartbeat's time after a failure.
     progress.is_flow_paused = True
 
 
@@ -331,7 +331,7 @@ def on_unreachable(core: Core, message: Message) -> None:
 
 
 def ignore(core: Core, message: Message) -> None:
-    """A kind that means nothing to this role in its own term."""
+    """A kind that has no meaning for this role in its own term."""
     if message.kind is not MessageKind.FORGET_LEADER and message.sender not in core.members:
         core.note(Event.NO_PROGRESS, message.sender)
 
@@ -346,4 +346,4 @@ HANDLERS: dict[MessageKind, Callable[[Core, Message], DropReason | None]] = {
     MessageKind.TRANSFER_DECLINED: transfer.on_declined,
     MessageKind.READ_INDEX: leader_reads.on_read_request,
 }
-"""What a leader does with each kind of message of its own term; others it ignores."""
+"""A leader's handlers of messages of its own term; it ignores other kinds."""

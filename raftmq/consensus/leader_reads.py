@@ -20,7 +20,7 @@ def on_read_request(core: Core, message: Message) -> None:
     """A read of our own, or one that a follower forwarded."""
     requester = core.id if message.sender == NONE else message.sender
     if core.log.committed < core.term_first_index:
-        # Also of a leader that is alone: the commit index that it came back with may lag behind.
+        # A sole leader's reads wait, too: the commit index that it came back with may lag behind.
         core.pending_reads.append((requester, message.context))
     else:
         _start(core, requester, message.context)

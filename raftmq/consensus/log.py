@@ -1,4 +1,4 @@
-"""The log as Raft sees it: what storage holds, and what is on its way there.
+"""The log as Raft sees it: records that storage holds, and records on their way there.
 
     first_index                offset                last_index
     |---- storage ---------------|---- unstable --------|
@@ -8,7 +8,7 @@
 hands them out until the machine reports them applied.
 
 Invariants:
-- What is committed is never truncated (Raft §5.4.3, state machine safety).
+- Committed records are never truncated (Raft §5.4.3, state machine safety).
 - `committed`, `applying` and `applied` never fall.
 - Each record carries the CRC of the one before it, so a foreign or missing record shows.
 
@@ -126,7 +126,7 @@ class RaftLog:
     # Writing
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add `records`, superseding what lies at or above their first index."""
+        """Add `records`, superseding those at or above their first index."""
         first, last = records[0], records[-1]
         assert first.index > self.committed, (
             f"record {first.index} would replace a committed one (commit {self.committed})"
@@ -202,7 +202,8 @@ class RaftLog:
     # Reading
 
     def guess_conflict(self, index: int, term: int) -> tuple[int, int]:
-        """Where this log may end to agree with one that has `term` at `index`, and our term there.
+        """The highest index at which this log may agree with one that has `term` at `index`, and
+        our term there.
 
         Terms never fall along a log, so all our records up to `index` with a higher term cannot
         match. Raft §5.3: "a follower may reduce the number of rejected AppendEntries RPCs".
@@ -251,16 +252,16 @@ class RaftLog:
     def appliable_index(self, *, allow_unstable: bool) -> int:
         """The highest committed index that may be applied.
 
-        With asynchronous storage writes only what is on this node's own disk may be: a record
-        that is applied and then lost with a crash would come back as another one never could,
-        but the machine's snapshot must not run ahead of the log.
+        With asynchronous storage writes only records on this node's own disk may be applied. A
+        committed record never comes back as another one, even if a crash loses it here; but the
+        machine's snapshot must not run ahead of the log.
         """
         if allow_unstable:
             return self.committed
         return min(self.committed, self.unstable.offset - 1)
 
     def has_committed(self, *, allow_unstable: bool) -> bool:
-        """Whether `next_committed` may have something."""
+        """Whether `take_committed` may return records."""
         if self.applying >= self.committed or self.is_applying_paused:
             return False
         if self.unstable.snapshot is not None or not self.is_applying_fetched:
@@ -285,12 +286,12 @@ class RaftLog:
         self.applying = index
         self.applying_bytes += weight
         self.applying_weights.append((index, weight))
-        # If the limit cut this slice short, more would push it over.
+        # If the limit cut this slice short, another record would exceed it.
         self.is_applying_paused = self.applying_bytes >= bytes_max or index < last
         return records
 
     def applied_to(self, index: int) -> int:
-        """The machine has applied everything up to `index`. Returns the weight of what is new."""
+        """The machine has applied all up to `index`. Returns the weight of the new ones."""
         assert self.applied <= index <= self.committed, (
             f"applied {index} is outside [{self.applied}, {self.committed}]"
         )

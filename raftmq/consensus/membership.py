@@ -1,4 +1,4 @@
-"""Who belongs to a group, and the rules by which that changes.
+"""The members of a group, and the rules by which they change.
 
 A `Membership` has two sets of voters. Usually `outgoing` is empty and one majority decides. While
 more than one voter changes, both sets decide together (joint consensus), and the way is
@@ -11,7 +11,7 @@ change still votes in the outgoing half, so it waits in `learners_next` until th
 
 Invariants, checked before and after each change:
 - Each member has a progress; a learner is no voter of either half.
-- Whoever waits in `learners_next` is an outgoing voter.
+- A node that waits in `learners_next` is an outgoing voter.
 - Without an outgoing half there is no `learners_next` and no `auto_leave`.
 
 A refused change raises `InvalidChange` and leaves everything as it was, on every replica alike.
@@ -39,7 +39,7 @@ class InvalidChange(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Who votes and who learns."""
+    """The voters and learners of a group."""
 
     incoming: Ids = EMPTY
     """The voters; in a joint membership, those of the new half."""
@@ -54,7 +54,7 @@ class Membership:
 
     @property
     def voters(self) -> Ids:
-        """All who vote in either half."""
+        """The voters of both halves."""
         return self.incoming | self.outgoing
 
     @property
@@ -110,7 +110,7 @@ class Changer:
         return draft.finish()
 
     def leave_joint(self) -> tuple[Membership, Members]:
-        """Drop the outgoing half; who waited to become a learner becomes one."""
+        """Drop the outgoing half; nodes that waited to become learners become learners."""
         draft = self._draft()
         if not self.membership.is_joint:
             raise InvalidChange("can't leave a non-joint config")
@@ -197,7 +197,7 @@ class _Draft:
                 case ChangeKind.REMOVE:
                     self._remove(change.node)
                 case ChangeKind.UPDATE:
-                    pass  # says something about a node that consensus does not care for
+                    pass  # its context is for the shell
         if not self.incoming:
             raise InvalidChange("removed all voters")
 

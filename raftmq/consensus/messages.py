@@ -1,4 +1,4 @@
-"""What nodes say to each other, and to their own storage threads.
+"""The messages between nodes, and between a node and its own storage threads.
 
 One flat `Message` for all kinds, as in etcd-io/raft: a struct whose unused fields stay at their
 defaults costs about 0.1 µs to make, and the network can write all kinds with one codec.

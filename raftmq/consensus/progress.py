@@ -1,4 +1,4 @@
-"""What the leader knows of one follower's log, and how fast it may send to it.
+"""The leader's knowledge of one follower's log, and how fast it may send to it.
 
 | state | the leader ... | leaves it when ... |
 |---|---|---|
@@ -89,7 +89,8 @@ class Progress:
         self._enter(PROBE)
 
     def become_probe(self) -> None:
-        """Send one at a time again, from what is surely matched or was just snapshotted."""
+        """Send one append at a time again, from after the highest index surely matched, or after
+        the snapshot just sent."""
         if self.state is SNAPSHOT:
             snapshot = self.pending_snapshot
             self._enter(PROBE)
@@ -130,7 +131,7 @@ class Progress:
         return commit > self.sent_commit and self.sent_commit < self.next - 1
 
     def matched(self, index: int) -> bool:
-        """The follower acknowledged `index`. False if that is old news."""
+        """The follower acknowledged `index`. False if it had acknowledged that index before."""
         if index <= self.match:
             return False
         self.match = index
@@ -142,8 +143,8 @@ class Progress:
     def rejected(self, index: int, hint: int) -> bool:
         """The follower refused an append after `index`; its log may agree up to `hint`.
 
-        False if the rejection is stale: reordered, or answered twice; or if the follower lost what
-        it had acknowledged. Then another append would be refused likewise, for ever and at once.
+        False if the rejection is stale: reordered, or answered twice; or if the follower lost
+        acknowledged records. Then each further append would be refused at once, without end.
         """
         if index <= self.match:
             return False

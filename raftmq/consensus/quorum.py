@@ -1,4 +1,4 @@
-"""Majorities, single and joint: what is committed, and how an election stands.
+"""Majorities, single and joint: the committed index, and the state of an election.
 
 A *majority* is decided by a set of voter ids. A *joint* membership (thesis §4.3) has two such
 sets, and every decision needs both. An empty set decides nothing and so never holds up the other:
@@ -56,7 +56,7 @@ def joint_committed_index(
 
 
 def vote_result(voters: Iterable[int], votes: Mapping[int, bool]) -> VoteResult:
-    """How the election stands among `voters`; who is missing from `votes` has not answered."""
+    """How the election stands among `voters`; a voter missing from `votes` has not answered."""
     answers = [votes.get(voter) for voter in voters]
     if not answers:
         return VoteResult.WON

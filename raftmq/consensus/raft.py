@@ -44,7 +44,7 @@ _ANY_ROLE: dict[MessageKind, Handler] = {
 
 
 def _ignore(core: Core, message: Message) -> None:
-    """A kind that means nothing to this role in its own term."""
+    """A kind that has no meaning for this role in its own term."""
 
 
 def _table(handlers: dict[MessageKind, Handler], default: Handler) -> tuple[Handler, ...]:
@@ -71,13 +71,13 @@ _NEEDS_CHECK = tuple(kind in LOCAL_KINDS or kind in RESPONSE_KINDS for kind in r
 class Raft:
     """One node. Not thread-safe; every method returns at once.
 
-    It starts as a follower of nobody, in the term and with the vote that `storage` remembers.
+    It starts as a follower without a leader, in the term and with the vote that `storage` has.
 
     A group is founded by giving each first member the same snapshot, at index 1 or above, whose
     membership names them all. A node that joins later starts empty, with no membership at all: as
     nothing in its log can match, its first leader sends it a snapshot, and so a membership.
-    Replaying the log from 0 instead would have it apply the changes without what they change, up
-    to a membership of itself alone that elects it (found by simulation).
+    Replaying the log from 0 instead would have it apply the changes without the membership that
+    they change, up to a membership of itself alone that elects it (found by simulation).
 
     Raises:
         ValueError: `config` is inconsistent (see `Config.validate`), or the founding membership
@@ -95,7 +95,7 @@ class Raft:
         reconfigure.restore_membership(core, conf_state, last_index=core.log.last_index)
         _restore_hard_state(core, *hard_state)
         if config.applied:
-            # What was applied was committed, though the commit index may not have been synced.
+            # Applied records were committed, though the commit index may not have been synced.
             core.log.commit_to(config.applied)
             core.log.applied_to(config.applied)
         core.become_follower(core.term, NONE)
@@ -201,7 +201,8 @@ class Raft:
         return self.propose([(Kind.MEMBERSHIP, encode_change(change), 1)], now=now)
 
     def campaign(self) -> None:
-        """Ask for votes now. Ignored by a leader, a learner, and who must apply a change first."""
+        """Ask for votes now. Ignored by a leader, a learner, and a node that must apply a change
+        first."""
         election.campaign(self._core)
 
     def transfer_leadership(self, to: int) -> None:
@@ -240,7 +241,7 @@ class Raft:
         return self._core.has_lost
 
     def end_abstention(self) -> None:
-        """Vote and campaign again. What `may_count_again` once said stays true."""
+        """Vote and campaign again. Once true, `may_count_again` stays true."""
         self._core.abstains = False
 
     def forget_leader(self) -> None:
@@ -271,7 +272,7 @@ class Raft:
     def entries_fetched(self, peer: int) -> None:
         """The records of a `Fetch` for `peer` are in memory now, or could not be read.
 
-        Consensus asks storage again, and tells of another `Fetch` if it must.
+        Consensus asks storage again, and hands out another `Fetch` if it must.
         """
         core = self._core
         if peer == core.id:
@@ -309,7 +310,7 @@ class Raft:
 
     @property
     def role(self) -> Role:
-        """What it is at the moment."""
+        """The node's present role."""
         return self._core.role
 
     @property
@@ -319,7 +320,7 @@ class Raft:
 
     @property
     def leader(self) -> int:
-        """Who leads as far as it knows, or `NONE`."""
+        """The leader as far as this node knows, or `NONE`."""
         return self._core.leader
 
     @property

@@ -22,12 +22,12 @@ class ReadRequest:
     """One waiting read. It is state."""
 
     requester: int
-    """Who asked: a follower, or this node's own id."""
+    """The node that asked: a follower, or this node's own id."""
     index: int
-    """Commit index when it came: what must be applied before it is served."""
+    """Commit index when the request came: it must be applied before the read is served."""
     context: bytes
     votes: dict[int, bool] = field(default_factory=dict)
-    """Who echoed the context."""
+    """The nodes that echoed the context."""
 
 
 class ReadQueue:
@@ -47,7 +47,7 @@ class ReadQueue:
             self._requests[context] = ReadRequest(requester, index, context)
 
     def echo(self, node: int, context: bytes) -> dict[int, bool]:
-        """`node` answered the heartbeat that carried `context`; returns who did so far."""
+        """`node` answered the heartbeat that carried `context`; returns all that did so far."""
         request = self._requests.get(context)
         if request is None:
             return {}

@@ -1,4 +1,4 @@
-"""What the shell must do next, and how consensus learns that it is done.
+"""The shell's next work, and how consensus learns that it is done.
 
 In synchronous mode the shell does everything in a `Ready` in order and calls `advance()`. In
 asynchronous mode the same work comes as two messages to local threads, each with the responses to
@@ -52,7 +52,7 @@ class Ready(msgspec.Struct, frozen=True):
     hard_state: HardState | None = None
     """To be stored, if it changed."""
     entries: list[Record] = []
-    """To be appended to the log; the first may supersede what is stored from its index on."""
+    """To be appended to the log; the first may supersede stored records from its index on."""
     snapshot: Snapshot | None = None
     """To replace log and machine. Never together with `entries` that it covers."""
     committed: list[Record] = []
@@ -147,7 +147,7 @@ class ReadyMaker:
         )
 
     def take_advance(self) -> list[Message]:
-        """Synchronous mode: what the node says to itself now that the last work is done."""
+        """Synchronous mode: the node's messages to itself now that the last work is done."""
         assert not self._async, "with asynchronous storage writes, responses replace advance()"
         steps, self._on_advance = self._on_advance, []
         return steps

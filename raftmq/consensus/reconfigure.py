@@ -2,7 +2,7 @@
 
 Raft §6 lets a server use a new membership as soon as it is in its log. Like etcd, this
 implementation switches when the record is *applied*; it is therefore safe only because a new
-change is not proposed before the last one is applied (`leader.change_refusal`), and nobody
+change is not proposed before the last one is applied (`leader.change_refusal`), and no node
 campaigns over an unapplied one (`election`). Both hold after a crash only if the commit index that
 is recovered covers every MEMBERSHIP record but the last: `raftmq.log.recovery` sees to that.
 
@@ -29,10 +29,10 @@ def _changer(core: Core, membership: Membership, members: Members, last_index: i
 
 
 def planned(core: Core, change: MembershipChange) -> tuple[Membership, Members]:
-    """What `change` would make of the present membership.
+    """The membership that `change` would make of the present one.
 
     Raises:
-        InvalidChange: it is impossible; nothing was changed.
+        InvalidChange: the change is impossible; nothing was changed.
     """
     changer = _changer(core, core.membership, core.members, core.log.last_index)
     if change.leaves_joint:

@@ -36,10 +36,11 @@ def send_append(core: Core, to: int, progress: Progress, *, even_if_empty: bool)
         return send_snapshot(core, to, progress)
 
     records, weight = _NO_RECORDS, 0
-    # With the window full only empty appends go out: if all that fills it was lost, the answer to
-    # an empty one tells.
+    # With the window full only empty appends go out: the answer to one shows whether all appends in
+    # the window were lost.
     replicating = progress.state is REPLICATE
     if previous < log.last_index and not (replicating and progress.inflights.is_full()):
+        # Storage fetches these records already: `Raft.entries_fetched` sends them.
         if to in core.fetching:
             return False
         try:
@@ -107,16 +108,17 @@ def send_snapshot(core: Core, to: int, progress: Progress) -> bool:
 
 
 def broadcast_append(core: Core, *, even_if_empty: bool = True) -> None:
-    """Send everyone what it lacks; who lacks nothing gets the commit index, if `even_if_empty`."""
+    """Send each member the records that it lacks; with `even_if_empty` a member that lacks none
+    gets the commit index."""
     for node, progress in core.peers:
         send_append(core, node, progress, even_if_empty=even_if_empty)
 
 
 def broadcast_heartbeat(core: Core, context: bytes) -> None:
-    """Tell everyone that this leader is alive; `context` comes back in the answers."""
+    """Tell each member that this leader is alive; `context` comes back in the answers."""
     committed = core.log.committed
     for node, progress in core.peers:
-        # A follower must not commit what it may not have: only up to what surely matches.
+        # A follower must not commit records that it may lack: only up to its surely matched index.
         commit = min(progress.match, committed)
         core.messages.append(
             Message(
@@ -132,7 +134,8 @@ def broadcast_heartbeat(core: Core, context: bytes) -> None:
 
 
 def advance_commit(core: Core) -> bool:
-    """Commit what a majority holds, if it is of this term. Returns whether anything was.
+    """Commit the records that a majority holds, if the last is of this term. Returns whether any
+    were.
 
     Raft §5.4.2: "Raft never commits log entries from previous terms by counting replicas. Only
     log entries from the leader's current term are committed by counting replicas". All records

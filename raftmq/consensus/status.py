@@ -33,11 +33,11 @@ class Status(NamedTuple):
     id: int
     role: Role
     leader: int
-    """Who leads as far as this node knows, or `NONE`."""
+    """The leader as far as this node knows, or `NONE`."""
     hard_state: HardState
     membership: Membership
     transferee: int
-    """Leader: whom it is handing over to, or `NONE`."""
+    """Leader: the member that it is handing over to, or `NONE`."""
     first_index: int
     last_index: int
     applied: int

@@ -1,14 +1,14 @@
-"""What consensus reads from stable storage, and an in-memory one for tests.
+"""Stable storage as consensus reads it, and an in-memory one for tests.
 
-Consensus never writes: it hands out what to write (`Ready`, or storage messages) and reads back
-only what was acknowledged. Reads are synchronous and must be cheap, so a record that is on disk
-only is *not* read: `entries` raises `NotInMemory`, consensus says in `Ready.fetches` what it
-needs, the shell reads it off the loop and calls `Raft.entries_fetched`.
+Consensus never writes: it hands out writes (`Ready`, or storage messages) and reads back only
+acknowledged ones. Reads are synchronous and must be cheap, so a record that is on disk only is
+*not* read: `entries` raises `NotInMemory`, consensus names the records in `Ready.fetches`, the
+shell reads them off the loop and calls `Raft.entries_fetched`.
 
 Invariants of a `Storage`:
 - `first_index() - 1` is the index of the snapshot the log stands on; its term is known.
 - `last_index() >= first_index() - 1`.
-- What was acknowledged stays readable until a snapshot at or above it is compacted to.
+- An acknowledged record stays readable until the log is compacted to a snapshot at or above it.
 
 Sources: etcd-io/raft's Storage; TiKV raft-rs's asynchronous entry fetch for `NotInMemory`.
 """
@@ -90,7 +90,7 @@ class MemoryStorage:
         self._base = SnapshotMeta()
 
     def initial_state(self) -> tuple[HardState, ConfState]:
-        """What was last written, and the membership of the last snapshot."""
+        """The hard state last written, and the membership of the last snapshot."""
         return self.hard_state, self.snapshot_state.meta.conf_state
 
     def first_index(self) -> int:
@@ -131,7 +131,7 @@ class MemoryStorage:
         return record.crc, record.timestamp
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write `records`; what is at or above their first index is superseded."""
+        """Write `records`, superseding those at or above their first index."""
         if not records:
             return
         keep = records[0].index - self._base.index - 1

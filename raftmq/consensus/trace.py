@@ -1,8 +1,8 @@
-"""The events that consensus tells of, for logs and for the conformance adapter.
+"""The events that consensus reports, for logs and for the conformance adapter.
 
-Nothing depends on them. They are reported where they happen, in order, with plain fields, and
-only for what is rare: elections, refusals, membership, snapshots, conflicts. Steady replication
-reports nothing, so a node without a trace pays nothing.
+No result depends on them. They are reported where they happen, in order, with plain fields, and
+only if they are rare: elections, refusals, membership, snapshots, conflicts. Steady replication
+reports none, so a node without a trace pays nothing.
 
 Each event's line lists the fields that come with it, after the node's own id.
 """
@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 
 class Event(Enum):
-    """What happened; the comment names the fields."""
+    """The kinds of events; the text after each names its fields."""
 
     STARTED = auto()
     """voters, term, commit, applied, last index, last term"""

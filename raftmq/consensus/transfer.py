@@ -1,9 +1,9 @@
 """Leadership transfer: the leader hands over to a follower that has its whole log.
 
 Thesis §3.10: the leader stops taking proposals, brings the target's log up to its own, and tells
-it to campaign at once. If that has not worked within an election timeout, it goes on leading; at
-once if the target declines, because its shell has a reason why it must not lead, or because it may
-not campaign.
+it to campaign at once. If the target does not lead within an election timeout, the leader goes on
+leading; at once if the target declines, because its shell has a reason why it must not lead, or
+because it may not campaign.
 
 Invariants:
 - A declined transfer costs the leader one round trip without proposals, not an election timeout.
@@ -57,7 +57,7 @@ def decline(core: Core, leader: int) -> None:
 
 
 def on_declined(core: Core, message: Message) -> None:
-    """The successor does not take the office: take proposals again."""
+    """The successor declines to lead: take proposals again."""
     # A member that was replaced as successor meanwhile does not end the newer transfer.
     if core.transferee == message.sender:
         core.transferee = NONE

@@ -4,7 +4,7 @@ Start with `HardState`: it is what Raft §5 calls the persistent state of a serv
 log itself. Everything here is immutable and knows nothing of messages or roles.
 
 Invariants:
-- Node ids are 1 or more; `NONE` (0) stands for "nobody".
+- Node ids are 1 or more; `NONE` (0) stands for "no node".
 - The id tuples of a `ConfState` are sorted and hold no id twice.
 
 Sources: Raft (extended version) figure 2; thesis §4.3 for joint membership; etcd-io/raft, whose
@@ -19,14 +19,14 @@ import msgspec
 from raftmq.log.segment import HardState as HardState
 
 NONE = 0
-"""The id of nobody: no leader, no vote, no transfer target."""
+"""The id of no node: no leader, no vote, no transfer target."""
 
 UNLIMITED = 2**63 - 1
 """A byte or message limit that no log reaches."""
 
 
 class Role(IntEnum):
-    """What a node is at the moment (Raft §5.1, figure 4; the thesis §9.6 for the fourth)."""
+    """A node's role at one moment (Raft §5.1, figure 4; the thesis §9.6 for the fourth)."""
 
     FOLLOWER = 0
     """Answers leaders and candidates; campaigns when it has heard from none for too long."""
@@ -39,7 +39,7 @@ class Role(IntEnum):
 
 
 class SoftState(NamedTuple):
-    """What need not be on disk: who leads, as far as this node knows, and its own role."""
+    """State that need not be on disk: the leader, as far as this node knows, and its own role."""
 
     leader: int = NONE
     role: Role = Role.FOLLOWER
@@ -49,9 +49,9 @@ class ConfState(NamedTuple):
     """A group's membership as plain ids, as snapshots and storage keep it."""
 
     voters: tuple[int, ...] = ()
-    """Who votes; in a joint membership, the incoming half."""
+    """The voters; in a joint membership, the incoming half."""
     learners: tuple[int, ...] = ()
-    """Who receives the log without a vote."""
+    """Members that receive the log without a vote."""
     voters_outgoing: tuple[int, ...] = ()
     """The outgoing half of a joint membership; empty when not joint."""
     learners_next: tuple[int, ...] = ()
@@ -72,7 +72,7 @@ class SnapshotMeta(msgspec.Struct, frozen=True, array_like=True):
     crc: int = 0
     """CRC of that record: the chain value of the record at index + 1."""
     timestamp: int = 0
-    """Timestamp of that record in ms: what follows is never stamped lower."""
+    """Timestamp of that record in ms: no later record has a lower one."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -94,7 +94,7 @@ class Fetch(NamedTuple):
     """Records that were not in memory; read them, then call `Raft.entries_fetched(peer)`."""
 
     peer: int
-    """Who waits for them: a follower, or this node's own id when they are to be applied."""
+    """The follower that waits for them, or this node's own id when they are to be applied."""
     low: int
     """First index wanted."""
     high: int
@@ -102,7 +102,7 @@ class Fetch(NamedTuple):
 
 
 class DropReason(Enum):
-    """Why a proposal was not taken; nothing of it was appended."""
+    """Why a proposal was not taken; no record of it was appended."""
 
     NO_LEADER = "no leader is known in this term"
     NOT_LEADER = "this node does not lead and may not forward"
@@ -122,7 +122,7 @@ class ProposalDropped(Exception):
         super().__init__(f"{reason.value}: {detail}" if detail else reason.value)
         self.reason = reason
         self.leader = leader
-        """Who leads as far as this node knows, or `NONE`: a hint for where to retry."""
+        """The leader as far as this node knows, or `NONE`: a hint for where to retry."""
 
 
 class StepRefusal(Enum):

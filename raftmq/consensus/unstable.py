@@ -1,4 +1,4 @@
-"""The newest part of the log: what storage has not acknowledged yet.
+"""The newest part of the log: records that storage has not acknowledged yet.
 
     index      1 .. 7 | 8  9 10 | 11 12
                stable | in      | new
@@ -7,7 +7,7 @@
 
 A record is *new* until `ready` hands it out, then *in progress* until storage acknowledges it,
 and only then dropped from here. `offset` may lie below storage's last index: the next write then
-supersedes what storage holds from there on. The same holds for an incoming snapshot.
+supersedes storage's records from there on. The same holds for an incoming snapshot.
 
 Invariants:
 - `records[i].index == offset + i`; `offset <= offset_in_progress <= offset + len(records)`.
@@ -75,7 +75,7 @@ class Unstable:
         return None
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add `records`; what lies at or above their first index is superseded."""
+        """Add `records`, superseding those at or above their first index."""
         first = records[0].index
         end = self.offset + len(self.records)
         if first == end:
@@ -95,8 +95,8 @@ class Unstable:
     def stable_to(self, index: int, term: int) -> None:
         """Storage holds everything up to `index`, where it has `term`.
 
-        Nothing happens if that is no longer what is here: the records were superseded while they
-        were being written, and a later acknowledgement will cover them.
+        Nothing happens if the record here differs: the records were superseded while they were
+        being written, and a later acknowledgement will cover the new ones.
         """
         place = index - self.offset
         if not 0 <= place < len(self.records):

@@ -5,8 +5,8 @@
         checked = await mq.check()               # raises `Inconsistent`, with an explanation
 
 `check` reads all queues back, asks for the books of all consumer groups, and gives both to the
-checkers of `raftmq.checkers` together with what the application did and was told. These know
-nothing of raftmq's code. It may be called as often as one likes, while the application goes on;
+checkers of `raftmq.checkers` together with the application's calls and their answers. The checkers
+know nothing of raftmq's code. The application may go on during `check`, and may call it repeatedly;
 each call judges everything since the queue was opened.
 """
 
@@ -46,25 +46,25 @@ from .recorded import (
 from .tape import Tape
 
 FETCH_MESSAGES = 10_000
-"""Read back at a time."""
+"""Messages read back with one fetch."""
 COMMIT_SECONDS = 30.0
-"""A committed transaction's messages are in their queues at the latest after this time."""
+"""Seconds to wait for messages of committed transactions; after that, missing ones are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What `check` found: no promise was broken."""
+    """The result of `check`: no promise was broken."""
 
     verdict: Literal["valid", "unknown"]
-    """`valid`: all promises held, and what was done could have shown otherwise. `unknown`: too
-    little was done to tell, as when nothing was sent."""
+    """`valid`: all promises held, and the calls could have shown otherwise. `unknown`: too few
+    calls were made to tell, as when nothing was sent."""
     reasons: tuple[str, ...]
-    """Why it is unknown."""
+    """Why the verdict is unknown."""
     counts: Mapping[str, int]
-    """How much was judged: `acknowledged`, `delivered`, `handed out`, `acked` and so on; what
-    several groups popped counts for each, and reading back counts as delivering. `completeness
-    undecided for filtered groups` counts groups with a filter: messages that they were given are
-    judged, matching ones that they were not given are not."""
+    """Numbers of judged messages: `acknowledged`, `delivered`, `handed out`, `acked` and so on. A
+    message that several groups popped counts for each, and reading back counts as delivering.
+    `completeness undecided for filtered groups` counts groups with a filter: their deliveries are
+    judged, but a matching message that they did not get is not noticed."""
 
     def __str__(self) -> str:
         figures = ", ".join(f"{name} {count}" for name, count in self.counts.items() if count)
@@ -73,7 +73,7 @@ class Checked:
 
 
 class Check:
-    """The tape of one client, and what was there before it."""
+    """The tape of one client, and the state of the queues before it."""
 
     def __init__(
         self, router: Router, supervisor: Supervisor, world: ClientWorld, log: Log
@@ -89,12 +89,12 @@ class Check:
         self.admin = RecordedAdmin(tape, router)
 
     def claimed_producer(self, *_: Any, **__: Any) -> ClaimedProducer:
-        """Not recorded, so not allowed: what is read without having been sent is a breach."""
+        """Refused: the tape would miss the sends, and each message read would be a breach."""
         message = "claimed producers are not recorded: open the queue without check=True"
         raise Rejected(Reason.BAD_ARGUMENT, message)
 
     async def begin(self) -> None:
-        """Note what is in the folder already. To be called before anything is done."""
+        """Note the folder's present contents. To be called before any other call."""
         for number, place in (await self._places()).items():
             self._ends_before[number] = place.before
         for group, number, books in await self._books():
@@ -103,7 +103,7 @@ class Check:
             self.tape.filtered.add((each.topic, each.group))
 
     async def settled(self, handles: Sequence[str]) -> None:
-        """Somebody settles by handle, which is not on the tape: of these groups nothing is said."""
+        """Exclude the groups of these handles from judging: the tape misses these settlements."""
         numbers = {parse_handle(handle).number for handle in handles}
         for group in await self._client.admin.consumer_groups():
             for attachment in group.attachments:
@@ -115,7 +115,8 @@ class Check:
         self._refuse_if_full()
         tape = self.tape
         tape.sweep_all()
-        # From here on: what ends later may stand beyond what is read back.
+        # A send that ends from here on may stand beyond the ends that are asked for next: its
+        # messages must not count as lost.
         asked_at = len(tape.events)
         operation = tape.begin(0, "backlog")
         places = await self._places()
@@ -125,6 +126,7 @@ class Check:
         expired_at = self._expired_at()
         tape.end(operation, [(group, number, *of) for group, number, of in await self._books()])
         orders = await self._orders()
+        # The application went on meanwhile, and may have filled the tape.
         self._refuse_if_full()
         case = Case(tape, tape.events[:], places, self._books_before, orders, asked_at, expired_at)
         # The application's loop goes on; the tape only grows.
@@ -150,7 +152,8 @@ class Check:
         return places
 
     async def _read_back(self, number: int, place: Place, end: int) -> None:
-        """Read a queue from where it began for us to `end`, and what transactions owe it."""
+        """Read a queue back from its end at the opening to `end`, and on for `COMMIT_SECONDS` at
+        most until all messages of committed transactions have come."""
         queue = number & ((1 << QUEUE_BITS) - 1)
         admin = self._client.admin
         earliest = await admin.find_offsets(place.topic, "earliest", queues=[queue])
@@ -170,7 +173,7 @@ class Check:
                     place.contents += rows
                     owed -= Counter(int(row[2]) for row in rows)
         if place.contents:
-            # Retention may have gone on meanwhile.
+            # Retention may have dropped more between the question and the first fetch.
             place.kept_from = int(place.contents[0][1])
 
     def _expired_at(self) -> int:
@@ -207,7 +210,7 @@ def _books(each: Backlog) -> Books:
         dead=each.dead,
         acked=each.acked,
         passed=each.passed,
-        # Thrown away is as good as lost: it is neither settled nor left to do.
+        # A purged message counts as lost, as it is neither settled nor left to do.
         lost=each.lost + each.purged,
     )
 
@@ -223,14 +226,14 @@ def _checked(found: Sequence[tuple[Report, History]], filtered: int) -> Checked:
         text = "\n\n".join(explain(report, history) for report, history in broken)
         names = sorted({a.name for report, _ in broken for a in report.anomalies})
         raise Inconsistent(f"the queue broke a promise:\n{text}", anomalies=tuple(names))
-    # A queue with which nothing was done says nothing, and is no reason to doubt the others.
+    # A history without calls proves nothing, and gives no reason to doubt the other reports.
     telling = [report for report, _ in found if not report.reason.startswith("vacuous")]
     reports = telling or [report for report, _ in found]
     counts: dict[str, int] = {}
     for report in reports:
         if report.checker != "pop":
             counts |= report.counts
-    # What the other reports have is told again by each group.
+    # Each group's report repeats counts of the log's: adding them up would count sends twice.
     of_log = frozenset(counts)
     for report in reports:
         if report.checker == "pop":

@@ -1,9 +1,10 @@
-"""From a tape, and what is in the queues in the end, to histories that the checkers judge.
+"""Turns a tape and the final contents of the queues into histories that the checkers judge.
 
-Applications may send equal messages, and checkers want unique values. So each message that was sent
-gets a number, and what was delivered is told by its place: the receipts say what stands where. A
-place that no receipt names belongs to a send whose end nobody knows, if the digest fits; else
-nobody sent what is there. What was in the folder before is left out, and so is what retention took.
+Applications may send equal messages, and checkers want unique values. So each sent message gets a
+number, and a delivered message is identified by its place: receipts name the places of messages. A
+place that no receipt names belongs to a send without a receipt, if the digest fits; otherwise the
+message there was never sent. Messages from before the opening are left out, and so are messages
+that retention took.
 
 | history | judged by |
 |---|---|
@@ -11,18 +12,18 @@ nobody sent what is there. What was in the folder before is left out, and so is 
 | for each consumer group that pops and each queue: sends, its calls, and the broker's books | |
 | | `check_pop` |
 
-Nobody else can write to an embedded queue, so whatever is in it must be on the tape.
+Only the application can write to an embedded queue, so every message in it must be on the tape.
 
 Invariants:
 - Rows stand in the order of the tape; what is read back comes last.
 - A send that ended after the reading back began counts as open.
-- Retention excuses a missing head only where it is on, and messages as old as it allows.
+- Retention excuses a missing head only where it is on, and only messages as old as it allows.
 - All messages of a committed transaction must be there, unless equal ones of an open send may
   stand in their places.
 
-Left out: order across a group's filter; the books of groups with messages under way from before;
-groups that were detached or deleted, since they begin anew if they come again; groups that were
-told to go on elsewhere, or settled for by handle.
+Left out: order across a group's filter; the books of groups that had messages under way at the
+opening; groups that were detached or deleted, since a new group of the name starts over; groups
+that were reset or made as clones, or whose messages were settled by handle.
 """
 
 from collections import defaultdict
@@ -41,47 +42,49 @@ Cell = tuple[str | None, Value, int | None]
 """Key, value, offset."""
 
 CLOCK_MS_MAX = 1_000
-"""Leases are judged by the clock of one machine; extensions are told when their answer comes."""
+"""Tolerance of the lease rules in ms: one machine's clock gives all times, but an extension counts
+from its call and its answer, not from the moment at the leader."""
 READER = 0
 """The process that reads back."""
 
 
 @dataclass(slots=True)
 class Place:
-    """A queue, as the judge must know it."""
+    """A queue of a topic, with its contents."""
 
     name: str
     """`topic/queue`."""
     topic: str
     before: int = 0
-    """Its end when the queue was opened."""
+    """The queue's end offset when the folder was opened."""
     kept_from: int = 0
     """The first offset that retention kept."""
     contents: list[Row] = field(default_factory=list)
-    """(queue number, offset, digest) of what it holds from there on."""
+    """(queue number, offset, digest) of each message from `kept_from` on."""
 
 
 @dataclass(slots=True)
 class Case:
-    """All that is judged."""
+    """The input of `judge`."""
 
     tape: Tape
     events: Sequence[Event]
-    """The tape's, up to when it is judged."""
+    """The tape's events up to the moment of judging."""
     places: Mapping[int, Place]
     """By queue number; those of deleted topics are missing."""
     before: Mapping[tuple[str, int], Books]
-    """By (group, queue number): the books when the queue was opened."""
+    """By (group, queue number): the books when the folder was opened."""
     orders: Mapping[str, Ordering]
-    """By group that pops: what it keeps in order."""
+    """By ordered group: what the group keeps in order."""
     asked_at: int
-    """How many events there were when the reading back began."""
+    """The number of events when the reading back began."""
     expired_at: int = 0
-    """Retention may have taken messages sent before; nanoseconds since 1970, 0: it is off."""
+    """Retention may have taken messages sent before this time; nanoseconds since 1970, 0: retention
+    is off."""
 
 
 def judge(case: Case) -> list[tuple[Report, History]]:
-    """Every report that fits, with the history that it is on."""
+    """The reports of all checkers that apply, each with the history that it judges."""
     telling = _Telling(case)
     log = telling.log_history()
     found = [
@@ -100,12 +103,12 @@ def judge(case: Case) -> list[tuple[Report, History]]:
 
 
 class _Telling:
-    """Tells which message is which, and writes histories."""
+    """Identifies messages by their numbers, and writes histories."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
         self._tape = case.tape
-        # Events by what they concern, each with its place on the tape.
+        # Events by queue, or by group and queue, each with its position on the tape.
         self._sends: dict[int, list[tuple[int, Event]]] = defaultdict(list)
         self._calls: dict[tuple[str, int], list[tuple[int, Event]]] = defaultdict(list)
         self._reads: list[tuple[int, Event]] = []
@@ -114,7 +117,7 @@ class _Telling:
         self._number_at: dict[tuple[int, int], int] = {}
         self._unplaced: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._failed: dict[tuple[int, int], list[int]] = defaultdict(list)
-        # Digests by queue, of messages that may be there or not.
+        # (queue number, digest) of messages that may be in the queue or not.
         self._doubtful: set[tuple[int, int]] = set()
         ended = set()
         for at, event in enumerate(case.events):
@@ -133,7 +136,7 @@ class _Telling:
 
     @property
     def popped(self) -> set[tuple[str, int]]:
-        """(group, queue number) of what was popped or settled."""
+        """(group, queue number) of all calls that popped, settled or revived messages."""
         return {
             (group, number)
             for (group, number), events in self._calls.items()
@@ -143,13 +146,13 @@ class _Telling:
         }
 
     def _place(self, begun: Begun, ended: Ended | None, *, is_sure: bool) -> None:
-        """Note where the messages of a send stand, or that nobody knows."""
+        """Note the places of a send's messages, or that the places are unknown."""
         numbers = begun.messages
         if ended is not None and ended.is_ok and ended.offset >= 0:
             for at, number in enumerate(numbers, ended.offset):
                 self._number_at.setdefault((begun.queue_number, at), number)
             return
-        # What failed is looked for last: it should be nowhere.
+        # Messages of failed sends are matched last: they should be nowhere.
         unplaced = self._unplaced if ended is None or ended.is_ok else self._failed
         for number in numbers:
             place = begun.queue_number, self._tape.digests[number]
@@ -173,23 +176,24 @@ class _Telling:
         begun = self._began[event.operation]
         for each in concerned:
             if isinstance(event, Ended) and not begun.rows:
-                # Only the answer tells what it is about.
+                # The call named no messages: only its answer shows which queues it concerns.
                 self._calls[each].append((self._began_at[event.operation], begun))
             self._calls[each].append((at, event))
 
     # -- values ----------------------------------------------------------------------------------
 
     def _sent_value(self, number: int) -> Value:
-        """A message by its number in the order of sending, with its key."""
+        """A sent message as a history names it: its number with the body's start, and its key."""
         body, key = self._tape.shown[number]
         return f"#{number} {body.decode(errors='replace')!r}", key
 
     def _value(self, number: int, offset: int, digest: int) -> Value:
-        """What stands at a place, by what was read there."""
+        """The message at a place, by the digest that was read there."""
         sent = self._number_at.get((number, offset))
         if sent is None:
             line = self._unplaced.get((number, digest)) or self._failed.get((number, digest))
             if line:
+                # One sent message explains one place: a second copy must show up as unexpected.
                 sent = self._number_at[number, offset] = line.pop(0)
         if sent is None or self._tape.digests[sent] != digest:
             return f"something else at offset {offset}, digest {digest & (2**64 - 1):016x}", None
@@ -202,7 +206,7 @@ class _Telling:
     # -- histories -------------------------------------------------------------------------------
 
     def log_history(self) -> History:
-        """Sends and reads of all queues, and what they hold in the end."""
+        """Sends and reads of all queues, and the final contents of the queues."""
         writer = _Writer()
         places = self._case.places
         sends = [events for number, events in self._sends.items() if number in places]
@@ -222,7 +226,7 @@ class _Telling:
         return writer.recorder.history()
 
     def pop_history(self, group: str, number: int) -> tuple[History, Books | None]:
-        """What one group did with one queue, and its last books."""
+        """The sends to one queue and one group's calls on it, and the group's last books."""
         writer = _Writer()
         books: Books | None = None
         for at, event in merge(self._sends[number], self._calls[group, number]):
@@ -239,7 +243,7 @@ class _Telling:
         return writer.recorder.history(), books
 
     def begun(self, group: str, number: int, books: Books | None) -> int:
-        """From where on the books can be balanced; -1: not at all."""
+        """The offset from which the books can be balanced; -1: not at all."""
         place, before = self._case.places[number], self._case.before.get((group, number))
         if books is None or (before is not None and _is_under_way(before)):
             return -1
@@ -252,7 +256,7 @@ class _Telling:
         return expected
 
     def _write_send(self, writer: "_Writer", at: int, event: Event, *, retired: bool) -> None:
-        """With `retired` what retention may have taken since is left out."""
+        """With `retired`, a send stays open if retention may have taken its messages."""
         begun = self._began[event.operation]
         place = self._case.places[begun.queue_number]
         values = [self._sent_value(number) for number in begun.messages]
@@ -276,7 +280,8 @@ class _Telling:
         if retired and begun.time < self._case.expired_at:
             kept_from = place.kept_from
             return ended.offset >= kept_from if has_place else kept_from == place.before
-        # Without a place only the digest tells it from others, which may be nowhere.
+        # Without a place, only the digest identifies a message, and an open send may have an equal
+        # one: then a single copy in the queue proves neither.
         return has_place or (
             retired
             and not any(
@@ -297,7 +302,7 @@ class _Telling:
             (reader.topic, reader.group) in self._tape.filtered
         )
         if is_filtered:
-            # Neighbours are no neighbours in the queue.
+            # The filter leaves messages out: neighbours in an answer are none in the queue.
             for row in rows:
                 writer.read(begun, [row], anew=True)
         elif begun.function == "assign":
@@ -306,7 +311,7 @@ class _Telling:
             writer.read(begun, rows, anew=not reader.is_steady)
 
     def _write_call(self, writer: "_Writer", group: str, number: int, event: Event) -> None:
-        """A pop, a settlement, a revival: its rows in one queue."""
+        """Write a pop, a settlement or a revival, with its rows of one queue."""
         begun = self._began[event.operation]
         key = f"{group} {self._case.places[number].name}"
         if isinstance(event, Begun):
@@ -340,7 +345,7 @@ class _Telling:
         now = next(Books(*map(int, row[2:])) for row in event.rows if row[:2] == (group, number))
         before = self._case.before.get((group, number))
         if before is not None:
-            # What earlier sessions did is on no tape.
+            # Earlier sessions are on no tape: only the counts since the opening can be balanced.
             gone = zip(now[5:], before[5:], strict=True)
             now = Books(*now[:5], *(later - earlier for later, earlier in gone))
         key = f"{group} {self._case.places[number].name}"

@@ -11,11 +11,11 @@
 | its disk | another thread, for writes that are not small |
 | the client: the same as `raftmq.connect` gives | the application's event loop |
 
-What is acknowledged is fsynced, as on a server. A process that is killed loses nothing of it.
+Acknowledged messages are fsynced, as on a server. A killed process loses none of them.
 
 Invariants:
-- A folder is open in one place at a time; the second one is told who has it.
-- Nothing is shared between two embedded queues of a process; there are no globals.
+- A folder is open in one place at a time; opening it a second time fails and names the holder.
+- Two embedded queues of a process share nothing; there are no globals.
 - After the block the folder is free, and no thread of the queue is left.
 
 Left out: more than one node (`raftmq.testing` has clusters), and turning a server's folder into an
@@ -52,14 +52,14 @@ CLUSTER = "embedded"
 """The cluster's id in the folder."""
 LOOK_SECONDS = 0.005
 ADDRESS = Address("embedded", 7400)
-"""The node's address on the switchboard; it means nothing outside."""
+"""The node's address on the switchboard; no other process can reach it."""
 
 Tables = Mapping[str, Mapping[str, int | str]]
 """Tables of settings: `{"log": {"retention_ms": 0}}`."""
 
 
 class Embedded(Client):
-    """An embedded queue. Made by `open`; all that `Client` has."""
+    """An embedded queue, with all methods of `Client`. Made by `open`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Embedded(Client):
         self._node = node
         self._check: Check | None = None
         if is_checked:
-            # Only who asks for it waits for the checkers' modules.
+            # Loading the checkers' modules takes time, which an unchecked queue must not pay.
             from . import checked
 
             self._check = checked.Check(router, supervisor, world, node.settings.log)
@@ -89,11 +89,12 @@ class Embedded(Client):
     async def settle(self, handles: Sequence[str], *arguments: Any, **options: Any) -> list[bool]:
         """See `Client.settle`."""
         if self._check is not None:
+            # Noted before the call, which may take effect and raise all the same.
             await self._check.settled(handles)
         return await super().settle(handles, *arguments, **options)
 
     async def check(self) -> "Checked":
-        """Judge all that was done since the queue was opened with `check=True`.
+        """Judge all calls since the queue was opened with `check=True`.
 
         Every queue is read back and judged: about five seconds for 30,000 messages that were sent,
         popped and acknowledged. The application may go on meanwhile. Cancelling leaves a thread
@@ -111,13 +112,13 @@ class Embedded(Client):
         return await self._check.judge()
 
     async def _watch(self) -> None:
-        """If the node ends, who waits for it need not wait until the deadline."""
+        """When the node ends, end all waiting calls at once rather than at their deadlines."""
         await self._node.wait_ended()
         self._supervisor.end(Unavailable(_stopped(self._node)))
 
 
 class _Opening(Unentered, AbstractAsyncContextManager[Embedded]):
-    """What `open` gives."""
+    """The context manager that `open` returns."""
 
     def __init__(self, settings: Settings, timeout: float, *, is_checked: bool) -> None:
         self._settings = settings
@@ -140,6 +141,7 @@ class _Opening(Unentered, AbstractAsyncContextManager[Embedded]):
             self._connecting = Connecting(router, world, make)
             return await self._begin(self._connecting)
         except BaseException:
+            # A failed opening must free the folder, which the node may have locked.
             await _end(node)
             raise
 
@@ -205,24 +207,24 @@ def open(  # noqa: A001  # what users call it
 ) -> AbstractAsyncContextManager[Embedded]:
     """`async with open("data/") as mq:` opens a durable queue in this process; trio or asyncio.
 
-    The same names as `connect` gives. What is acknowledged is on the disk. Leaving, or cancelling,
-    ends the node and takes about a tenth of a second; producers and consumers should have been left
+    The queue has the methods of `connect`'s client. Acknowledged messages are on the disk. Leaving,
+    or cancelling, ends the node and takes about a tenth of a second; leave producers and consumers
     before.
 
     If the node must stop on a fault of its disk, calls raise `Unavailable` with the reason, or
-    `OutcomeUnknown` where something may have been done, and so does leaving the block.
+    `OutcomeUnknown` if a call may have taken effect. Leaving the block raises `Unavailable`, too.
 
     Args:
-        data: the folder; made if there is none. One block at a time may have it.
+        data: the folder; made if there is none. One block at a time may have it open.
         timeout: seconds; the default of every call, and for opening.
         check: keep a history for `Embedded.check`: up to 300 bytes of memory for each message sent,
-            handed out or settled, for up to a million of them.
+            handed out or settled, and at most a million of these.
         settings: tables that replace defaults of `raftmq serve`, as `{"log": {"retention_ms": 0}}`;
             all but the table `node`.
 
     Raises:
-        Unavailable: the folder is in use, or cannot be read or written; the message says what to
-            do.
+        Unavailable: the folder is in use, or cannot be read or written; the message names the
+            remedy.
         Rejected: a setting does not exist or is out of range, or the folder has no name
             (`BAD_ARGUMENT`), or the folder is a server's (`WRONG_CLUSTER`).
     """
@@ -258,7 +260,7 @@ async def _wait_founded(client: Client) -> None:
 
 
 async def _end(node: NodeThread) -> None:
-    """End the node and wait for it, whoever is cancelled."""
+    """End the node and wait until it has ended, even if the caller is cancelled."""
     node.stop()
     with anyio.CancelScope(shield=True):
         await node.wait_ended()

@@ -1,7 +1,7 @@
-"""Producers and consumers that write down what they do: those of a checked queue.
+"""The producers, consumers and admin of a checked queue: they record their calls on the tape.
 
-Each method does what its base does, and tells the tape before and after. A call that raises leaves
-its end open, as nobody knows: that is always right.
+Each method calls its base, and records the call before and the answer after. A call that raises
+leaves its end open: an unknown outcome never makes a verdict wrong.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -60,7 +60,7 @@ class RecordedProducer(Producer):
         try:
             return await super().send_many(*args, **options)
         finally:
-            # Those that found no room in time are in no line.
+            # Parts that found no room in time never got into a line, so they are not recorded.
             self._taken = {part: told for part, told in self._taken.items() if not part.is_done}
             self._tape.sweep()
 
@@ -74,7 +74,7 @@ class RecordedProducer(Producer):
             raise
 
     async def put_arrow(self, *_: Any, **__: Any) -> int:
-        """Not recorded, so not allowed: what is read without having been sent is a breach."""
+        """Refused: the tape would miss the sends, and each message read would be a breach."""
         message = "put_arrow is not recorded: open the queue without check=True"
         raise Rejected(Reason.BAD_ARGUMENT, message)
 
@@ -128,6 +128,7 @@ class RecordedTransaction(Transaction):
     ) -> None:
         digests = [digest(row.body, row.key, row.tag) for row in rows]
         told = [shown(row.body, row.key) for row in rows]
+        # Recorded before the request, which may store the messages and get no answer.
         self._sends.append(self._tape.hidden(self._process, queue_number, digests, told))
         await super()._store(queue_number, rows, sealed, timeout)
 
@@ -140,6 +141,7 @@ class RecordedTransaction(Transaction):
         try:
             await super()._end(timeout, is_commit=is_commit)
         except Rejected as error:
+            # A fenced commit is a rollback; after any other error the outcome stays open.
             if error.reason is Reason.FENCED:
                 self._never()
             raise
@@ -152,7 +154,7 @@ class RecordedTransaction(Transaction):
             self._tape.end(operation, [(1,)] * count)
 
     def _never(self) -> None:
-        """What was sent is rolled back."""
+        """Record that the transaction's sends are rolled back."""
         for operation in filter(None, self._sends):
             self._tape.end(operation, is_ok=False)
 
@@ -203,6 +205,7 @@ class RecordedConsumer(Consumer):
         try:
             await super().seek(queue=queue, offset=offset, time=time, to=to, timeout=timeout)
         finally:
+            # Even a seek that raised may have moved the consumer: its next poll follows no other.
             self._tape.end(self._tape.begin(self._process, "assign"))
 
 
@@ -256,7 +259,8 @@ class RecordedPopConsumer(PopConsumer):
     def _rows(self, taken: Iterable[Taken]) -> list[Row]:
         rows: list[Row] = []
         for part, lease, _ in taken:
-            # The node's clock is this machine's. What a stall of ours has eaten is not its doing.
+            # Node and application share one clock. A lease that ran out during a stall of this
+            # process is no breach of the node's, so at least 1 ms is recorded.
             remaining = max(1, lease.deadline_ms - self._tape.now_ms())
             under = lease.token, lease.attempt, remaining
             rows += [(*row, *under) for row in rows_of(part)]
@@ -271,7 +275,7 @@ class RecordedSettlements(Settlements):
         self._tape = tape
         self._process = process
         self._group = group
-        # Settlements that nobody waited for, until the next flush.
+        # Settlements of `settle_nowait` since the last flush.
         self._unheard: list[tuple[int, list[tuple[int, int, int]]]] = []
 
     async def settle(
@@ -294,7 +298,7 @@ class RecordedSettlements(Settlements):
         return settlement
 
     def settle_nowait(self, parts: Sequence[Part], action: Action) -> None:
-        """See `Settlements.settle_nowait`. What came of it is recorded when `flush` tells."""
+        """See `Settlements.settle_nowait`. The next `flush` records the results."""
         named = _named(parts)
         self._unheard.append((self._begin(action, named, -1), named))
         super().settle_nowait(parts, action)
@@ -318,7 +322,7 @@ class RecordedSettlements(Settlements):
         return settlement
 
     def begin_acks(self, parts: Sequence[Part]) -> tuple[int, int]:
-        """A transaction is to acknowledge these: the operation, and how many messages that are."""
+        """Record acks that a transaction is about to commit: the operation, and their number."""
         named = _named(parts)
         return self._begin(Action.ACK, named, -1), len(named)
 
@@ -346,7 +350,7 @@ def _results(named: Iterable[tuple[int, int, int]], settlement: Settlement, done
 
 
 class RecordedAdmin(Admin):
-    """See `Admin`: what it does to consumer groups matters to the verdict."""
+    """See `Admin`: changes of consumer groups matter to the verdict."""
 
     def __init__(self, tape: Tape, router: Router) -> None:
         super().__init__(router)
@@ -354,6 +358,7 @@ class RecordedAdmin(Admin):
 
     async def subscribe(self, topic: str, group: str, *args: Any, **options: Any) -> None:
         """See `Admin.subscribe`."""
+        # Noted before the call, which may take effect and raise all the same.
         self._tape.filtered.add((topic, group))
         await super().subscribe(topic, group, *args, **options)
 

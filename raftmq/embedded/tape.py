@@ -1,7 +1,7 @@
-"""What an application did with a checked queue and what it was told, in the order of the calls.
+"""The calls of an application on a checked queue and their answers, in order.
 
-The tape keeps no message. Of each it keeps a digest of body, key and tag, and the body's first
-bytes for people; what was sent is told from what is delivered by place and digest (`judging`).
+The tape keeps no message. For each message the tape keeps a digest of body, key and tag, and the
+body's first bytes for people; `judging` identifies delivered messages by place and digest.
 
 | event | rows |
 |---|---|
@@ -15,12 +15,12 @@ bytes for people; what was sent is told from what is delivered by place and dige
 | `Ended` of `backlog` | what the broker's books say, see `judging` |
 
 Invariants:
-- An event stands after all that was over when it happened. The end of a send is written when
-  somebody looks next, so perhaps late: that makes a verdict weaker, never wrong.
-- At most `ROWS_MAX` rows are kept; then nothing is recorded any more, and `is_full`.
+- An event stands after all calls that were over when it happened. The end of a send is written at
+  the next sweep, so perhaps late: a late end makes a verdict weaker, never wrong.
+- At most `ROWS_MAX` rows are kept; then recording stops, and `is_full` is true.
 
-Left out: properties are not in the digest; messages read by `get` and `find`; what became of a
-message that is delayed: its send counts as open for ever.
+Left out: properties are not in the digest; messages read by `get` and `find`; the fate of delayed
+messages: their sends count as open for ever.
 """
 
 import time
@@ -34,7 +34,7 @@ from raftmq.errors import Rejected, Unavailable
 ROWS_MAX = 1_000_000
 """A row is a message sent, handed out or settled, or an event; up to 300 bytes each."""
 SHOWN_BYTES = 24
-"""Of a body, for people."""
+"""Bytes of a body that are kept for people."""
 
 Row = tuple[int | str, ...]
 
@@ -52,10 +52,10 @@ class Begun(NamedTuple):
     """The consumer group."""
     queue_number: int = 0
     messages: range = range(0)
-    """The numbers of what is sent, in `Tape.digests`."""
+    """The numbers of the sent messages: their places in `Tape.digests`."""
     rows: Sequence[Row] = ()
     argument: int | str = -1
-    """As of `raftmq.checkers.pop.calls`."""
+    """The argument as in `raftmq.checkers.pop.calls`."""
 
 
 class Ended(NamedTuple):
@@ -64,9 +64,9 @@ class Ended(NamedTuple):
     operation: int
     time: int
     is_ok: bool
-    """False: it did not happen and never will."""
+    """False: the call did not happen and never will."""
     offset: int = -1
-    """Of a send: where its first message stands."""
+    """Of a send: the offset of its first message; -1: unknown."""
     rows: Sequence[Row] = ()
 
 
@@ -79,35 +79,36 @@ class Reader(NamedTuple):
     topic: str
     group: str | None
     is_steady: bool
-    """True: it reads whole queues and moves only by `seek`, unless its group has a filter."""
+    """True: the consumer reads whole queues and moves only by `seek`, unless its group has a
+    filter."""
 
 
 class Tape:
-    """One queue's history, from when it was opened."""
+    """The history of one embedded queue since it was opened."""
 
     def __init__(self, *, clock: Callable[[], int] = time.time_ns) -> None:
         self._clock = clock
         self._rows_max = ROWS_MAX
         self._processes = 0
         self._operations = 0
-        # By queue number: sends that were not over when somebody looked last, in order.
+        # By queue number: sends that were not over at the last sweep, in order.
         self._open: dict[int, deque[tuple[int, Entry]]] = {}
         self.rows = 0
-        """Rows so far."""
+        """Rows so far; more than the limit: something was not recorded."""
         self.events: list[Event] = []
         self.digests: list[int] = []
-        """Of each message that was sent."""
+        """One for each sent message."""
         self.shown: list[tuple[bytes, str | None]] = []
-        """Of each message that was sent: how its body begins, and its key."""
+        """For each sent message: the body's first bytes, and the key."""
         self.readers: dict[int, Reader] = {}
-        """By process."""
+        """Consumers that read by offset, by process."""
         self.filtered: set[tuple[str, str]] = set()
         """(topic, group) of groups that ever had a filter."""
         self.latest: set[tuple[str, str]] = set()
         """(topic, group) of groups that may have begun at the end of queues."""
         self.forgotten: set[tuple[str, str]] = set()
-        """(topic, group) of groups that were detached, told to go on elsewhere, or settled for by
-        handle: what became of their messages is not on the tape."""
+        """(topic, group) of groups that were detached, deleted, reset or made as clones, or whose
+        messages were settled by handle: the fate of their messages is not on the tape."""
 
     @property
     def is_full(self) -> bool:
@@ -132,7 +133,7 @@ class Tape:
         rows: Sequence[Row] = (),
         argument: int | str = -1,
     ) -> int:
-        """A call begins; the result names it."""
+        """Record that a call begins; the result is the operation's number, for `end`."""
         self._operations += 1
         now = self._clock()
         event = Begun(self._operations, process, function, now, group, rows=rows, argument=argument)
@@ -140,11 +141,11 @@ class Tape:
         return self._operations
 
     def end(self, operation: int, rows: Sequence[Row] = (), *, is_ok: bool = True) -> None:
-        """It is over."""
+        """Record that a call is over, with its outcome."""
         self._put(Ended(operation, self._clock(), is_ok, rows=rows), 1 + len(rows))
 
     def drop(self, operation: int) -> None:
-        """It brought nothing; if nothing happened since, it need not be kept."""
+        """Forget a call that brought no messages, if its beginning is the last event."""
         last = self.events[-1] if self.events else None
         if isinstance(last, Begun) and last.operation == operation:
             self.events.pop()
@@ -159,8 +160,8 @@ class Tape:
         *,
         is_later: bool = False,
     ) -> None:
-        """Messages take their place in line for a queue; if `is_later`, when their time has come:
-        whether they are there is not known before."""
+        """Record messages that take their place in line for a queue. With `is_later` the messages
+        are delayed, and the send stays open: the answer does not say where they will stand."""
         operation = self.hidden(process, entry.queue_number, digests, shown)
         if operation and not is_later:
             line = self._open.setdefault(entry.queue_number, deque())
@@ -173,8 +174,8 @@ class Tape:
         digests: Sequence[int],
         shown: Sequence[tuple[bytes, str | None]],
     ) -> int:
-        """Messages are sent to a queue, and nobody will say where they are; the result names the
-        call, for `end` if they are never to be seen, and is 0 if it is not recorded."""
+        """Record a send whose answer will not name its place. The result is the operation's number,
+        for `end` once the outcome is known; 0: the tape is full."""
         self._operations += 1
         event = Begun(
             self._operations,
@@ -191,8 +192,8 @@ class Tape:
         return event.operation
 
     def owed(self, queue_number: int, kept_from: int) -> Counter[int]:
-        """Digests of all that was acknowledged in a queue from an offset on; none where each
-        message has its place, so that the queue's end says enough."""
+        """Digests of all messages acknowledged in a queue from an offset on; empty if each message
+        has a known place, as the queue's end then shows how far to read."""
         found: Counter[int] = Counter()
         begun: dict[int, Begun] = {}
         is_without_place = False
@@ -207,13 +208,14 @@ class Tape:
         return found if is_without_place else Counter()
 
     def sweep(self) -> None:
-        """Write down the sends that are over. They end in order, but for those taken back."""
+        """Record the end of the sends that are over. Sends of a queue end in order, except those
+        taken back."""
         for line in self._open.values():
             while line and line[0][1].is_done:
                 self._sent(*line.popleft())
 
     def sweep_all(self) -> None:
-        """The same, whatever the order."""
+        """Record the end of all sends that are over, in whatever order they ended."""
         for number, line in self._open.items():
             for operation, entry in line:
                 if entry.is_done:
@@ -230,7 +232,8 @@ class Tape:
     def _put(self, event: Event, rows: int) -> bool:
         self.rows += rows
         if self.is_full:
-            # What follows would be judged without it.
+            # A history with a gap would convict a sound queue: once an event is left out, none of
+            # the later ones may be taken, even if it would fit.
             self.rows = self._rows_max + 1
             return False
         self.events.append(event)
@@ -238,12 +241,12 @@ class Tape:
 
 
 def is_certain(error: Exception) -> bool:
-    """Whether an error says that nothing happened, nor ever will."""
+    """Whether an error means that the call did not happen and never will."""
     return isinstance(error, Rejected | Unavailable)
 
 
 def digest(body: bytes, key: str | bytes | None, tag: str | None) -> int:
-    """What a message says, in one number; the same within a process only.
+    """A message's body, key and tag as one number; stable within a process only.
 
     >>> digest(b"a", "k", None) == digest(bytearray(b"a"), b"k", None)
     True
@@ -253,6 +256,6 @@ def digest(body: bytes, key: str | bytes | None, tag: str | None) -> int:
 
 
 def shown(body: bytes, key: str | bytes | None) -> tuple[bytes, str | None]:
-    """What is kept of a message for people, and to judge order by."""
+    """The body's first bytes, for people, and the key, to judge order by."""
     text = key.decode(errors="replace") if isinstance(key, bytes) else key
     return bytes(body[:SHOWN_BYTES]), text

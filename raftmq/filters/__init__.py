@@ -1,9 +1,9 @@
 """Filters: tags, SQL92 conditions, and an index of many subscriptions.
 
-Start reading at `formula` (what a filter means, and how three-valued logic becomes two-valued),
+Start reading at `formula` (the meaning of a filter, and how three-valued logic becomes two-valued),
 then `parser` (text to formula), `scalar` and `masks` (one message, one batch), and `index` (which
-of many thousand groups want something of a batch). Pure: no clock, no I/O; numpy is imported when a
-batch is first evaluated.
+of many thousand filters match a message of a batch). Pure: no clock, no I/O; numpy is imported when
+a batch is first evaluated.
 
 >>> import raftmq.filters
 >>> index = raftmq.filters.Index()

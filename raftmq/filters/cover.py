@@ -1,4 +1,4 @@
-"""What a formula needs: a set of equalities of which at least one holds wherever it holds.
+"""The cover of a formula: equalities of which at least one holds wherever the formula holds.
 
 | formula | covers |
 |---|---|
@@ -7,20 +7,20 @@
 | any of terms | those of all terms together; none if one term has none |
 | anything else | none |
 
-For each equality of the cover, what remains of the formula where it holds is the *residual*: every
-comparison of that property with a constant is decided by then.
+For each equality of the cover, the *residual* is the rest of the formula where the equality holds:
+every comparison of that property with a constant is decided there.
 
 `type = 'x' AND (amount > 5 OR type = 'y')` is covered by `type = 'x'` with the residual
-`amount > 5`. There is no residual for "different" or "absent": a cover says that nothing remains
-there, and where something would, the formula has no cover or one with more equalities.
+`amount > 5`. There is no residual for "different" or "absent": by the cover the formula is false
+there. A formula that can hold there has no cover, or one with more equalities.
 
 Invariants:
 - A row for which the formula holds has the value of one pair of the cover, and the residual of that
   pair holds for it. A residual that holds for a row of its pair means that the formula holds.
 
 Sources: access predicates (Fabret et al., SIGMOD 2001, §3); the terms that Lucene's monitor
-extracts to pre-select queries; partial evaluation under equal and different constants is what ONS
-did with one property of two-valued expressions.
+extracts to pre-select queries; partial evaluation under equal and different constants, as ONS did
+it with one property of two-valued expressions.
 """
 
 from collections.abc import Callable
@@ -51,12 +51,12 @@ def cover(formula: Formula, weight: Weight, *, pairs_max: int = WORK_MAX) -> lis
 
 
 def _cover(formula: Formula, weight: Weight) -> tuple[float, list[Pair]] | None:
-    """A cover and what it costs: the share of messages that has one of its pairs."""
+    """A cover and its cost: the share of messages that has one of its pairs."""
     if isinstance(formula, Atom):
         return _cover_atom(formula, weight)
     found = [_cover(term, weight) for term in formula.terms]
     if formula.is_all:
-        # The first of equals, so that replicas and the reader's eye agree.
+        # `min` takes the first of equals, so that all replicas choose alike.
         return min(filter(None, found), key=lambda each: each[0], default=None)
     cost = 0.0
     pairs: list[Pair] = []

@@ -37,13 +37,13 @@ class Bucket(NamedTuple):
     name: str
     """The property."""
     key: Key
-    """Its value; None: it is absent."""
+    """The property's value; None: absent."""
     residual: str
-    """What remains to be evaluated, as SQL; `TRUE`: nothing."""
+    """The residual to evaluate, as SQL; `TRUE`: none."""
 
 
 def placing(formula: Formula) -> str:
-    """In a sentence: where an index places it."""
+    """A sentence that says where an index places the formula."""
     if formula == TRUE:
         return "every message matches: nothing is evaluated"
     if formula == FALSE:
@@ -58,7 +58,7 @@ def placing(formula: Formula) -> str:
 
 
 def buckets(formula: Formula) -> list[Bucket] | None:
-    """Where an index that holds nothing else would place it; None: it would evaluate it always."""
+    """The places in an index of this formula alone; None: the index would evaluate it always."""
     pairs = cover(formula, lambda name: 0.5)
     if pairs is None:
         return None
@@ -139,7 +139,7 @@ def value_text(value: Plain | None) -> str:
 def index_lines(
     subscriptions: int, distinct: int, spread: Mapping[str | None, tuple[int, int]]
 ) -> Iterator[str]:
-    """What `Index.explain` says; `spread` is that of the root node."""
+    """The lines of `Index.explain`; `spread` is that of the root node."""
     yield f"{subscriptions} subscriptions, {distinct} distinct"
     for name, (values, entries) in spread.items():
         if name is not None:

@@ -22,9 +22,9 @@ class Filter:
     """
 
     text: str
-    """As it was written."""
+    """The filter as it was written."""
     formula: Formula
-    """What it means."""
+    """The filter's meaning."""
 
     def __init__(self, text: str, formula: Formula) -> None:
         self.text = text
@@ -76,6 +76,6 @@ def compile(text: str) -> Filter:  # noqa: A001  # as `re.compile`: always raftm
     True
 
     Raises:
-        FilterSyntaxError: the text is wrong; the message shows where and what would be right.
+        FilterSyntaxError: the text is wrong; the message shows the place and the remedy.
     """
     return Filter(text, parse(text))

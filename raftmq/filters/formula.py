@@ -1,11 +1,11 @@
-"""What a filter means: a formula of all-of, any-of and atoms, each of which holds or does not.
+"""The meaning of a filter: a formula of all-of, any-of and atoms; each holds or does not.
 
 SQL's conditions have three outcomes: true, false, unknown. A filter asks one thing only: is the
 whole condition true? So the parser pushes every NOT down to the comparisons, by the laws that hold
 for three outcomes as well (NOT of an AND is an OR of NOTs), where it turns one operator into its
-opposite. What is left has no NOT, and each atom asks "is this comparison true?", which has two
-outcomes. `amount > 5` and its opposite `amount <= 5` are both not true of a message without an
-amount: that is all there is of the third outcome.
+opposite. The resulting formula has no NOT, and each atom asks "is this comparison true?", which has
+two outcomes. `amount > 5` and its opposite `amount <= 5` are both not true of a message without an
+amount: this is the only trace of the third outcome.
 
 | text | formula |
 |---|---|
@@ -20,7 +20,7 @@ When an atom holds, by the type of the property's value (a *family* is number, t
 |---|---|---|
 | `=` `<>` `<` `<=` `>` `>=` | number or text | of the constant's family, not NaN, and compares so |
 | `IN` `NOT IN` | `Values` | of their family, not NaN, and one (none) of them |
-| `CONTAINS` `STARTSWITH` `ENDSWITH`, with NOT | text | text that does (does not) |
+| `CONTAINS` `STARTSWITH` `ENDSWITH`, with NOT | text | text that does so (does not) |
 | `LIKE` `NOT LIKE` | `Pattern` | text that fits (does not fit) as a whole |
 | `IS TRUE` `IS FALSE` | none | that boolean |
 | `IS NULL` `IS NOT NULL` | none | absent (present, of any type) |
@@ -59,27 +59,27 @@ OPPOSITES: Final[dict[Operator, Operator]] = {
     **dict(_PAIRS),
     **{second: first for first, second in _PAIRS},
 }
-"""Operator → the one that is true exactly where it is false."""
+"""Operator → the operator that is true exactly where the first is false."""
 MIRRORED: Final[dict[Operator, Operator]] = {
     "=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=",
 }  # fmt: skip
-"""Operator → the one that says the same with its sides exchanged."""
+"""Operator → the operator with the same outcome when the sides are exchanged."""
 
 Scalar = str | int | float
 """A text or a number."""
 
 TAG: Final = "TAGS"
-"""The name under which a message's tag is seen; a property of that name is hidden by it."""
+"""The name under which filters see a message's tag, which hides a property of that name."""
 
 
 class Pattern(NamedTuple):
-    """What LIKE compares with: between two `%` stands a segment of texts, and None for a `_`."""
+    """The constant of LIKE: between two `%` stands a segment of texts, and None for a `_`."""
 
     segments: tuple[tuple[str | None, ...], ...]
 
 
 class Values(NamedTuple):
-    """What IN compares with: numbers, or texts, each once."""
+    """The constants of IN: numbers, or texts, each once."""
 
     values: tuple[Scalar, ...]
 
@@ -88,10 +88,10 @@ class Other(NamedTuple):
     """The property on the right side of a comparison of two."""
 
     other: str
-    """Its name."""
+    """The property's name."""
     minuses: int
-    """1: it has a minus before it. 2: so has the property on the left, and what is told is what
-    that says without: `-a < -b` is `>`. With any, only numbers compare."""
+    """1: this property has a minus before it. 2: both properties have one, and the atom's operator
+    is the one without them: `-a < -b` is `>`. With 1 or 2 only numbers compare."""
 
 
 Constant = Scalar | Values | Pattern | Other | None
@@ -120,7 +120,7 @@ FALSE: Final = Group(False, ())
 
 
 def group(is_all: bool, terms: Iterable[Formula]) -> Formula:
-    """All (or any) of the terms, without what is superfluous."""
+    """All (or any) of the terms, without superfluous ones."""
     flat: list[Formula] = []
     for term in terms:
         if type(term) is Group:
@@ -147,7 +147,7 @@ def atoms(formula: Formula) -> Iterator[Atom]:
 
 
 def names(formula: Formula) -> list[str]:
-    """The properties that it reads, each once, in the order of the text."""
+    """The properties that a formula reads, each once, in the order of the text."""
     found: dict[str, None] = {}
     for atom in atoms(formula):
         found[atom.name] = None
@@ -157,5 +157,5 @@ def names(formula: Formula) -> list[str]:
 
 
 def size(formula: Formula) -> int:
-    """Its atoms."""
+    """The number of a formula's atoms."""
     return 1 if isinstance(formula, Atom) else sum(map(size, formula.terms))

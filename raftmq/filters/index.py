@@ -2,7 +2,7 @@
 
 The index is a tree of nodes. A node tells three kinds of formulas apart:
 
-| | what it holds | work for a message |
+| | content | work for a message |
 |---|---|---|
 | always | formulas of which `TRUE` remains | none |
 | tables | those with a *cover*: property -> value -> child with the residuals | a look-up each |
@@ -10,14 +10,14 @@ The index is a tree of nodes. A node tells three kinds of formulas apart:
 | rest | all others, and those too few to be worth a table | each is evaluated |
 
 A message starts at the root and enters, for each table of a node, the one child that has its value.
-So of 10,000 groups that each ask for one type of message and something more, it meets those of its
-own type and no other. A child starts with its residuals as `rest` and becomes a table of its own
-when there are more than `REST_MAX`: then ten thousand groups of one type, each with another buyer,
-cost one look-up more.
+So of 10,000 groups that each ask for one type of message and something more, a message meets only
+the groups of its own type. A child starts with its residuals as `rest` and becomes a table of its
+own when there are more than `REST_MAX`: then ten thousand groups of one type, each with another
+buyer, cost one look-up more.
 
-Which property of a formula is taken: the one with the most distinct constants in the whole index,
-because it tells messages apart best. That is decided when the formula is added and never again; it
-is a question of speed, no answer depends on it.
+The index places a formula by the property with the most distinct constants in the whole index,
+because that property tells messages apart best. The choice is made once, when the formula is added;
+it changes the speed, and no answer.
 
 Subscriptions with equal formulas are one entry with several ids.
 
@@ -26,14 +26,14 @@ table they are split by distinct value, in numpy; where few are left they go on 
 may stop at each of its steps and go on later, so that an event loop need not wait for its end.
 
 Invariants:
-- `match` gives exactly those ids whose filters match: *index equals scan*, whatever was added,
-  replaced and removed in whatever order.
+- `match` gives exactly those ids whose filters match: *index equals scan*, after filters were
+  added, replaced and removed in any order.
 - A formula is reachable over each pair of its cover, with the residual of that pair.
 - Nodes without formulas do not exist, except the root.
 
-Left out: for a batch the bisection is not used: each comparison is one numpy operation, however
-many filters share it. Counting and interval trees (OpIndex, VLDB 2014; BE-Tree, SIGMOD 2011) pay
-off with many thousand ranges that overlap.
+Left out: bisection for a batch: each comparison is one numpy operation there, however many filters
+share it. Counting and interval trees (OpIndex, VLDB 2014; BE-Tree, SIGMOD 2011) pay off with many
+thousand ranges that overlap.
 
 Sources: the matching tree of Aguilera et al., PODC 1999; access predicates of Fabret et al., SIGMOD
 2001; sharing equal sub-expressions as in A-Tree, SIGMOD 2021; the table from message type to
@@ -64,12 +64,12 @@ REST_MAX: Final = 8
 SPREAD_MAX: Final = 8
 """Pairs of a cover below the root: a residual with more stays where it is."""
 SPREAD_ATOMS_MAX: Final = 64
-"""Comparisons of a residual below the root: a longer one stays where it is, for at each level all
-of it would be written anew."""
+"""Comparisons of a residual below the root: a longer one stays where it is, as each level would
+build all of it again."""
 SPLITS_MAX: Final = 64
 """Nodes that are split while one formula is added. The others are split with later ones."""
 PLACES_MAX: Final = 128
-"""Places of a formula from which on it spreads no further: lists within lists would multiply."""
+"""Most places over which a formula spreads: lists within lists would multiply them."""
 LEVELS_MAX: Final = 8
 """Nodes below one another: subscribers who share a long list of equalities and differ in nothing
 that can be looked up must not make a path as long as the list."""
@@ -78,23 +78,23 @@ FEW: Final = 64
 100 evaluations, and ranges are found by bisection only one by one."""
 
 _KEYS: Final = frozenset({str, int, float, type(None)})
-"""Types of values that tables are asked for."""
+"""Types of values that can be keys of tables."""
 
 
 class _Entry(Generic[Id]):
-    """One formula that somebody subscribed to."""
+    """One formula, and the ids that subscribed to it."""
 
     __slots__ = ("formula", "ids", "places")
 
     def __init__(self, formula: Formula) -> None:
         self.formula = formula
         self.ids: dict[Id, None] = {}
-        # Where it stands, and what is left of it there.
+        # The nodes in which the entry stands, each with the residual there.
         self.places: dict[tuple[_Node[Id], Formula], None] = {}
 
 
 class _Residual(Generic[Id]):
-    """A formula that a node evaluates, and whose it is."""
+    """A formula that a node evaluates, and the entries that it belongs to."""
 
     __slots__ = ("entries", "formula", "test")
 
@@ -122,14 +122,14 @@ class _Node(Generic[Id]):
         return not (self.always or self.rest or self.ranges or self.tables)
 
     def residuals(self) -> Iterator[_Residual[Id]]:
-        """All that is to be evaluated here."""
+        """All residuals that this node evaluates."""
         yield from self.rest.values()
         for thresholds in self.ranges.values():
             yield from thresholds.values()
 
 
 class Matches(Generic[Id]):
-    """Who wants something of one batch; what was true when the batch was matched."""
+    """The filters that match a message of one batch, as the index was at the matching."""
 
     def __init__(self, views: "list[BatchView]", formulas: dict[Id, Formula]) -> None:
         self._views = views
@@ -137,13 +137,13 @@ class Matches(Generic[Id]):
 
     @property
     def ids(self) -> frozenset[Id]:
-        """Those whose filter matches at least one message."""
+        """The ids whose filter matches at least one message."""
         return frozenset(self._formulas)
 
     def mask(self, subscriber: Id) -> "np.ndarray":
         """One bool a message: does the filter of this id match it? All false for an unknown one.
 
-        Evaluated when asked for; equal filters and shared comparisons once a batch. Read-only.
+        Evaluated at the call; equal filters and shared comparisons once a batch. Read-only.
         """
         formula = self._formulas.get(subscriber, FALSE)
         masks = [view.mask(formula) for view in self._views]
@@ -206,13 +206,13 @@ class Index(Generic[Id]):
         return True
 
     def match(self, props: Mapping[str, object], *, tag: str | None = None) -> set[Id]:
-        """Whose filter matches a message with these properties and this tag. Never raises."""
+        """The ids whose filter matches a message of these properties and tag. Never raises."""
         found: set[_Entry[Id]] = set()
         _match_row(self._root, plain_row(props, (*props, "TAGS"), tag), found)
         return {each for entry in found for each in entry.ids}
 
     def match_batch(self, batch: "Batch") -> Matches[Id]:
-        """Whose filter matches at least one message of the batch. Never raises."""
+        """The ids whose filter matches at least one message of the batch. Never raises."""
         matches = None
         for step in self.match_in_steps(batch):
             matches = step
@@ -267,7 +267,7 @@ class Index(Generic[Id]):
                     del self._constants[name]
 
     def _place(self, node: _Node[Id], entry: _Entry[Id], formula: Formula) -> None:
-        """Put what is left of an entry into a node or below it."""
+        """Put the residual of an entry into a node or below it."""
         if formula == TRUE:
             node.always[entry] = None
             entry.places[node, formula] = None
@@ -308,7 +308,7 @@ class Index(Generic[Id]):
         return is_full and node.level < LEVELS_MAX and self._splits_left > 0
 
     def _split(self, node: _Node[Id]) -> None:
-        """Make tables and ranges of all that was evaluated one by one."""
+        """Make tables and ranges of the residuals that the node evaluated one by one."""
         self._splits_left -= 1
         node.is_split = True
         residuals = list(node.rest.values())
@@ -332,7 +332,7 @@ def _residuals_of(node: _Node[Id], formula: Formula) -> dict[Formula, _Residual[
 
 
 def _tidy_ranges(node: _Node[Id], formula: Formula) -> None:
-    """Remove what holds nothing after the formula has gone."""
+    """Remove thresholds that are empty after the formula has gone."""
     guarded = guard(formula) if node.is_split else None
     if guarded is not None:
         key, constant = guarded
@@ -361,7 +361,7 @@ def _take_out(node: _Node[Id], entry: _Entry[Id], formula: Formula) -> None:
 
 
 def _match_row(node: _Node[Id], row: Row, found: set[_Entry[Id]]) -> None:
-    """Find what matches one message, from this node down."""
+    """Find the entries that match one message, from this node down."""
     nodes = [node]
     while nodes:
         node = nodes.pop()
@@ -385,7 +385,7 @@ def _match_row(node: _Node[Id], row: Row, found: set[_Entry[Id]]) -> None:
 
 
 def _match_rows(node: _Node[Id], view: "BatchView", found: set[_Entry[Id]]) -> Iterator[None]:
-    """Find what matches any message, one by one, from this node down; a step is a message."""
+    """Find the entries that match any message, from this node down; a step is one message."""
     for row in view.rows:
         _match_row(node, row, found)
         yield
@@ -397,7 +397,7 @@ def _match_view(
     found: set[_Entry[Id]],
     positions: "np.ndarray | None" = None,
 ) -> Iterator[None]:
-    """Find what matches any of these messages (None: all), from this node down.
+    """Find the entries that match any of these messages (None: all), from this node down.
 
     A step is one formula, or a few messages at a node below.
     """

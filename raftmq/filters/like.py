@@ -2,7 +2,7 @@
 
 A pattern is cut at its `%` into segments. The first must stand at the start of the text, the last
 at its end, and those between are searched from left to right, each behind the one before: taking
-the first place is never worse than a later one, so nothing is ever taken back. A segment has a
+the first place is never worse than a later one, so the search never goes back. A segment has a
 fixed length, so a pattern full of `%` costs no more than one search a segment.
 
 Invariants:
@@ -63,7 +63,7 @@ def like_atom(name: str, text: str, escape: str | None) -> Atom:
 
 
 def _simplest(name: str, parts: list[str]) -> Atom | None:
-    """What `%` between these parts asks, if an operator of its own asks the same."""
+    """The atom of these parts with `%` between, if a simpler operator has the same meaning."""
     match len(parts):
         case 1:
             return Atom("=", name, parts[0])
@@ -132,13 +132,13 @@ class _Segment:
         self._search = compiled.search
 
     def is_at(self, text: str, place: int) -> bool:
-        """Whether it stands at this place."""
+        """Whether the segment stands at this place of the text."""
         if self._plain is not None:
             return text.startswith(self._plain, place)
         return self._start(text, place) is not None
 
     def find(self, text: str, start: int, end: int) -> int:
-        """The first place of it that lies within these bounds; -1 if there is none."""
+        """The first place of the segment within these bounds; -1 if there is none."""
         if self._plain is not None:
             return text.find(self._plain, start, end)
         found = self._search(text, start, end)

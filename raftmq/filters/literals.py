@@ -7,7 +7,7 @@
 | `'it''s'` | a text |
 | `` `a ``b` `` | a name |
 
-Sources: RocketMQ's ConstantExpression for what is refused.
+Sources: RocketMQ's ConstantExpression for the refusals.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ def read_number(token: str) -> int | float:
     """The value of a number; `INTEGER_MAX + 1` may come out too.
 
     Raises:
-        ValueError: it is too large or too small, or is no number of SQL; the message says so.
+        ValueError: the number is too large or too small, or is none of SQL; the message says so.
     """
     if token.isdigit() and len(token) < _DIGITS_MAX and token[0] != "0":
         return int(token)
@@ -49,17 +49,17 @@ def _integer(digits: str) -> int:
 
 
 def read_quoted(token: str) -> str:
-    """What stands between the quotes or backticks.
+    """The text between the quotes or backticks.
 
     Raises:
-        ValueError: it is not closed, or is a name without a character.
+        ValueError: the token is not closed, or is a name without a character.
     """
     quote = token[0]
     if token == "``":
         raise ValueError("a name has at least one character")
     if token.find(quote, 1) == len(token) - 1 > 0:
         return token[1:-1]
-    # In a closed one each quote inside is doubled.
+    # In a closed token each quote inside is doubled.
     if token.count(quote) % 2:
         what = "text" if quote == "'" else "name"
         raise ValueError(f"the {what} is not closed: a {quote} is missing")

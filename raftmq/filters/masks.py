@@ -6,10 +6,10 @@ texts that are mostly distinct. A property whose values are of several kinds has
 that no message shares; a comparison holds where it holds in one of them.
 
 A view belongs to one batch, or to some messages of it in a row, and keeps every mask it made, so
-what filters share is evaluated once.
+formulas that filters share are evaluated once.
 
-Numbers compare exactly, as Python does it: int64 and float64 are never brought to a common type,
-which would round; the constant is moved to a neighbour that compares the same instead.
+Numbers compare exactly, as Python compares them: int64 and float64 are never brought to a common
+type, which would round; the constant is moved to a neighbour that compares the same instead.
 
 | column | comparison | becomes |
 |---|---|---|
@@ -39,9 +39,9 @@ from .formula import TAG, Atom, Formula, Operator, Other, Values
 from .scalar import Plain, RowTest, row_test, value_test
 
 ROWS_MAX: Final = 12
-"""Batches of at most so many messages are evaluated row by row: that is faster there."""
+"""Messages up to which a view is evaluated row by row: that is faster there."""
 PART_MESSAGES: Final = 4096
-"""Messages that the index goes through at once: a longer batch would hold up whoever waits."""
+"""Messages that the index goes through at once: a longer batch would hold up the event loop."""
 CONSTANTS_FEW: Final = 16
 """Constants of an IN up to which they are compared one by one; more are compared at once."""
 ABSENT: Final = 0
@@ -115,7 +115,7 @@ class BatchView:
     def parts(cls, batch: Batch) -> "list[BatchView]":
         """The whole batch in views of at most `PART_MESSAGES`, in order.
 
-        They share what is evaluated once for each distinct value.
+        The views share the outcomes that are evaluated once for each distinct value.
         """
         starts = range(0, len(batch), PART_MESSAGES)
         views = [cls(batch, start, min(start + PART_MESSAGES, len(batch))) for start in starts]
@@ -220,7 +220,7 @@ class BatchView:
 
     def _by_code(self, distinct: Sequence[str | None], codes: np.ndarray, atom: Atom) -> np.ndarray:
         """The atom evaluated once for each distinct value, and spread by the codes."""
-        # A name has one dictionary at most, so the atom says which one is meant.
+        # A name has one dictionary at most, so the atom is enough as the key.
         table = self._tables.get(atom)
         if table is None:
             table = np.fromiter(map(value_test(atom), distinct), np.bool_, len(distinct))
@@ -333,7 +333,7 @@ def _is_in(values: np.ndarray, constants: tuple[int | float, ...]) -> np.ndarray
 
 
 def _compare(values: np.ndarray, operator: Operator, constant: int | float) -> np.ndarray:
-    """As Python compares, exactly; NaN is neither equal nor different."""
+    """Compare exactly, as Python does; NaN is neither equal nor different."""
     is_integer = values.dtype.kind == "i"
     moved: tuple[Operator, int | float] | None
     moved = _for_integers(operator, constant) if is_integer else _for_floats(operator, constant)
@@ -347,7 +347,7 @@ def _compare(values: np.ndarray, operator: Operator, constant: int | float) -> n
 
 
 def _for_integers(operator: Operator, constant: int | float) -> tuple[Operator, int] | None:
-    """A comparison of int64 with an integer of 64 bits that says the same; None: never true."""
+    """The same comparison of int64 with an integer of 64 bits; None: never true."""
     lower, upper = math.floor(constant), math.ceil(constant)
     if lower != upper and operator in ("=", "<>"):
         return None if operator == "=" else (">=", _INT64.min)
@@ -360,7 +360,7 @@ def _for_integers(operator: Operator, constant: int | float) -> tuple[Operator, 
 
 
 def _for_floats(operator: Operator, constant: int | float) -> tuple[Operator, float] | None:
-    """A comparison of float64 with a float that says the same; None: never true."""
+    """The same comparison of float64 with a float; None: never true."""
     moved = float(constant)
     if moved == constant:
         return operator, moved

@@ -1,7 +1,7 @@
-"""What stands on either side of a comparison, and the formula that the comparison is.
+"""The operands of a comparison, and the formula of the comparison.
 
-Each function that makes a formula is told what is *wanted*: that the comparison is true, or that it
-is false. Whatever stands left, the atom has its property on the left, without a minus:
+Each function that makes a formula takes the *wanted* outcome: the comparison is true, or it is
+false. The atom always has its property on the left, without a minus:
 
 | text | atom |
 |---|---|
@@ -10,7 +10,7 @@ is false. Whatever stands left, the atom has its property on the left, without a
 | `-a < -b` | `a > b`, of numbers only |
 | `1 < 2` | `TRUE` |
 
-Sources: RocketMQ's ComparisonExpression for what is refused.
+Sources: RocketMQ's ComparisonExpression for the refusals.
 """
 
 import operator as operators
@@ -33,7 +33,7 @@ class Property(NamedTuple):
 Literal = Scalar | bool | None
 Operand = Property | Literal
 
-# As a NamedTuple makes itself, in half of the time: most of a filter is these.
+# The call that a NamedTuple's own `__new__` makes, in half the time: filters are mostly these.
 new_property = partial(tuple.__new__, Property)
 _new_atom = partial(tuple.__new__, Atom)
 
@@ -85,7 +85,7 @@ def compare_literals(left: Literal, operator: Operator, right: Literal, wanted: 
 
 
 def family(value: Literal) -> str:
-    """What a literal compares with."""
+    """The family of values that a literal compares with."""
     if value is None or isinstance(value, bool):
         return "a boolean"
     return "a text" if isinstance(value, str) else "a number"

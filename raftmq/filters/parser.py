@@ -8,10 +8,10 @@ else is SQL. A word that SQL reserves (`TRUE`) is SQL; a tag with blanks stands 
 | disjunction | conjunction, OR conjunction, ... |
 | conjunction | negation, AND negation, ... |
 | negation | NOT, NOT, ..., predicate |
-| predicate | operand and what is asked of it, operand alone, or disjunction in parentheses |
+| predicate | operand and a question to it, operand alone, or disjunction in parentheses |
 | operand | `+`, `-`, ..., property, number, text, TRUE, FALSE, NULL, or an operand in parentheses |
 
-| asked of an operand | |
+| question to an operand | |
 |---|---|
 | `= <> < <= > >=` | another operand; not NULL, and a boolean only with `=` and `<>` |
 | `[NOT] BETWEEN low AND high` | low is not above high |
@@ -20,14 +20,15 @@ else is SQL. A word that SQL reserves (`TRUE`) is SQL; a tag with blanks stands 
 | `[NOT] LIKE`, perhaps `ESCAPE` | of a property: a pattern, and one character |
 | `IS [NOT] NULL` | of a property |
 
-There is no tree in between: each rule is told whether it is to say when the condition is *true* or
-when it is *false*, and a NOT turns that round for what follows (see `formula`).
+There is no tree in between: each rule takes the wanted outcome, true or false, and gives a formula
+that holds when the condition has that outcome. A NOT turns the wanted outcome round for its
+operand (see `formula`).
 
 Where RocketMQ differs, and why we do: docs/filters.md.
 
 Invariants:
-- Whatever the text, it gives a formula or a `FilterSyntaxError`, in time linear in its length (and,
-  where groups are nested, in their depth).
+- Every text gives a formula or a `FilterSyntaxError`, in time linear in its length (and, where
+  groups are nested, in their depth).
 - Recursion is at most six calls for each of `DEPTH_MAX` parentheses.
 
 Sources: RocketMQ's SelectorParser.jj and ComparisonExpression; SQL92 §8; JMS 2.0 §3.8 (selectors).
@@ -68,7 +69,7 @@ from .tokens import token_position, tokens
 EXPRESSION_CHARACTERS_MAX: Final = 16_384
 """A longer filter is refused: it is parsed on every replica, and kept for each group."""
 DEPTH_MAX: Final = 64
-"""Parentheses within parentheses."""
+"""The deepest nesting of parentheses."""
 
 
 Rule = Callable[[bool], Formula | Operand]
@@ -80,11 +81,11 @@ _SPELLED: Final = {
     **{spelled: word for word in KEYWORDS for spelled in (word, word.lower())},
     **{sign: sign for sign in ("=", "<>", "<", "<=", ">", ">=", "(", ")", ",")},
 }
-"""The usual spellings of keywords and signs -> what stands for them in capitals."""
+"""The usual spellings of keywords and signs -> the token in capitals."""
 _LETTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_$")
 _DIGITS: Final = frozenset("0123456789.")
 _SHOWN_CHARACTERS: Final = 40
-"""Of a token in an error's first line."""
+"""Characters of a token that an error's first line shows."""
 _HINTS: Final = {
     "!": "; different is <>",
     "&": "; write AND",
@@ -102,7 +103,7 @@ def parse(text: str) -> Formula:
     """The formula of a filter.
 
     Raises:
-        FilterSyntaxError: it is neither tags nor SQL, or over a limit.
+        FilterSyntaxError: the text is neither tags nor SQL, or over a limit.
     """
     if len(text) > EXPRESSION_CHARACTERS_MAX:
         problem = f"a filter of {len(text)} characters; the limit is {EXPRESSION_CHARACTERS_MAX}"
@@ -264,7 +265,7 @@ class _Parser:
         self._at += 1
         return value
 
-    # What is asked of an operand.
+    # Questions to an operand.
 
     def _compare(
         self, left: Operand, operator: Operator, right: Operand, wanted: bool, start: int
@@ -289,7 +290,7 @@ class _Parser:
         return group(wanted, bounds)
 
     def _check_range(self, low: Literal, high: Literal, start: int) -> None:
-        # The comparison refuses what has no order, or not a common one.
+        # The comparison refuses bounds without a common order.
         if self._compare(low, "<=", high, True, start) is FALSE:
             self._refuse("BETWEEN goes from the lower bound to the higher one", start)
 
@@ -353,7 +354,7 @@ class _Parser:
     # Pieces.
 
     def _condition(self, given: Formula | Operand, wanted: bool, start: int) -> Formula:
-        """What stands alone must be a condition."""
+        """The formula of a condition; an operand that stands alone must be one."""
         if isinstance(given, (Atom, Group)):
             return given
         match given:

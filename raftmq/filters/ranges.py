@@ -1,8 +1,8 @@
 """Formulas that need a value above or below a constant, in the order of these constants.
 
-`amount > 9000 AND weight < 20` has no equality to be looked up by, but holds only where
-`amount > 9000` does: its *guard*. All formulas of a node whose guards ask for the same property and
-direction stand in one sorted list, and a bisection finds those whose guards hold.
+`amount > 9000 AND weight < 20` has no equality for a table, but holds only where `amount > 9000`
+holds: its *guard*. All formulas of a node whose guards have the same property and direction stand
+in one sorted list, and a bisection finds those whose guards hold.
 
 Invariants:
 - `passing` gives at least those formulas that hold; they are evaluated as a whole afterwards.
@@ -38,7 +38,7 @@ def guard(formula: Formula) -> tuple[Guard, Scalar] | None:
 
 
 class Thresholds(Generic[T]):
-    """What stands behind one guard: constant -> formula -> something of the caller's."""
+    """The formulas behind one guard: constant -> formula -> a value of the caller's."""
 
     __slots__ = ("_behind", "_constants", "_operator")
 
@@ -52,7 +52,7 @@ class Thresholds(Generic[T]):
         return bool(self._constants)
 
     def put(self, constant: Scalar) -> dict[Formula, T]:
-        """What stands behind this constant, to be changed."""
+        """The formulas behind this constant, for the caller to change."""
         behind = self._behind.get(constant)
         if behind is None:
             behind = self._behind[constant] = {}
@@ -60,13 +60,13 @@ class Thresholds(Generic[T]):
         return behind
 
     def tidy(self, constant: Scalar) -> None:
-        """Forget the constant if nothing stands behind it."""
+        """Forget the constant if no formula stands behind it."""
         if not self._behind[constant]:
             del self._behind[constant]
             del self._constants[bisect_left(self._constants, constant)]
 
     def passing(self, value: Scalar) -> Iterator[T]:
-        """All whose guard holds for this value, which is of the constants' family."""
+        """The values whose guard holds for `value`, which is of the constants' family."""
         constants = self._constants
         match self._operator:
             case ">":
@@ -81,6 +81,6 @@ class Thresholds(Generic[T]):
             yield from self._behind[constant].values()
 
     def values(self) -> Iterator[T]:
-        """All."""
+        """The values behind all constants."""
         for behind in self._behind.values():
             yield from behind.values()

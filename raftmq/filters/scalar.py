@@ -51,7 +51,7 @@ _TEXT_TESTS: Final[dict[Operator, Callable[[str, str], bool]]] = {
 
 
 def plain_row(props: Mapping[str, object], wanted: Iterable[str], tag: str | None) -> Row:
-    """Those of the properties that a filter reads, as plain values."""
+    """The properties that a filter reads, as plain values."""
     row: dict[str, Plain] = {}
     for name in wanted:
         value = tag if name == TAG else props.get(name)
@@ -61,11 +61,11 @@ def plain_row(props: Mapping[str, object], wanted: Iterable[str], tag: str | Non
 
 
 def _as_plain(value: object) -> Plain:
-    """A subclass (an IntEnum, numpy's float64) as what a batch would hold of it."""
+    """The plain value that a batch would hold of a subclass's (an IntEnum, numpy's float64)."""
     for type_ in (str, int, float):
         if isinstance(value, type_):
             return type_(value)
-    # Present, and comparable with nothing.
+    # Bytes are present, and compare with no constant.
     return b""
 
 
@@ -181,9 +181,9 @@ def _pair_test(name: str, operator: Operator, right: Other) -> RowTest:
 
 
 def assume(formula: Formula, name: str, value: Plain | None) -> Formula:
-    """What is left of the formula where it is known that the property has this value.
+    """The rest of the formula where the property is known to have this value.
 
-    None: it is absent. Comparisons of two properties stay.
+    None: the property is absent. Comparisons of two properties stay.
     """
     residual = assuming(formula, name)
     return formula if residual is None else residual(value)

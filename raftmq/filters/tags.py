@@ -19,7 +19,7 @@ _ONE_TAG = re.compile(_TAG)
 
 
 def is_tags(text: str) -> bool:
-    """Is this a list of tags, rather than SQL? `*` and nothing, which match all, are."""
+    """Is this a list of tags, rather than SQL? True also for `*` and the empty text."""
     return parse_tags(text) is not None
 
 

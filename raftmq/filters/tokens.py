@@ -14,8 +14,8 @@ line, `/* ... */`) separate tokens and mean nothing.
 
 Invariants:
 - Reading is linear in the text: no alternative is tried twice at one place.
-- What counts as a letter or a blank does not depend on the version of Unicode.
-- Positions are worked out only when an error needs one.
+- Letters and blanks do not depend on the version of Unicode.
+- Positions are computed only when an error needs one.
 
 Sources: RocketMQ's SelectorParser.jj for comments, numbers and words; SQL92 §5.2 for doubled
 quotes.

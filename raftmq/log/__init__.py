@@ -2,7 +2,7 @@
 
 Start reading at `record` (what one entry looks like), then `segment` (a file of them), then
 `store` (the log of one partition group). Nothing is exported here: import the module you need, so
-that who wants a record loads no file store.
+that code that uses records loads no file store.
 
 | module | what it is | used on |
 |---|---|---|

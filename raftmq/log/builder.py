@@ -1,4 +1,4 @@
-"""The index of one segment while its records are being applied: what `index_file` will hold.
+"""The index of one segment while its records are being applied: the later content of `index_file`.
 
 The machine says of each batch where it was placed (`Placement`), and which key hashes its messages
 have. A batch costs a handful of integers in arrays, whatever the number of its messages:
@@ -6,15 +6,15 @@ have. A batch costs a handful of integers in arrays, whatever the number of its 
     rows     queue | first offset | messages | record | timestamp        one row a batch
     queue -> [first offset, row, first offset, row, ...]                 to find a row by offset
     keys     hash hash hash ... | hash hash ...                          with the record of each run
-    touches  what became of messages: see `traces`
+    touches  events of messages: see `traces`
 
-The event loop fills a builder. Once all records of its segment are applied, nothing is added any
-more, and another thread may turn it into columns while the loop goes on reading it.
+The event loop fills a builder. Once all records of its segment are applied, nothing is added, and
+another thread may turn the builder into columns while the loop goes on reading it.
 
 Invariants:
 - Within a queue a batch begins where the last one ended, or at 0: then the queue was dropped and
-  lives again, and what it held before is forgotten.
-- The columns depend on what was placed alone, not on when or in how many steps.
+  lives again, and its earlier batches are forgotten.
+- The columns depend on the placements alone, not on when or in how many steps they were noted.
 - Key hash 0 stands for "no key" and is not indexed.
 
 Sources: RocketMQ's consume queue (a light index a queue, one log for all).
@@ -39,23 +39,23 @@ class Placement(NamedTuple):
     queue: int
     """The queue's number, u64."""
     base_offset: int
-    """Offset of its first message."""
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants here
-    """Messages in it, at least 1."""
+    """Offset of the batch's first message."""
+    count: int  # type: ignore[assignment]  # hides tuple.count, which has no use here
+    """Number of its messages, at least 1."""
     index: int  # type: ignore[assignment]
     """Its record's position in the Raft log."""
 
 
 class SegmentBuilder:
-    """What is known of one unsealed segment's batches."""
+    """The index of one segment that is not sealed."""
 
     def __init__(self, name: int) -> None:
         self.name = name
         """The index in the segment's file name."""
         self.born: set[int] = set()
-        """Queues whose offset 0 lies in this segment: whatever came before is another life."""
+        """Queues whose offset 0 lies in this segment: earlier batches are of another life."""
         self.touches = TouchBuilder()
-        """What became of messages."""
+        """Events of messages."""
         self._queues = array("Q")
         self._bases = array("Q")
         self._counts = array("I")
@@ -98,7 +98,7 @@ class SegmentBuilder:
         self._key_ends.append(len(self._keys) // 4)
 
     def _row_of(self, entries: "array[int]", offset: int) -> int:
-        """Which of a queue's entries holds `offset`: the last that begins at or before it."""
+        """The entry of a queue that holds `offset`: the last that begins at or before `offset`."""
         with memoryview(entries) as flat, flat[::2] as bases:
             return bisect_right(bases, offset) - 1
 
@@ -220,7 +220,7 @@ class SegmentBuilder:
 def _is_new(column: "npt.NDArray[np.uint64]") -> "npt.NDArray[np.bool_]":
     """Where a sorted column's entry differs from the one before.
 
-    `np.unique` would hash instead: measured 30 times slower than the sort it saves.
+    `np.unique` would hash instead, which measured 30 times slower than the sort that it saves.
     """
     is_new = np.ones(len(column), dtype=np.bool_)
     np.not_equal(column[1:], column[:-1], out=is_new[1:])

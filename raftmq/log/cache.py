@@ -1,7 +1,7 @@
 """The log as the event loop sees it: recent records in memory, and the term of every kept index.
 
 Consensus and readers near the end ask here and never wait for a disk. The newest records up to a
-byte bound are kept as one list; of what was evicted only the terms are known, as runs. Evicted
+byte bound are kept as one list; of evicted records only the terms are known, as runs. Evicted
 records are read with `LogStore.read` on another thread.
 
     first_index          start            last_index
@@ -25,8 +25,8 @@ from raftmq.log.record import Record
 from raftmq.log.segment import Link
 
 RECORD_OVERHEAD_BYTES = 320
-"""What a record costs in memory beside its bytes: the tuple, its integers, the list slot
-(measured with tracemalloc on CPython 3.11)."""
+"""Memory of a record beside its bytes: the tuple, its integers, the list slot (measured with
+tracemalloc on CPython 3.11)."""
 
 
 class NotInMemory(Exception):
@@ -80,7 +80,7 @@ class LogCache:
         return self._start
 
     def memory_bytes(self) -> int:
-        """What the records in memory count against the bound."""
+        """Bytes of the records in memory that count against the bound."""
         return self._record_bytes() + RECORD_OVERHEAD_BYTES * len(self._records)
 
     def _record_bytes(self) -> int:
@@ -102,11 +102,11 @@ class LogCache:
         return self._run_terms[bisect_right(self._run_firsts, index) - 1]
 
     def tail(self, index: int) -> tuple[int, int]:
-        """(crc, timestamp) of the record at `index`; what the next record depends on.
+        """(crc, timestamp) of the record at `index`, on which the next record depends.
 
         Raises:
             Compacted: the index lies before `first_index() - 1`.
-            NotInMemory: it must be read from disk.
+            NotInMemory: the record must be read from disk.
         """
         assert index <= self.last_index(), f"{index} is past the end, {self.last_index()}"
         if index >= self._start:
@@ -147,7 +147,7 @@ class LogCache:
         return self._records[at] if 0 <= at < len(self._records) else None
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add consecutive records; what is at or above the first one's index is superseded."""
+        """Add consecutive records; the first one supersedes all at or above its index."""
         if not records:
             return
         first = records[0].index
@@ -166,7 +166,7 @@ class LogCache:
             self._evict()
 
     def resize(self, bytes_max: int) -> None:
-        """Keep at most so many bytes from now on; the newest record stays, however large."""
+        """Keep at most `bytes_max` bytes from now on; the newest record stays, however large."""
         assert bytes_max > 0
         self._bytes_max = bytes_max
         if self.memory_bytes() > bytes_max:

@@ -3,7 +3,7 @@
     {"term": 7, "why": "...", "crc": "8a136aa9"}
 
 `crc` is the CRC-32C of the object without that entry, as `json.dumps` writes it with sorted keys
-and no spaces. A file without one is of older software, and is believed.
+and no spaces. A file without `crc` is of older software, and is believed.
 """
 
 import json
@@ -24,7 +24,7 @@ def write(files: FileSystem, folder: str, name: str, fields: Mapping[str, Any]) 
 
 
 def read(files: FileSystem, folder: str, name: str) -> dict[str, Any] | None:
-    """The object in a file; None: there is no such file. Raises as `decode`, and `OSError`."""
+    """The object in a file; None: the file does not exist. Raises as `decode`, and `OSError`."""
     try:
         file = files.open(f"{folder}/{name}")
     except FileNotFoundError:
@@ -36,7 +36,7 @@ def read(files: FileSystem, folder: str, name: str) -> dict[str, Any] | None:
 
 
 def encode(fields: Mapping[str, Any]) -> bytes:
-    """The file of an object, whose keys are strings."""
+    """The bytes of the file for an object, whose keys are strings."""
     return json.dumps({**fields, KEY: _checksum(fields)}, indent=2).encode() + b"\n"
 
 

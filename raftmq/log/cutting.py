@@ -1,18 +1,18 @@
 """Cutting a log before rot that nothing here can mend, and the note that says so: `ABSTAIN`.
 
-Rot in the last segment, or in one without an index file, cannot be mended in place: what stood
-there may never have been committed, so there is nothing to prove a peer's records by. The log is
-cut before it, and the leader sends the rest again. But this member may have acknowledged what is
-cut, or voted by it. So from then on it *abstains*: it follows, and its vote counts for nothing,
-until it holds again what it may have held (`raftmq.consensus.abstaining` says when that is, and
+Rot in the last segment, or in one without an index file, cannot be mended in place: the damaged
+records may never have been committed, so nothing proves a peer's records. The log is cut before the
+rot, and the leader sends the rest again. But this member may have acknowledged records that are
+cut, or voted by them. So from then on it *abstains*: it follows, and its vote counts for nothing,
+until it holds again all that it may have held (`raftmq.consensus.abstaining` says when that is, and
 `docs/decisions/0011-repair.md` why that suffices).
 
-The note in the folder, JSON with a checksum, is what makes it so across restarts:
+The note in the folder, JSON with a checksum, keeps the member abstaining across restarts:
 
 | field | meaning |
 |---|---|
 | `term` | above every term in which this member can have voted or acknowledged anything |
-| `why` | what was found, for people |
+| `why` | the fault that was found, for people |
 | `is_cutting` | true until the log is in order again |
 
 Steps, in order; a crash between any two of them leaves a log that the next start cuts further, or
@@ -24,7 +24,7 @@ that is in order:
 4. the copy gets the damaged file's name.
 
 Invariants:
-- No log is shorter than it was, or without a file that it had, unless the note was durable before.
+- No log loses a record or a file unless the note was durable before.
 - The term of the note is at least the highest of any mark in the newest segment, plus one; without
   a mark there that can be read, nothing is cut and the node stops.
 - No file that was put aside is removed before this member holds all records again: the file may be
@@ -66,7 +66,7 @@ ASIDE_MAX = 8
 
 
 class Note(NamedTuple):
-    """What the note says; see the heading."""
+    """The content of the note; see the heading."""
 
     term: int
     why: str
@@ -76,9 +76,9 @@ class Note(NamedTuple):
 def open_cut(
     files: FileSystem, folder: str, identity: Identity, *, mends: bool, cuts: bool
 ) -> tuple[Found, Note | None]:
-    """Recover a folder, cutting its log before rot if that is wanted.
+    """Recover a folder; with `cuts`, cut its log before rot.
 
-    Raises as `recover`; and `RotFound` for a log that was cut, unless it may be.
+    Raises as `recover`; and without `cuts`, `RotFound` for a log that was cut before.
     """
     note = read_note(files, folder)
     if note is not None and not cuts:
@@ -96,10 +96,10 @@ def open_cut(
 
 
 def read_note(files: FileSystem, folder: str) -> Note | None:
-    """The folder's note, if there is one.
+    """The folder's note; None: there is none.
 
     Raises:
-        RotFound: it cannot be read.
+        RotFound: the note cannot be read.
     """
     try:
         fields = checked_json.read(files, folder, NOTE_NAME)
@@ -119,7 +119,7 @@ def write_note(files: FileSystem, folder: str, note: Note) -> None:
 def remove_note(files: FileSystem, folder: str) -> None:
     """The member counts again; durable on return. Only the newest of the files put aside stay."""
     aside = [name for name in files.list(folder) if ASIDE_SUFFIX in name]
-    # Before the note, which brings the member here again after a crash: else they stay for good.
+    # The files go before the note: after a crash only the note brings the member here again.
     for name in sorted(aside, key=_number)[:-ASIDE_MAX]:
         files.unlink(f"{folder}/{name}")
     with suppress(FileNotFoundError):
@@ -128,10 +128,10 @@ def remove_note(files: FileSystem, folder: str) -> None:
 
 
 def cut(files: FileSystem, folder: str, fault: RotFound) -> None:
-    """Take what is damaged, and all after it, out of a log.
+    """Take the damaged records, and all after them, out of a log.
 
     Raises:
-        RotFound: which term the member was in cannot be told; nothing was touched.
+        RotFound: the term that the member was in cannot be told; nothing was touched.
         OSError: the disk refused.
     """
     name = fault.file.rpartition("/")[2]
@@ -163,6 +163,7 @@ def _write_cutting(files: FileSystem, folder: str, segments: list[int], fault: R
     note = read_note(files, folder)
     term = 0
     if segments:
+        # The newest segment has the marks of the last votes: its terms bound all earlier ones.
         newest = f"{folder}/{file_name(segments[-1], SEGMENT_SUFFIX)}"
         highest = _highest_term(files, newest)
         if highest is None and (note is None or not note.is_cutting):
@@ -201,7 +202,7 @@ def _highest_term(files: FileSystem, path: str) -> int | None:
 
 
 def _sound_bytes(files: FileSystem, folder: str, name: str, fault: RotFound) -> int:
-    """How many bytes of a damaged segment are sound; 0: nothing that could be kept."""
+    """Sound bytes at the beginning of a damaged segment; 0: no part can be kept."""
     path = f"{folder}/{name}"
     file = files.open(path)
     header: Header | None = decode_header(read_filled(file, HEADER_BYTES, 0))
@@ -209,7 +210,7 @@ def _sound_bytes(files: FileSystem, folder: str, name: str, fault: RotFound) -> 
         return 0
     found = scan(file, path, header)
     if found.hard_state is None or fault.position != found.segment.end:
-        # The file is well and does not belong here.
+        # The file itself is sound, and does not belong to this log.
         return 0
     return found.segment.end
 
@@ -233,7 +234,7 @@ def _indexes_from(names: list[str], first: int) -> list[int]:
 
 
 def _put_aside(files: FileSystem, folder: str, names: list[str], gone: list[str]) -> None:
-    """Rename what is damaged, and what comes after it, in this order."""
+    """Rename the damaged file and those after it, in the order of `gone`."""
     number = max((_number(name) for name in names if ASIDE_SUFFIX in name), default=0)
     for name in gone:
         if name not in names:

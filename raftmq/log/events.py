@@ -1,9 +1,9 @@
-"""What became of all messages, by a range of records: the rows of segments in the log's order.
+"""The events of all messages in a range of records: the rows of segments in the log's order.
 
 `index` finds one message's touches. Here are all touches of a range, and the batches that were
 placed, each as one row of `traces`; a placed batch has kind 0, and its messages as the width.
 
-    LogIndex.parts    on the loop: which segments, and copies of what an unsealed one knows
+    LogIndex.parts    on the loop: the segments, and copies of an unsealed one's columns
     page_of           on any thread: the first rows from a record on, cut to a size
     LogStore.stamps   their records' terms and times, which are the segments' own columns
 
@@ -11,7 +11,7 @@ Within a record the batch comes first, then its touches by queue, in the order i
 
 Invariants:
 - Rows are the same whether a segment is sealed or not, and on each replica.
-- Pages that follow each other have every row once, wherever they are cut: that may be in a record.
+- Pages that follow each other have every row once, also if one is cut within a record.
 """
 
 from array import array
@@ -33,28 +33,28 @@ class Placed(NamedTuple):
     queues: "array[int]"
     """The queues' numbers."""
     bases: "array[int]"
-    """Offsets of their first messages."""
+    """Offsets of the batches' first messages."""
     counts: "array[int]"
-    """Messages in them."""
+    """Numbers of the batches' messages."""
     indexes: "array[int]"
     """The records, rising."""
     gone: list[int]
-    """Rows of queues that were dropped since."""
+    """Positions of rows whose queues were dropped since."""
 
 
 class Part(NamedTuple):
-    """The rows of one segment; nobody changes them any more."""
+    """The rows of one segment, which never change."""
 
     base: int
-    """Its first record."""
+    """The segment's first record."""
     last: int
-    """Its last record; 0: it is still written."""
+    """The segment's last record; 0: the segment is still written."""
     sealed: SegmentIndex | None
-    """Where they are; None: in the next two."""
+    """The index that holds the rows; None: they are in `placed` and `touches`."""
     placed: Placed | None
     """The batches from a record on, as many as were asked for."""
     touches: list[Rows]
-    """Its touches, by record."""
+    """The segment's touches, by record."""
 
 
 class Page(NamedTuple):
@@ -67,7 +67,7 @@ class Page(NamedTuple):
     next: int
     """The record that has the first row left out; the end of the range if none is."""
     skip: int
-    """Rows of that record that were told before."""
+    """Number of rows of the record `next` in this page and those before."""
 
 
 def page_of(
@@ -79,12 +79,12 @@ def page_of(
         parts: as `LogIndex.parts` gives them for `start`.
         start: the first record.
         stop: the record after the last one; not past the last part.
-        skip: so many rows of the first record are left out.
+        skip: the number of rows of the first record to leave out.
         rows_max: rows that fit, at least 1.
         bits_max: bytes of bits that fit.
 
     Raises:
-        IndexDamaged: what a segment knows fails its CRC-32C.
+        IndexDamaged: a column of a segment fails its CRC-32C.
     """
     found: list[tuple[Array, bytes]] = []
     # One row more than fits shows where to go on.
@@ -139,7 +139,7 @@ def _pieces(
 
 
 def _first(indexes: npt.NDArray[np.unsignedinteger], start: int, stop: int, wanted: int) -> Array:
-    """Positions of the `wanted` lowest entries of [start, stop), and of those like the last."""
+    """Positions of the `wanted` lowest entries of [start, stop), and of all equal to the last."""
     at: Array = np.flatnonzero((indexes >= start) & (indexes < stop))  # type: ignore[assignment]
     if len(at) > wanted:
         values = indexes[at]
@@ -178,7 +178,8 @@ def _joined(
 
 
 def _take_bits(rows: Array, section: "bytes | bytearray | memoryview", shift: int) -> bytes:
-    """The bits of these rows in their order; from now on they count in them, from `shift` on."""
+    """The bits of these rows in their order; sets the rows' `bits_at` to the new places, from
+    `shift` on."""
     at = np.flatnonzero(rows["bits_at"] != MAX32)
     if not len(at):
         return b""
@@ -197,6 +198,6 @@ def _bit_bytes(rows: Array) -> npt.NDArray[np.int64]:
 
 
 def _fitting(rows: Array, rows_max: int, bits_max: int) -> int:
-    """How many of the first rows fit; one if there is any."""
+    """The number of first rows that fit; at least one if there is any."""
     fit = int(np.searchsorted(np.cumsum(_bit_bytes(rows)), bits_max, side="right"))
     return min(len(rows), max(1, min(rows_max, fit)))

@@ -1,4 +1,4 @@
-"""What can go wrong with a log on a disk, as types: who catches one knows what is still true.
+"""The faults of a log on a disk, as types that say what is still true after each.
 
 | fault | what is still true | what to do |
 |---|---|---|
@@ -38,7 +38,7 @@ class WriteFailed(LogFault):
 
 class FsyncFailed(WriteFailed):
     """The disk refused a sync. Final: the kernel may have dropped the pages and marked them clean,
-    so that a second sync would report a success that never was."""
+    so that a second sync would report a success for data that was lost."""
 
 
 class RotFound(LogFault):
@@ -55,7 +55,7 @@ class RotFound(LogFault):
 
 
 class RecordsLost(LogFault):
-    """What was synced and acknowledged is not here any more. A note in the folder says so."""
+    """Records that were synced and acknowledged are gone. A note in the folder says so."""
 
 
 class FolderLocked(LogFault):

@@ -11,7 +11,7 @@ What is durable when:
 | `File.append`, `File.truncate` | `File.datasync` of that file |
 | `open(create=True)`, `rename`, `unlink`, `make_folder` | `sync_folder` of the folder |
 
-Until then a power loss may keep any part of it, and parts of different calls independently.
+Until then a power loss may keep any part of a call's effect, of each call independently.
 
 Sources: "All File Systems Are Not Created Equal" (OSDI '14) for that last sentence.
 """
@@ -37,11 +37,12 @@ NEW_SUFFIX = ".new"
 UNREADABLE = frozenset(
     {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ, errno.EREMOTEIO}
 )
-"""What a read answers where the medium lost the bytes: the block layer's errors and the checksum
-errors of file systems. Others (no descriptors, no memory, no permission) say nothing of them."""
+"""Errors of a read where the medium lost the bytes: the block layer's errors and the checksum
+errors of file systems. Others (no descriptors, no memory, no permission) say nothing of the bytes.
+"""
 
 _SECTOR_BYTES = 512
-"""What a disk loses at once, at least."""
+"""The smallest piece that a disk loses at once."""
 
 _HOLE = bytes.fromhex("d1e7a3f05b9c4826") * (_SECTOR_BYTES // 8)
 """Stands for a sector that was lost. Zeros would not do: a message may consist of them."""
@@ -53,8 +54,8 @@ _datasync = getattr(os, "fdatasync", os.fsync)
 
 
 class Pages(Protocol):
-    """A mapped file. A part of it may be touched only after it was read by `File.pread`, which says
-    whether the medium still has it; what was read stays in the system's cache as a rule."""
+    """A mapped file. A part of it may be touched only after `File.pread` has read that part, which
+    says whether the medium still has the bytes. They stay in the system's cache as a rule."""
 
     def __len__(self) -> int:
         """Bytes in the file."""
@@ -73,7 +74,7 @@ class File(Protocol):
         """Write all buffers at the file's end, in order.
 
         Raises:
-            OSError: a part, perhaps inside a buffer, may have been written.
+            OSError: a part may have been written, which may end inside a buffer.
         """
 
     def datasync(self) -> None:
@@ -118,7 +119,7 @@ class FileSystem(Protocol):
         """Make a folder and those above it; one that exists is left as it is."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name in the same folder, replacing what had it."""
+        """Give a file another name in the same folder, replacing the file of that name."""
 
     def unlink(self, path: str) -> None:
         """Remove a name. Raises `FileNotFoundError`."""
@@ -130,7 +131,7 @@ class FileSystem(Protocol):
         """Hold a folder exclusively, until closed or until the process ends.
 
         Raises:
-            FolderLocked: someone else holds it.
+            FolderLocked: another process or store holds it.
         """
 
     def free_bytes(self, folder: str) -> int:
@@ -149,7 +150,7 @@ def read_filled(file: File, size: int, offset: int) -> bytes:
             raise
     size = max(min(size, file.size() - offset), 0)
     if size <= _SECTOR_BYTES:
-        # Once more: an error that passes must not cost a whole log.
+        # A second try: a passing error must not count as rot.
         with suppress(OSError):
             return file.pread(size, offset)
         return _HOLE[:size]
@@ -159,10 +160,10 @@ def read_filled(file: File, size: int, offset: int) -> bytes:
 
 
 def prepare(files: FileSystem, folder: str, name: str, parts: Sequence[bytes]) -> File:
-    """Write a durable file under `name` with `NEW_SUFFIX`; `publish` gives it its name.
+    """Write a durable file under `name` with `NEW_SUFFIX`; `publish` gives the file its name.
 
     Raises:
-        OSError: as the system says. What was written is removed as far as the system lets us.
+        OSError: as the system says. The unfinished file is removed as far as the system lets us.
     """
     path = f"{folder}/{name}{NEW_SUFFIX}"
     file = files.create(path)
@@ -261,12 +262,12 @@ class RealFiles:
     def make_folder(self, path: str) -> None:
         """`mkdir -p`, each new name made durable in the folder above it.
 
-        The name of a folder that is there already too: who made it a moment ago may not have, and
-        a power loss would take it with all that was synced inside.
+        The name of a folder that exists is made durable, too: the process that made the folder may
+        not have synced the name, and a power loss would take the folder with all inside.
         """
         parent = os.path.dirname(os.path.abspath(path))
         if os.path.isdir(path):
-            # A folder above that we may not read is not ours to answer for.
+            # A parent that this process may not read is its owner's to sync.
             with suppress(PermissionError):
                 self.sync_folder(parent)
             return
@@ -303,14 +304,14 @@ class RealFiles:
 
 
 class _Spare:
-    """A descriptor held back for folders: a name that is changed and cannot be synced is final."""
+    """A descriptor held back for syncing folders: a changed name that cannot be synced is final."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: int | None = None
 
     def hold(self) -> None:
-        """Hold a descriptor back, if there is one."""
+        """Hold a descriptor back, if the process may open one."""
         with self._lock:
             self._take()
 

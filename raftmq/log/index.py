@@ -8,8 +8,8 @@ the segment, the segment's sorted queue column gives the queue's rows, the rows 
     directory   queue 7 -> [first offset 0, segment 1, first offset 512, segment 3]
     segment 3   queues [.., 7, ..]   bases [.., 512, 640, 768, ..]   ordinals [.., 3, 90, 94, ..]
 
-All calls come from the event loop. Sealing is handed out and back: `sealable` gives a builder that
-nobody adds to any more, the disk thread runs `LogStore.seal` with it, `sealed` takes the result.
+All calls come from the event loop. Sealing is handed out and back: `sealable` gives a complete
+builder, the disk thread runs `LogStore.seal` with it, `sealed` takes the result.
 
 Invariants:
 - A queue costs a dictionary entry and 16 bytes a segment that it occurs in, whatever its backlog.
@@ -43,22 +43,22 @@ class Source(NamedTuple):
     """The touches of one segment."""
 
     base: int
-    """Its first record."""
+    """The segment's first record."""
     last: int
-    """Its last record; 0: it is still written."""
+    """The segment's last record; 0: the segment is still written."""
     rows: SegmentIndex | list[Rows]
-    """Where they are; nobody changes them any more."""
+    """The index or the chunks that hold the rows; they never change."""
 
 
 class Touched(NamedTuple):
-    """Where to look for what became of a message."""
+    """Where to look for the events of a message."""
 
     placement: Placement | None
-    """Its batch; None if that is not kept."""
+    """The message's batch; None if the batch is not kept."""
     sources: list[Source]
     """By record."""
     reached: int
-    """What was left out comes after this record; 0: nothing was."""
+    """The segments left out come after this record; 0: none was left out."""
 
 
 class LogIndex:
@@ -69,9 +69,9 @@ class LogIndex:
     ) -> None:
         """Start with what `LogStore.sealed` and `LogStore.layout` say.
 
-        `applied` is where the machine stands, by the snapshot it was restored from. Every record
-        after it is to be placed again; those of sealed segments are ignored. It must lie before the
-        first unsealed segment (`replay_from`), or that could not be indexed.
+        `applied` is the last record in the snapshot that the machine was restored from. Every
+        record after it is to be placed again; those of sealed segments are ignored. `applied` must
+        lie before the first unsealed segment (`replay_from`), or that could not be indexed.
         """
         self._sealed: dict[int, SegmentIndex] = {}
         self._sequences: list[int] = []
@@ -81,13 +81,13 @@ class LogIndex:
         self._builders: dict[int, SegmentBuilder] = {}
         self._handed_out: set[int] = set()
         self.drops = 0
-        """How often retention moved."""
+        """Number of calls of `drop_before`."""
         assert applied < replay_from(layout), f"{applied} is past {replay_from(layout)}"
         self.arrange(layout)
         for segment in sorted(sealed, key=lambda segment: segment.sequence):
             self._enter(segment)
 
-    # What the log does.
+    # Changes of the log.
 
     def arrange(self, layout: Sequence[SegmentInfo]) -> None:
         """Learn of segments begun and of bounds moved; to be called before their records are
@@ -107,9 +107,11 @@ class LogIndex:
             if earlier is None:
                 return
             builder = earlier
+        # Offset 0 begins a new life of the queue: lookups must not find batches of the last one.
         if placement.base_offset == 0:
             self._forget(placement.queue, builder)
         builder.place(placement, timestamp)
+        # A later sealed segment began the queue again: this batch belongs to an earlier life.
         if builder is not self._active and self._lives_later(placement.queue, builder):
             builder.forget(placement.queue)
 
@@ -130,7 +132,7 @@ class LogIndex:
             builder.add_touches(index, number, touches)
 
     def sealable(self, applied: int) -> SegmentBuilder | None:
-        """A closed segment whose records are all applied, to be given to `LogStore.seal` on the
+        """The builder of a closed segment whose records are all applied, for `LogStore.seal` on the
         disk thread; None if there is none. Each is handed out once."""
         for info in self._infos:
             if info.last is None or info.last > applied:
@@ -141,12 +143,12 @@ class LogIndex:
         return None
 
     def seal_failed(self, builder: SegmentBuilder) -> None:
-        """The disk was full, or could not read what it had written: the builder may be handed out
+        """The disk was full, or could not read the index file back: the builder may be handed out
         again."""
         self._handed_out.discard(builder.name)
 
     def sealed(self, segment: SegmentIndex) -> None:
-        """Replace a builder by the index file that was made of it."""
+        """Replace a builder by the index file made of it."""
         self._builders.pop(segment.name, None)
         self._handed_out.discard(segment.name)
         self._infos = [info for info in self._infos if info.name != segment.name]
@@ -179,7 +181,7 @@ class LogIndex:
         self._last_timestamps.clear()
         self.arrange(layout)
 
-    # What readers ask.
+    # Questions of readers.
 
     def lookup(self, queue: int, offset: int, limit: int) -> list[Placement]:
         """Up to `limit` batches of a queue in order, from the one that holds `offset` on.
@@ -197,9 +199,9 @@ class LogIndex:
         return found
 
     def earliest(self, queue: int, *, since: int = 0) -> int | None:
-        """The first offset kept of a queue; None if nothing of it is.
+        """The first offset kept of a queue; None if none is.
 
-        With `since`, what that will be after `drop_before(since)`.
+        With `since`, the first one that `drop_before(since)` would leave.
         """
         entries, sealed = self._directory.get(queue, ()), self._sealed
         # All queues of a group are asked for, perhaps across hundreds of segments.
@@ -213,7 +215,7 @@ class LogIndex:
         return min(kept, default=None)
 
     def end(self, queue: int) -> int | None:
-        """The offset after the last message of a queue; None if nothing of it is kept."""
+        """The offset after the last message of a queue; None if no batch of it is kept."""
         entries = self._directory.get(queue)
         ends = [builder.end(queue) for builder in self._builders.values()]
         if entries:
@@ -223,7 +225,7 @@ class LogIndex:
     def at_time(self, queue: int, timestamp_ms: int) -> int | None:
         """The first offset of the first batch whose record is not older than `timestamp_ms`.
 
-        None if all that is kept is older.
+        None if all batches kept are older.
         """
         at = bisect_left(self._last_timestamps, timestamp_ms)
         sequence = self._sequences[at] if at < len(self._sequences) else None
@@ -234,8 +236,8 @@ class LogIndex:
                 first = bisect_left(sequences, sequence)
             for base, number in _pairs(entries, first):
                 segment = self._sealed[number]
-                # A queue's later segments hold nothing older, save that they are searched too when
-                # the first one's batches of this queue all are.
+                # A queue's later segments hold no older batches. They are searched only if all of
+                # the queue's batches in the first segment are older.
                 offset = _at_time(segment, queue, timestamp_ms) if number == sequence else base
                 if offset is not None:
                     found.append(offset)
@@ -251,8 +253,8 @@ class LogIndex:
         ]
 
     def placement_of(self, queue: int, index: int) -> Placement | None:
-        """Where the batch of a record stands in its queue: one bisection or two. None: it is not
-        kept, belongs to another queue, or to an earlier life of this one."""
+        """Where the batch of a record stands in its queue: one bisection or two. None: the batch is
+        not kept, or belongs to another queue or to an earlier life of this one."""
         builder = self._active if index >= self._active_base else self._builder_at(index)
         if builder is not None:
             return builder.placement_of(queue, index)
@@ -262,9 +264,10 @@ class LogIndex:
         return _placement_of(self._sealed[entries[2 * at - 1]], queue, index) if at else None
 
     def touched(self, queue: int, offset: int, *, after: int, limit: int) -> "Touched":
-        """Where to look for what became of a message, by records after the one at `after`.
+        """Where to look for the events of a message, by records after the one at `after`, in up to
+        `limit` segments.
 
-        In up to `limit` segments. Looking may touch the disk: any thread may do it (`look`).
+        `look` does the looking, on any thread: it may touch the disk.
         """
         found = self.lookup(queue, offset, 1)
         placement = found[0] if found and found[0].base_offset <= offset else None
@@ -280,10 +283,10 @@ class LogIndex:
         return Touched(placement, sources[:limit], reached)
 
     def parts(self, start: int, *, rows: int, limit: int) -> tuple[list[Part], int]:
-        """Where the rows of records from `start` on are, at least the first `rows` of them.
+        """The segments with the rows of records from `start` on, at least the first `rows` of them.
 
         Returns:
-            Up to `limit` segments by record, and the record after them; 0: that is all there is.
+            Up to `limit` segments by record, and the record after them; 0: there are no more.
         """
         sealed = [one for one in self._sealed.values() if one.last >= start]
         found = [Part(one.base, one.last, one, None, []) for one in sealed]
@@ -297,7 +300,7 @@ class LogIndex:
 
     @property
     def first(self) -> int:
-        """The first record of which anything is known."""
+        """The first record of any segment known here."""
         sealed = [segment.base for segment in self._sealed.values() if segment.count]
         return min([*sealed, *(info.base for info in self._infos)])
 
@@ -308,7 +311,7 @@ class LogIndex:
     # Inside.
 
     def _builder_at(self, index: int) -> SegmentBuilder | None:
-        """The builder of the segment that holds `index`; None if that is sealed."""
+        """The builder of the segment that holds `index`; None if the segment is sealed."""
         for info in self._infos:
             if info.base <= index and (info.last is None or index <= info.last):
                 return self._builders.get(info.name)
@@ -380,8 +383,8 @@ class LogIndex:
         del self._sequences[at], self._last_timestamps[at], self._sealed[sequence]
 
     def _forget(self, queue: int, builder: SegmentBuilder) -> None:
-        """Forget an earlier life of a queue that begins in a builder's segment. Segments after it
-        may be sealed already, if its own index was lost: they stay."""
+        """Forget an earlier life of a queue that begins in a builder's segment. Later segments may
+        be sealed already, if the index of the builder's segment was lost: they stay."""
         entries = self._directory.pop(queue, None)
         if entries is not None:
             kept = array("Q")
@@ -433,19 +436,19 @@ class LogIndex:
 
 
 def replay_from(layout: Sequence[SegmentInfo]) -> int:
-    """The first record whose placement must be told again after a start."""
+    """The first record that must be placed again after a start."""
     return min(info.base for info in layout)
 
 
 class Told(NamedTuple):
-    """What the machine said of one record."""
+    """The machine's answer for one record."""
 
     placement: Placement | None
-    """Where its batch was placed."""
+    """The place of the record's batch; None: the record placed no batch."""
     key_hashes: bytes
-    """Of its messages: see `LogIndex.add_keys`."""
+    """The key hashes of its messages: see `LogIndex.add_keys`."""
     touches: Sequence[tuple[int, Sequence[Touch]]] = ()
-    """What it did to messages, by attachment."""
+    """Its effects on messages, by attachment."""
 
 
 def find_key(sources: "Sequence[SegmentIndex | list[int]]", key_hash: int) -> Iterator[int]:
@@ -461,10 +464,10 @@ def find_key(sources: "Sequence[SegmentIndex | list[int]]", key_hash: int) -> It
 
 
 def look(touched: Touched, queue: int, offset: int, *, after: int) -> Iterator[TouchRow]:
-    """What became of a message by records after the one at `after`, in order; any thread.
+    """The events of a message by records after the one at `after`, in order; any thread.
 
     Raises:
-        IndexDamaged: what a segment knows of it fails its CRC-32C.
+        IndexDamaged: the touches of a segment fail their CRC-32C.
     """
     for source in touched.sources:
         if isinstance(source.rows, SegmentIndex):
@@ -478,7 +481,7 @@ def look(touched: Touched, queue: int, offset: int, *, after: int) -> Iterator[T
 def rebuild(store: LogStore, info: SegmentInfo, told: Callable[[Record], "Told"]) -> SegmentIndex:
     """Build the index file of a closed segment again.
 
-    `told` is called with each record in order, and says what the machine said. Runs on the disk
+    `told` is called with each record in order, and gives the machine's answer. Runs on the disk
     thread.
 
     Raises as `LogStore.read` and `LogStore.seal`.

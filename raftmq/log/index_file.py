@@ -1,7 +1,7 @@
 """The derived index of one sealed segment, as a file: columns that are mapped, never parsed.
 
-Everything in it follows from the segment and from what the machine said of its records, so a
-file that is lost or damaged is built again, to the same bytes. Little-endian, 8-byte aligned:
+The content follows from the segment and from the machine's answers for its records, so a file that
+is lost or damaged is built again, to the same bytes. Little-endian, 8-byte aligned:
 
 | offset | bytes | field | meaning |
 |---|---|---|---|
@@ -29,16 +29,16 @@ file that is lost or damaged is built again, to the same bytes. Little-endian, 8
 | `queues`, `starts` | u64[q], u32[q+1] | queue | batches of queue i: rows starts[i]:starts[i+1] |
 | `bases`, `counts`, `ordinals` | u64, u32, u32 | row | first offset, messages, record - base |
 | `keys`, `key_ordinals` | u32, u32 | hash, record | which records hold messages of a key |
-| `touches` | u8 | queue, record | what became of messages (`traces`); empty: nothing |
+| `touches` | u8 | queue, record | events of messages (`traces`); empty: none |
 
 Invariants:
 - A segment gets an index only when all its records are applied: committed, hence final.
 - Sections are checked against their CRC before their first use: all but the keys and the touches
-  when the log is opened, those when one is looked for, and all of them by the scrub.
-- What is checked is read by a call, not by the map: a sector that the disk lost is `IndexDamaged`.
-  A mapped page that cannot be read would end the process (SIGBUS).
+  when the log is opened, those two at the first search for one, and all of them by the scrub.
+- A check reads by a call, not by the map: a sector that the disk lost is `IndexDamaged`. A mapped
+  page that cannot be read would end the process (SIGBUS).
 
-Left out: a mapped file that someone else cuts short, or a sector that is lost after it was checked
+Left out: a mapped file that another process cuts short, or a sector that is lost after the check
 and after the system dropped it from its cache, ends the process; the next start finds the sector.
 Each map holds a file descriptor, so a node needs about one for every sealed segment.
 
@@ -102,11 +102,11 @@ _FORMATS: dict[Column, Literal["Q", "I", "q", "B"]] = {
 _NUMBERS: dict[Column, int] = {column: number for number, column in enumerate(_FORMATS)}
 _WIDTHS = {"Q": 8, "q": 8, "I": 4, "B": 1}
 _RARE = ("keys", "key_ordinals", "touches")
-"""Looked into for single messages only: checked when that happens."""
+"""Sections that are read for single messages only: checked at their first use."""
 
 
 class IndexDamaged(Exception):
-    """An index file does not check out. It is derived: it is built again."""
+    """An index file does not check out. The file is derived, so it is built again."""
 
     def __init__(self, message: str, name: int = 0) -> None:
         super().__init__(message)
@@ -115,7 +115,7 @@ class IndexDamaged(Exception):
 
 
 Read = Callable[[int, int], bytes]
-"""Reads a number of bytes of a file from a position on."""
+"""A function of a size and a position that reads these bytes of a file."""
 
 
 class SegmentIndex:
@@ -179,7 +179,7 @@ class SegmentIndex:
         """The entries of a section, in its own format; checked at the first call.
 
         Raises:
-            IndexDamaged: it fails its CRC-32C.
+            IndexDamaged: the section fails its CRC-32C.
         """
         view = self._checked.get(column)
         if view is None:
@@ -213,14 +213,14 @@ class SegmentIndex:
                 self.column(column)
 
     def check(self) -> None:
-        """Read the whole file again, whatever was checked before. Raises `IndexDamaged`."""
+        """Read the whole file again, also sections checked before. Raises `IndexDamaged`."""
         if self._read_sound(0, HEADER_BYTES) != self._head:
             raise IndexDamaged("the header is another than it was", self.name)
         for column in _FORMATS:
             self.section(column)
 
     def encoded_again(self, columns: Mapping[Column, bytes]) -> list[bytes]:
-        """The parts of the same file, with these sections in the place of those that are damaged.
+        """The parts of the same file, with these sections in the place of damaged ones.
 
         The header has a CRC of each section: the file is the same, or `IndexDamaged` is raised.
         """
@@ -270,7 +270,7 @@ def _read_again(files: FileSystem, path: str, pages: Pages, size: int, offset: i
     try:
         file = files.open(path)
     except FileNotFoundError:
-        # Retention took it: the map still has what readers of its records look for.
+        # Retention removed the file: the map still serves readers that began before.
         return bytes(pages[offset : offset + size])
     try:
         return file.pread(size, offset)

@@ -1,14 +1,14 @@
-"""A log's folder read without touching it, damaged or not: what `raftmq inspect` prints.
+"""A log's folder read without touching it, damaged or not, for `raftmq inspect`.
 
-`inspect_folder` yields what it meets, file by file in log order, frame by frame. At a frame that
-does not check out it says so and goes on at the next valid sync mark, so one flipped bit hides one
-write and not the rest of the file. It takes no lock: on a folder in use the last frames may look
-torn.
+`inspect_folder` yields items file by file in log order, frame by frame. At a frame that does not
+check out, it yields the damage and goes on at the next valid sync mark, so one flipped bit hides
+one write and not the rest of the file. It takes no lock: on a folder in use the last frames may
+look torn.
 
 Invariants:
 - Nothing is written, locked or cut.
-- Every byte of a segment belongs to one item: a frame, or a `Damaged` stretch.
-- A missing segment is told as damage of no bytes, at the segment after the gap.
+- Every byte of a segment belongs to one item: a frame, or a `DamagedItem`.
+- A missing segment is a `DamagedItem` of no bytes, at the segment after the gap.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ class MarkItem(NamedTuple):
 
 
 class RecordItem(NamedTuple):
-    """A record. `supersedes` says that its index stood in this file before."""
+    """A record. `supersedes`: its index stood in this file before."""
 
     path: str
     position: int
@@ -63,7 +63,7 @@ class RecordItem(NamedTuple):
 
 
 class DamagedItem(NamedTuple):
-    """Bytes that are no valid frame, or a file that is not what its name says."""
+    """Bytes that are no valid frame, or a file that does not hold what its name says."""
 
     path: str
     position: int
@@ -92,7 +92,7 @@ class IndexItem(NamedTuple):
 
 
 class OtherItem(NamedTuple):
-    """A file that carries no durable fact: a lock, a partial or unfinished file, a stranger."""
+    """A file that holds nothing durable: a lock, a partial or unfinished file, or a foreign one."""
 
     path: str
     bytes: int
@@ -102,11 +102,11 @@ Item = SegmentItem | MarkItem | RecordItem | DamagedItem | SnapshotItem | IndexI
 
 
 def inspect_folder(files: FileSystem, folder: str) -> Iterator[Item]:
-    """Everything in a folder: others, snapshots and indexes first, then segments in log order, and
-    then where segments are missing.
+    """The items of a folder: other files, snapshots and indexes first, then segments in log order,
+    and last the gaps where segments are missing.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: the folder does not exist.
         OSError: the disk refused to read.
     """
     segments = []
@@ -132,11 +132,11 @@ def inspect_folder(files: FileSystem, folder: str) -> Iterator[Item]:
 def _missing(
     folder: str, names: list[str], headers: dict[int, Header | None]
 ) -> Iterator[DamagedItem]:
-    """Where files are missing: the segment after each gap, or a snapshot without any segment."""
+    """The gaps: the segment after each gap, or a snapshot without any segment."""
     known = {first: header for first, header in headers.items() if header is not None}
     take_void(known, names)
     for before, header in gaps(known):
-        # A segment whose header is damaged is told of by itself, and may be the one.
+        # A segment with a damaged header has an item of its own, and may fill this gap.
         if not any(before.first < first < header.first for first in headers.keys() - known.keys()):
             path = f"{folder}/{file_name(header.first, SEGMENT_SUFFIX)}"
             yield DamagedItem(path, 0, 0, told_gap(before, header))

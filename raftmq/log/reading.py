@@ -1,12 +1,12 @@
 """Reading records from segment files, on any thread, while the log grows and shrinks.
 
 The store publishes an immutable `View` after each change; a reader takes the latest one (a single
-reference, so there is nothing to lock) and works with it alone. What keeps that view true:
+reference, so there is nothing to lock) and works with it alone. The view stays true because:
 
 - bytes in a segment file are never overwritten, and `View.end` says how far they were written;
 - columns of an `Unsealed` only grow; superseding records puts a new one into the next view;
-- a removed file can be read as long as it is open; opened too late, it is gone, and so are its
-  records: `Dropped`.
+- a removed file can be read as long as it is open; a file removed before it was opened means that
+  its records are gone: `Dropped`.
 
 Invariants:
 - Every record handed out passed its CRC, has the index that was asked for, and within one read
@@ -29,10 +29,10 @@ from raftmq.log.recovery import Segment
 from raftmq.log.segment import SEGMENT_SUFFIX, file_name
 
 GAP_BYTES_MAX = 32 * 1024
-"""Bytes between two wanted records that are read along rather than skipped by a second call."""
+"""The largest gap between two wanted records that is read with them, to save a second call."""
 
 READ_BYTES_MAX = 8 * 1024 * 1024
-"""One call to the disk; bounds the memory of a read beside its result."""
+"""Bytes that one call to the disk reads; bounds the memory of a read beside its result."""
 
 
 class View(NamedTuple):
@@ -46,16 +46,16 @@ class View(NamedTuple):
     last: int
     """Last record."""
     end: int
-    """Bytes written to the active segment."""
+    """Bytes written to the active segment: its end."""
 
 
 class Stamps(NamedTuple):
-    """The leaders that stamped records, and when."""
+    """Terms and timestamps of records, one entry for each."""
 
     terms: npt.NDArray[np.uint64]
-    """Their terms."""
+    """The records' terms."""
     times: npt.NDArray[np.int64]
-    """Milliseconds since 1970."""
+    """The records' timestamps, milliseconds since 1970."""
 
 
 class _Place(NamedTuple):
@@ -170,7 +170,7 @@ def read_stamps(view: View, indexes: npt.NDArray[np.uint64]) -> Stamps:
             times = np.asarray(segment.column("timestamps")[first : last + 1])
             runs = segment.terms()
         else:
-            # A copy: an array that is looked into cannot grow, and this one has to.
+            # A copy: an array with a view on it cannot grow, and this one has to.
             times = np.frombuffer(segment.timestamps[first : last + 1], np.int64)
             runs = list(segment.runs)
         found.times[low:high] = times[(wanted - wanted[0]).astype(np.int64)]
@@ -199,7 +199,7 @@ def read_heads(
         stop = int(np.searchsorted(indexes, base + place.record_count))
         assert stop > at, f"{index} of a log that ends at {view.last}"
         ordinals = (indexes[at:stop] - np.uint64(base)).astype(np.int64)
-        # A copy: an array that is looked into cannot grow, and that of an unsealed segment has to.
+        # A copy: an array with a view on it cannot grow, and that of an unsealed segment has to.
         first, last = int(ordinals[0]), int(ordinals[-1])
         positions = np.array(place.positions[first : last + 1], np.int64)[ordinals - first]
         path, file = path_of(folder, place.segment), _file(files, folder, place.segment)
@@ -214,7 +214,7 @@ def read_heads(
 
 
 def _read_pieces(file: File, positions: npt.NDArray[np.int64], into: npt.NDArray[np.uint8]) -> bool:
-    """Read what stands at rising positions, neighbours by one call; whether all was there."""
+    """Read the bytes at rising positions, neighbours by one call; False: the file ends before."""
     size = into.shape[1]
     windows = np.flatnonzero(np.diff(positions // GAP_BYTES_MAX)) + 1
     at = 0
@@ -266,7 +266,7 @@ def _decode(
 
 
 def _lost(error: OSError, path: str, position: int) -> Exception:
-    """What a refused read is: rot if the medium lost the bytes, else the error itself."""
+    """The error of a refused read: `RotFound` if the medium lost the bytes, else the same error."""
     if error.errno not in UNREADABLE:
         return error
     return RotFound(f"the disk cannot read it: {error.strerror}", file=path, position=position)

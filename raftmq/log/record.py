@@ -11,14 +11,14 @@ The leader encodes a record once; followers check its CRC and write the bytes as
 | 24 | 8 | timestamp | milliseconds since 1970 by the leader's clock, never falling in a log |
 | 32 | 4 | chain | crc of the record at index - 1, zero for the first record of a log |
 | 36 | 1 | kind | see `Kind` |
-| 37 | 1 | version | of the payload's format; a machine applies none that is newer |
+| 37 | 1 | version | of the payload's format; a machine applies no newer one |
 | 38 | 2 | reserved | zero |
 | 40 | n | payload | opaque bytes |
 
 All integers are little-endian.
 
 Invariants:
-- `encoded` is the whole truth: every other field of a `Record` can be read back from it.
+- `encoded` holds everything: every other field of a `Record` can be read back from it.
 - Two records with the same index and term have the same bytes, and so have all before them: the
   chain makes a record that was copied from elsewhere, or a missing one before it, visible.
 
@@ -45,7 +45,7 @@ assert _HEADER.size == HEADER_BYTES
 
 
 class Kind(IntEnum):
-    """What a record's payload is."""
+    """The kinds of payloads."""
 
     NOOP = 0
     """Empty: a new leader's first entry (Raft §8)."""
@@ -62,7 +62,7 @@ class Kind(IntEnum):
 class Record(NamedTuple):
     """A decoded header beside the bytes it came from. Make one with `encode` or `decode`."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which has no use here
     term: int
     kind: int
     version: int

@@ -1,7 +1,7 @@
-"""What a log's folder holds, judged: the torn end of a crash is cut, rot is an error.
+"""Recovery of a log's folder: the torn end of a crash is cut, rot is an error.
 
-What becomes of rot is the caller's to decide: `LogStore.open` with `mends` rewrites or cuts it and
-abstains (`raftmq.log.cutting`), without it the error stands.
+The caller decides about rot: `LogStore.open` with `mends` rewrites it, or cuts it and abstains
+(`raftmq.log.cutting`); without `mends` the error stands.
 
 Recovery reads the headers of all segments, maps the index files of the sealed ones, and scans the
 few that have none, normally the last. It finds the first frame that does not check out and asks
@@ -13,38 +13,38 @@ whether that is the mark of a crash or of rot:
 A mark says that all before its `durable` byte was synced when it was written. So an invalid frame
 at X is *rot* if a valid mark with `durable` above X stands anywhere behind it, or if X is in a
 segment that is not the last (each is synced before the next begins); such bytes were durable, and
-records in them may have been acknowledged. Otherwise the frame belongs to a write that was never
-synced as far as anyone can tell, none of it was acknowledged, and the file is cut at X. Bytes that
-the disk cannot read are never taken for torn ones: they are rot, with or without such a mark.
+records in them may have been acknowledged. Otherwise nothing shows that the frame's write was ever
+synced, no record of that write was acknowledged, and the file is cut at X. Bytes that the disk
+cannot read are never taken for torn ones: they are rot, with or without such a mark.
 
 Steps, in order:
 
 1. names ending in `.new` are removed;
 2. segments that a snapshot replaced, or that retention was removing, are removed for good;
 3. sequences must be gapless;
-4. the last segment is cut if its end is torn, and synced in any case: what a killed process wrote
-   but did not sync is readable, not durable;
+4. the last segment is cut if its end is torn, and synced in any case: bytes that a killed process
+   wrote and did not sync are readable, not durable;
 5. each segment's first live record must chain to the record before, and a snapshot and the commit
    index must fit; if the snapshot before the first segment is damaged, a newer one has to do, and
    the segment's header names the record before it;
 6. snapshots and index files that belong to no segment are removed.
 
 Invariants:
-- Only step 4 ever shortens a segment, and only the last one, and never below what a mark vouches
-  for. `RotFound` leaves the folder as it was, apart from steps 1, 2 and 4: found in step 5, it
-  comes after a torn end was cut, which the next start would cut as well.
-- With `mends`, a segment with a sound index file is let in whatever its own file is like: the
-  index knows what belongs there, so it can be rewritten (`raftmq.log.rewrite`). Nothing of it is
-  believed before a read has checked it.
-- The commit index is at least what the records themselves prove: a leader proposes a MEMBERSHIP
-  record only after it applied the one before it, so all but the last one are committed; and all
-  records of a sealed segment were applied. That does not depend on the marks, which a torn write
-  may lack.
-- Recovery is idempotent: a crash inside it, or running it twice, changes nothing of the outcome.
+- Only step 4 ever shortens a segment, and only the last one, and never below the byte that a mark
+  vouches for. `RotFound` leaves the folder as it was, apart from steps 1, 2 and 4: rot found in
+  step 5 comes after the cut of a torn end, which the next start would cut as well.
+- With `mends`, a segment with a sound index file is let in, even if its own file is damaged: the
+  index knows the records, so the file can be rewritten (`raftmq.log.rewrite`). No byte of that file
+  is believed before a read has checked it.
+- The commit index is at least the one that the records themselves prove: a leader proposes a
+  MEMBERSHIP record only after it applied the one before it, so all but the last one are committed;
+  and all records of a sealed segment were applied. This proof does not need the marks, which a torn
+  write may lack.
+- Recovery is idempotent: a crash inside it, or a second run, leaves the outcome as it is.
 
 Left out: rot in the last write before a crash, after which no mark stood, is taken for a torn end
-(`LogStore.mark_idle` keeps that window short). A file cut at a frame's border by something other
-than us looks like a shorter log, unless a later segment or a snapshot contradicts.
+(`LogStore.mark_idle` keeps that window short). A file that other software cut at a frame's border
+looks like a shorter log, unless a later segment or a snapshot contradicts.
 
 Sources: Protocol-Aware Recovery (FAST '18) §3.4; etcd's WAL repair.
 """
@@ -97,7 +97,7 @@ class Found(NamedTuple):
     is_marked: bool
     """Whether a mark at the log's end vouches for all before it."""
     rotten: list[RotFound]
-    """Sealed segments whose files are missing or damaged, as far as that shows from outside."""
+    """Sealed segments whose files are missing, or have a wrong size or header."""
     snapshot_fault: RotFound | None = None
     """Damage of the snapshot before the first segment; a newer snapshot is kept, too."""
 
@@ -113,14 +113,14 @@ def recover(
     """Bring a folder into order and say what it holds.
 
     With `mends`, damaged segments that can be rewritten are let in; a log that `abstains` may end
-    before what it knew to be committed.
+    before its commit index.
 
     Raises:
         RotFound: bytes that were durable do not check out.
         WrongLog, UnsupportedFormat: the folder is not for us.
         OSError: the disk refused to read, cut or sync.
     """
-    # A name that a killed process gave may be seen and not be durable, as what it wrote.
+    # Names that a killed process gave are visible, and may not be durable yet.
     files.sync_folder(folder)
     names = files.list(folder)
     rotten: list[RotFound] = []
@@ -128,6 +128,7 @@ def recover(
     markers = [name for name in names if parse_name(name, VOID_SUFFIX) is not None]
     removed = [name for name in names if name.endswith(NEW_SUFFIX)]
     removed += take_void(headers, names)
+    # The markers go last: after a crash they must still say which segments are void.
     _remove(files, folder, removed)
     _remove(files, folder, markers)
     names = sorted(set(names) - set(removed) - set(markers))
@@ -204,7 +205,7 @@ def _add_missing(
     identity: Identity,
     headers: dict[int, Header],
 ) -> None:
-    """Headers for the index files that stand between segments and have none themselves."""
+    """Add headers for index files that stand between segments and lack a segment file."""
     for name in names:
         first = parse_name(name, INDEX_SUFFIX)
         if first is None or first in headers or first > max(headers, default=0):
@@ -217,15 +218,15 @@ def _add_missing(
 def _header_by_index(
     files: FileSystem, folder: str, first: int, identity: Identity
 ) -> Header | None:
-    """What a sealed segment's header said, as far as it matters, by its index file."""
+    """The header of a sealed segment, from its index file; fields of no use here are 0."""
     try:
         index = open_index(files, f"{folder}/{file_name(first, INDEX_SUFFIX)}", keys=False)
     except (FileNotFoundError, IndexDamaged):
         return None
     if index.name != first:
         return None
-    # Whether the log began here with a snapshot matters no more: a segment is sealed long after
-    # those before it were removed.
+    # The flag `replaced` has no use here: a segment is sealed long after the segments that it
+    # replaced were removed.
     owner = (identity.cluster_hash(), identity.node, identity.group)
     return Header(index.sequence, first, owner, 0, 0, False, index.seed)
 
@@ -273,7 +274,7 @@ def gaps(headers: dict[int, Header]) -> Iterator[tuple[Header, Header]]:
 
 
 def told_gap(before: Header, header: Header) -> str:
-    """What is wrong between two segments."""
+    """The text of the fault between two segments."""
     return (
         f"segment {header.sequence} of the log follows segment {before.sequence} "
         f"({file_name(before.first, SEGMENT_SUFFIX)}): a file is missing between them"
@@ -315,7 +316,7 @@ def _mapped(
     header: Header,
     rotten: list[RotFound] | None,
 ) -> SegmentIndex | None:
-    """The segment's index if it checks out and fits the segment; otherwise it is built anew."""
+    """The segment's index if it checks out and fits the segment; None: it must be built again."""
     try:
         index = open_index(files, index_path, keys=False)
     except IndexDamaged:
@@ -331,7 +332,7 @@ def _mapped(
 
 
 def outer_damage(files: FileSystem, path: str, index: SegmentIndex) -> RotFound | None:
-    """What shows of a sealed segment's damage without reading all of it."""
+    """The damage of a sealed segment that its size and header show; None: there is none."""
     try:
         file = files.open(path)
     except FileNotFoundError:
@@ -348,7 +349,7 @@ def outer_damage(files: FileSystem, path: str, index: SegmentIndex) -> RotFound 
 
 
 def _last(files: FileSystem, path: str, header: Header) -> tuple[Scan, int]:
-    """Scan the active segment and cut what a crash left of its last write."""
+    """Scan the active segment and cut the torn end of a crash."""
     file = files.open(path, writable=True)
     found = scan(file, path, header)
     damage, torn = found.damage, 0
@@ -366,7 +367,7 @@ def _last(files: FileSystem, path: str, header: Header) -> tuple[Scan, int]:
 def _refuse_rot(found: Scan, damage: Damage) -> None:
     segment = found.segment
     if not _is_readable(segment.file, damage.position):
-        # A torn write reads as something. What the medium lost may have been acknowledged.
+        # A torn write can be read. Bytes that the medium lost may have been acknowledged.
         message = f"{damage.message}: the disk cannot read what stands there"
         raise RotFound(message, file=segment.path, position=damage.position)
     proof = _find_proof(segment, damage.position)
@@ -376,7 +377,7 @@ def _refuse_rot(found: Scan, damage: Damage) -> None:
 
 
 def _is_readable(file: File, position: int) -> bool:
-    """Whether the disk gives all bytes from `position` on, whatever they are."""
+    """Whether the disk can read all bytes from `position` on."""
     try:
         for start in range(position, file.size(), CHUNK_BYTES):
             file.pread(CHUNK_BYTES, start)
@@ -394,8 +395,8 @@ def _find_proof(segment: Unsealed, position: int) -> int | None:
         data = read_filled(file, CHUNK_BYTES, start)
         at = data.find(MARK_MAGIC)
         while 0 <= at <= len(data) - MARK_BYTES:
-            # Where a piece is missing before it, a mark stands too early and is true nonetheless. A
-            # copy inside of a payload is older than what it was copied into, and vouches for less.
+            # If bytes are missing before a mark, it stands too early and is true nonetheless. A
+            # copy inside a payload is older than that payload's record, and vouches for less.
             mark = decode_mark(data, at, seed=segment.seed, position=None)
             if mark is not None and mark.durable > position:
                 return start + at
@@ -436,8 +437,8 @@ def _stitch(folder: str, segments: list[Segment]) -> list[Segment]:
 def _without_superseded(segment: Segment, joined: list[Segment], lowest: int | None) -> Segment:
     """A segment, or an empty one if a later segment supersedes all of its records and more.
 
-    The index of the segment before lacks what was superseded there. Without an index of its own,
-    which comes later, this one seems not to follow it.
+    The segment before has an index, which lacks the records superseded there. This segment has no
+    index yet, so it seems not to follow.
     """
     before = joined[-1].last if joined else segment.base - 1
     if (
@@ -477,9 +478,9 @@ def _refuse_link(folder: str, segment: Segment, message: str) -> NoReturn:
 def _snapshots(
     files: FileSystem, folder: str, names: list[str], segments: list[Segment], identity: Identity
 ) -> tuple[list[SnapshotMeta], dict[int, RotFound]]:
-    """The snapshots that stand just before a segment, oldest first; and what is wrong with others.
+    """The snapshots that stand just before a segment, oldest first; and the faults of damaged ones.
 
-    A damaged one is left out: the machine can be restored from another one.
+    A damaged snapshot is left out: the machine can be restored from another one.
     """
     borders = _borders(segments)
     found, faults = [], {}
@@ -489,7 +490,7 @@ def _snapshots(
             continue
         try:
             meta = open_snapshot(files, folder, index, identity).meta
-            # A received one whose installation a crash prevented may not fit our log.
+            # A received snapshot whose installation a crash prevented may not fit our log.
             if borders[index] in (None, meta.crc):
                 found.append(meta)
         except CorruptRecord as error:
@@ -516,7 +517,7 @@ def _check_start(
     snapshots: list[SnapshotMeta],
     faults: dict[int, RotFound],
 ) -> tuple[Link, RotFound | None]:
-    """The record before the first one kept, and what is wrong with the snapshot there."""
+    """The record before the first one kept, and the fault of the snapshot there; None: no fault."""
     first = segments[0]
     if first.base == 1:
         return Link(), None
@@ -545,7 +546,7 @@ def _start_without_snapshot(
     """
     replayed = min(each.base for each in segments if isinstance(each, Unsealed))
     can_restore = any(meta.index < replayed for meta in snapshots)
-    # A header made from an index has no term, and one of a segment whose first records were
+    # A header made from an index has no term. The header of a segment whose first records were
     # superseded names another record.
     if not can_restore or not header.previous_term or header.first != segments[0].base:
         raise fault
@@ -554,14 +555,14 @@ def _start_without_snapshot(
 
 
 def _chain(segment: Segment) -> int:
-    """Crc of the record before the first one in this segment, as that one says."""
+    """Crc of the record before the first one in this segment, by the first one's `chain`."""
     return segment.before.crc if isinstance(segment, Unsealed) else segment.first_chain
 
 
 def _end(segments: list[Segment], start: Link) -> Link:
     end = last_link(segments) or start
     for segment in segments:
-        # An empty segment learns here what its first record will follow.
+        # An empty segment learns here which record its first one will follow.
         if isinstance(segment, Unsealed) and not _holds_records(segment):
             segment.before = end if segment.base == end.index + 1 else segment.before
     return end
@@ -570,8 +571,9 @@ def _end(segments: list[Segment], start: Link) -> Link:
 def _proven(segments: list[Segment]) -> int:
     """An index that is committed for sure, whatever the marks say.
 
-    A mark's commit lags behind the truth. A member that forgets so that the beginning of a joint
-    membership is committed, though its log holds the end, would elect by the membership before.
+    A mark's commit lags behind the truth. By such a mark a member whose log holds the end of a
+    joint membership could forget that the beginning is committed, and elect by the membership
+    before.
     """
     sealed = [segment.last for segment in segments if isinstance(segment, SegmentIndex)]
     unsealed = [segment for segment in segments if isinstance(segment, Unsealed)]

@@ -1,15 +1,16 @@
-"""A sound copy of one sealed segment, made of what is sound in it and of what peers still have.
+"""A sound copy of one sealed segment, made of its sound records and of records from peers.
 
-The segment's index file knows, under a checksum of its own, where each record starts, what the
-first one chains to and which CRC the last one has. So a copy can be built beside the damaged file
+The segment's index file knows, under a checksum of its own, where each record starts, the CRC that
+the first one chains to and the CRC of the last one. So a copy can be built beside the damaged file
 and be *proven*: each record passes its CRC, chains to the one before, and the last one's CRC is the
 one that the index names. The copy has every record in the place where it was:
 
     header | mark | record | record | filler | record | ...        same size, same positions
 
-What stood between the records (sync marks, records that were superseded) is of no use any more; the
-gaps are filled with marks, or with a record that the next one supersedes at once. So index file,
-views and readers stay as they are, and one rename puts the copy in the damaged file's place.
+The frames between the records (sync marks, records that were superseded) have no use in a sealed
+segment; the gaps are filled with marks, or with a record that the next one supersedes at once. So
+index file, views and readers stay as they are, and one rename puts the copy in the damaged file's
+place.
 
     rewrite = store.rewrite(name)
     while (wanted := rewrite.lacks()) is not None:
@@ -49,12 +50,12 @@ from raftmq.log.segment import (
 )
 
 PIECE_BYTES = 1024 * 1024
-"""What is read, asked for and written at a time, unless one record is larger."""
+"""Bytes that are read, asked for and written at a time, unless one record is larger."""
 
 
 COPY_SUFFIX = f".copy{NEW_SUFFIX}"
-"""Of the copy's file. A segment that begins where the damaged one did is made under another name
-(`LogStore.install_snapshot`), perhaps while the copy is written."""
+"""The suffix of the copy's file. It differs from that of a new segment's file, which may be made
+for the same index while the copy is written (`LogStore.install_snapshot`)."""
 
 
 class NotProven(Exception):
@@ -76,14 +77,14 @@ class Rewrite:
     ) -> None:
         """Begin a copy; `before` is the record before the segment's first one.
 
-        With `keeps_sound` what checks out here is taken over; else all comes from peers.
+        With `keeps_sound` records that check out here are taken over; else all come from peers.
 
         Raises:
-            NotProven: the header is damaged and cannot be told from what is known.
+            NotProven: the header is damaged and cannot be made from the neighbours.
             OSError: the disk refused.
         """
         self.segment = segment
-        """Whose copy it is."""
+        """The segment that is copied."""
         self._positions = segment.column("positions")
         self._files, self._folder = files, folder
         self._path = f"{folder}/{file_name(segment.name, SEGMENT_SUFFIX)}"
@@ -98,19 +99,20 @@ class Rewrite:
         self._file.append([header])
         self._end = HEADER_BYTES
         self._last = segment.name - 1
-        """Of the records in the copy, as a scan would see it."""
+        """Index of the last record in the copy, as a scan would see it."""
         self._crc = segment.first_chain
         self._ordinal = 0
-        """The next record."""
+        """The next record's number in the segment, from 0."""
         self._piece: list[Record | None] = []
-        """What was read here of the next records; None: it does not check out."""
+        """The next records as read here; None: the record does not check out."""
         self.taken_from_peers = 0
-        """Records that came from elsewhere."""
+        """Number of records that came from peers."""
 
     def lacks(self) -> tuple[int, int] | None:
-        """Copy what is sound here; the next records that must come from a peer: [low, high).
+        """Copy the records that are sound here, and name the next ones that must come from a peer:
+        [low, high).
 
-        None: all are there. Raises `OSError` if the disk refuses to write.
+        None: the copy has all. Raises `OSError` if the disk refuses to write.
         """
         while self._ordinal < self.segment.count:
             if not self._piece:
@@ -134,7 +136,7 @@ class Rewrite:
         """Take records from a peer: the first ones that `lacks` named, in order.
 
         Raises:
-            NotProven: they are not what stood here.
+            NotProven: they are not the records that stood here.
             OSError: the disk refused to write.
         """
         crc, index = self._crc, self.segment.base + self._ordinal
@@ -166,7 +168,7 @@ class Rewrite:
         self._files.sync_folder(self._folder)
 
     def discard(self) -> None:
-        """Give it up and remove what was written; as far as the disk lets us."""
+        """Give the copy up and remove its file, as far as the disk lets us."""
         self._file.close()
         with suppress(OSError):
             self._files.unlink(self._copy)
@@ -185,12 +187,12 @@ class Rewrite:
             at = self._positions[ordinal]
             piece, offset = data, at - begin
             if data is None:
-                # One sector that cannot be read must not cost the others.
+                # One sector that cannot be read must not cost the other records of the piece.
                 piece, offset = self._read(self._slot_end(ordinal) - at, at), 0
             yield self._sound(piece, offset, ordinal)
 
     def _slot_end(self, ordinal: int) -> int:
-        """Where a record has surely ended."""
+        """A position at or after the record's end: the next record's, or the file's end."""
         if ordinal + 1 < self.segment.count:
             return int(self._positions[ordinal + 1])
         return self.segment.segment_bytes
@@ -258,7 +260,7 @@ class Rewrite:
         return parts
 
     def _mark(self, term: int) -> bytes:
-        # It is seen only once all of the file is durable, so it may vouch for all before it.
+        # The file gets its name only once all of it is durable, so a mark may vouch for all before.
         mark = encode_mark(
             seed=self.segment.seed,
             position=self._end,
@@ -273,7 +275,7 @@ class Rewrite:
 def _header(
     files: FileSystem, path: str, identity: Identity, segment: SegmentIndex, before: Link
 ) -> bytes:
-    """The segment's header: as it stands there, or made anew, if its CRC is the one it had."""
+    """The segment's header: read from the file, or made again; its CRC is the one in the index."""
     with suppress(OSError):
         file = files.open(path)
         data = file.pread(HEADER_BYTES, 0)
@@ -282,6 +284,7 @@ def _header(
         if header is not None and header.crc == segment.seed:
             return data
     previous = Link(segment.name - 1, before.term, before.crc)
+    # The index does not hold the flag `replaced`, but the CRC shows which value it had.
     for replaced in (False, True):
         data, crc = encode_header(
             identity, sequence=segment.sequence, previous=previous, replaced=replaced

@@ -1,4 +1,4 @@
-"""What a segment file looks like, byte by byte, and the small values that describe one.
+"""The layout of a segment file, byte by byte, and the small values that describe a segment.
 
 A segment is one file, named by the first index it was begun for (`00000000000000004711.log`): a
 header, then frames. A frame is a record (`raftmq.log.record`) or a *sync mark*. Files only grow;
@@ -21,7 +21,7 @@ Header, 72 bytes, integers little-endian:
 | 40 | 8 | node | the node's number |
 | 48 | 8 | group | the partition group's number |
 | 56 | 8 | previous_term | term of the record at first - 1 |
-| 64 | 4 | previous_crc | crc of that record: what the first record chains to |
+| 64 | 4 | previous_crc | crc of that record, to which the first record chains |
 | 68 | 4 | reserved | zero |
 
 Mark, 64 bytes, the first frame of every write and of every file:
@@ -35,11 +35,11 @@ Mark, 64 bytes, the first frame of every write and of every file:
 | 16 | 8 | position | where in the file this mark stands |
 | 24 | 8 | durable | all of the file before this byte was synced when the mark was written |
 | 32 | 8 | term | Raft hard state: current term |
-| 40 | 8 | vote | whom this node voted for in it, 0 for nobody |
-| 48 | 8 | commit | committed index, as far as the records before this mark bear it out |
+| 40 | 8 | vote | the member that this node voted for in that term; 0: none |
+| 48 | 8 | commit | committed index, at most that of the last record before this mark |
 | 56 | 8 | last | index of the last record before this mark |
 
-A mark is why a damaged file can be judged: see `raftmq.log.recovery`.
+Marks tell a crash from damage in a file: see `raftmq.log.recovery`.
 
 Invariants:
 - A name ending in `.log` is given (by rename) only after header and first mark are durable.
@@ -69,7 +69,8 @@ SNAPSHOT_SUFFIX = ".snapshot"
 PARTIAL_SUFFIX = ".partial"
 """A snapshot being received, resumable after a restart."""
 VOID_SUFFIX = ".void"
-"""While old segments are removed: those with a lower sequence than in this name mean nothing."""
+"""A marker while old segments are removed: those with a lower sequence than in its name are void.
+"""
 
 HEADER_BYTES = 72
 MARK_BYTES = 64
@@ -88,12 +89,12 @@ assert _MARK.size == MARK_BYTES
 
 
 class Identity(NamedTuple):
-    """Whose log it is; a folder of anyone else is refused."""
+    """The owner of a log: a folder with the log of another owner is refused."""
 
     cluster: str
     """The cluster's id."""
     node: int
-    """The node's number, with whatever tells its incarnations apart."""
+    """The node's number."""
     group: int
     """The partition group's number."""
 
@@ -104,21 +105,22 @@ class Identity(NamedTuple):
 
 
 class HardState(NamedTuple):
-    """Raft's persistent state beside the log: what must be on disk before a message that depends
-    on it is sent (Raft figure 2)."""
+    """Raft's persistent state beside the log: it must be on disk before a message that depends on
+    it is sent (Raft figure 2)."""
 
     term: int = 0
     """Latest term this node has seen; never falls."""
     vote: int = 0
-    """Whom it voted for in that term; 0: nobody."""
+    """The member that it voted for in that term; 0: none."""
     commit: int = 0
     """Highest index it knows to be committed; may be written lazily."""
 
 
 class Link(NamedTuple):
-    """What a record's successor depends on. All zero before the first record of a log."""
+    """The fields of a record that its successor depends on. All are zero before the first record of
+    a log."""
 
-    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which has no use here
     term: int = 0
     crc: int = 0
     """The successor's `chain`."""
@@ -127,7 +129,7 @@ class Link(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """A segment as others see it. It holds the records [base, last]; none if `last < base`."""
+    """The bounds of a segment: it holds the records [base, last]; none if `last < base`."""
 
     name: int
     """The index in its file's name; never changes."""
@@ -138,7 +140,7 @@ class SegmentInfo(NamedTuple):
 
 
 class SegmentSize(NamedTuple):
-    """A segment as retention sees it."""
+    """The size and age of a segment, for retention."""
 
     base: int
     """First record."""
@@ -183,7 +185,7 @@ def file_name(index: int, suffix: str) -> str:
 
 
 def parse_name(name: str, suffix: str) -> int | None:
-    """The index in a file's name, or None if it is not of that kind.
+    """The index in a file's name, or None if the name has another suffix or form.
 
     >>> parse_name("00000000000000004711.log", ".log"), parse_name("LOCK", ".log")
     (4711, None)
@@ -237,10 +239,10 @@ def decode_header(data: bytes) -> Header | None:
 
 
 def check_identity(found: tuple[int, int, int], wanted: Identity, path: str) -> None:
-    """Refuse a file of someone else.
+    """Refuse a file of another cluster, node or group.
 
     Raises:
-        WrongLog: it says whose it is and whose was wanted.
+        WrongLog: the text names the file's owner and the wanted one.
     """
     cluster, node, group = found
     if cluster != wanted.cluster_hash():
@@ -260,10 +262,10 @@ def encode_mark(*, seed: int, position: int, durable: int, state: HardState, las
 
 
 def decode_mark(data: bytes, offset: int, *, seed: int, position: int | None) -> Mark | None:
-    """The mark at `data[offset:]`, which stands at `position` of its file; None if it is none.
+    """The mark at `data[offset:]`, which stands at `position` of its file; None if there is none.
 
-    With `position` None, one that stands elsewhere than where it was written counts as well: its
-    crc says that it was written for this file, so what it vouched for was so.
+    With `position` None, a mark that stands in another place than it names counts as well: its crc
+    says that it was written for this file, so the bytes that it vouched for were durable.
     """
     if len(data) - offset < MARK_BYTES:
         return None

@@ -1,8 +1,8 @@
 """A machine's state just before a segment, as a file that is the same on every node.
 
 `00000000000000004710.snapshot` holds the state after record 4710, the last one before the segment
-that starts with 4711. The oldest one kept is what a follower gets that is further behind than the
-log; ordinary replication goes on from there. It carries no node number: a follower receives the
+that starts with 4711. A follower that is further behind than the log gets the oldest snapshot kept;
+ordinary replication goes on from there. The file carries no node number: a follower receives the
 leader's file byte for byte, in chunks, into a `.partial` file that survives a restart.
 
 | offset | bytes | field | meaning |
@@ -16,10 +16,10 @@ leader's file byte for byte, in chunks, into a `.partial` file that survives a r
 | 40 | 8 | cluster | hash of the cluster's id |
 | 48 | 8 | group | the partition group's number |
 | 56 | 8 | state_bytes | s |
-| 64 | 4 | record_crc | crc of the record at `index`: what the next one chains to |
+| 64 | 4 | record_crc | crc of the record at `index`, to which the next one chains |
 | 68 | 4 | state_crc | CRC-32C of the state |
 | 72 | 4 | conf_bytes | m |
-| 76 | 4 | state_version | of the state's format; 0: older software, which did not say |
+| 76 | 4 | state_version | version of the state's format; 0: unknown, from older software |
 | 80 | m | membership | opaque |
 | 80 + m | s | state | opaque |
 
@@ -51,7 +51,7 @@ from raftmq.log.segment import (
 
 FORMAT_VERSION = 1
 CHUNK_BYTES = 1024 * 1024
-"""What is read at a time when a whole file is checked."""
+"""Bytes that are read at a time when a whole file is checked."""
 
 _MAGIC = b"RAFTMQSS"
 _START = struct.Struct("<8sI")
@@ -62,9 +62,9 @@ _CONF_BYTES_MAX = 1024 * 1024
 
 
 class SnapshotMeta(NamedTuple):
-    """Where a snapshot stands in the log."""
+    """The place of a snapshot in the log, and its checksum."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which has no use here
     term: int
     crc: int
     """Crc of the record at `index`."""
@@ -72,13 +72,13 @@ class SnapshotMeta(NamedTuple):
     conf_state: bytes
     """The group's members after that record, as the caller encodes them."""
     state_crc: int = 0
-    """CRC-32C of the state; known of a snapshot that was written."""
+    """CRC-32C of the state; 0: not known before the snapshot is written."""
     state_version: int = 0
-    """Of the state's format, as the caller counts them; 0: unknown."""
+    """Version of the state's format, by the caller's count; 0: unknown."""
 
     @property
     def link(self) -> Link:
-        """What the next record depends on."""
+        """The record at `index`, as the next record depends on it."""
         return Link(self.index, self.term, self.crc, self.timestamp)
 
 
@@ -106,7 +106,7 @@ class SnapshotFile:
     """A snapshot file, open for reading: to restore a machine, or to send it on."""
 
     def __init__(self, file: File, identity: Identity | None, path: str) -> None:
-        """Read and check the header; without an identity, anyone's will do.
+        """Read and check the header; without an identity, any owner's snapshot passes.
 
         Raises:
             CorruptRecord: the header does not check out, or the file has another size than it says.
@@ -116,7 +116,7 @@ class SnapshotFile:
         self._file = file
         self._path = path
         self.bytes = file.size()
-        """Size of the whole file: what a receiver is to expect."""
+        """Bytes of the whole file, as a receiver is to expect."""
         head = read_filled(file, HEADER_BYTES, 0)
         if len(head) < HEADER_BYTES or not head.startswith(_MAGIC):
             raise CorruptRecord(f"{path} is no snapshot", position=0)
@@ -186,7 +186,7 @@ def is_void(name: str, index: int) -> bool:
     """Whether a file has no use once the snapshot at `index` has replaced the log."""
     received = parse_name(name, PARTIAL_SUFFIX)
     if received is not None:
-        # A later one may be arriving already, and is installed next.
+        # A later snapshot may be arriving already, and is installed next.
         return received <= index
     return any(
         parse_name(name, s) is not None for s in (SEGMENT_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX)
@@ -196,8 +196,8 @@ def is_void(name: str, index: int) -> bool:
 class SnapshotReceiver:
     """Takes a snapshot file in chunks and goes on where an earlier receiver stopped.
 
-    The caller checks that chunks belong to one sender's file: another one may, after an upgrade,
-    write the same state in other bytes. If the end does not check out, all is thrown away.
+    The caller checks that chunks belong to one sender's file: another sender may, after an upgrade,
+    write the same state in other bytes. If the whole does not check out, all is thrown away.
     """
 
     def __init__(
@@ -232,12 +232,13 @@ class SnapshotReceiver:
         """Take a chunk and return `received`; a chunk from elsewhere in the file is ignored.
 
         Raises:
-            OSError: the disk refused; `errno` says whether it is full. What was at hand stays.
+            OSError: the disk refused; `errno` says whether it is full. The bytes at hand stay.
         """
         if offset == self.received and offset + len(data) <= self._bytes_total:
             try:
                 self._file.append([data])
             except OSError:
+                # A part of the chunk may have been written: the next one must not follow it.
                 self._file.truncate(self.received)
                 raise
             self.received += len(data)
@@ -247,14 +248,15 @@ class SnapshotReceiver:
         """Check the whole file and make it durable; `LogStore.install_snapshot` takes it then.
 
         Raises:
-            CorruptRecord: it does not check out and was thrown away: start again at 0. Or its file
-                is gone: a later snapshot was installed meanwhile.
+            CorruptRecord: the file does not check out and was thrown away: start again at 0. Or the
+                file is gone: a later snapshot was installed meanwhile.
             WrongLog, UnsupportedFormat: likewise.
         """
         assert self.is_complete
         try:
             snapshot = SnapshotFile(self._file, self._identity, self._path)
             snapshot.verify()
+            # A removed file can still be read through its descriptor: check its name, too.
             self._files.open(self._path).close()
             if snapshot.meta.index != self.index:
                 raise CorruptRecord(f"{self._path} covers {snapshot.meta.index}", position=16)

@@ -7,7 +7,7 @@
 
 After `open`, one thread (the node's disk thread) makes all calls but `read`, `read_at`,
 `statistics`, `segments` and those that say "any thread", which other threads may make beside it;
-why that is safe says `raftmq.log.reading`.
+`raftmq.log.reading` explains why that is safe.
 
 The life of a segment:
 
@@ -16,7 +16,7 @@ The life of a segment:
                         being applied)     nothing in memory)
 
 Invariants:
-- What was appended before a `sync` that returned survives any crash, until it is superseded by an
+- Records appended before a `sync` that returned survive any crash, until they are superseded by an
   append, dropped by `drop_before`, or replaced by `install_snapshot`.
 - A segment is synced before the next one begins; only the active one can have a torn end.
 - After `WriteFailed` or `FsyncFailed` every call that could write raises the same again.
@@ -69,7 +69,7 @@ __all__ = ["LogSettings", "LogStore", "Recovered", "SegmentSize", "Statistics"]
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a log held when it was opened."""
+    """The content of a log when it was opened."""
 
     hard_state: HardState
     """As last written; `commit` is never above `end.index`, and may lag behind the truth."""
@@ -86,7 +86,8 @@ class Recovered:
     rotten: list[RotFound]
     """Sealed segments that are missing or damaged: to be rewritten. Empty unless asked to mend."""
     abstains: str
-    """Why this member's vote must not count: what was cut off its log. Empty: it counts."""
+    """Why this member's vote must not count: the fault before which its log was cut, or the loss of
+    records. Empty: the vote counts."""
     snapshot_fault: RotFound | None = None
     """Damage of the snapshot before the first record; None: it is sound."""
 
@@ -126,12 +127,12 @@ class LogStore(LogWriter):
 
         With `mends`, rot is no reason to refuse: damaged segments that can be rewritten are named
         in `Recovered.rotten`, and before other rot the log is cut (`raftmq.log.cutting`). Without
-        it, or without `cuts`, a log that was cut must not be opened, and none is: there may be no
-        other copy to fill it from.
+        `mends`, or without `cuts`, no log is cut, and a log that was cut before is refused: there
+        may be no other copy to fill it from.
 
         Raises:
-            FolderLocked: another store has it open.
-            RotFound: durable bytes do not check out; none of those was cut.
+            FolderLocked: another store has the folder open.
+            RotFound: durable bytes do not check out; none of them was cut.
             WrongLog, UnsupportedFormat: the folder is not for us.
             DiskFull, WriteFailed, FsyncFailed: the disk refused.
         """
@@ -162,10 +163,11 @@ class LogStore(LogWriter):
             segments = [self._begin(Link(), HardState(), sequence=1)]
         self._publish(segments)
         self._synced, self._is_marked = self._active.end, found.is_marked
+        # Without a mark, later rot in the last write would pass for a torn end, and be cut.
         self.mark_idle()
 
     def _abstain(self, note: Note) -> None:
-        """Be in a term in which this member has never said anything."""
+        """Enter a term in which this member has sent no message yet."""
         if self._hard_state.term < note.term:
             self.append((), HardState(note.term, 0, self._hard_state.commit))
             self.sync()
@@ -228,14 +230,14 @@ class LogStore(LogWriter):
     def read(self, low: int, high: int, bytes_max: int) -> list[Record]:
         """Records from `low` up to `high` (exclusive), as many as fit in `bytes_max` file bytes.
 
-        At least one if there is one. Any thread; a moment's state of the log is read, however it
-        changes meanwhile: who asks may not have heard yet that the end was cut off. Costs one
-        `pread` for up to 8 MiB.
+        At least one if there is one. Any thread; the log is read as it was at one moment, whatever
+        changes meanwhile: the caller may not know yet that the end was cut off. Costs one `pread`
+        for up to 8 MiB.
 
         Raises:
             Dropped: `low` is no longer kept.
             RotFound: a record does not check out, or the disk lost it; nothing was read.
-            OSError: nothing can be read now, for want of descriptors or memory.
+            OSError: the system lacks descriptors or memory for a read now.
         """
         view = self._view
         try:
@@ -266,7 +268,7 @@ class LogStore(LogWriter):
     ) -> npt.NDArray[np.uint8]:
         """Bytes [start, start + size) of the payloads of records at rising `indexes`; any thread.
 
-        A row a record. They are as they stand on the disk: no checksum is looked at.
+        A row a record. The bytes are those on the disk: no checksum is compared.
         """
         try:
             view = self._view
@@ -276,7 +278,7 @@ class LogStore(LogWriter):
             raise
 
     def _refuse_if_lost(self, dropped: Dropped) -> None:
-        """A segment's file was missing: retention took it, or somebody else."""
+        """A segment's file was missing: rot if the log still has the segment, else retention."""
         for segment in self._view.segments:
             if segment.base <= dropped.index <= segment.last:
                 message = f"the file with record {dropped.index} is missing"
@@ -306,8 +308,8 @@ class LogStore(LogWriter):
         """Check a sealed segment's size and header, and its whole index; any thread.
 
         Raises:
-            Dropped: it is no longer kept.
-            RotFound: they are not what its index says.
+            Dropped: the segment is no longer kept.
+            RotFound: size or header are not those that the index names.
             IndexDamaged: the index does not check out.
         """
         fault = outer_damage(self._files, self.path_of(segment), segment)
@@ -319,7 +321,7 @@ class LogStore(LogWriter):
             raise fault
 
     def rewrite(self, name: int, *, keeps_sound: bool = True) -> Rewrite | None:
-        """Begin a sound copy of a sealed segment; None if there is none of that name.
+        """Begin a sound copy of a sealed segment; None if no sealed segment has that name.
 
         Any thread. Raises as `Rewrite`.
         """
@@ -347,9 +349,9 @@ class LogStore(LogWriter):
     # Mending, sealing, snapshots, retention.
 
     def replace(self, rewrite: Rewrite) -> bool:
-        """Put a finished copy in a damaged segment's place; False if that is gone meanwhile.
+        """Put a finished copy in a damaged segment's place; False if the segment is gone meanwhile.
 
-        Durable on return. Readers need not know: all records are where they were.
+        Durable on return. Readers go on as before: all records are where they were.
 
         Raises:
             WriteFailed: final.
@@ -363,7 +365,7 @@ class LogStore(LogWriter):
         return True
 
     def note_loss(self, why: str) -> None:
-        """Synced records are found to be gone: from the next start on this member abstains.
+        """Synced records are gone: from the next start on this member abstains.
 
         Raises:
             WriteFailed: final.
@@ -373,7 +375,7 @@ class LogStore(LogWriter):
         self._final("writing the note", lambda: write_note(self._files, self._folder, note))
 
     def end_abstention(self) -> None:
-        """This member holds again all that it may have held: its vote counts.
+        """This member holds again all records that it may have held: its vote counts.
 
         Raises:
             WriteFailed: final.
@@ -384,13 +386,13 @@ class LogStore(LogWriter):
     def seal(self, builder: SegmentBuilder) -> SegmentIndex:
         """Write the index file of the closed segment that `builder` was made for.
 
-        All the segment's records must be applied, and what the machine said of them be in the
-        builder. Positions, timestamps and terms are the log's own.
+        All the segment's records must be applied, and the builder must hold the machine's answers
+        for them. Positions, timestamps and terms are the log's own.
 
         Raises:
             Dropped: the segment is gone; there is nothing to seal.
             DiskFull: nothing changed; try again later.
-            IndexDamaged: what was written cannot be read; nothing changed; try again later.
+            IndexDamaged: the written file cannot be read back; nothing changed; try again later.
             WriteFailed: final.
         """
         self._refuse_if_failed()
@@ -422,7 +424,7 @@ class LogStore(LogWriter):
         try:
             sealed = segments[at] = self._write_index(name, parts)
         except (IndexDamaged, NoDescriptor):
-            # An index that stays when its segment goes would stand for one that is missing.
+            # An index that outlives its segment would name a segment that is missing.
             self._unlink([name])
             raise
         self._publish(segments)
@@ -435,7 +437,7 @@ class LogStore(LogWriter):
         segment is gone meanwhile.
 
         Raises:
-            IndexDamaged: other sections are damaged, or these are not what stood there.
+            IndexDamaged: other sections are damaged, or these differ from the lost ones.
             DiskFull: nothing changed; try again later.
             WriteFailed: final.
         """
@@ -458,8 +460,8 @@ class LogStore(LogWriter):
             raise NoDescriptor(f"{name} cannot be opened: {error}") from error
 
     def save_snapshot(self, meta: SnapshotMeta, state: bytes) -> int:
-        """Keep the machine's state after `meta.index`, the last record before some segment; its
-        CRC-32C. One that is kept already stays as it is.
+        """Keep the machine's state after `meta.index`, the last record before some segment; returns
+        its CRC-32C. A snapshot that is kept already stays as it is.
 
         Raises:
             Dropped: the log begins after that record by now; no snapshot is needed there.
@@ -502,8 +504,8 @@ class LogStore(LogWriter):
         """A kept snapshot, to be restored or sent; any thread may read it.
 
         Raises:
-            FileNotFoundError: it is not kept (any more).
-            CorruptRecord: it does not check out.
+            FileNotFoundError: the snapshot is not kept, or no longer.
+            CorruptRecord: the snapshot does not check out.
         """
         return open_snapshot(self._files, self._folder, index, self._identity)
 
@@ -518,7 +520,7 @@ class LogStore(LogWriter):
     def lose_snapshot(self, index: int) -> bool:
         """Do without a kept snapshot that rotted; False if it is the only one, which stays.
 
-        The one before the first kept record is no longer sent; its file goes with the records.
+        The snapshot before the first kept record is no longer sent; its file goes with the records.
         """
         self._refuse_if_failed()
         others = [kept for kept in self._snapshots if kept.index != index]
@@ -548,12 +550,12 @@ class LogStore(LogWriter):
         gone = [segment for segment in segments[:-1] if segment.last <= meta.index]
         stale = {kept.index for kept in self._snapshots if kept.index < meta.index}
         if self._start.index:
-            stale.add(self._start.index)  # that one may have rotted
+            stale.add(self._start.index)  # not in `_snapshots` if it rotted
         self._start = meta.link
         self._snapshots = [kept for kept in self._snapshots if kept.index >= meta.index]
         self._publish(segments[len(gone) :])
-        # The oldest file, renamed, says what is void: that needs no space on a full disk, and from
-        # then on the others may vanish in any order.
+        # The oldest file, renamed, says which segments are void: that needs no space on a full
+        # disk, and from then on the others may vanish in any order.
         oldest, first_kept = file_name(gone[0].name, SEGMENT_SUFFIX), self._view.segments[0]
         marker = file_name(first_kept.sequence, VOID_SUFFIX)
         self._final(f"renaming {oldest}", lambda: self._mark_void(oldest, marker))
@@ -567,15 +569,15 @@ class LogStore(LogWriter):
         try:
             self._rename(oldest, marker)
         except FileNotFoundError:
-            # It was lost, and not rewritten yet.
+            # The oldest file was lost, and is not rewritten yet.
             self._create(marker, []).close()
             publish(self._files, self._folder, marker)
 
     def install_snapshot(self, index: int, hard_state: tuple[int, int, int]) -> SnapshotMeta:
         """Replace the whole log by the snapshot at `index`, which a `SnapshotReceiver` finished.
 
-        Durable on return, and all or nothing: the new segment's name is what decides, a crash
-        before that leaves the old log, a crash after it the new one.
+        Durable on return, and all or nothing: the new segment's name decides. A crash before the
+        name is given leaves the old log, a crash after it the new one.
 
         Raises:
             CorruptRecord, FileNotFoundError: there is no such finished snapshot; nothing changed.

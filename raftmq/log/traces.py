@@ -1,30 +1,30 @@
-"""What became of messages, as rows derived from the log: which record touched which, and how.
+"""Events of messages, as rows derived from the log: which record touched which message, and how.
 
 A hand-out, an expiry and a retry that falls due have no record of their own; they follow from
-applying. So the machine says of each record what it did to messages (`Touch`), and the segment's
-index keeps it. A touch is about many messages at once, and is one row of 64 bytes, little-endian:
+applying. So the machine names the effects of each record on messages (`Touch`), and the segment's
+index keeps them. A touch is about many messages at once, and is one row of 64 bytes, little-endian:
 
 | offset | bytes | field | meaning |
 |---|---|---|---|
 | 0 | 8 | index | the record |
-| 8 | 8 | token | the lease, if it is about one |
-| 16 | 8 | consumer | whose, if it is anyone's |
-| 24 | 8 | detail | i64; what it means depends on the kind |
+| 8 | 8 | token | the lease; 0: none |
+| 16 | 8 | consumer | the consumer that acted, or has the messages; 0: none |
+| 24 | 8 | detail | i64; the meaning depends on the kind |
 | 32 | 8 | queue | the queue's number |
 | 40 | 8 | base | offset of the first message |
-| 48 | 4 | width | offsets from there on; 0: all before `base`; 2^32 - 1: all from it on |
+| 48 | 4 | width | offsets from there on; 0: all before `base`; 2^32 - 1: all from `base` on |
 | 52 | 4 | number | the attachment of the consumer group |
 | 56 | 4 | bits_at | where the bits of the span stand; 2^32 - 1: it has no gaps |
-| 60 | 2 | attempt | how often they were handed out |
+| 60 | 2 | attempt | how often the messages were handed out |
 | 62 | 1 | kind | see `raftmq.pop.message_events` |
 | 63 | 1 | reserved | zero |
 
 In an index file the rows stand by queue, then in the order in which they came:
-`number of rows u64 | rows | bits`, nothing at all if there is no row.
+`number of rows u64 | rows | bits`, and no bytes at all if there is no row.
 
 Invariants:
-- The bytes depend on the touches alone, not on when or in how many steps they were told.
-- `snapshot` gives bytes that nobody changes any more: any thread may look into them.
+- The bytes depend on the touches alone, not on when or in how many steps they were added.
+- `snapshot` gives bytes that never change: any thread may look into them.
 
 Left out: compressing the rows, which repeat each other a lot.
 
@@ -73,10 +73,10 @@ assert _ROW.size == ROW.itemsize == ROW_BYTES
 
 
 class Touch(NamedTuple):
-    """What happened to some messages of a queue."""
+    """One event of some messages of a queue."""
 
     kind: int
-    """What."""
+    """A `raftmq.pop.message_events.TouchKind`."""
     queue: int
     """The queue's number."""
     base: int
@@ -84,41 +84,41 @@ class Touch(NamedTuple):
     bits: int
     """Bit n stands for the message at `base + n`; or `BEFORE`, `FROM`."""
     attempt: int = 0
-    """How often they were handed out so far."""
+    """How often the messages were handed out so far."""
     consumer: int = 0
-    """The consumer that did it, or has the messages; 0: none."""
+    """The consumer that acted, or has the messages; 0: none."""
     token: int = 0
-    """The lease; 0: none."""
+    """The lease's token; 0: none."""
     detail: int = 0
-    """A time, an offset or a number: by kind."""
+    """A time or a number, by kind: see `TouchKind`."""
 
 
 class TouchRow(NamedTuple):
-    """One touch of one message, as it was found."""
+    """One touch of one message, as found in the rows."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
-    """The record."""
+    index: int  # type: ignore[assignment]  # hides tuple.index, which has no use here
+    """Index of the record."""
     number: int
     """The attachment of the consumer group."""
     kind: int
-    """What happened."""
+    """A `raftmq.pop.message_events.TouchKind`."""
     attempt: int
     """How often the message was handed out by then."""
     consumer: int
-    """The consumer that did it, or has the message; 0: none."""
+    """The consumer that acted, or has the message; 0: none."""
     token: int
-    """The lease; 0: none."""
+    """The lease's token; 0: none."""
     detail: int
-    """By kind."""
+    """A time or a number, by kind: see `TouchKind`."""
 
 
 class Rows(NamedTuple):
     """Some rows and the bits that they refer to."""
 
     rows: "bytes | bytearray | memoryview"
-    """64 bytes each."""
+    """The rows, 64 bytes each."""
     bits: "bytes | bytearray | memoryview"
-    """What `bits_at` counts in."""
+    """The bytes that `bits_at` of each row points into."""
 
 
 class TouchBuilder:
@@ -130,7 +130,7 @@ class TouchBuilder:
         self._bits = bytearray()
 
     def add(self, index: int, number: int, touches: Iterable[Touch]) -> None:
-        """Note what the record at `index` did for an attachment; records come in their order."""
+        """Note the touches of the record at `index` for an attachment; records come in order."""
         rows, pack = self._rows, _ROW.pack
         for kind, queue, base, bits, attempt, consumer, token, detail in touches:
             width, bits_at = bits.bit_length(), MAX32
@@ -162,7 +162,7 @@ class TouchBuilder:
         return [*self._full, last] if self._rows else list(self._full)
 
     def section(self) -> bytes:
-        """What the index file holds of it."""
+        """The section of the index file with these touches."""
         chunks = self.snapshot()
         if not chunks:
             return b""

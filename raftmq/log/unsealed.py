@@ -1,8 +1,8 @@
-"""A segment without an index file: where its records are is kept in memory, and found by a scan.
+"""A segment without an index file: the places of its records are in memory, found by a scan.
 
 The active segment is unsealed, and so are the few before it whose records are not all applied
-yet. Four columns say where a record is and what its successor depends on: 20 bytes a record, no
-Python object.
+yet. Three columns and the runs of terms hold a record's place and the fields that its successor
+depends on: 16 bytes a record, no Python object.
 
 Invariants:
 - The columns only grow. Superseding a suffix makes a new `Unsealed` (`cut`) and leaves the old one
@@ -38,7 +38,7 @@ from raftmq.log.segment import (
 )
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""What a scan reads at a time."""
+"""Bytes that a scan reads at a time."""
 
 POSITION_MAX = 2**32 - 1
 """Positions are 32-bit columns; a segment is far smaller."""
@@ -66,7 +66,7 @@ class Unsealed:
     before: Link
     """The record before the first live one; only its index, term and crc are sure to be known."""
     end: int
-    """Bytes of whole frames; where the next frame goes."""
+    """Bytes of whole frames: the position of the next frame."""
     positions: "array[int]" = field(default_factory=lambda: array("I"))
     crcs: "array[int]" = field(default_factory=lambda: array("I"))
     timestamps: "array[int]" = field(default_factory=lambda: array("q"))
@@ -81,7 +81,7 @@ class Unsealed:
         return self.base + len(self.positions) - 1
 
     def link(self, index: int) -> Link:
-        """What the successor of the record at `index` depends on."""
+        """The record at `index`, as its successor depends on it."""
         if index == self.base - 1:
             return self.before
         at = index - self.base
@@ -132,14 +132,14 @@ class Unsealed:
 
 
 class Damage(NamedTuple):
-    """Where a scan found no valid frame, and why."""
+    """The position where a scan found no valid frame, and the fault."""
 
     position: int
     message: str
 
 
 class Scan(NamedTuple):
-    """What a scan found."""
+    """The result of a scan."""
 
     segment: Unsealed
     """All valid frames; its `end` is the position of the damage, if there is any."""
@@ -197,7 +197,7 @@ class _Scanner:
     def _run_of_records(self) -> None:
         """Take the records that simply follow, as far as the buffer holds them whole.
 
-        Whatever is unusual ends the run: a mark (its magic reads as an impossible length), a
+        The run ends at any other frame: a mark (its magic reads as an impossible length), a
         superseding record, damage, the buffer's end.
         """
         segment, buffer, start = self._segment, self._buffer, self._start
@@ -225,7 +225,7 @@ class _Scanner:
         segment.end = start + at
 
     def _other_frame(self) -> Damage | None:
-        """Take the one frame at the end of what is valid so far; None if that went well."""
+        """Take the one frame after the valid ones so far; None if that frame is valid, too."""
         position, buffer = self._segment.end, self._buffer
         at = position - self._start
         need = self._frame_bytes(at)
@@ -241,7 +241,7 @@ class _Scanner:
         return self._take_record(record)
 
     def _frame_bytes(self, at: int) -> int:
-        """How many bytes must be at hand to judge the frame at `at` of the buffer."""
+        """Bytes that must be at hand to judge the frame at `at` of the buffer."""
         head = self._buffer[at : at + 8]
         if len(head) == 8 and head != MARK_MAGIC:
             length = int.from_bytes(head[4:], "little")

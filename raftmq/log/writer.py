@@ -1,13 +1,13 @@
 """Writing a group's log: appends, marks, syncs, and the beginning of segments.
 
-The lower half of `raftmq.log.store.LogStore`: all that touches the active segment. Each write is
-`mark | record | record | ...` in one call; nothing is changed in memory before it succeeded.
+The lower half of `raftmq.log.store.LogStore`: all calls that touch the active segment. Each write
+is `mark | record | record | ...` in one call; the state in memory changes after it succeeded.
 
 Invariants:
 - `_view.end` is the active segment's size: a failed write is cut off at once, or is final.
 - A failure that leaves the disk's state unknown is kept and raised again by every later call.
-- Rolling never happens on an append that supersedes: what supersedes stays in the file of the
-  active segment, so a new segment's first record always follows the last one of the log.
+- An append that supersedes never rolls: its records stay in the file of the active segment, so a
+  new segment's first record always follows the last one of the log.
 
 Sources: etcd's WAL encoder; "Can Applications Recover from fsync Failures?" (ATC '20).
 """
@@ -44,11 +44,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """How a log is laid out."""
+    """The layout of a log's files."""
 
     segment_bytes: int = 64 * 1024 * 1024
     """A segment that has reached this size is closed by the next append; appends are not split,
-    so it may end up larger by one of them. From 1 KiB to 1 GiB."""
+    so a segment may end up larger by one of them. From 1 KiB to 1 GiB."""
 
     def validate(self) -> "LogSettings":
         """This object. Raises `ValueError` if a value is out of range."""
@@ -64,11 +64,11 @@ class Statistics:
     segments: int
     """Segment files."""
     bytes: int
-    """Their size."""
+    """Bytes of all segment files."""
     writes: int
-    """Appends and marks written."""
+    """Appends and idle marks written."""
     bytes_written: int
-    """Bytes of them."""
+    """Bytes of these appends and marks."""
     syncs: int
     """Calls of fdatasync on segments."""
 
@@ -91,8 +91,8 @@ class LogWriter:
         """Bytes of the active segment that are durable."""
         self._marked_commit = 0
         self.proven_commit = 0
-        """A crash of now leaves a log that knows at least so far that it is committed: by what is
-        durable. The commit index of `hard_state` may be further."""
+        """The commit index that durable marks prove: a log knows at least this one after a crash
+        now. The commit index of `hard_state` may be higher."""
         self._is_dirty = False
         self._is_marked = False
         self._writes = self._bytes_written = self._syncs = 0
@@ -107,9 +107,9 @@ class LogWriter:
     ) -> None:
         """Write records and, if given, a new hard state (term, vote, commit), in one write.
 
-        Each record follows the one before it, in this call or in the log, or supersedes: then all
-        at or above its index is gone. So what several messages of Raft want written can be written
-        together. Durable after `sync`. Records must chain; the bytes are written as they are.
+        Each record follows the one before it, in this call or in the log, or supersedes all records
+        at or above its index. So the records of several Raft messages can be written together.
+        Durable after `sync`. Records must chain; the bytes are written as they are.
 
         Raises:
             DiskFull: nothing was appended; a later append may succeed.
@@ -140,6 +140,7 @@ class LogWriter:
                 active.before = self.link(first - 1)
             active.extend(run, position)
             last = run[-1].index
+        # The view comes last: readers on other threads must not see records before their columns.
         segments, bases, start, _, _ = self._view
         self._view = View(segments, bases, start, last, active.end)
         self._is_marked = False
@@ -166,11 +167,12 @@ class LogWriter:
     def mark_idle(self) -> bool:
         """Write a mark that vouches for the last write, if none does yet; returns whether it did.
 
-        It needs no sync of its own. Called when a log falls idle, so that later damage to the last
-        write is known for what it is. A full disk is no reason to fail here.
+        The mark needs no sync of its own. Called when a log falls idle, so that later damage to the
+        last write shows as rot. A full disk is no reason to fail here.
         """
         self._refuse_if_failed()
         active = self._active
+        # A mark vouches for all bytes before it, so all of them must be synced.
         if self._is_dirty or self._is_marked or self._synced != active.end:
             return False
         try:
@@ -194,7 +196,7 @@ class LogWriter:
         self._roll(self._view.last + 1)
 
     def link(self, index: int) -> Link:
-        """What the successor of the record at `index` depends on; reads the disk if it must.
+        """The record at `index`, as its successor depends on it; reads the disk if it must.
 
         `index` is from `first_index - 1` to `last_index`. Raises as `LogStore.read`.
         """
@@ -215,7 +217,7 @@ class LogWriter:
         """Term and timestamp of a kept record, without reading it; any thread.
 
         Raises:
-            Dropped: it is no longer kept.
+            Dropped: the record is no longer kept.
         """
         view = self._view
         for segment in reversed(view.segments):
@@ -230,9 +232,9 @@ class LogWriter:
         raise Dropped(index, first_index=view.first)
 
     def holds(self, records: Sequence[Record]) -> bool:
-        """Are these, by what is in memory, records of segments that are not sealed? Any thread.
+        """Are these, by the columns in memory, records of unsealed segments? Any thread.
 
-        It compares index, term and CRC, so it knows a record whose bytes the disk has lost.
+        Index, term and CRC are compared, so a record is known whose bytes the disk has lost.
         """
         unsealed = [each for each in self._view.segments if isinstance(each, Unsealed)]
         return all(
@@ -267,7 +269,7 @@ class LogWriter:
         self.sealed = tuple(s for s in segments if isinstance(s, SegmentIndex))
 
     def _check_follows(self, runs: list[Sequence[Record]]) -> None:
-        # Each of these would be rot to the next recovery, so they stop the node here.
+        # Each violation would be rot to the next recovery, so it stops the node here.
         last, crcs = self._view.last, self._active.crcs
         earlier: dict[int, int] = {}
         for run in runs:
@@ -319,6 +321,7 @@ class LogWriter:
         except OSError as error:
             if error.errno not in _FULL:
                 raise self._fail(WriteFailed(f"writing {active.path} failed: {error}")) from error
+            # A part of the write may stand in the file: the next append must not follow it.
             self._final(f"cutting {active.path}", lambda: active.file.truncate(active.end))
             raise DiskFull(f"no space for {total} bytes in {self._folder}") from error
         self._writes += 1
@@ -328,7 +331,7 @@ class LogWriter:
     def _roll(self, first: int) -> None:
         """Begin the next segment, if the log may continue in one."""
         active = self._active
-        # A name must be above all others, and what supersedes stays with what it supersedes.
+        # A name must be above all others, and a superseding record stays in the active file.
         if first != self._view.last + 1 or first <= active.name:
             return
         self.sync()
@@ -353,6 +356,7 @@ class LogWriter:
         )
         file = self._create(name, [header, mark])
         if snapshot is not None:
+            # The segment's name voids the old log, so the snapshot must have its name before.
             final = file_name(previous.index, SNAPSHOT_SUFFIX)
             self._final(f"renaming {snapshot}", lambda: self._rename(snapshot, final))
         self._final(f"renaming {name}", lambda: publish(self._files, self._folder, name))
@@ -405,7 +409,7 @@ class LogWriter:
             self._final(f"removing {names[0]}", unlink)
 
     def _final(self, what: str, call: Callable[[], None]) -> None:
-        """Run a call after whose failure nothing can be known."""
+        """Run a call whose failure leaves the disk's state unknown: it ends the store's work."""
         try:
             call()
         except OSError as error:

@@ -30,16 +30,16 @@ from .errors import PipelineError
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """Java's own messages: errors alone, and away from standard output."""
 SECONDS_MAX = 600
-"""Where the run that writes the classes takes longer, something is wrong."""
+"""Seconds until the run that writes the classes is taken to hang."""
 
 
 def kept(of: java.Java, spark_home: Path, cache: Path) -> Path:
-    """Where the classes of this Spark and Java are, or would be.
+    """The path of the classes of this Spark and Java; the file need not exist.
 
     Args:
         of: the Java.
         spark_home: where it finds Spark.
-        cache: the folder of what can be made again.
+        cache: the folder of files that can be made again.
     """
     import pyspark
 
@@ -48,21 +48,21 @@ def kept(of: java.Java, spark_home: Path, cache: Path) -> Path:
 
 
 def flags(file: Path) -> str:
-    """What makes Java use a file of classes, if it is there; or nothing.
+    """Java's options to use a file of classes; empty if the file does not exist.
 
-    Java's own warnings go to standard error then: what it says of a file that does not fit would
-    stand on standard output, between a program's results.
+    The options also send Java's warnings to standard error: a warning about a file that does not
+    fit would stand on standard output, between a program's results.
     """
     return f'-XX:SharedArchiveFile="{file}" {QUIET}' if file.exists() else ""
 
 
 def keep(of: java.Java, spark_home: Path, cache: Path, url: str) -> Path:
-    """Make the file of classes, or make it anew; takes about a minute.
+    """Make the file of classes, or replace it; takes about a minute.
 
     Args:
         of: the Java that Spark is started with.
         spark_home: where it finds Spark.
-        cache: the folder of what can be made again.
+        cache: the folder of files that can be made again.
         url: a cluster without topics, which gets two.
 
     Raises:
@@ -73,7 +73,7 @@ def keep(of: java.Java, spark_home: Path, cache: Path, url: str) -> Path:
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         written = Path(folder) / file.name
         command = [sys.executable, "-m", "raftmq.pipeline.training", str(written)]
-        # A cache of its own: Java does not write classes down while it uses some that were.
+        # The run has an empty cache: Java writes no classes down while it uses a file of them.
         homes = {"JAVA_HOME": str(of.home), "SPARK_HOME": str(spark_home)}
         other = {"XDG_CACHE_HOME": folder, "RAFTMQ_URL": url}
         ran = _run(command, {**os.environ, **homes, **other})

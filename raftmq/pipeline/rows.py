@@ -13,7 +13,7 @@
 | timestamp | timestamp | when the leader stored it |
 
 Timestamps are microseconds since 1970, UTC; the broker's own are milliseconds. A message's place
-(topic, queue, offset) is one row's alone, and what stands below a queue's end never changes.
+(topic, queue, offset) identifies one row, and the rows below a queue's end never change.
 
 This module loads neither pyspark nor pyarrow.
 """

@@ -3,9 +3,9 @@
     with raftmq.pipeline.session() as spark:
         spark.read.format("raftmq").option("subscribe", "orders").load().count()
 
-What Spark's processes write goes into one file, `log_path()`, and never to the terminal: Java and
-the Python workers inherit the standard error that they are started with, so it is turned into that
-file while they start.
+Spark's processes write into one file, `log_path()`, and never to the terminal: Java and the Python
+workers inherit the standard error that they are started with, so standard error is that file while
+they start.
 
 Left out: Spark Connect, which needs more packages and starts no faster.
 """
@@ -25,20 +25,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRIES_MAX = 3
-"""How often a task is run that fails: a leader may change while it reads."""
+"""Runs of a task that fails, at most: a leader may change while the task reads."""
 LOG_BYTES_MAX = 16 * 1024 * 1024
-"""A log longer than this is begun anew by the next session."""
+"""The next session overwrites a log longer than this."""
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 SETTINGS = {
-    # Dates are told apart by the zone of the machine otherwise.
+    # Without this setting dates depend on the machine's time zone.
     "spark.sql.session.timeZone": "UTC",
-    # Without it a source that takes filters over is refused.
+    # Without this setting Spark refuses a source that takes over filters.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # A third less time for a micro-batch on a local disk. Two drivers of one checkpoint are told
-    # apart less surely: an option `job` fences the older one (docs/pipeline/source.md).
+    # This class saves a third of a micro-batch's time on a local disk. Spark notices a second
+    # driver of a checkpoint less surely: an option `job` fences the older driver
+    # (docs/pipeline/source.md).
     "spark.sql.streaming.checkpointFileManagerClass": (
         f"{_FILES}.FileSystemBasedCheckpointFileManager"
     ),
@@ -51,7 +52,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""What every session has unless told otherwise: Spark's name → value."""
+"""The settings of every session unless the caller gives others: Spark's name → value."""
 
 _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -69,8 +70,8 @@ def session(
 ) -> "SparkSession":
     """A SparkSession that reads and writes raftmq, made or found. Takes some seconds.
 
-    Use it as `with session() as spark:`, which stops it at the end. In a process that has one
-    already it is that one, and only `settings` that may change while it runs are changed.
+    Use it as `with session() as spark:`, which stops it at the end. A process that has a session
+    already gets that one, and only `settings` that may change while it runs are changed.
 
     Args:
         app: its name.
@@ -119,19 +120,19 @@ def session(
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept: `$XDG_CACHE_HOME/raftmq`, or `~/.cache/raftmq`."""
+    """The folder of files that can be made again, `$XDG_CACHE_HOME/raftmq` or `~/.cache/raftmq`."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "raftmq"
 
 
 def log_path() -> Path:
-    """Where Spark's processes write what they would write to the terminal."""
+    """The file for what Spark's processes would write to the terminal."""
     return cache_folder() / "spark.log"
 
 
 @contextmanager
 def _stderr_into(path: Path) -> Iterator[None]:
-    """What is started inside has this file as its standard error, and nothing else changes."""
+    """Inside, standard error is this file, for this process and those that it starts."""
     path.parent.mkdir(parents=True, exist_ok=True)
     is_long = path.exists() and path.stat().st_size > LOG_BYTES_MAX
     sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""What Java runs to write Spark's classes down: `python -m raftmq.pipeline.training FILE`.
+"""The run in which Java writes Spark's classes down: `python -m raftmq.pipeline.training FILE`.
 
-A batch, a stream and a sink on the cluster that `RAFTMQ_URL` names, in two new topics; Java writes
-the file when it ends.
+The run has a batch, a stream and a sink on the cluster that `RAFTMQ_URL` names, in two new topics;
+Java writes the file when it ends.
 """
 
 import os

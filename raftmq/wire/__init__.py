@@ -1,4 +1,4 @@
 """Frames and typed messages: what travels between clients and nodes, and between nodes.
 
-Start reading at `messages` (what can be said), then `frame` (how it is cut into bytes).
+Start reading at `messages` (requests and answers), then `frame` (their form in bytes).
 """

@@ -1,9 +1,8 @@
-"""Where a node is reached: the one rule for a host and a port, wherever they come in.
+"""The one rule for the host and port of a node, wherever they come in.
 
 Settings, `raftmq cluster add`, a cluster's URL, `ChangeMember`, `PutNode` and the `Hello` of a node
-are held to it before anything is done with the address: a resolver raises for some texts
-(`a..b`, a label of 64 letters, a port of 2^64), and an address in the catalog cannot be taken back
-from a log.
+are held to the rule before the address is used: a resolver raises for some texts (`a..b`, a label
+of 64 letters, a port of 2^64), and an address in the catalog cannot be taken back from a log.
 
 >>> why_no_address("10.0.0.4", 7400), why_no_address("fe80::1%eth0", 7400)
 ('', '')
@@ -26,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
 def why_no_address(host: str, port: int) -> str:
-    """Why no node can be reached there, with what would be right; empty: one may be."""
+    """Why no node can be reached at this address, with the remedy; empty: one may be."""
     if not 1 <= port <= PORT_MAX:
         return f"{port} is no port: a port is from 1 to {PORT_MAX}"
     is_host = len(host) <= HOST_CHARACTERS_MAX and (

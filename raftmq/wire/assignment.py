@@ -7,10 +7,10 @@
 | MEMBERS | `FindMembers`, `FoundMembers` | - | - |
 
 A consumer becomes a member, leaves, and gives up queues by `messages.Admin`: see
-`raftmq.machine.catalog.membership` for the commands. From then on it sends heartbeats, one after
-the other, to the leader of the system group: each is answered when the member's queues have
+`raftmq.machine.catalog.membership` for the commands. From then on the member sends heartbeats, one
+after the other, to the leader of the system group: each is answered when the member's queues have
 changed, or after a while. The owner of a queue claims its epoch with a `CommitOffsets` before it
-reads what was committed, and names it in each commit.
+reads the committed offset, and names the epoch in each commit.
 """
 
 import msgspec
@@ -26,8 +26,8 @@ class QueueOffset(_Wire, frozen=True):
     offset: int
     """The offset. With an epoch it may be -1: only claim the epoch."""
     epoch: int = 0
-    """The owner epoch under which the sender owns the queue; 0: it owns nothing. All of a message
-    have one, or none."""
+    """The owner epoch under which the sender owns the queue; 0: the sender owns no queue. Either
+    all offsets of a message have an epoch, or none has."""
 
 
 class CommitOffsets(_Wire, frozen=True):
@@ -38,53 +38,55 @@ class CommitOffsets(_Wire, frozen=True):
     offsets: list[QueueOffset]
     """For each queue the offset of the next message to read."""
     sequence: int = 0
-    """The owner's or sender's number of this commit, growing; one that was overtaken has no
-    effect."""
+    """The owner's or sender's number of this commit, higher with each; a commit that a higher
+    number overtook has no effect."""
     kept_ms: int = 0
-    """Forget the group's offsets here this long after its last commit; 0: keep them."""
+    """Milliseconds after the group's last commit at which its offsets here are forgotten; 0:
+    never."""
     is_reset: bool = False
-    """True from an operator: it counts although the queues have owners."""
+    """True from an operator: the commit takes effect although the queues have owners."""
     sender: int = 0
     """Without epochs: the sender's random number, below 2^63, the same for all its commits. A
     repeat of a commit changes nothing and gets the same answer, as long as sender and queue are
-    among the last 65,536 of the partition group. 0: it has an effect each time it arrives."""
+    among the last 65,536 of the partition group. 0: a commit takes effect each time it arrives."""
 
 
 class OffsetsCommitted(_Wire, frozen=True):
     """The offsets are on the disks of a majority."""
 
     fenced: list[int] = msgspec.field(default_factory=list)
-    """Queues of which nothing was committed, as a higher epoch was claimed."""
+    """Numbers of queues whose offset was not committed, as a higher epoch was claimed."""
 
 
 class Heartbeat(_Wire, frozen=True):
-    """A member is alive, and wants to know what it has; goes to the leader of the system group."""
+    """A member is alive, and asks for its queues; goes to the leader of the system group."""
 
     member: int
     """The member's number."""
     version: int = 0
     """`Assigned.version` of the last answer: wait until there is a higher one."""
     wait_ms: int = 0
-    """How long to wait for that; 0 answers at once."""
+    """Milliseconds to wait for that, cut to the node's limit; 0 answers at once."""
 
 
 class Assigned(_Wire, frozen=True):
-    """The queues of a member. A process that is no member (any longer) is refused: `fenced`."""
+    """The queues of a member. A process that is no member, or no longer, is refused: `fenced`."""
 
     version: int
-    """It grows with each change; an answer with a lower one than known is old."""
+    """The assignment's version, higher with each change; an answer with a lower one is old."""
     queues: list[int]
-    """The queues that it owns, by their numbers within the topic."""
+    """The queues that the member owns, by their numbers within the topic."""
     epochs: list[int]
-    """The owner epoch of each."""
+    """The owner epoch of each queue."""
     giving_up: list[int]
-    """Those of them that it is to give up, when it is done with what it has of them."""
+    """The queues among them that the member is to give up, once it is done with their messages."""
     remaining_ms: int
-    """How long its lease runs from when the answer was made, if nothing more is heard of it."""
+    """Milliseconds from the making of the answer to the end of the member's lease, without another
+    heartbeat."""
     old_queue_count: int | None = None
-    """How many queues the topic had when the group began there: it begins in these where its
-    members say, and in all others at the first message. None, which older software tells: those
-    that the topic had when the member was opened."""
+    """Number of queues that the topic had when the group began there: the group begins in these
+    where its members say, and in all others at the first message. None, from older software: the
+    queues that the topic had when the member was opened."""
 
 
 class FindMembers(_Wire, frozen=True):
@@ -108,19 +110,19 @@ class MemberView(_Wire, frozen=True):
     topic: str
     """The topic's name."""
     topic_id: int
-    """Its number."""
+    """The topic's number."""
     member: int
     """The member's number."""
     instance: str
     """The name that outlives its process; empty: none."""
     host: str
-    """Where it runs, in its own words."""
+    """The member's host, in the member's own words."""
     queues: list[int]
-    """The queues that it owns, by their numbers within the topic."""
+    """The queues that the member owns, by their numbers within the topic."""
     giving_up: list[int]
-    """Those of them that it is to give up."""
+    """The queues among them that the member is to give up."""
     remaining_ms: int
-    """How long its lease runs, as the log has it."""
+    """Milliseconds to the end of the member's lease, by the log's time; 0: the lease ran out."""
 
 
 class FoundMembers(_Wire, frozen=True):

@@ -54,7 +54,7 @@ def pack(message: msgspec.Struct) -> bytes:
     """The header of this message: one CBOR array, in the order of the struct's fields.
 
     Raises:
-        TypeError: a field holds what CBOR has no plain form for, a `memoryview` for instance.
+        TypeError: a field holds a value without a plain form in CBOR, a `memoryview` for instance.
     """
     plain = msgspec.to_builtins(message, builtin_types=_UNTOUCHED)
     return _CODECS.encoder.encode_to_bytes(plain)
@@ -85,7 +85,7 @@ def unpack(type_: type[S], header: bytes) -> S:
 
 
 def _field_of(type_: type[msgspec.Struct], plain: object, message: str) -> str:
-    """`.name` of the field that a msgspec message is about, as far as it can be told."""
+    """`.name` of the field that a msgspec message is about; empty: not known."""
     names = type_.__struct_fields__
     if type_.__struct_config__.tag is not None:
         names = ("tag", *names)

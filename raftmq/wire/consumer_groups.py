@@ -6,8 +6,8 @@
 | FORGET_GROUP | `ForgetGroup`, `messages.Done` | - | - |
 
 Groups are changed with `messages.Admin`: see `raftmq.machine.catalog.consumer_groups` for the
-commands. A group with attachments to many topics may be told in several pages, in each with some of
-them.
+commands. A group with attachments to many topics may come in several pages, each with some of the
+attachments.
 """
 
 from .messages import _Wire
@@ -20,8 +20,8 @@ class ForgetGroup(_Wire, frozen=True):
     partition_group: int
     """The partition group; the request goes to its leader."""
     until: int
-    """Index of the deletion, the result of `DeleteConsumerGroup`; all before it are carried out
-    with it."""
+    """Index of the deletion, the result of `DeleteConsumerGroup`; all deletions before it are
+    carried out, too."""
 
 
 class FindConsumerGroups(_Wire, frozen=True):
@@ -30,7 +30,7 @@ class FindConsumerGroups(_Wire, frozen=True):
     consumer_group: str | None = None
     """The consumer group; None: all."""
     topic: str | None = None
-    """Only groups that are attached to this topic, and of their attachments only this one; None:
+    """Only groups that are attached to this topic, and of their attachments only those to it; None:
     all."""
     after_group: str = ""
     """For the next page: the name of the last entry of the one before."""
@@ -46,7 +46,7 @@ class AttachmentView(_Wire, frozen=True):
     topic: str
     """The topic's name."""
     topic_id: int
-    """Its number."""
+    """The topic's number."""
     is_latest: bool
     """True: the group began at the end of the first `queues` queues, else with the first message
     that was kept."""
@@ -58,19 +58,20 @@ class ConsumerGroupView(_Wire, frozen=True):
     """A consumer group."""
 
     name: str
-    """Its name."""
+    """The group's name."""
     mode: str
     """A `raftmq.pop.policy.Mode`."""
     schedule_ms: list[int]
-    """How long a message waits after its first failure, the second, …; the last one repeats."""
+    """Milliseconds that a message waits after its first failure, its second, …; the last entry
+    holds for all later failures."""
     attempts_max: int
-    """A message that failed this many times is a dead letter."""
+    """A message that failed this number of times is a dead letter."""
     invisible_ms: int
-    """How long messages are a consumer's alone if it does not say."""
+    """Milliseconds for which messages are a consumer's alone if the consumer names no time."""
     order: str
     """A `raftmq.pop.policy.Order`."""
     is_blocking: bool
-    """True: a message that failed for the last time blocks what comes after it."""
+    """True: in an ordered group a dead letter holds up the messages that follow it in order."""
     version: int
     """Raft index of the catalog's record that gave it this policy."""
     attachments: list[AttachmentView]

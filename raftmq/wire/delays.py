@@ -4,7 +4,7 @@
 |---|---|---|---|
 | CANCEL | `CancelDelayed`, `DelayedCancelled` | - | - |
 
-That a batch waits is said in the answer to PRODUCE (`messages.Produced`).
+The answer to PRODUCE (`messages.Produced`) says whether a batch waits.
 """
 
 from .messages import _Wire
@@ -18,16 +18,16 @@ class CancelDelayed(_Wire, frozen=True):
     queues: list[int]
     """For each message the number of its queue; 4,096 at the most."""
     dues: list[int]
-    """For each when it falls due, milliseconds since 1970: its delivery time as it was sent."""
+    """For each message when it falls due, milliseconds since 1970: its delivery time as sent."""
     numbers: list[int]
-    """For each its number: `Produced.number` and its position in the batch."""
+    """For each message its number: `Produced.number` plus its position in the batch."""
     request: int = 0
-    """Random, the same when it is asked again, which gets the answer of the first; 0: none."""
+    """A random number, equal in each repeat; a repeat then gets the first answer. 0: none."""
 
 
 class DelayedCancelled(_Wire, frozen=True):
-    """It is on the disks of a majority."""
+    """The cancellation is on the disks of a majority."""
 
     outcomes: list[int]
-    """For each: 1, it is never delivered; 0, no such message waits: it was cancelled before, or
-    never was; -1, its time has come, and it is delivered."""
+    """For each message: 1, it is never delivered; 0, no such message waits: it was cancelled
+    before, or never existed; -1, its time has come, and it is delivered."""

@@ -23,18 +23,19 @@ class Fetch(_Wire, frozen=True):
     """Read batches of queues led by this node, waiting until there is something to read."""
 
     queues: list[FetchFrom]
-    """Where to read. All queues' partition groups must be led by the node that is asked. In a
-    session that goes on: only queues that are new, or read from elsewhere."""
+    """The queues to read. The node that is asked must lead their partition groups. In a session
+    that goes on: only queues that are new, or are to be read from another offset."""
     wait_ms: int
-    """How long to wait when nothing is there; 0 answers at once."""
+    """Milliseconds to wait when nothing is there, cut to the node's limit; 0 answers at once."""
     bytes_max: int
-    """Stop adding batches when the body is this long; one batch is always given."""
+    """Bytes of the body from which on no batch is added, cut to the node's limit; one batch is
+    always given."""
     consumer_group: str = ""
-    """The consumer group that reads: if it has subscribed to a queue's topic, it gets those batches
-    of which it wants something. Empty: everything is wanted."""
+    """The consumer group that reads: if the group has subscribed to a queue's topic, it gets only
+    batches with a message that matches. Empty: all batches."""
     subscribed: int = 0
     """The version of the group's subscription, as `Subscribe` gave it: wait until the queues' log
-    knows it. 0: whatever holds. In a session, group and version of its first request hold."""
+    knows it. 0: any version. In a session, group and version of its first request hold."""
     session: int = 0
     """The session that goes on, as `Fetched` named it; 0: none yet."""
     epoch: int = NO_SESSION
@@ -46,7 +47,7 @@ class Fetch(_Wire, frozen=True):
 
 
 class FetchedQueue(_Wire, frozen=True):
-    """What was read of one queue; its batches stand in the body, in `Fetched.queues` order."""
+    """The batches read of one queue; they stand in the body, in `Fetched.queues` order."""
 
     queue: int
     """The queue's number."""
@@ -57,24 +58,24 @@ class FetchedQueue(_Wire, frozen=True):
     bases: bytes
     """Offset of each batch's first message: little-endian u64 vector."""
     timestamps: bytes
-    """The leader's stamp of each batch in milliseconds: little-endian i64 vector."""
+    """The leader's stamp of each batch, milliseconds since 1970: little-endian i64 vector."""
     sizes: bytes
     """Bytes of each batch in the body: little-endian u32 vector."""
     error: ErrorReply | None = None
     """Why this queue could not be read; the vectors are empty then."""
     next: int = -1
-    """If the group has subscribed: where to go on. What lies before and was not sent does not
-    match. -1: no filter was applied."""
+    """If the group has subscribed: the offset to go on from; messages before it that were not sent
+    do not match. -1: no filter was applied."""
     masks: bytes = b""
     """If the group has subscribed: for each batch (messages + 7) / 8 bytes, one bit a message,
     lowest bit first: 1 says that it matches. Messages before the offset asked for have 0."""
 
 
 class Fetched(_Wire, frozen=True):
-    """The queues that had something to say; empty when the wait ran out."""
+    """The answer to `Fetch`; empty when the wait ran out."""
 
     queues: list[FetchedQueue]
     """One entry for each queue with batches or an error."""
     session: int = 0
-    """The session, which has moved on by what is answered: to the end of a queue's last batch, or
-    to `next`. 0: it was not kept."""
+    """The session; its offsets are now the end of each queue's last batch, or `next`. 0: the
+    session was not kept."""

@@ -12,8 +12,8 @@
 | 24 | header_length | header | one CBOR item (`codec`), or nothing |
 | | the rest | body | raw bytes: batches, records, a piece of a snapshot |
 
-All integers are little-endian. `FrameParser` reads a connection without doing I/O: feed it what
-arrived, take the frames out.
+All integers are little-endian. `FrameParser` reads a connection without doing I/O: feed it the
+bytes that arrived, take the frames out.
 
 >>> parser = FrameParser(bytes_max=1024)
 >>> for part in encode_frame(2, 7, b"header", [b"bo", b"dy"]):
@@ -25,7 +25,7 @@ Invariants:
 - A frame's fixed part and header are checked before its body is waited for, and no memory is taken
   ahead of the bytes that arrived: a hostile length costs its sender more than its receiver.
 - The work is linear in the bytes fed, however they are cut.
-- After an error nothing more is parsed: a stream that has lost its step cannot find it again.
+- After an error nothing more is parsed: where the next frame of such a stream starts is unknown.
 
 Left out: a checksum of the body. Batches and records carry their own, from end to end; TCP's is
 enough for the rest.
@@ -56,15 +56,15 @@ _LENGTH = struct.Struct("<I")
 assert _FIXED.size == FIXED_BYTES
 
 _SMALL_BYTES = 4096
-"""Pieces below this are gathered in one buffer: a peer that sends byte by byte must not make us
-keep an object for each."""
+"""Pieces below this size are gathered in one buffer: a peer that sends byte by byte must not cost
+an object for each byte."""
 
 
 class Frame(NamedTuple):
     """One frame, whole and checked (its body is not: it carries its own checksums)."""
 
     kind: int
-    """What it is: `messages.FrameKind`, with `REPLY` set in answers."""
+    """The `messages.FrameKind`, with `REPLY` set in answers."""
     correlation: int
     """Ties an answer to its request."""
     header: bytes
@@ -101,14 +101,14 @@ class FrameParser:
         self.allow(bytes_max, header_bytes_max=header_bytes_max)
         self._chunks: list[bytes | bytearray] = []
         self._size = 0
-        # Nothing can be done before the chunks hold so many bytes.
+        # The chunks must hold this number of bytes before the next step.
         self._needed = FIXED_BYTES
         # Kind, correlation and header of the frame whose body the chunks belong to.
         self._head: tuple[int, int, bytes] | None = None
         self._error: str | None = None
 
     def allow(self, bytes_max: int, *, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
-        """Other limits from the next frame on; the arguments are those of the parser."""
+        """Set other limits from the next frame on; the arguments are those of the parser."""
         assert FIXED_BYTES <= bytes_max <= FRAME_BYTES_MAX, bytes_max
         self._bytes_max = bytes_max
         self._header_max = min(header_bytes_max, bytes_max - FIXED_BYTES)
@@ -145,7 +145,7 @@ class FrameParser:
         return self._size
 
     def drop(self) -> None:
-        """Forget what is held: nothing is fed after it."""
+        """Forget the bytes held; nothing is fed afterwards."""
         self._chunks, self._size, self._head = [], 0, None
 
     def eof(self) -> None:
@@ -164,7 +164,7 @@ class FrameParser:
             raise ProtocolError(self._error)
 
     def _take_small_frames(self) -> Iterator[Frame]:
-        """The whole frames in the chunks; what follows them is kept for later."""
+        """The whole frames in the chunks; the bytes after them are kept for later."""
         buffer = b"".join(self._chunks)
         end, position, needed = len(buffer), 0, FIXED_BYTES
         while position + FIXED_BYTES <= end:
@@ -174,6 +174,7 @@ class FrameParser:
             header_start = position + FIXED_BYTES
             header_end = header_start + header_length
             frame_end = position + 4 + length
+            # The limits come first: a hostile length must not make us wait for its bytes.
             if (
                 version != VERSION
                 or flags
@@ -185,7 +186,7 @@ class FrameParser:
             if header_end > end:
                 needed = header_end - position
                 break
-            # Its length too: a wrong one would swallow the frames that follow.
+            # The CRC covers the length, too: a wrong length would swallow the frames that follow.
             size_crc = google_crc32c.value(buffer[position : position + 4])
             if google_crc32c.extend(size_crc, buffer[position + 8 : header_end]) != crc:
                 self._fail("frame fails its CRC-32C")

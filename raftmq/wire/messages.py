@@ -46,17 +46,17 @@ import msgspec
 from .numbers import NodeNumber, NodeNumberOrNone
 
 PROTOCOL = 1
-"""The version of this page. A peer of another version is refused at `Hello`."""
+"""The protocol's version. A peer of another version is refused at `Hello`."""
 
 REPLY = 0x80
-"""Set in the kind of an answer."""
+"""The bit that is set in the kind of an answer."""
 
 MESSAGE_CHARACTERS_MAX = 1000
 """The text of an `ErrorReply` is cut to this length."""
 
 
 class FrameKind(IntEnum):
-    """What a frame is; see the table above."""
+    """The kinds of frames; see the table above."""
 
     HELLO = 1
     PRODUCE = 2
@@ -113,22 +113,23 @@ class ErrorReply(_Wire, frozen=True):
     `unknown_session`: fetch with all queues again;
     else the value of a `raftmq.errors.Reason`: do not retry unchanged."""
     message: str
-    """What was wrong and what would be right, in one or two sentences."""
+    """The fault and the remedy, in one or two sentences."""
     group: int = -1
-    """For `not_leader`: the partition group that the request was for."""
+    """For `not_leader`, and often `busy` and `unavailable`: the partition group that the request
+    was for; -1: none is named."""
     leader: int = 0
     """For `not_leader`: the node that leads the group as far as is known here; 0: unknown."""
     retry_ms: int = 0
-    """For `busy` and `unavailable`: the earliest sensible time of a retry, from now."""
+    """For `busy` and `unavailable`: least milliseconds to wait before a retry; 0: no bound."""
     earliest: int = -1
     """For `offset_out_of_range`: the first kept offset of the queue."""
     end: int = -1
     """For `offset_out_of_range`: the offset after the last message of the queue."""
     last: int = 0
-    """For `out_of_order`, of a settlement: the number that overtook it."""
+    """For `out_of_order` of a `Settle`: the higher `sequence` that overtook the request."""
 
     def __post_init__(self) -> None:
-        # It may quote what a client sent, and must not grow as long as that.
+        # A text may quote a client's input of any length, and an answer must stay short.
         if len(self.message) > MESSAGE_CHARACTERS_MAX:
             cut = self.message[: MESSAGE_CHARACTERS_MAX - 3] + "..."
             msgspec.structs.force_setattr(self, "message", cut)
@@ -148,10 +149,10 @@ class Hello(_Wire, frozen=True):
     software: str
     """Name and version, for people."""
     host: str = ""
-    """From a node: where it is reached, so that a node that joins gets answers; empty from a
-    client."""
+    """From a node: the host at which it is reached, so that a node that joins gets answers; empty
+    from a client."""
     port: int = 0
-    """From a node: its port."""
+    """From a node: the port at that host; 0 from a client."""
 
 
 class Welcome(_Wire, frozen=True):
@@ -168,28 +169,28 @@ class Welcome(_Wire, frozen=True):
     software: str
     """Name and version, for people."""
     frame_bytes_max: int
-    """No frame to this node may be longer."""
+    """Bytes of the longest frame that the answering node accepts."""
     batch_bytes_max: int
-    """No batch to this node may be longer."""
+    """Bytes of the longest batch that the answering node accepts."""
 
 
 class Produced(_Wire, frozen=True):
     """The batch is committed: on the disks of a majority."""
 
     base_offset: int
-    """Offset of the batch's first message in its queue; the others follow without a gap. -1: they
-    get theirs when they fall due."""
+    """Offset of the batch's first message in its queue; the others follow without a gap. -1: the
+    messages get offsets when they fall due."""
     timestamp: int
     """The leader's stamp, milliseconds since 1970."""
     duplicate: bool = False
-    """True if an earlier attempt had stored it: this is where."""
+    """True if an earlier attempt had stored the batch: this answer says where."""
     number: int = 0
-    """If the batch waits for its time: what names its first message, the others follow. They may
-    have been delivered meanwhile, if this is the answer to a repeat."""
+    """If the batch waits for its time: the number that names its first message in `CancelDelayed`;
+    the others follow by one. After a repeat they may have been delivered already."""
 
 
 class Metadata(_Wire, frozen=True):
-    """Ask any node who leads what, and which topics there are."""
+    """Ask any node for the routing table: nodes, leaders of partition groups, and topics."""
 
     topics: list[str] | None = None
     """The topics wanted; None: all. A name that does not exist is left out of the answer."""
@@ -207,11 +208,11 @@ class NodeView(_Wire, frozen=True):
     id: int
     """The node's number, from 1."""
     host: str
-    """Where clients and peers reach it."""
+    """The host at which clients and peers reach the node."""
     port: int
-    """The native protocol's port."""
+    """The native protocol's port at that host."""
     is_leaving: bool = False
-    """True while the groups that it carries are moved to others; then it is no member."""
+    """True while the node's partition groups move to others; then the node is no member."""
 
 
 class GroupView(_Wire, frozen=True):
@@ -222,11 +223,12 @@ class GroupView(_Wire, frozen=True):
     leader: int
     """The leading node; 0: none known."""
     term: int
-    """The Raft term of that knowledge; of two views the one with the higher term is newer."""
+    """The Raft term of that knowledge; of two views the one with the higher term is newer. 0 if the
+    answering node carries no replica."""
     voters: list[int]
-    """The nodes that vote."""
+    """The nodes that vote; the catalog's list if the answering node carries no replica."""
     learners: list[int]
-    """The nodes that only receive."""
+    """The nodes that receive the log without a vote."""
     voters_outgoing: list[int] = []
     """The nodes of the outgoing half of a joint membership: their votes count as well."""
     members: list[int] = []
@@ -236,7 +238,7 @@ class GroupView(_Wire, frozen=True):
     """Deletions of consumer groups up to this index of the system group's log are carried out by
     the answering node's replica."""
     copies: int = 0
-    """How many voters it shall have; 0: no number is wanted, as of the system group."""
+    """The wanted number of voters; 0: no number is wanted, as of the system group."""
     member: int = 0
     """The id of the member that the answering node carries; 0: it carries none, or one that
     abstains as it lost a part of its log."""
@@ -246,9 +248,9 @@ class TopicView(_Wire, frozen=True):
     """One topic."""
 
     name: str
-    """Its name."""
+    """The topic's name."""
     id: int
-    """Its number, never used again; queue n of it is `id << 16 | n`."""
+    """The topic's number, never used again; its queue n is `id << 16 | n`."""
     groups: list[int]
     """The partition group of each queue, in order."""
 
@@ -261,13 +263,13 @@ class ClusterView(_Wire, frozen=True):
     version: int
     """Raft index of the last change of the catalog that the answering node has applied."""
     nodes: list[NodeView]
-    """All nodes."""
+    """All nodes; empty in pages after the first."""
     groups: list[GroupView]
-    """All partition groups."""
+    """All partition groups; empty in pages after the first."""
     topics: list[TopicView]
-    """The topics asked for, by number. Pages after the first have no nodes and groups."""
+    """The topics asked for, by number."""
     next: int = 0
-    """Not 0: more topics follow; ask again with `after` set to it."""
+    """Not 0: more topics follow; ask again with `after` set to this number."""
 
 
 class Committed(_Wire, frozen=True):
@@ -291,12 +293,12 @@ class CommittedOffset(_Wire, frozen=True):
     queue: int
     """The queue's number."""
     offset: int
-    """The next message to read."""
+    """Offset of the next message to read."""
     timestamp: int
-    """When it was committed, by the leader's stamp in milliseconds."""
+    """When the offset was committed, by the leader's stamp: milliseconds since 1970."""
     passed: int = 0
-    """Messages that the group passed over when it read the queue here, as they do not match its
-    filter, since the answering node started; what was read twice counts twice."""
+    """Number of messages that the group passed over when it read the queue here, as they do not
+    match its filter, since the answering node started; one that was read twice counts twice."""
 
 
 class CommittedOffsets(_Wire, frozen=True):
@@ -363,7 +365,7 @@ class FindKey(_Wire, frozen=True):
     since: int
     """Only messages stamped at or after this time, in milliseconds since 1970."""
     limit: int
-    """At most this many batches."""
+    """The largest number of batches wanted; the node cuts it to 1 to 1,000."""
 
 
 class FoundBatch(_Wire, frozen=True):
@@ -372,9 +374,9 @@ class FoundBatch(_Wire, frozen=True):
     queue: int
     """The queue's number."""
     base_offset: int
-    """Offset of its first message."""
+    """Offset of the batch's first message."""
     timestamp: int
-    """The leader's stamp in milliseconds."""
+    """The leader's stamp, milliseconds since 1970."""
     size: int
     """Bytes of the batch in the body."""
 
@@ -387,7 +389,7 @@ class FoundKey(_Wire, frozen=True):
 
 
 class FindSubscriptions(_Wire, frozen=True):
-    """Ask the leader of the system group who subscribed to what, linearizably."""
+    """Ask the leader of the system group for the groups' subscriptions, linearizably."""
 
     topic: str | None = None
     """The topic; None: all."""
@@ -400,18 +402,18 @@ class FindSubscriptions(_Wire, frozen=True):
 
 
 class SubscriptionView(_Wire, frozen=True):
-    """What one consumer group wants of one topic."""
+    """The filter of one consumer group for one topic."""
 
     topic: str
     """The topic's name."""
     topic_id: int
-    """Its number."""
+    """The topic's number."""
     consumer_group: str
     """The consumer group."""
     expression: str
-    """The filter."""
+    """The filter, as SQL or tags."""
     version: int
-    """Raft index of the catalog's record that made it."""
+    """Raft index of the catalog's record that made the subscription."""
 
 
 class FoundSubscriptions(_Wire, frozen=True):
@@ -429,16 +431,16 @@ class Admin(_Wire, frozen=True):
     command: list[Any]
     """One command of `raftmq.machine.catalog.catalog`, as its positional array."""
     request: int = 0
-    """Random, the same when it is asked again: topics, consumer groups, attachments and filters are
-    changed once by it, and a repeat gets the first answer, as long as it is among the last 4,096.
-    0: they may be changed twice."""
+    """A random number, equal in each repeat: a repeat changes no topic, consumer group, attachment
+    or filter again and gets the first answer, as long as the number is among the last 4,096. 0: a
+    repeat may change them twice."""
 
 
 class AdminDone(_Wire, frozen=True):
     """The change is committed and applied."""
 
     result: Any = None
-    """What the command returns, as plain CBOR values."""
+    """The result of the command, as plain CBOR values; None: it has none."""
 
 
 class Status(_Wire, frozen=True):
@@ -472,9 +474,9 @@ class ChangeMember(_Wire, frozen=True):
     node: NodeNumber
     """The number of the node that comes, goes or is replaced."""
     host: str = ""
-    """For `add` and `replace`: where the new node is reached."""
+    """For `add` and `replace`: the host at which the new node is reached."""
     port: int = 0
-    """For `add` and `replace`: its port."""
+    """For `add` and `replace`: the port at that host."""
     new: NodeNumberOrNone = 0
     """For `replace`: the new node's number."""
 
@@ -489,9 +491,10 @@ class SnapshotChunk(_Wire, frozen=True):
     group: int
     """The partition group."""
     index: int
-    """Raft index of the snapshot."""
+    """Index of the last record that the snapshot covers."""
     offset: int
-    """Where in the snapshot's file the body belongs; 0 with an empty body asks for the progress."""
+    """Byte of the snapshot's file where the body belongs; 0 with an empty body asks for the
+    progress."""
     size: int
     """Bytes of the whole file."""
 
@@ -504,34 +507,34 @@ class SnapshotProgress(_Wire, frozen=True):
 
 
 class Probe(_Wire, frozen=True):
-    """A starting node asks a peer what it knows of it, before it takes part in anything; a stopping
-    one asks who may take over what it leads."""
+    """A starting node asks a peer for the peer's knowledge of it, before it takes part in anything;
+    a stopping node asks whether the peer may take over its partition groups."""
 
     node: int
     """The asking node."""
     incarnation: str
-    """The name of its data folder."""
+    """The name of the asking node's data folder."""
     joins: bool = False
     """True from a blank folder: the leader of the system group makes sure that it still leads
     before it answers."""
     replaces: str = ""
-    """The lost data folder whose place it asks for, by the name that a peer knew; empty: it does
-    not ask."""
+    """The lost data folder whose place the asking node wants, by the name that a peer knew; empty:
+    it wants none."""
 
 
 class FoundingView(_Wire, frozen=True):
     """A cluster as founders make it."""
 
     nodes: list[NodeView]
-    """The founders and their addresses, of today if it was founded, by number."""
+    """The founders by number, with their present addresses if the cluster was founded."""
     groups: int
-    """Data groups."""
+    """Number of data groups."""
     replicas: int
-    """Copies of each data group."""
+    """Number of copies of each data group."""
 
 
 class ProbeReply(_Wire, frozen=True):
-    """What the peer knows."""
+    """The answer to `Probe`: the peer's knowledge of the asking node, and of the cluster."""
 
     known_incarnation: str
     """The incarnation under which the asking node was known; empty: never seen."""
@@ -542,17 +545,17 @@ class ProbeReply(_Wire, frozen=True):
     generation: int = 0
     """The generation of that incarnation: how often the node's data folder was lost before."""
     refusal: str = ""
-    """Why it cannot take that place; empty: it was not asked for, or it has it."""
+    """Why the asking node cannot take the place it wants; empty: it wants none, or has it."""
     now_ms: int = 0
     """The peer's wall clock, milliseconds since 1970."""
     lost_logs: list[int] = []
-    """Partition groups whose logs are lost on the peer, while it asks for other member ids."""
+    """Partition groups whose logs the peer has lost, while it asks for other member ids."""
     founders: list[int] = []
     """To a blank folder that the peer never saw: the nodes that founded the peer's cluster. Empty:
-    it is in none yet, or does not say."""
+    the peer is in no cluster yet, or does not say."""
     founding: FoundingView | None = None
     """To such a folder: the peer's cluster as it was founded; before that, as the peer's settings
-    would found it. None: in neither way, or the peer does not say."""
+    would found it. None: the peer knows neither, or does not say."""
 
 
 class RepairRange(_Wire, frozen=True):
@@ -565,14 +568,15 @@ class RepairRange(_Wire, frozen=True):
     high: int
     """One past the last record wanted."""
     snapshot: int = 0
-    """Index of a snapshot: not records are wanted, but bytes of its file from `low` on."""
+    """Index of a snapshot of which bytes from `low` on are wanted; 0: records are wanted."""
     crc: int = 0
-    """CRC-32C of that snapshot's state: another one will not do."""
+    """CRC-32C of that snapshot's state: a peer whose snapshot has another CRC refuses."""
 
 
 class RepairedRange(_Wire, frozen=True):
-    """Some of those records, from the first one on; the body holds them as they stand in the log,
-    each checked by who sends it."""
+    """Some of the records of `RepairRange`, from the first one on. The body holds them as they
+    stand in the log; the sender has checked each."""
 
     count: int
-    """How many; the same question with a higher `low` gets more. Of a snapshot: its file's size."""
+    """Number of records; a request with a higher `low` gets more. Of a snapshot: bytes of its
+    file."""

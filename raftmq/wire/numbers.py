@@ -1,11 +1,11 @@
-"""Numbers of requests that have a range: what is outside of it is refused where it is decoded.
+"""Numbers of requests that have a range: a number outside of it is refused where it is decoded.
 
 `unpack` raises `Misfit`, which names the field and the bound, and the node refuses the request with
 `bad_argument`. So such a number reaches no log.
 
 Left out: numbers whose bounds are state, as the offsets of a queue, and those that the machines
 refuse with a text of their own, as the length of a lease: logs may hold such requests already, and
-all replicas must make the same of them.
+all replicas must treat them alike.
 """
 
 from typing import Annotated
@@ -21,11 +21,11 @@ NODE_MAX = (1 << 32) - 1
 DrawnNumber = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 """The number that a client draws for itself: 1 to 2^63 - 1."""
 SequenceNumber = Annotated[int, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
-"""A number that only grows: up to 2^63 - 1. Those that begin with a clock may be negative: it may
-show a time before 1970."""
+"""A number that only grows: up to 2^63 - 1. A number that begins with a clock may be negative: the
+clock may show a time before 1970."""
 NodeNumber = Annotated[int, Meta(ge=1, le=NODE_MAX)]
 """A node: 1 to 2^32 - 1."""
 NodeNumberOrNone = Annotated[int, Meta(ge=0, le=NODE_MAX)]
 """A node; 0: none is named."""
 Amount = Annotated[int, Meta(ge=0)]
-"""Milliseconds, bytes: not negative."""
+"""A number of milliseconds or bytes: not negative."""

@@ -1,11 +1,11 @@
-"""How long a TCP socket believes in an other end that says nothing.
+"""How long a TCP socket waits for a silent peer before the connection breaks.
 
 | option | effect |
 |---|---|
 | `TCP_USER_TIMEOUT` | breaks the connection if sent bytes are not acknowledged for that long |
 | `SO_KEEPALIVE` | probes an idle connection after half of that time, three times until its end |
 
-A system that lacks one of them keeps its own patience: the rest is set all the same.
+A system that lacks one of the options keeps its own default there; the others are set.
 
 Sources: RFC 5482; tcp(7). On Linux the user timeout also ends a connection whose receiver keeps its
 window shut for that long, so it must be longer than a healthy reader ever pauses.
@@ -22,8 +22,8 @@ def set_patience(sock: Any, seconds: float) -> None:
     """Set the options on a TCP socket; on one of another kind nothing happens.
 
     Args:
-        sock: a socket, or what has its `setsockopt`.
-        seconds: from one on.
+        sock: a socket, or an object with its `setsockopt`.
+        seconds: how long to wait for the peer, at least 1.
     """
     idle = max(1, round(seconds / 2))
     options = (

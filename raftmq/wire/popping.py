@@ -12,12 +12,12 @@
 | RESET | `ResetGroup`, `messages.Done` | - | - |
 
 A consumer group is named by the number of its *attachment* to a topic, as the catalog's `Attach`
-gave it. A consumer is named by a random number of its own, the same for as long as it lives. It
-talks to each partition group that has queues of the topic, and is known to each by itself.
+gave it. A consumer is named by a random number of its own, which it keeps while it lives. The
+consumer talks to each partition group that has queues of the topic; each group knows it apart.
 
-What a request may be repeated: all of them. A `Pop` takes the place of the one before. A `Settle`
-has a sequence number, and a `ResetGroup` or `ChangeDead` a random one: a repeat does nothing and
-gets the answer of the first, as long as it is among the last 4,096 of its partition group.
+Every request may be repeated. A `Pop` takes the place of the one before. A `Settle` has a sequence
+number, and a `ResetGroup` or `ChangeDead` a random one: a repeat does nothing and gets the answer
+of the first, as long as that is among the last 4,096 of its partition group.
 """
 
 from enum import IntEnum
@@ -34,10 +34,11 @@ from .numbers import Amount, DrawnNumber, SequenceNumber
 class Pop(_Wire, frozen=True):
     """Ask a partition group's leader for messages: one request of a consumer at a time.
 
-    It is answered when there are some, or when the wait ends. What is there is handed out at once,
-    up to `count`. With `is_kept` the rest of `count` is credit until the wait ends: what comes is
-    handed out against it, also before the consumer asks again. So it asks for the rest at once,
-    which needs no entry of the log. Without credit nothing is handed out to who does not ask.
+    The leader answers when there are messages, or when the wait ends. Messages that are there are
+    handed out at once, up to `count`. With `is_kept` the rest of `count` is credit until the wait
+    ends: later messages are handed out against the credit, also before the consumer asks again. So
+    the consumer asks for the rest at once, which needs no entry of the log. Without credit a
+    consumer that does not ask gets no messages.
     """
 
     partition_group: int
@@ -47,30 +48,33 @@ class Pop(_Wire, frozen=True):
     consumer: DrawnNumber
     """The consumer that asks: random, 1 to 2^63 - 1."""
     count: int
-    """At most this many messages. 0: only make the attachment known here."""
+    """The largest number of messages wanted, cut to 65,536. 0: only make the attachment known
+    here."""
     wait_ms: Amount
-    """How long to wait when there are none; 0 answers at once."""
+    """Milliseconds to wait when there are no messages, cut to the node's limit; 0 answers at
+    once."""
     invisible_ms: int
-    """How long the messages are this consumer's alone; 0: as the group's policy says."""
+    """Milliseconds for which the messages are this consumer's alone, from 1,000, cut to 12 hours;
+    0: by the group's policy."""
     bytes_max: int
-    """The answer's body has this many bytes and one batch more at the most; what was handed out and
-    did not fit comes with the next answer."""
+    """The answer's body has this number of bytes and one batch more at the most; messages that were
+    handed out and did not fit come with the next answer."""
     is_resumed: bool = False
-    """True for the first request on a connection: all that the consumer has in hand comes once
-    more, with the same tokens."""
+    """True for the first request on a connection: all messages in the consumer's hand are sent
+    again, with the same tokens."""
     subscribed: int = 0
     """The version of the group's subscription, as `Subscribe` gave it: refused as `unavailable`
-    until the queues' log knows it. 0: whatever holds."""
+    until the queues' log knows it. 0: any version."""
     is_kept: bool = False
-    """True: it is credit, and not for one answer alone."""
+    """True: the rest of `count` is credit; False: the first hand-out ends the request."""
 
 
 class Lease(_Wire, frozen=True):
     """Messages of one queue in the hand of the consumer, or a part of them: a lease whose batches
-    do not fit into one answer comes in several, with the same token."""
+    do not fit into one answer comes in several parts, with the same token."""
 
     token: int
-    """What settles it; it grows with every hand-out of the partition group."""
+    """The number that settles the lease, higher with every hand-out of the partition group."""
     queue: int
     """The queue's number."""
     attempt: int
@@ -78,48 +82,48 @@ class Lease(_Wire, frozen=True):
     base: int
     """Offset of the first message."""
     bits: bytes
-    """Bit n, lowest first, says that the message at `base + n` belongs to it."""
+    """Bit n, lowest first, says that the message at `base + n` belongs to the lease."""
     deadline_ms: int
-    """Until when, by the leader's clock, milliseconds since 1970."""
+    """When the lease ends by the leader's clock, milliseconds since 1970."""
     remaining_ms: int
-    """How long that is from when the answer was made."""
+    """Milliseconds from the making of the answer to the lease's end; 0: the lease is over."""
 
 
 class Popped(_Wire, frozen=True):
     """The messages; empty when the wait ran out."""
 
     leases: list[Lease]
-    """What was handed out."""
+    """The leases that were handed out, or parts of them."""
     queues: list[FetchedQueue]
-    """Where their batches stand in the body, each once; a queue that cannot be read has an error,
-    and what was handed out of it comes again when it can. Of a large batch there may be a part
-    alone, as a batch of its own: its base is the offset of the part's first message."""
+    """The places of their batches in the body, each once. A queue that cannot be read has an error;
+    its messages are sent again when it can. Of a large batch a part may come alone, as a batch of
+    its own: its base is the offset of the part's first message."""
     is_more: bool = False
-    """True if more was handed out than fitted: ask again at once."""
+    """True if more messages were handed out than fitted: ask again at once."""
     is_serial: bool = False
-    """True in a group that keeps the order of queues: whatever ends a message of a lease, but an
-    ack, takes all that comes after it in that lease along."""
+    """True in a group that keeps the order of queues: if a message leaves a lease by other means
+    than an ack, all later messages of that lease leave it, too."""
 
 
 class Action(IntEnum):
-    """What becomes of messages in hand."""
+    """The actions on messages in hand."""
 
     ACK = 0
-    """They are done with."""
+    """The messages are done."""
     NACK = 1
-    """They failed: hand them out again, later."""
+    """The messages failed: hand them out again, later."""
     REJECT = 2
-    """They can never be done: dead letters at once."""
+    """The messages can never succeed: dead letters at once."""
     GIVE_BACK = 3
-    """They were not begun with: whoever comes may have them, and this attempt does not count."""
+    """The messages were not begun: any consumer may have them; this attempt does not count."""
     EXTEND = 4
     """The whole lease runs longer."""
 
 
 SETTLE_ITEMS_MAX = 4096
-"""In one `Settle`."""
+"""Items in one `Settle`."""
 REASON_CHARACTERS_MAX = 1000
-"""Kept of a `SettleItem.reason`."""
+"""Characters that are kept of a `SettleItem.reason`."""
 
 
 class SettleItem(_Wire, frozen=True):
@@ -128,14 +132,14 @@ class SettleItem(_Wire, frozen=True):
     action: int
     """An `Action`."""
     token: int
-    """The lease."""
+    """The lease's token."""
     base: int = 0
     """Offset of the first message; not for `EXTEND`."""
     bits: bytes = b""
     """Which messages from there on, as in `Lease`; not for `EXTEND`."""
     delay_ms: int = -1
-    """For `NACK`: how long the messages wait, -1: by the group's schedule. For `EXTEND`: how long
-    the lease runs from now on."""
+    """Milliseconds. For `NACK`: how long the messages wait, at most 7 days; -1: by the group's
+    schedule. For `EXTEND`: how long the lease runs from now on, at least 1 and at most 12 hours."""
     reason: str = ""
     """For `REJECT`: why, for people; up to `REASON_CHARACTERS_MAX` are kept."""
 
@@ -151,12 +155,12 @@ class Settle(_Wire, frozen=True):
     """The consumer that settles."""
     sequence: SequenceNumber
     """From 1, one more with each request of this consumer to this partition group; by handle: any
-    that is higher than the last one by handle."""
+    number above the last one by handle."""
     items: list[SettleItem]
-    """What to do, in order; 4,096 at the most."""
+    """The steps, in order; 4,096 at the most."""
     by_handle: bool = False
     """True: the consumer's messages are settled by handle, perhaps by another process. These
-    requests are counted by themselves."""
+    requests have a sequence of their own."""
 
 
 FENCED = -1
@@ -166,18 +170,19 @@ OVER_LIMIT = -2
 
 
 class Settled(_Wire, frozen=True):
-    """It is on the disks of a majority."""
+    """The settlement is on the disks of a majority."""
 
     results: list[int]
-    """For each item: how many messages were settled, for `EXTEND` how many milliseconds the lease
-    runs from now on; or `FENCED` or `OVER_LIMIT`."""
+    """For each item: the number of messages that were settled, for `EXTEND` the milliseconds that
+    the lease runs from now on; or `FENCED` or `OVER_LIMIT`."""
     bits: list[bytes] = msgspec.field(default_factory=list)
-    """For each item of which some messages were not in hand: which were settled, from the first one
-    that it names on, as in `Lease`; empty for the others, and if there is no such item."""
+    """For each item of which some messages were not in hand: the settled ones, from the first
+    message that the item names on, as in `Lease`. Empty for other items; no entries if there is no
+    such item."""
 
     @classmethod
     def of(cls, results: list[int | bytes]) -> "Settled":
-        """The answer, of what the machine says of each item: see `pop.spans.told`."""
+        """The answer, from the machine's result of each item: see `pop.spans.told`."""
         if all(isinstance(each, int) for each in results):
             return cls([each for each in results if isinstance(each, int)])
         bits = [b"" if isinstance(each, int) else each for each in results]
@@ -189,8 +194,8 @@ class Settled(_Wire, frozen=True):
 
 
 class Leave(_Wire, frozen=True):
-    """A consumer wants no more: it waits for nothing. What it has in hand stays so until it is
-    settled or its time runs out."""
+    """A consumer wants no more messages. Those in its hand stay there until they are settled or
+    their lease runs out."""
 
     partition_group: int
     """The partition group."""
@@ -199,12 +204,12 @@ class Leave(_Wire, frozen=True):
     consumer: DrawnNumber
     """The consumer that leaves."""
     is_idle: bool = False
-    """True: no wish of it stands, so the log need not hear of it; the leader forgets how the
-    consumer is reached, if that is by this connection."""
+    """True: no wish of the consumer stands, so the log need not hear that it leaves; the leader
+    forgets the consumer's connection if it is this one."""
 
 
 class FindBacklogs(_Wire, frozen=True):
-    """Ask what the consumer groups of a partition group have left to do, linearizably."""
+    """Ask for the backlogs of consumer groups in a partition group, linearizably."""
 
     partition_group: int
     """The partition group."""
@@ -217,7 +222,7 @@ class FindBacklogs(_Wire, frozen=True):
 
 
 class BacklogView(_Wire, frozen=True):
-    """What a consumer group has left to do of one queue."""
+    """The backlog of a consumer group in one queue: messages by their state."""
 
     number: int
     """The attachment's number."""
@@ -236,7 +241,7 @@ class BacklogView(_Wire, frozen=True):
     dead: int
     """Messages in dead letters."""
     acked: int
-    """Messages that are done with."""
+    """Messages that were acknowledged."""
     passed: int
     """Messages that a filter passed over."""
     lost: int
@@ -264,26 +269,26 @@ class FindDead(_Wire, frozen=True):
     after: int = 0
     """For the next page: the letter of the last entry of the one before."""
     limit: int = 1000
-    """At most this many."""
+    """The largest number of letters wanted; the node cuts it to 1 to 5,000."""
 
 
 class DeadView(_Wire, frozen=True):
     """A dead letter: neighbouring messages of one queue that failed together."""
 
     letter: int
-    """Its number within attachment and partition group."""
+    """The letter's number within attachment and partition group."""
     queue: int
     """The queue's number."""
     attempt: int
-    """How often its messages were tried."""
+    """How often its messages were handed out."""
     base: int
     """Offset of the first message."""
     bits: bytes
     """Which messages from there on, as in `Lease`."""
     reason: str
-    """In the words of the consumer that rejected it, or `failed` or `expired`."""
+    """The words of the consumer that rejected the messages; else `failed` or `expired`."""
     at_ms: int
-    """Since when, milliseconds since 1970."""
+    """When the letter was made, milliseconds since 1970."""
 
 
 class FoundDead(_Wire, frozen=True):
@@ -292,7 +297,7 @@ class FoundDead(_Wire, frozen=True):
     letters: list[DeadView]
     """By number."""
     is_cut: bool = False
-    """True: more follow."""
+    """True: more follow; ask again, after the last one."""
 
 
 class ChangeDead(_Wire, frozen=True):
@@ -304,23 +309,23 @@ class ChangeDead(_Wire, frozen=True):
     number: int
     """The attachment's number."""
     letters: list[int]
-    """Their numbers; 4,096 at the most. Those that are gone are passed over."""
+    """Numbers of the letters; 4,096 at the most. Letters that are gone are passed over."""
     is_purge: bool = False
-    """True: throw them away."""
+    """True: throw the messages away; False: hand them out again."""
     bases: list[int] = msgspec.field(default_factory=list)
     """For each letter the offset of the first message that is meant; empty: whole letters are."""
     bits: list[bytes] = msgspec.field(default_factory=list)
-    """For each letter which messages from there on are meant, as in `Lease`; those that are not in
-    it are passed over."""
+    """For each letter which messages from there on are meant, as in `Lease`; messages that are not
+    in the letter are passed over."""
     request: int = 0
-    """Random, the same when it is asked again; 0: it may be done twice."""
+    """A random number, equal in each repeat; 0: a repeat may take effect twice."""
 
 
 class DeadChanged(_Wire, frozen=True):
-    """It is on the disks of a majority."""
+    """The change is on the disks of a majority."""
 
     messages: int
-    """How many messages that were."""
+    """Number of messages that left their dead letter."""
 
 
 class ResetGroup(_Wire, frozen=True):
@@ -334,34 +339,36 @@ class ResetGroup(_Wire, frozen=True):
     queues: list[int]
     """Numbers of queues, 10,000 at the most."""
     offsets: list[int]
-    """For each the next message to hand out, cut to what the queue holds; -1: at its end."""
+    """For each queue the next offset to hand out, cut to the range that the queue holds; -1: the
+    queue's end."""
     request: int = 0
-    """As of `ChangeDead`."""
+    """A random number, equal in each repeat; 0: a repeat may take effect twice."""
 
 
 RESET_QUEUES_MAX = 10_000
-"""In one `ResetGroup`."""
+"""Queues in one `ResetGroup`."""
 
 
 class Claim(_Wire, frozen=True):
-    """Say that something is done, and ask whether it was done already."""
+    """Claim a piece of work by its key, and ask whether another consumer has claimed it."""
 
     partition_group: int
     """The partition group; always the same one for a key."""
     number: int
     """The attachment's number."""
     key: bytes
-    """What is done, 1 to 1024 bytes."""
+    """The name of the work, 1 to 1,024 bytes."""
     claimant: int
-    """The consumer's number: random, the same when it asks again."""
+    """The consumer's number: random, equal in each repeat."""
     ttl_ms: int
-    """For how long no other claim succeeds; 0: the claim is given up."""
+    """Milliseconds for which no other claim succeeds, at most 30 days; 0: give the claim up."""
 
 
 class Claimed(_Wire, frozen=True):
-    """It is on the disks of a majority."""
+    """The claim, or its end, is on the disks of a majority."""
 
     is_ours: bool
-    """True: no other claim runs; when it is given up: it was ours."""
+    """True: the running claim is the sender's; when a claim is given up: it was the sender's."""
     remaining_ms: int
-    """How long the claim runs, whoever has it."""
+    """Milliseconds that the running claim still lasts, the sender's or another one's; 0 when a
+    claim is given up."""

@@ -5,7 +5,7 @@ after the other, byte for byte as the leader wrote them. The receiver checks eac
 
 Invariants:
 - Kinds that only a node's own threads may send are refused here, before consensus sees them.
-- What `decode` returns came from a frame that checks out, field types included.
+- A message that `decode` returns came from a frame that checks out, field types included.
 """
 
 import msgspec
@@ -20,7 +20,7 @@ from .frame import Frame, encode_frame
 from .messages import FrameKind
 
 TRAVELLING_KINDS = frozenset(MessageKind) - LOCAL_KINDS - {MessageKind.PROPOSE}
-"""Proposals are not forwarded: a client is told who leads and asks there."""
+"""PROPOSE does not travel: a follower refuses a client's request and names the leader."""
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True, array_like=True):
@@ -33,21 +33,21 @@ class SnapshotHeader(msgspec.Struct, frozen=True, array_like=True):
     crc: int
     """CRC of that record."""
     timestamp: int
-    """Timestamp of that record in milliseconds."""
+    """Timestamp of that record, milliseconds since 1970."""
     voters: list[int]
     """Membership after that record; see `raftmq.consensus.types.ConfState`."""
     learners: list[int]
-    """Members that receive only."""
+    """Members that receive the log without a vote."""
     voters_outgoing: list[int]
-    """The outgoing half of a joint membership."""
+    """Voters of the outgoing half of a joint membership; empty: the membership is not joint."""
     learners_next: list[int]
-    """Outgoing voters that become learners."""
+    """Outgoing voters that become learners when the joint membership is left."""
     auto_leave: bool
-    """Whether a joint membership is left by itself."""
+    """Whether the leader leaves a joint membership by itself."""
 
 
 class RaftHeader(msgspec.Struct, frozen=True, array_like=True):
-    """The fields of a `raftmq.consensus.messages.Message`, less what stands in the body."""
+    """The fields of a `raftmq.consensus.messages.Message`, but for the records in the body."""
 
     group: int
     """The partition group."""
@@ -64,17 +64,18 @@ class RaftHeader(msgspec.Struct, frozen=True, array_like=True):
     index: int = 0
     """See the table of `Message`."""
     commit: int = 0
-    """The sender's commit index."""
+    """The sender's commit index; in HEARTBEAT no higher than the records that the receiver has."""
     reject: bool = False
     """True in an answer that refuses."""
     hint: int = 0
     """In a rejected append: the highest index at which the two logs may agree."""
     context: bytes = b""
-    """Of reads and transfers."""
+    """Ties the messages of a read to each other; or marks a vote request of a transfer. Else
+    empty."""
     snapshot: SnapshotHeader | None = None
     """Only in SNAPSHOT."""
     commit_term: int = 0
-    """In votes and what answers them: term of the record at `commit`."""
+    """In vote requests and their answers: term of the record at `commit`."""
 
 
 def encode(group: int, message: Message) -> list[bytes]:

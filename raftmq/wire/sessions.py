@@ -5,7 +5,7 @@
 | SESSIONS | `ClaimSessions`, `SessionsClaimed` | - | - |
 
 A claim takes the sessions of a producer over: batches of every epoch that was given before are
-refused from then on, and the answer says what they stored. A repeat is safe: the last one holds.
+refused from then on, and the answer says what they stored. A repeat is safe: the last claim holds.
 """
 
 from .messages import _Wire
@@ -21,8 +21,8 @@ class ClaimSessions(_Wire, frozen=True):
     queues: list[int]
     """Numbers of queues of the group, each once."""
     label: int
-    """What is written, 1 to 2^63 - 1. The same as before: go on with it; higher: begin something
-    new; lower: refused, `fenced`."""
+    """The number of the work that is written, 1 to 2^63 - 1. Equal to the last label: go on with
+    that work; higher: begin another work; lower: refused, `fenced`."""
     part: int = 0
     """The part of the label's work that begins, from 1; 0: the work is not cut into parts."""
     parts: int = 0
@@ -34,11 +34,11 @@ class SessionView(_Wire, frozen=True):
     """The session on one queue, as it was claimed."""
 
     epoch: int
-    """The epoch that batches need."""
+    """The epoch that batches of the session must carry."""
     next_sequence: int
-    """How many messages of this label are stored: the sequence of the next one."""
+    """Number of messages of this label that are stored: the sequence of the next one."""
     origin: int
-    """Offset of the first of them; -1: none is stored, or it is delayed."""
+    """Offset of the first message of this label; -1: none is stored, or the first is delayed."""
     part: int = 0
     """The highest part of the label that was begun; 0: none was named."""
 
@@ -47,4 +47,4 @@ class SessionsClaimed(_Wire, frozen=True):
     """The answer: the claim is on the disks of a majority."""
 
     sessions: list[SessionView]
-    """One a queue, in the order of the request."""
+    """One for each queue, in the order of the request."""

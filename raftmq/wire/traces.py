@@ -1,4 +1,4 @@
-"""The messages about what became of messages: of one, and of all.
+"""The messages about events of messages: the trace of one message, and the events of all.
 
 | kind | request, answer | body of the request | body of the answer |
 |---|---|---|---|
@@ -9,10 +9,10 @@ The body of the answer to EVENTS has each column of its rows as a whole, little-
 padding: `indexes u64`, `terms u64`, `times i64` (milliseconds since 1970), `queues u64`,
 `bases u64`, `consumers u64`, `tokens u64`, `details i64`, `widths u32`, `numbers u32`,
 `bits_at u32`, `attempts u16`, `kinds u8`, then `bits`. A row is about the `width` messages of the
-queue from offset `base` on; width 0: about all before `base`; width 2^32 - 1: about all from it on.
-If `bits_at` is not 2^32 - 1, it is about those of them whose bits are set from byte `bits_at` of
-`bits` on, the lowest first. The rest is as in `TouchView`; of rows of kind 0, which say where
-batches were stored, it is 0.
+queue from offset `base` on; width 0: about all before `base`; width 2^32 - 1: about all from `base`
+on. If `bits_at` is not 2^32 - 1, the row is only about messages whose bits are set from byte
+`bits_at` of `bits` on, the lowest first. The rest is as in `TouchView`. Rows of kind 0 say where
+batches were stored: `consumers` is the producer's id there, 0 without one, and the rest is 0.
 """
 
 from .messages import _Wire
@@ -27,20 +27,20 @@ class FindTouches(_Wire, frozen=True):
     queue: int
     """The queue's number."""
     offset: int
-    """The message."""
+    """The message's offset in the queue."""
     after: int = 0
     """For the next page: `FoundTouches.after` of the one before."""
 
 
 class TouchView(_Wire, frozen=True):
-    """What one record did to the message."""
+    """The effect of one record on the message."""
 
     kind: int
     """0 stored, 1 handed out, 2 acked, 3 nacked, 4 its lease ran out, 5 ready again, 6 given back,
     7 lease extended, 8 dead letter, 9 redriven, 10 purged, 11 passed over by a filter, 12 the
-    filter is gone, 13 lost to retention, 14 retention took what stands before it, 15 the group was
-    set to go on after it, 16 the group was set to go on from it or from before. By 14 and 15 only
-    what is unsettled is lost or skipped; 12 is about what was passed over."""
+    filter is gone, 13 lost to retention, 14 retention took all before an offset, 15 the group was
+    set to go on after it, 16 the group was set to go on from it or from before. 14 and 15 lose or
+    skip a message only if it is unsettled; 12 is about messages that were passed over."""
     at_ms: int
     """The record's time, milliseconds since 1970."""
     index: int
@@ -48,20 +48,20 @@ class TouchView(_Wire, frozen=True):
     term: int
     """The record's term."""
     node: int
-    """The leader of that term, as far as the node has seen since it was started; 0: unknown."""
+    """The leader of that term, if the answering node has seen it since its start; 0: unknown."""
     number: int
     """The attachment of the consumer group; 0: all."""
     attempt: int
     """How often the message was handed out by then."""
     consumer: int
-    """The consumer that did it or has the message; 0: none."""
+    """The consumer that acted or has the message; 0: none."""
     token: int
-    """The lease; 0: none."""
+    """The lease's token; 0: none."""
     detail: int
-    """For 1 and 7: until when the lease runs; for 3 and 4: when it is due again; in milliseconds
+    """For 1 and 7: when the lease ends; for 3 and 4: when the message is due again; in milliseconds
     since 1970. For 8: the number of the dead letter."""
     reason: str
-    """For 8: why, as long as the dead letter is there."""
+    """For 8: the dead letter's reason; empty if the letter is gone. Else empty."""
 
 
 class FoundTouches(_Wire, frozen=True):
@@ -70,39 +70,39 @@ class FoundTouches(_Wire, frozen=True):
     touches: list[TouchView]
     """In the order of the log; a page may be empty though more follow."""
     after: int
-    """More may follow, by later records than this one: ask again; 0: that is all."""
+    """Touches by records after this one may follow: ask again; 0: this page is the last."""
     is_whole: bool
-    """False: the log no longer reaches back to where the message was stored, or a part of what is
-    kept of it cannot be read."""
+    """False: the log no longer holds the record that stored the message, or a part of the indexes
+    cannot be read."""
 
 
 class FindEvents(_Wire, frozen=True):
-    """Ask what became of all messages by the records of a log, linearizably."""
+    """Ask for the events of all messages in a range of a log's records, linearizably."""
 
     partition_group: int
     """The partition group."""
     start: int
-    """The first record."""
+    """Index of the first record."""
     stop: int = 0
-    """The record after the last one; 0: up to the last that is applied."""
+    """Index of the record after the last one; 0: all records that are applied."""
     skip: int = 0
     """For the next page: `FoundEvents.skip` of the one before."""
     bytes_max: Amount = 4 * 1024 * 1024
-    """About the length of the answer's body; 0: only `first` and `end` are wanted."""
+    """About the bytes of the answer's body, cut to 4 MiB; 0: only `first` and `end` are wanted."""
 
 
 class FoundEvents(_Wire, frozen=True):
     """The answer to `FindEvents`: rows in the order of the log, those of a record by queue."""
 
     rows: int
-    """How many there are."""
+    """Number of rows in the body: the length of each column."""
     bits: int
-    """Bytes of their bits."""
+    """Bytes of `bits` at the end of the body."""
     next: int
-    """The record to go on with: the page has all rows of those before it."""
+    """Index of the record to go on with: the page has all rows of the records before it."""
     skip: int
-    """The page has this many rows of `next`, too."""
+    """Number of rows of the record `next` that were sent: `FindEvents.skip` for the next page."""
     first: int
-    """The first record that the log still has."""
+    """Index of the first record that the log still has."""
     end: int
-    """The record after the last that is applied."""
+    """Index of the record after the last that is applied."""

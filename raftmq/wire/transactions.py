@@ -10,8 +10,8 @@ The messages of a transaction are sent with PRODUCE: its number is their produce
 delivery time 2^62 - 1. Each of these requests may be repeated.
 
 A transaction with inputs is a *hand-off*: its commit acknowledges messages that consumers have in
-hand, or is a rollback if one is no longer there. It has no producer group, and is rolled back by
-itself when a lease of its inputs ends.
+hand, or is a rollback if one is no longer in hand. A hand-off has no producer group; the data group
+rolls it back when a lease of its inputs ends.
 """
 
 import msgspec
@@ -27,11 +27,11 @@ class TransactionInput(_Wire, frozen=True):
     consumer: int
     """The consumer that has the messages in hand."""
     token: int
-    """The lease."""
+    """The lease's token."""
     base: int
     """Offset of the first message."""
     bits: bytes
-    """Which: little-endian, bit n is the message at `base + n`."""
+    """Bit n, little-endian, says that the message at `base + n` is meant."""
 
 
 class BeginTransaction(_Wire, frozen=True):
@@ -40,13 +40,14 @@ class BeginTransaction(_Wire, frozen=True):
     partition_group: int
     """The partition group."""
     transaction: int
-    """Its number: random, 1 to 2^63 - 1."""
+    """The transaction's number: random, 1 to 2^63 - 1."""
     producer_group: str
-    """Whose producers can say how it ended: 1 to 127 of `A-Z a-z 0-9 . _ -`; empty with inputs."""
+    """The group whose producers can say whether to commit, if the sender is gone: 1 to 127 of
+    `A-Z a-z 0-9 . _ -`; empty with inputs."""
     note: str
-    """What it is about, for them; up to 1,000 characters."""
+    """A note that tells these producers the subject; up to 1,000 characters."""
     inputs: list[TransactionInput] = msgspec.field(default_factory=list)
-    """What its commit acknowledges, up to 10,000 messages; all must be in hand."""
+    """The messages that a commit acknowledges, 10,000 at the most; all must be in hand."""
 
 
 class EndTransaction(_Wire, frozen=True):
@@ -55,20 +56,20 @@ class EndTransaction(_Wire, frozen=True):
     partition_group: int
     """The partition group."""
     transaction: int
-    """Its number."""
+    """The transaction's number."""
     is_commit: bool
     """False: roll it back."""
 
 
 class TransactionEnded(_Wire, frozen=True):
-    """It is on the disks of a majority."""
+    """The outcome is on the disks of a majority."""
 
     is_committed: bool
     """The outcome that holds, which an earlier request may have decided."""
     messages: int
-    """How many it had; 0 if it had ended before."""
+    """Number of the transaction's messages; 0 if it had ended before, or never began."""
     is_first: bool
-    """True if this request decided."""
+    """True if this request decided the outcome."""
     is_fenced: bool = False
     """True if it was rolled back because an input was no longer in hand."""
 
@@ -79,9 +80,10 @@ class FindTransactions(_Wire, frozen=True):
     partition_group: int
     """The partition group."""
     producer_group: str = ""
-    """Only those of this producer group; empty: all."""
+    """Only transactions of this producer group; empty: all."""
     age_ms_min: int = 0
-    """Only those that are open for at least this long, by the leader's clock."""
+    """Only transactions that have been open for this number of milliseconds by the leader's clock,
+    or longer."""
     after: int = 0
     """For the next page: the transaction of the last entry of the one before."""
 
@@ -90,17 +92,17 @@ class TransactionView(_Wire, frozen=True):
     """A transaction that is open."""
 
     transaction: int
-    """Its number."""
+    """The transaction's number."""
     producer_group: str
-    """Whose it is."""
+    """The producer group; empty: the transaction is a hand-off."""
     note: str
-    """What it is about."""
+    """The note of `BeginTransaction`."""
     opened_ms: int
-    """Since when, milliseconds since 1970."""
+    """When it was opened, milliseconds since 1970."""
     messages: int
-    """How many it has so far."""
+    """Number of its messages so far."""
     inputs: int = 0
-    """How many messages its commit acknowledges."""
+    """Number of messages that a commit acknowledges; 0: the transaction is no hand-off."""
 
 
 class FoundTransactions(_Wire, frozen=True):

@@ -1,12 +1,12 @@
-"""What can go wrong with a log that is written and read by offset.
+"""The anomalies of a log that is written and read by offset.
 
-A *log* is a queue, named by the rows' key. From the answers of sends and polls the log is pieced
-together: which value stood at which offset. Offsets may have gaps (a transaction's markers, say),
-so that "the next message" is counted over the offsets that are known to hold one: the *rank*.
+A *log* is a queue, named by the rows' key. The answers of sends and polls show which value stood at
+which offset. Offsets may have gaps (a transaction's markers, say), so "the next message" is counted
+over the offsets that are known to hold one: the *rank*.
 
 | anomaly | found where |
 |---|---|
-| unexpected, aborted-read | a delivery of what nobody sent, or whose send failed |
+| unexpected, aborted-read | a delivery of a value that was never sent, or whose send failed |
 | inconsistent-offset | one offset, two values |
 | duplicate | one value, two offsets |
 | lost-write | acknowledged below what was read, never read |
@@ -18,13 +18,13 @@ so that "the next message" is counted over the offsets that are known to hold on
 | realtime-send | an offset below one acknowledged before the send began |
 | realtime-lag | a poll that missed what had been acknowledged `lag_ms_max` before it began |
 
-Readers must read whole queues: with a filter, or when queues are shared out by message, use the
-total queue instead. Sends whose outcome is unknown count as committed if their value was read.
+Readers must read whole queues: with a filter, or when consumers share the messages of a queue, use
+the total queue instead. Sends with an unknown outcome count as committed if their value was read.
 
-Left out: transactions (Adya's G0, G1c, precommitted reads; Jepsen uses Elle for them), so reading
-one's own uncommitted writes is not looked for.
+Left out: transactions (Adya's G0, G1c, precommitted reads; Jepsen uses Elle for them), so reads of
+a process's own uncommitted writes are not looked for.
 
-Sources: Jepsen's Kafka workload (jepsen.tests.kafka), whose names these are; Redpanda's own chaos
+Sources: Jepsen's Kafka workload (jepsen.tests.kafka), also for the names; Redpanda's own chaos
 tests for `realtime-send`.
 """
 
@@ -45,16 +45,16 @@ CHECKER = "log"
 
 @dataclass(frozen=True, slots=True)
 class LogRules:
-    """What this log promises beyond the least."""
+    """The promises of this log beyond those of every log."""
 
     is_drained: bool = True
-    """Readers polled until nothing more came: what they never saw is `unseen`."""
+    """Readers polled until nothing more came: a message that they never got is `unseen`."""
     is_send_contiguous: bool = False
     """The messages of one send get offsets in a row, as raftmq's batches do."""
     lag_ms_max: float | None = None
     """A poll that misses older acknowledged messages is an anomaly; None: only measured."""
     tolerated: frozenset[str] = frozenset()
-    """Anomalies that are reported and do not make the history invalid."""
+    """Names of anomalies that are reported but do not make the history invalid."""
 
 
 def check_log(history: History, rules: LogRules | None = None) -> Report:
@@ -171,7 +171,7 @@ def _duplicates(placements: Placements) -> Found:
 
 
 def _unread(found: Traffic, rules: LogRules) -> Found:
-    """Acknowledged and never read: lost if something later was read, else unseen."""
+    """Messages acknowledged and never read: lost if a later offset was read, else unseen."""
     sends, deliveries = found.sends, found.deliveries
     is_unread = (sends.outcome == RowType.OK) & ~found.is_delivered()
     # The last element stands for "no key", whose code is -1.

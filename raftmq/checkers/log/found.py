@@ -1,4 +1,4 @@
-"""The pieced-together log, and a collector of what was found wrong with it."""
+"""The log that answers show, and a collector of the anomalies found in it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ from raftmq.checkers.verdict import Anomaly
 
 @dataclass(slots=True)
 class Found:
-    """Anomalies of one kind of check, with how many there are of each name."""
+    """Anomalies of one kind of check, with the number of each name."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, count: int, examples: Iterable[Anomaly]) -> None:
-        """`count` anomalies of one name, some of them explained."""
+        """Add `count` anomalies of one name, some of them as examples."""
         self.counts[name] = count
         self.anomalies += examples
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placements:
-    """Each value at each place it was seen at, sorted by key, offset and value, without doubles."""
+    """Each value at each place where it was seen, once, sorted by key, offset and value."""
 
     found: Traffic
     key: Integers
@@ -34,11 +34,11 @@ class Placements:
     rank: Integers
     """How many other offsets of the same key hold a message below this one."""
     row: Integers
-    """Of an answer that shows it."""
+    """The row of an answer that shows the placement."""
 
     @staticmethod
     def of(found: Traffic) -> "Placements":
-        """From sends that were acknowledged with an offset, and from deliveries."""
+        """The placements that acknowledged sends with an offset, and deliveries show."""
         sends, deliveries = found.sends, found.deliveries
         is_known = (sends.outcome == RowType.OK) & (sends.offset != NONE)
         is_read = deliveries.offset != NONE
@@ -63,13 +63,13 @@ class Placements:
         return self.rank[np.minimum(places, len(self.rank) - 1)]
 
     def _search(self, key: Integers, offset: Integers) -> Integers:
-        """Of each (key, offset): the first placement that is not before it."""
+        """For each (key, offset): the first placement that is not before it."""
         span = int(max(self.offset.max(), offset.max(), 0)) + 2 if len(offset) else 1
         assert (len(self.found.history.keys) + 1) * span < 2**62, "offsets too large to combine"
         return np.searchsorted(self.key * span + self.offset, key * span + offset)
 
     def value_text(self, place: int) -> str:
-        """The value there."""
+        """The value at a placement, as text."""
         return self.found.value_text(int(self.value[place]))
 
     def place_text(self, place: int) -> str:

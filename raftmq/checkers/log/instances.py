@@ -1,4 +1,4 @@
-"""Broadcast groups: each instance gets each message, in the order of its queue, from where it was.
+"""Broadcast groups: each instance gets all messages, in the order of the queue, from its place on.
 
 | function | key | value of its invoke | value of its answer, a row a message |
 |---|---|---|---|
@@ -11,13 +11,13 @@ A *life* is one process of an instance; two lives of one instance never overlap.
 | anomaly | what is wrong |
 |---|---|
 | `instance-skipped` | a poll passed over offsets, and no reset explains it |
-| `instance-went-back` | a poll went back behind what was committed, and no reset explains it |
+| `instance-went-back` | a poll went back behind the committed place, and no reset explains it |
 | `instance-lost` | a message was acknowledged, and the instance read to the end without it |
 
 Invariants:
-- What retention dropped is passed over: `earliest` says how far that may be, by queue.
-- A reset explains a poll only if it began before the poll was answered, and was not over before
-  the newest commit that the poll follows.
+- An instance may pass over messages that retention dropped: those before `earliest`, by queue.
+- A reset explains a poll only if the reset began before the poll was answered, and was not over
+  before the newest commit that the poll follows.
 """
 
 from collections import Counter, defaultdict
@@ -43,11 +43,11 @@ class _Read(NamedTuple):
 
 
 class _Commit(NamedTuple):
-    """A place that an instance committed, for sure."""
+    """A place that an instance surely committed."""
 
     since: int
-    """Row from which on it may have happened: a call that finds its place committed already, by
-    the automatic commit, sends nothing, but no commit is older than what it rests on was polled."""
+    """Row from which on the commit may have happened: the automatic commit may have committed the
+    place before the call, but not before the instance polled the message in front of it."""
     end: int
     """Row of the answer."""
     offset: int
@@ -56,7 +56,7 @@ class _Commit(NamedTuple):
 
 @dataclass(slots=True)
 class _Queue:
-    """What concerns one instance and one queue."""
+    """All calls of one instance on one queue."""
 
     name: str
     reads: list[_Read] = field(default_factory=list)
@@ -102,7 +102,7 @@ def _queues_of(history: History) -> dict[str, _Queue]:
                 found.setdefault(name, _Queue(name)).reads.append(_Read(row.call, row.offset))
         else:
             of_queue = found.setdefault(row.key, _Queue(row.key))
-            # A life that has read nothing of the queue commits nothing of it.
+            # A commit of a life that has read nothing of the queue moves no place in it.
             if of_queue.reads and of_queue.reads[-1].call.process == row.call.process:
                 since = of_queue.reads[-1].call.begin
                 of_queue.commits.append(_Commit(since, row.call.end, number_of(row.value)))
@@ -113,7 +113,7 @@ def _queues_of(history: History) -> dict[str, _Queue]:
 
 
 def _instances_of(history: History) -> dict[int, str]:
-    """By poll: who asked."""
+    """By the operation of a poll: the instance that polled."""
     rows = rows_of(history, "poll")
     return {
         row.call.operation: str(row.value) for row in rows if row.is_invoke and row.code != NONE
@@ -121,14 +121,15 @@ def _instances_of(history: History) -> dict[int, str]:
 
 
 def _look_at_order(found: Found, queue: _Queue) -> None:
-    """Each message follows the one before, or a place where the instance was told to go on."""
+    """Judge that no message skips ahead, or goes back behind the commit, unless a reset explains
+    it."""
     reached, at, process = queue.earliest, -1, -1
     for call, offset in queue.reads:
         found.compared += 1
         is_new = call.process != process
         committed, places = _places(queue, call)
         is_explained = any(offset == max(place, queue.earliest) for place in places)
-        # Within a life, too, an instance that lost its queues for a while goes on at its commit.
+        # An instance that lost its queues for a while goes on at its commit, even within a life.
         lowest, highest = min([committed, *places]), reached if is_new else at
         if not is_explained and offset > max(highest, queue.earliest):
             fact = f"{queue.name}: offset {offset} came, and {highest} would have been next"
@@ -141,11 +142,11 @@ def _look_at_order(found: Found, queue: _Queue) -> None:
 
 
 def _places(queue: _Queue, call: Call) -> tuple[int, list[int]]:
-    """Where a poll may go on: the newest commit before it, and the resets that may be later."""
+    """Where a poll may go on: its newest commit, and the targets of resets that may be later."""
     commits = [one for one in queue.commits if one.end < call.begin]
     newest = commits[-1] if commits else _Commit(0, 0, 0)
-    # A reset that was over before the commit can have been is undone by it; one that begins after
-    # the poll explains nothing of it.
+    # The commit undoes a reset that surely was over before it; a reset that begins after the poll's
+    # answer cannot have moved the poll.
     places = [
         one.target
         for one in queue.resets
@@ -155,7 +156,8 @@ def _places(queue: _Queue, call: Call) -> tuple[int, list[int]]:
 
 
 def _look_for_lost(found: Found, queue: _Queue, end: int) -> None:
-    """From the place of each reset on, and of the first life, all came; after it."""
+    """Judge that all messages that retention left came, and after each reset all from its place
+    on."""
     places: dict[int, set[int]] = defaultdict(set)
     places[-1] = {read.offset for read in queue.reads}
     for reset in queue.resets:

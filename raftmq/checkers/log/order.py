@@ -1,7 +1,7 @@
 """Order in a log: of one process's polls and sends, inside one call, and in real time.
 
-All of it is "sort by (who, key), then look at neighbours", a few vector operations for the whole
-history. A process that is given other queues to read (`assign`) starts anew.
+Each check sorts by (process, key) and compares neighbours: a few vector operations for the whole
+history. The order of a process that is given other queues to read (`assign`) starts over.
 
 Invariants:
 - Two rows are neighbours only within one process and key; for polls, between two `assign`s.
@@ -19,13 +19,14 @@ NEVER = np.iinfo(np.int64).max
 
 
 def polls(placements: Placements) -> Found:
-    """Ranks of deliveries in a row: rising by one, or something was skipped or seen again."""
+    """Judge that the ranks of successive deliveries rise by one; else a message was skipped or
+    repeated."""
     found = placements.found
     deliveries = found.deliveries
     places = np.flatnonzero((deliveries.offset != NONE) & (deliveries.key != NONE))
     process, key = deliveries.process[places], deliveries.key[places]
     epoch = _epochs(found, process, deliveries.row[places])
-    # Rows are in order already, and the sort keeps them so.
+    # Rows are in order already, and the sort is stable.
     order = np.lexsort((epoch, key, process))
     places, process, key, epoch = (one[order] for one in (places, process, key, epoch))
     rank = placements.rank_at(key, deliveries.offset[places])
@@ -50,7 +51,7 @@ def polls(placements: Placements) -> Found:
 
 
 def _epochs(found: Traffic, process: Integers, row: Integers) -> Integers:
-    """How often each process had been assigned its queues before each row."""
+    """A number for each row: two rows of a process differ if an `assign` lies between them."""
     history = found.history
     assigned = np.flatnonzero(history.is_function(ASSIGN) & (history.type == RowType.OK))
     if not len(assigned):
@@ -77,7 +78,7 @@ def _poll_pair(placements: Placements, name: str, before: int, after: int) -> An
         f"then {found.key_text(key)}/{offsets[1]}"
     )
     if name.endswith("skip"):
-        # Some message between the two was passed over: show one.
+        # At least one message between the two was passed over: show the first.
         bounds = np.array([key, key]), np.array([offsets[0] + 1, offsets[1]])
         missed = int(placements._search(*bounds)[0])
         values.append(int(placements.value[missed]))
@@ -88,7 +89,7 @@ def _poll_pair(placements: Placements, name: str, before: int, after: int) -> An
 
 
 def sends(placements: Placements, *, is_send_contiguous: bool) -> Found:
-    """Offsets of one process's acknowledged sends rise, in the order in which they were called."""
+    """Judge that offsets of one process's acknowledged sends rise, in the order of the calls."""
     found = placements.found
     every = found.sends
     places = np.flatnonzero((every.offset != NONE) & (every.outcome == RowType.OK))
@@ -139,7 +140,7 @@ def _send_pair(placements: Placements, name: str, before: int, after: int) -> An
 
 
 def backdated_sends(placements: Placements) -> Found:
-    """An acknowledged offset is above all that were acknowledged before the send began."""
+    """Judge that an acknowledged offset is above all offsets acknowledged before the send began."""
     found = placements.found
     every = found.sends
     places = np.flatnonzero((every.offset != NONE) & (every.outcome == RowType.OK))
@@ -149,7 +150,7 @@ def backdated_sends(placements: Placements) -> Found:
     width = len(found.history) + 1
     ends = key[order] * width + end[order]
     highest, holder = _running_max(key[order], offset[order])
-    # The last answer for this key before the send began.
+    # For each send: the last answer for its key before the send began.
     last = np.searchsorted(ends, key * width + begin) - 1
     is_same = (last >= 0) & (key[order][last] == key)
     pairs = np.flatnonzero(is_same & (highest[last] >= offset))
@@ -191,9 +192,9 @@ def _running_max(group: Integers, values: Integers) -> tuple[Integers, Integers]
 
 
 def lags(placements: Placements, lag_ms_max: float | None) -> tuple[Found, dict[str, int]]:
-    """How long before a poll began the oldest message that it missed had been acknowledged.
+    """The time from the ack of the oldest message that a poll missed to the poll's begin.
 
-    Only polls whose key is known count: it is named in the call, or in what was delivered.
+    Only polls with a known key count: the call names it, or a delivery.
     """
     found = placements.found
     key, call, reached = _positions(found)
@@ -201,7 +202,7 @@ def lags(placements: Placements, lag_ms_max: float | None) -> tuple[Found, dict[
     result = Found()
     if not len(call) or not len(known):
         return result, {}
-    # The oldest acknowledgement among all offsets above what the process had reached.
+    # The oldest acknowledgement among all offsets above those that the process had reached.
     oldest = _suffix_min(placements.key, known)
     above = placements._search(key, reached + 1)
     inside = np.minimum(above, len(known) - 1)
@@ -257,7 +258,7 @@ def _known_times(placements: Placements) -> Integers:
 
 def _suffix_min(group: Integers, values: Integers) -> Integers:
     """Within each run of equal `group`s: the lowest value from here to the run's end."""
-    # Ranks are small, so that lifting each run out of the others' way cannot overflow.
+    # Ranks are small, so that shifting each run's values apart from the others' cannot overflow.
     distinct, rank = np.unique(values, return_inverse=True)
     rank = rank[::-1].astype(np.int64)
     backward = group[::-1]
@@ -271,7 +272,7 @@ def _lag(found: Traffic, poll: int, acked: int, lag: int, reached: int) -> Anoma
     history, deliveries = found.history, found.deliveries
     process, key = int(history.process[found.start[poll]]), int(history.key[acked])
     value = int(history.value[acked])
-    # How far it had come is shown by what it read last.
+    # The last message that the process read shows how far it had come.
     read = np.flatnonzero(
         (deliveries.process == process) & (deliveries.key == key) & (deliveries.offset == reached)
     )[0]

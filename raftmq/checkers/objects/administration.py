@@ -12,13 +12,13 @@
 | `drop_group` | - | `done`, `absent` |
 | `see_group` | - | (attempts, whether it is attached), None: there is none |
 
-The key is the name of a topic, or of a group. A client makes a call whose answer was lost again:
-the call must take effect once all the same, and changes of others under that name hold. Histories
-in which a call takes effect twice are not linearizable.
+The key is the name of a topic, or of a group. A client repeats a call whose answer was lost: the
+call must take effect once nevertheless, and changes of other clients under that name hold.
+Histories in which a call takes effect twice are not linearizable.
 
 Invariants:
-- A change or deletion whose object was there when the call began, and is gone since, is `done`: the
-  caller cannot tell whose change removed it.
+- A change or deletion whose object existed when the call began, and is gone since, is `done`: the
+  caller cannot tell whose change removed the object.
 """
 
 import operator

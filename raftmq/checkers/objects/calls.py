@@ -1,7 +1,7 @@
 """The operations of a history on single objects, by key, as the linearizability checkers want them.
 
-A call lasts from its invoke to its answer. One that failed is left out: it did not happen. One that
-nobody saw the end of may take effect at any time after its invoke, or never.
+A call lasts from its invoke to its answer. A failed call is left out: it did not happen. A call
+without an answer may take effect at any time after its invoke, or never.
 """
 
 from collections import defaultdict
@@ -31,11 +31,11 @@ class Call:
     end: int
     """Rows of the history, or any other numbers that rise with time; `NEVER` without an answer."""
     is_optional: bool = False
-    """It took effect between its begin and its end, or not at all: for shrinking."""
+    """True: the call took effect between its begin and its end, or not at all; for shrinking."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it may have happened at any time after its begin, or not at all."""
+        """Whether the call may have happened at any time after its begin, or not at all."""
         return self.end == NEVER
 
 
@@ -75,7 +75,8 @@ def _value(history: History, row: int) -> Value:
 
 
 def without_answers(calls: Sequence[Call], places: set[int], model: Model) -> list[Call]:
-    """The calls; those at `places` may have taken effect in their time or not, nobody saw."""
+    """The calls, with those at `places` weakened: each may have taken effect in its time or not at
+    all. Weakened observers are left out."""
     weak = []
     for place, call in enumerate(calls):
         if place not in places:

@@ -5,10 +5,10 @@
 | `claim` | what is claimed | (claim, ttl in ms) | (claim, 1 if granted, else 0) |
 | `give_up` | what is claimed | claim | (claim, 1 if it was still held, else 0) |
 
-A claim is a number of its own. It is surely held from the row of its answer until the first call
-that gives it up begins, or until its time may be over. Two claims of a key that are surely held at
-one moment are `claims-overlap`. The first call that gives a claim of `LONG_MS` up finds the claim
-held, or does not know: the answer that it was over by then is `claim-disowned`.
+Each claim has a number of its own. A claim is surely held from the row of its answer until the
+first call that gives it up begins, or until its time may be over. Two claims of a key that are
+surely held at one moment are `claims-overlap`. The first call that gives up a claim of `LONG_MS`
+must find the claim held, if it is answered: the answer that it was over is `claim-disowned`.
 
     >>> recorder = Recorder(lambda: 0)
     >>> for number in (1, 2):
@@ -36,13 +36,13 @@ CHECKER = "claims"
 CLAIM = "claim"
 GIVE_UP = "give_up"
 LONG_MS = 20 * 24 * 3600 * 1000
-"""A claim that runs for so long outlasts the faults of clocks: they jump by days at most."""
+"""A claim of this length outlasts the faults of clocks, which jump by days at most."""
 
 __all__ = ["CLAIM", "GIVE_UP", "LONG_MS", "Recorder", "check_claims"]
 
 
 class _Held(NamedTuple):
-    """A claim that was granted; it is surely held between two rows."""
+    """A granted claim, surely held between two rows."""
 
     first: int
     last: int
@@ -78,8 +78,8 @@ def check_claims(history: History, *, clock_ms_max: int | None) -> Report:
 
 
 def _disowned(history: History) -> tuple[list[Anomaly], int]:
-    """Long claims whose first giving up was answered as if their time had been over, and how many
-    first answers there are."""
+    """Long claims whose first giving up was answered as if their time were over, and the number of
+    first answers."""
     long: set[int] = set()
     first: dict[int, int] = {}
     found: list[Anomaly] = []
@@ -137,7 +137,7 @@ def _row_when_over(history: History, call: Call, ttl_ms: int, clock_ms_max: int 
 
 
 def _overlaps(claims: list[_Held]) -> Iterator[tuple[_Held, _Held]]:
-    """Neighbours that are held at one moment."""
+    """Claims that follow each other and are surely held at one moment."""
     by_first = sorted(one for one in claims if one.first < one.last)
     for one, other in pairwise(by_first):
         if other.first < one.last:

@@ -11,9 +11,9 @@ object's part is (Herlihy and Wing, theorem 1). Two ways to judge one:
 `method="auto"` takes the zones where they apply. A search that runs into its limit of places or of
 time makes the verdict unknown, unless another key is invalid for sure.
 
-What is reported of an invalid key is shrunk: an operation stays only if some order would exist
-without its answer. Each of the others may then have taken effect in its time or not at all, and
-still no order explains those that are left. Beside them stand the writes of what they read.
+The report on an invalid key is shrunk: an operation stays only if some order would exist without
+its answer. Each of the others may have taken effect in its time or not at all, and still no order
+explains the remaining ones. The report adds the writes of the values that these read.
 
 Sources: Herlihy and Wing 1990; see `search` and `zones`.
 """
@@ -34,16 +34,17 @@ from .zones import check_zones, why_zones_do_not_apply
 
 CHECKER = "linearizability"
 SHRINK_PLACES_MAX = 20_000
-"""Shrinking must not take longer than finding; a step that needs more is given up."""
+"""Places tried in a step of shrinking, which must not take longer than finding; a step that needs
+more is given up."""
 
 
 class Limit(NamedTuple):
     """When to give up."""
 
     places: int = PLACES_MAX
-    """For each key."""
+    """Places tried for each key."""
     seconds: float = 60.0
-    """Of processor time, for the whole history."""
+    """Seconds of processor time for the whole history."""
 
 
 def check_linearizability(
@@ -128,11 +129,11 @@ def _anomaly(
 def contradiction(calls: Sequence[Call], model: Model, outcome: Outcome) -> list[Call]:
     """A minimal set of answered calls that no order explains, whether the rest took effect or not.
 
-    Minimal as far as the search within `SHRINK_PLACES_MAX` places can tell. The writes that the
-    set's answers speak of are added.
+    Minimal as far as the search within `SHRINK_PLACES_MAX` places can tell. The writes of the
+    values in the set's answers are added.
     """
     end = outcome.furthest_end
-    # What came later cannot have mattered: the search failed at this end.
+    # Calls that began later cannot have mattered: the search failed at this end.
     early = [call for call in calls if call.begin < end]
     late = {place for place, call in enumerate(early) if call.end > end}
     left = without_answers(early, late, model)
@@ -145,7 +146,7 @@ def contradiction(calls: Sequence[Call], model: Model, outcome: Outcome) -> list
 
 
 def _weakened(left: list[Call], model: Model, chunk: int) -> list[Call]:
-    """Take the answers of `chunk` calls at a time away, wherever there is still no order."""
+    """Take away the answers of `chunk` calls at a time, wherever still no order exists."""
     place = 0
     while place < len(left):
         chosen = set(range(place, min(place + chunk, len(left))))
@@ -154,14 +155,14 @@ def _weakened(left: list[Call], model: Model, chunk: int) -> list[Call]:
             continue
         weaker = without_answers(left, chosen, model)
         if search(weaker, model, places_max=SHRINK_PLACES_MAX).is_linearizable is False:
-            # Observers are gone, so that the next chunk starts further to the front.
+            # Weakened observers are removed, so that the next chunk starts further to the front.
             place -= len(left) - len(weaker)
             left = weaker
     return left
 
 
 def _sources(culprits: Sequence[Call], calls: Sequence[Call]) -> list[Call]:
-    """For each value that an answer speaks of: the last call before it that may have written it."""
+    """For each value in an answer: the last call before the answer that may have written it."""
     found = []
     for call in culprits:
         if call.function == "cas" and isinstance(call.argument, tuple):

@@ -1,8 +1,8 @@
-"""Sequential models: what one object does when its operations come one after the other.
+"""Sequential models: the behaviour of one object when its operations come one after the other.
 
 A model's `step` takes a state, and one operation with its answer, and gives the state after it, or
 `REFUSED` if the object would not have given that answer. States are immutable and hashable. An
-operation whose answer nobody saw has the result `UNSEEN`: any answer is right.
+operation without an answer has the result `UNSEEN`: any answer is right.
 
 | model | functions | state |
 |---|---|---|
@@ -58,14 +58,15 @@ class Model:
     initial: State
     step: Step
     observers: frozenset[str]
-    """Functions that only look: one without an answer says nothing and is left out."""
+    """Functions that only look: a call without an answer proves nothing and is left out."""
     overwriters: frozenset[str]
-    """Functions after which any earlier state may be forgotten."""
+    """Functions whose calls may replace any earlier state."""
     leads: Callable[[State, Value], bool]
-    """Whether an observer may come to answer this, from this state on, without an overwriter."""
+    """(state, answer): whether an observer may give this answer, now or later, if no overwriter
+    takes effect before."""
 
     def is_look(self, function: str, result: Value) -> bool:
-        """Whether an operation with this answer changes no state whatever."""
+        """Whether an operation with this answer leaves every state unchanged."""
         is_refusal = (function == "cas" and result is False) or (
             function == "dequeue" and result is None
         )
@@ -133,7 +134,8 @@ def _fifo(state: State, function: str, argument: Value, result: Value) -> State:
 def _mutex(state: State, function: str, argument: Value, result: Value) -> State:
     is_acquire = function == "acquire"
     if state == is_acquire:
-        # Nothing to take or to give back: possible only if nobody heard that it worked.
+        # A held mutex cannot be acquired, nor a free one released: only an unanswered call may
+        # have tried, without effect.
         return state if result is UNSEEN else REFUSED
     return is_acquire
 

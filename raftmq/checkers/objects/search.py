@@ -1,21 +1,21 @@
 """The search for an order: Wing and Gong's algorithm with Lowe's memory, on one object.
 
-Walk through the calls' begins and ends in time. A call that has begun and not ended *may* take
-effect; one that ends *must* have. So at each end of a call that has not taken effect yet, some of
-the others under way take effect first, in some order, then it does. If a way leads nowhere, the
+The walk goes through the begins and ends of calls in time. A call that has begun and not ended
+*may* take effect; a call that ends *must* have. So at each end of a call without effect yet, some
+of the others under way take effect first, in some order, then that call does. If a way fails, the
 last choice is undone and the next is tried: depth first.
 
 A *place* in the search is (which end is next, the object's state, which of the calls under way have
-taken effect). What is known about places keeps the search short:
+taken effect). These rules keep the search short:
 
 - a place that was tried is not tried again (Lowe);
 - a call that only looked, and whose answer fits, takes effect at once: waiting gains nothing;
 - of open calls (no answer seen) with the same function and argument, the one that began first goes
   first; and a place reached by fewer open calls is at least as good as one reached by more;
-- an open call that would not change the state is not tried, nor one whose change nobody sees: the
-  next call must come out differently than it would have without the open one.
-- where the next answers of observers can no longer come true, since nothing that could bring the
-  state about is left to happen before them, the search turns back; ways that lead to them go first.
+- an open call that would not change the state is not tried, nor one whose change no call shows: the
+  next call must come out differently than it would have without the open one;
+- where the next answers of observers can no longer come true, since no call is left before them
+  that could bring the state about, the search turns back; ways that lead to them go first.
 
 Time and space are exponential in the number of calls under way at once, in the worst case: hence
 `places_max`.
@@ -43,10 +43,10 @@ PLACES_MAX = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the search came to."""
+    """The result of a search."""
 
     is_linearizable: bool | None
-    """None: it gave up."""
+    """None: the search gave up."""
     places: int
     """Places that were tried."""
     furthest_end: int
@@ -54,7 +54,7 @@ class Outcome:
 
 
 NOTHING = object()
-"""Stands for no state at all; None may be one."""
+"""Stands for the absence of a state; None may be a state."""
 
 
 class _Place(NamedTuple):
@@ -65,12 +65,12 @@ class _Place(NamedTuple):
     used: int
     """Bits of open calls that have taken effect."""
     before: State = NOTHING
-    """If an open call was last: the state before it, from which the next call must differ."""
+    """If an open call was last: the state before it; the next call must come out differently."""
 
 
 @dataclass(slots=True)
 class _Plan:
-    """The calls prepared for the walk: what is under way at each end."""
+    """The calls prepared for the walk: the calls under way at each end."""
 
     calls: Sequence[Call]
     ends: list[int] = field(default_factory=list)
@@ -107,7 +107,7 @@ def search(
     places_max: int = PLACES_MAX,
     is_late: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Is there an order of `calls` (by begin) that the model explains?"""
+    """Search an order of `calls` (given by begin) that the model explains."""
     plan = _plan(calls, model)
     walk = _Walk(plan, model)
     stack = [_Place(0, model.initial, 0, 0)]
@@ -150,7 +150,8 @@ def _plan(calls: Sequence[Call], model: Model) -> _Plan:
 
 
 def _look_ahead(plan: _Plan, model: Model) -> None:
-    """Fill in `ahead`: which answers of observers come next, and when they are settled."""
+    """Fill in `ahead`: the answers of observers, and from which end on no overwriter can come
+    before each."""
     calls, ends = plan.calls, plan.ends
     begins = sorted(
         (call.begin, call.end) for call in calls if call.function in model.overwriters
@@ -175,11 +176,12 @@ class _Walk:
         self._model = model
         self._known: dict[Hashable, list[int]] = {}
         self.furthest = 0
-        # Bits of answered calls are reused, so that masks stay as short as calls are many at once.
+        # Bits of answered calls are reused: masks need one bit for each call under way at once.
         self._bit = _bits(plan)
 
     def settle(self, place: _Place) -> _Place:
-        """Let all that is free happen: ends of calls that took effect, and calls that only look."""
+        """Take all steps that need no choice: ends of calls that took effect, and calls that only
+        look."""
         plan, step = self._plan, self._model.step
         event, state, done, used, before = place
         while event < len(plan.ends):
@@ -261,7 +263,8 @@ class _Walk:
         after = step(place.state, call.function, call.argument, call.result)
         if place.before is not NOTHING and after is not REFUSED:
             otherwise = step(place.before, call.function, call.argument, call.result)
-            # It would have come out the same: then the open call was of no use to anybody.
+            # With the same outcome, the open call before made no difference: leaving it out finds
+            # the same orders.
             return REFUSED if otherwise == after else after
         return after
 

@@ -1,20 +1,20 @@
-"""Topics that come and go under one name: what was sent in one life is not seen in another one, and
-none begins before it is made.
+"""Topics that come and go under one name: a message of one life is not seen in another life, and
+no life begins before its creation.
 
 | function | key | value |
 |---|---|---|
 | `create_topic`, `delete_topic` | topic | life |
 | `put` | topic | (message, life) |
 | `put_late` | topic | (message, life): through a producer of a life that is over |
-| `look_topic` | topic | the life that comes next; its answer says that the topic is there |
+| `look_topic` | topic | the next life; an ok means that the topic is there |
 | `take` | topic | its invoke: life; its answer, a row a message: (message, life of the taker) |
 
-A *life* is a number: one creation of the topic by its one client, which deletes it before the next.
-A taker is a consumer that was opened in the life that it names. `topic-ghost` is a message that was
-taken in another life than it was put in. `topic-revived` is a topic that is there before its next
-life, although each creation so far was answered: one of them took effect twice.
+A *life* is a number: one creation of the topic by its one client, which deletes the topic before
+the next. A taker is a consumer that was opened in the life that it names. `topic-ghost` is a
+message that was taken in another life than it was put in. `topic-revived` is a topic that exists
+before its next life, although each creation so far was answered: one of them took effect twice.
 
-Left out: messages that never come. The client takes until all that was acknowledged came, so it
+Left out: messages that never come. The client takes until all acknowledged messages have come, and
 never ends without them.
 """
 
@@ -36,7 +36,7 @@ def check_topic_lives(history: History) -> Report:
     """Judge topics that come and go."""
     found = Found()
     put: dict[int, Row] = {}
-    # False once a creation has no answer: it may come late.
+    # False once a creation has no answer: it may take effect late.
     is_sure = True
     for row in rows_of(history, CREATE, LOOK, PUT, PUT_LATE, TAKE):
         if row.function == CREATE:

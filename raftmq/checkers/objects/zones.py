@@ -1,8 +1,8 @@
-"""Linearizability of registers whose values are unique, by comparing intervals of time.
+"""Linearizability of registers with unique values, by comparing intervals of time.
 
 All operations on one value form a *cluster*: its write, and the reads that returned it. They must
 stand together in any order that explains the history. Of a cluster let f be the earliest end of an
-operation and s the latest begin. If f < s the value was current for sure from f to s: its zone is
+operation and s the latest begin. If f < s, the value surely was current from f to s: its zone is
 *forward*. Otherwise the whole cluster can take effect at one moment between s and f: its zone is
 *backward*. A history is linearizable if and only if
 
@@ -14,14 +14,14 @@ operation and s the latest begin. If f < s the value was current for sure from f
                      f─────s                 to the begin of the read
                         ├┤ write 2, inside: a read of 1 after it can never be right
 
-The value of a register before all writes is a cluster too, of a write before all time. A write that
-nobody saw the end of counts as endless if its value was read, and never happened if it was not.
+The value of a register before all writes is a cluster, too, of a write before all time. A write
+without an answer counts as endless if its value was read, and as never done if it was not.
 
-It applies if the history has reads and writes of registers only, each value is written at most once
-to a register, and None is never written.
+Zones apply if the history has only reads and writes of registers, each value is written at most
+once to a register, and None is never written.
 
 Invariants:
-- Where it applies, the verdict is the search's, in n log n for all registers at once.
+- Where zones apply, their verdict equals the search's, in n log n for all registers at once.
 
 Sources: Gibbons and Korach, "Testing shared memories" (1997), §4 on read-mapped histories.
 """
@@ -60,7 +60,7 @@ class _Zones(NamedTuple):
 
 
 def why_zones_do_not_apply(history: History) -> str:
-    """A sentence, or nothing if they apply."""
+    """The reason as a sentence; empty if zones apply."""
     used = {history.functions[int(code)] for code in np.unique(history.function)}
     if not used <= {"read", "write"}:
         return "zones judge reads and writes only"
@@ -113,7 +113,7 @@ def _cluster(history: History, key: Integers, value: Integers) -> Integers:
 
 
 def _operations(history: History) -> tuple[_Operations, Integers]:
-    """What counts, and the clusters whose write failed."""
+    """The operations that count, and the clusters whose write failed."""
     outcomes = history.outcomes()
     answered = np.flatnonzero(history.type == RowType.OK)
     end = np.full(history.operation_count, ENDLESS, np.int64)
@@ -126,7 +126,7 @@ def _operations(history: History) -> tuple[_Operations, Integers]:
     read_cluster = _cluster(history, history.key[read], history.value[read])
     write_cluster = _cluster(history, history.key[write], history.value[write])
     failed = write_cluster[outcome == RowType.FAIL]
-    # A write that nobody saw the end of or the value of need not have happened.
+    # A write without an answer, whose value no read returned, need not have happened.
     is_kept = (outcome == RowType.OK) | (
         (outcome == RowType.UNKNOWN) & np.isin(write_cluster, read_cluster)
     )
@@ -147,7 +147,7 @@ def _operations(history: History) -> tuple[_Operations, Integers]:
 def _phantoms(
     history: History, operations: _Operations, failed: Integers
 ) -> tuple[list[Anomaly], dict[str, int]]:
-    """Reads of what was not written, or not yet."""
+    """Reads of a value whose write failed, or did not begin before the read ended."""
     clusters, number = np.unique(operations.cluster, return_inverse=True)
     written = np.full(len(clusters), ENDLESS, np.int64)
     written[number[operations.is_write]] = operations.begin[operations.is_write]

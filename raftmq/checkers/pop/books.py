@@ -5,8 +5,8 @@
 | `pop-lost` | a message whose send was acknowledged is neither acked, nor dead, nor left to do |
 | `books-unbalanced` | the counts do not add up, or are not what clients did |
 
-Which of the messages that nobody settled are still leased or waiting cannot be told; how many, the
-books say. More than that are lost.
+The books tell how many of the unsettled messages are still leased or waiting, but not which. If
+more messages are unsettled, some are lost.
 
 Sources: Jepsen's total-queue, for a group that settles; the invariants Q1, Q7, Q8 and Q13 of this
 project.
@@ -62,10 +62,11 @@ def _lost(
 
 
 def _is_unsettled(message: Message, rules: PopRules) -> bool:
-    """Acknowledged before the books were made, and nobody can have done with it."""
+    """Whether a message was acknowledged before the books were made, and no call can have ended
+    it."""
     sent, booked = message.sent, message.traffic.booked
     assert booked is not None
-    # What a message says is known for sure only where its send was answered.
+    # Only an answered send shows which value stands at the offset, and so whether it is wanted.
     if sent is None or (rules.is_wanted is not None and not rules.is_wanted(sent.value)):
         return False
     return (
@@ -107,7 +108,7 @@ def _balance(
 
 
 def _is_quiet(traffic: QueueTraffic) -> bool:
-    """Whether nothing was under way while both lists were made, and nothing can have run out."""
+    """Whether no call was under way while both lists were made, and no lease can have run out."""
     assert traffic.listed is not None
     assert traffic.booked is not None
     assert traffic.books is not None

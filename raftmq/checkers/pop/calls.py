@@ -1,4 +1,4 @@
-"""Consumer groups that pop, in a history: how their calls are written down, and read back.
+"""The calls of consumer groups that pop, as rows of a history: writing and reading them.
 
 | function | key | value of its invoke | value of its answer, a row a message |
 |---|---|---|---|
@@ -12,8 +12,8 @@
 
 A key of both is `billing orders/3`; so are the keys of answers. A message is a number, or (number,
 ordering key). The argument is the delay of a `nack` in ms, the time of an `extend`, the reason of a
-`reject`; a result is -1 if the lease was not the caller's any more, else 1, or for an `extend` how
-long the lease runs. `remaining` says, in ms, how long it runs from the end of the pop.
+`reject`; a result is -1 if the lease was no longer the caller's, else 1, or for an `extend` the
+new length of the lease in ms. `remaining` is the lease's length in ms from the end of the pop.
 
     >>> recorder = Recorder()
     >>> pop = begin_pop(recorder, 7, "billing")
@@ -45,10 +45,10 @@ REVIVING = ("redrive", "purge")
 WITHHOLDING = ("delay", "half")
 """Sends of messages that are seen later, if at all: see `withheld_calls`."""
 FUNCTIONS = frozenset({POP, DEAD, BACKLOG, EXTEND, *SETTLING, *REVIVING})
-"""What consumer groups that pop are asked for; `ack` may also belong to another queue."""
+"""The functions of consumer groups that pop; `ack` may also be of another kind of queue."""
 
 FENCED = -1
-"""The result of settling what is not the caller's any more."""
+"""The result of settling a message whose lease is no longer the caller's."""
 NEVER = 2**62
 """The end of a call that was not answered: as a row, and as a time."""
 
@@ -62,15 +62,15 @@ class Got(NamedTuple):
     queue: str
     """Its queue's name."""
     offset: int
-    """Where it stands there."""
+    """The message's offset in the queue."""
     value: Value
-    """What its body says: a number, or (number, ordering key)."""
+    """The message's value: a number, or (number, ordering key)."""
     token: int
-    """What settles it."""
+    """The token that settles the message."""
     attempt: int
-    """How often it was handed out, this time included."""
+    """The number of hand-outs, this one included."""
     remaining_ms: int
-    """How long the lease runs from now on."""
+    """Milliseconds for which the lease still runs."""
 
 
 class Named(NamedTuple):
@@ -79,18 +79,18 @@ class Named(NamedTuple):
     queue: str
     """Its queue's name."""
     offset: int
-    """Where it stands there."""
+    """The message's offset in the queue."""
     token: int
-    """What it was handed out with."""
+    """The token of the hand-out."""
 
 
 def begin_pop(recorder: Recorder, process: int, group: str) -> int:
-    """A pop begins; the result names it in `end_pop`."""
+    """Record that a pop begins; the result is the operation's number, for `end_pop`."""
     return recorder.invoke(process, POP, group)
 
 
 def end_pop(recorder: Recorder, operation: int, group: str, got: Iterable[Got]) -> None:
-    """It gave these messages."""
+    """Record that a pop gave these messages."""
     rows = [
         (f"{group} {one.queue}", (one.value, one.token, one.attempt, one.remaining_ms), one.offset)
         for one in got
@@ -106,7 +106,7 @@ def begin_settling(
     named: Iterable[Named],
     argument: Value = -1,
 ) -> int:
-    """Messages are to be settled, or a lease extended."""
+    """Record that a call begins that settles messages, or extends a lease."""
     rows: list[tuple[str | None, Value]] = [
         (f"{group} {one.queue}", (one.token, one.offset, argument)) for one in named
     ]
@@ -116,7 +116,7 @@ def begin_settling(
 def end_settling(
     recorder: Recorder, operation: int, group: str, results: Iterable[tuple[Named, int]]
 ) -> None:
-    """What became of each: the number of the answer; see `FENCED`."""
+    """Record the answer: the result of each message; see `FENCED`."""
     rows = [
         (f"{group} {one.queue}", (one.token, one.offset, result), one.offset)
         for one, result in results
@@ -129,7 +129,7 @@ def end_settling(
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What all calls have; rows of the history are its clock."""
+    """One operation of a history; the history's rows are its clock."""
 
     operation: int
     process: int
@@ -145,15 +145,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that somebody tried to send."""
+    """A message of a send, acknowledged or not."""
 
     call: Call
     queue: str
     offset: int
-    """As the answer said, or -1."""
+    """The offset in the answer, or -1."""
     value: Value
     codes: tuple[int, ...]
-    """Of the values in its rows."""
+    """Codes of the values in its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,22 +182,22 @@ class Settlement:
     offset: int
     argument: Value
     result: int | None
-    """None: nobody knows."""
+    """The result in the answer; None: no answer was seen."""
     codes: tuple[int, ...]
 
     @property
     def is_done(self) -> bool:
-        """It happened, for sure."""
+        """Whether the settlement surely happened."""
         return self.result is not None and self.result >= 0
 
     @property
     def is_refused(self) -> bool:
-        """It did not happen, and never will."""
+        """Whether the settlement did not happen, and never will."""
         return self.call.outcome is RowType.FAIL or (self.result is not None and self.result < 0)
 
     @property
     def is_fenced(self) -> bool:
-        """The answer was that the lease is not the caller's any more."""
+        """Whether the answer was that the lease is no longer the caller's."""
         return self.result == FENCED
 
 
@@ -215,7 +215,7 @@ class Buried:
 
 @dataclass(frozen=True, slots=True)
 class Revival:
-    """A dead message that was handed out anew, or thrown away."""
+    """A call that redrives or purges a dead message."""
 
     call: Call
     function: str
@@ -243,23 +243,23 @@ class Books(NamedTuple):
 
 @dataclass(slots=True)
 class QueueTraffic:
-    """All that concerns one consumer group and one queue."""
+    """All calls of one consumer group on one queue."""
 
     group: str
     queue: str
     deliveries: list[Delivery] = field(default_factory=list)
     settlements: list[Settlement] = field(default_factory=list)
-    """Those of `SETTLING`."""
+    """The calls of `SETTLING`."""
     extensions: list[Settlement] = field(default_factory=list)
     revivals: list[Revival] = field(default_factory=list)
     buried: list[Buried] = field(default_factory=list)
-    """In the last list of dead letters."""
+    """The messages in the last list of dead letters."""
     listed: Call | None = None
-    """That list's call."""
+    """The call that gave that list."""
     books: Books | None = None
-    """The last ones."""
+    """The last books."""
     booked: Call | None = None
-    """Their call."""
+    """The call that gave these books."""
 
     @property
     def name(self) -> str:
@@ -268,7 +268,7 @@ class QueueTraffic:
 
 
 def sends_of(history: History) -> list[Sent]:
-    """All sends, in order; those of messages that are withheld among them."""
+    """All sends, in order, including those of withheld messages."""
     calls = calls_of(history)
     is_send = history.is_function("send", *WITHHOLDING) & (history.value != NONE)
     offsets = {
@@ -289,7 +289,7 @@ def sends_of(history: History) -> list[Sent]:
 
 
 def pop_traffic(history: History) -> dict[str, QueueTraffic]:
-    """By group and queue: what was handed out and settled, and what was left in the end."""
+    """By group and queue: hand-outs and settlements, and the last lists of what is left."""
     calls = calls_of(history)
     found: dict[str, QueueTraffic] = {}
     last_lists = _last_lists(history, calls)

@@ -1,4 +1,4 @@
-"""Hand-offs: of each input one output is made, once, by the transaction that acknowledges it.
+"""Hand-offs: the transaction that acknowledges an input makes its one output.
 
 | function | key | value of its invoke | value of its answer, a row a message |
 |---|---|---|---|
@@ -7,7 +7,7 @@
 | `made` | - | - | (input, transaction), with its queue and offset |
 
 `hand_off` ends with `ok` if the commit was answered, and with `fail` if the transaction is surely
-rolled back. `made` reads all outputs to their end, when all inputs are done with.
+rolled back. `made` reads all outputs to their end, after all inputs are settled.
 
 | anomaly | what is wrong |
 |---|---|
@@ -63,7 +63,7 @@ def check_hand_off(history: History, *, topic: str, is_drained: bool) -> Report:
 
 
 def _place(found: list[Anomaly], at: int) -> int:
-    """How many of this name stand before this one."""
+    """The number of earlier anomalies of the same name."""
     return sum(one.name == found[at].name for one in found[:at])
 
 

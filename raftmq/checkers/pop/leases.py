@@ -1,18 +1,18 @@
-"""Rules of leases: whose a message is, for how long, and when it comes again.
+"""Rules of leases: who holds a message, for how long, and when it is handed out again.
 
 | anomaly | what is wrong | needs clocks |
 |---|---|---|
 | `token-reused` | one token stands for two hand-outs | |
 | `token-order` | a later hand-out of a queue has a smaller token | |
 | `expired-delivery` | an application got a message whose time was up | |
-| `two-leases` | a message was handed out again while it was surely somebody's | yes |
+| `two-leases` | a message was handed out again while a lease of it surely ran | yes |
 | `fenced-wrongly` | a lease that surely ran was refused as stale | yes |
 | `redelivered-early` | a message that failed came before its wait was over | yes |
 | `redelivered-late` | a message that was due did not come | yes |
 
-A lease *surely runs* until the earliest time that its deadline may have, by all that its consumer
-was told; a hand-out surely happened before the pop that showed it was answered. Both are times of
-clients, so a rule holds but for `clock_ms_max`.
+A lease *surely runs* until the earliest possible deadline, by all answers to its consumer; a
+hand-out surely happened before the answer of the pop that showed it. Both are times of clients, so
+each rule allows for `clock_ms_max`.
 
 Left out: leases that no application saw.
 
@@ -27,7 +27,7 @@ from .messages import Findings, Lease, Message, PopRules, returned
 
 
 def judge_tokens(traffic: QueueTraffic, rules: PopRules, found: Findings) -> None:
-    """What tokens promise, over all messages of a queue."""
+    """Judge the rules of tokens, over all messages of a queue."""
     first: dict[int, Delivery] = {}
     seen: dict[tuple[int, int], Delivery] = {}
     for one in traffic.deliveries:
@@ -41,6 +41,7 @@ def judge_tokens(traffic: QueueTraffic, rules: PopRules, found: Findings) -> Non
         if one.remaining_ms <= -rules.handing_ms_max:
             fact = f"offset {one.offset} of {traffic.name} came {-one.remaining_ms} ms late: {one}"
             found.add("expired-delivery", fact, (one,))
+    # A message taken ahead reaches its application after later hand-outs: its token may be smaller.
     if not rules.is_ahead:
         _order(traffic, found)
 
@@ -80,13 +81,15 @@ def judge_leases(
 def _second(
     message: Message, one: Delivery, two: Delivery, lease: Lease, rules: PopRules, found: Findings
 ) -> None:
-    """A second hand-out: is the first lease over?"""
+    """Judge a second hand-out: the first lease must be over by then."""
     assert rules.clock_ms_max is not None
     came = two.call.end_ms + rules.clock_ms_max
+    # An ack or reject ends the lease for good: `settlement` judges what comes after it.
     if any(message.settled_by(one.token, "ack", "reject")):
         return
     if returned(message, one, rules, lease):
-        # In the order of a queue it may have come back with another one, and waits for that.
+        # In the order of a queue the message may have come back with an earlier one, whose delay
+        # then counts, not its own.
         nacks = message.settled_by(one.token, "nack") if rules.order != "queue" else ()
         for nack in nacks:
             _early(message, one, two, nack, rules, found)
@@ -121,7 +124,7 @@ def _early(
 
 
 def _delay(one: Delivery, nack: Settlement | None, rules: PopRules) -> int | None:
-    """How long a message waits that failed, or whose lease ran out; None: nobody knows."""
+    """The wait in ms of a message that failed, or whose lease ran out; None: unknown."""
     if nack is not None and isinstance(nack.argument, int) and nack.argument >= 0:
         return nack.argument
     schedule = rules.schedule_ms
@@ -129,7 +132,7 @@ def _delay(one: Delivery, nack: Settlement | None, rules: PopRules) -> int | Non
 
 
 def surely_until(one: Delivery, extensions: Iterable[Settlement]) -> float:
-    """The earliest time that a lease may end, as far as anybody was told."""
+    """The earliest time at which a lease may end, by the answers to its consumer."""
     done = [each for each in extensions if each.is_done]
     last = max((each.call.begin for each in done), default=-1)
     until = []
@@ -146,7 +149,7 @@ def surely_until(one: Delivery, extensions: Iterable[Settlement]) -> float:
 
 
 def _at_last_until(one: Delivery, extensions: Sequence[Settlement]) -> float:
-    """The latest time that a lease may end."""
+    """The latest time at which a lease may end."""
     until = [one.call.end_ms + one.remaining_ms]
     for each in extensions:
         if not each.is_refused:
@@ -159,7 +162,7 @@ def _at_last_until(one: Delivery, extensions: Sequence[Settlement]) -> float:
 def _fenced(
     message: Message, fenced: Settlement, lease: Lease, rules: PopRules, found: Findings
 ) -> None:
-    """Refused as stale: who or what else had ended the lease?"""
+    """Judge a refusal as stale: something must have ended the lease before."""
     assert rules.clock_ms_max is not None
     held = [
         one
@@ -186,7 +189,7 @@ def _late(
     end_ms: float,
     found: Findings,
 ) -> None:
-    """Is what was due handed out again in time, as somebody pops all the time?"""
+    """Judge whether a due message is handed out again in time; consumers pop all the time."""
     assert rules.late_ms_max is not None
     assert rules.clock_ms_max is not None
     nexts: list[Delivery | None] = [*message.deliveries[1:], None]
@@ -195,7 +198,7 @@ def _late(
         if due is None:
             continue
         if two is None and any(dead.attempt > one.attempt for dead in message.buried):
-            # It was sent ahead to a consumer that did not take it, to the last attempt.
+            # Hand-outs that no application saw used up the other attempts, to the last one.
             continue
         came = end_ms if two is None else two.call.end_ms
         late = came - due - rules.late_ms_max - rules.clock_ms_max
@@ -207,8 +210,9 @@ def _late(
 
 
 def _due(message: Message, one: Delivery, lease: Lease, rules: PopRules) -> float | None:
-    """When a message is handed out again at the latest; None: never, or nobody knows."""
+    """When a message is handed out again at the latest; None: never, or unknown."""
     settled = list(message.settled_by(one.token, *SETTLING))
+    # With two calls, or one without an answer, it is unknown which of them took effect.
     if len(settled) > 1 or any(not each.is_done for each in settled):
         return None
     by = settled[0] if settled else None

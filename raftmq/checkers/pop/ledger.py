@@ -1,4 +1,4 @@
-"""The ledger of consumer groups that pop, from what clients did and were told, and nothing else.
+"""Judges consumer groups that pop by clients' calls and their answers alone.
 
     report = check_pop(history, PopRules(attempts_max=3, clock_ms_max=50))
 
@@ -10,11 +10,11 @@
 | order by key | `order` |
 | what is left in the end | `books` |
 
-How calls are written down: `calls`. What a group promises beyond what all do: `PopRules`.
+How calls are written down: `calls`. Promises of a group beyond those of every group: `PopRules`.
 
 Invariants:
 - The verdict rests on clients' calls alone: the broker cannot certify itself.
-- Without a list of what is left in the end, a loss cannot be told, and nothing is valid.
+- Without the books of the end, a loss cannot be seen, and no history is valid.
 
 Sources: Jepsen's checkers for queues; the invariants Q1 to Q19 of this project.
 """
@@ -36,8 +36,8 @@ Part: TypeAlias = Sent | Delivery
 
 CHECKER = "pop"
 TOLERATED = frozenset({"stale-delivery"})
-"""A consumer that took messages ahead may hand out one whose lease has just run out: what it says
-of that message is refused."""
+"""A consumer that took messages ahead may hand out one whose lease has just run out: the broker
+then refuses to settle that message."""
 
 
 def check_pop(
@@ -137,7 +137,7 @@ def _places(sends: Sequence[Sent], traffic: Mapping[str, QueueTraffic], found: F
 
 
 def _unwanted(traffic: Mapping[str, QueueTraffic], rules: PopRules, found: Findings) -> None:
-    """What a filter keeps back is not handed out."""
+    """No message that the filter keeps back is handed out."""
     is_wanted = rules.is_wanted
     for of_queue in traffic.values():
         for one in of_queue.deliveries:

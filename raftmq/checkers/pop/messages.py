@@ -1,12 +1,12 @@
-"""One message's life in one consumer group, as clients saw it: what all rules are about.
+"""One message's life in one consumer group, as clients saw it: the input of all rules.
 
-A group's messages have nothing to do with each other, save order by key: so each is judged by
-itself, and judging is linear in the history. Its hand-outs are ordered by their tokens, which grow
-with every hand-out of a partition group; rows of the history order what clients did.
+A group's messages are independent of each other, save order by key: so each message is judged by
+itself, and judging is linear in the history. Tokens order the hand-outs of a message, as tokens
+grow with every hand-out of a partition group; rows of the history order clients' calls.
 
 Invariants:
-- `deliveries` are those that an application got. There may have been others: of a consumer that
-  died, or that took messages ahead and gave them back.
+- `deliveries` are the hand-outs that an application got. There may have been others: to a consumer
+  that died, or that took messages ahead and gave them back.
 """
 
 from collections import Counter, defaultdict
@@ -22,40 +22,40 @@ from raftmq.checkers.verdict import EXAMPLES_MAX, Anomaly
 from .calls import Buried, Call, Delivery, QueueTraffic, Revival, Sent, Settlement
 
 Ordering: TypeAlias = Literal["", "key", "queue"]
-"""What a group keeps in order: nothing, messages of a key, messages of a queue."""
+"""A group's order: none, by key, or by queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopRules:
-    """What a group promises beyond what all do, and how well the clocks were known."""
+    """The promises of a group beyond those of every group, and how well the clocks were known."""
 
     attempts_max: int | None = None
-    """A message that failed for so many times is a dead letter. None: not judged."""
+    """After this number of failed attempts a message is a dead letter. None: not judged."""
     schedule_ms: tuple[int, ...] = ()
     """How long a message waits after its first failure, the second, …; empty: not judged."""
     clock_ms_max: int | None = None
-    """Clocks of clients and leaders, and the time of an answer on its way, make two times of
-    different machines differ by so much at the most. None: nothing is judged by times."""
+    """The most by which two times of different machines differ, through clocks and the travel of
+    answers. None: nothing is judged by times."""
     handing_ms_max: int = 0
-    """A lease may have run out so long before an application came to look at its messages."""
+    """Milliseconds by which a lease may have run out before the application gets its messages."""
     late_ms_max: int | None = None
-    """A message that is due is handed out again so soon, if somebody pops all the time. None: not
-    judged, as after faults."""
+    """Milliseconds within which a due message is handed out again while a consumer pops all the
+    time. None: not judged, as after faults."""
     is_ahead: bool = True
     """Consumers take messages ahead, and hand them to the application later."""
     is_complete: bool = False
-    """Every hand-out is in the history: no consumer died or gave back what nobody saw."""
+    """Every hand-out is in the history: no consumer died, or gave messages back unseen."""
     order: Ordering = ""
-    """What is handed out one after the other."""
+    """The messages that are handed out one after the other."""
     is_wanted: Callable[[Value], bool] | None = None
-    """Whether the group's filter lets a message through; None: it has none."""
+    """Whether the group's filter lets a message through; None: the group has no filter."""
     begun: int = 0
-    """Where the group began to read each queue."""
+    """The offset at which the group began in each queue; negative: its books are not judged."""
 
 
 @dataclass(slots=True)
 class Message:
-    """All that is known of a message in a group."""
+    """A message in a group, with all calls about it."""
 
     traffic: QueueTraffic
     offset: int
@@ -63,21 +63,21 @@ class Message:
     deliveries: list[Delivery] = field(default_factory=list)
     """By token."""
     settlements: list[Settlement] = field(default_factory=list)
-    """In the order of their invokes; those that were refused for another reason than a stale lease
-    are left out."""
+    """In the order of their invokes; calls refused for other reasons than a stale lease are left
+    out."""
     buried: list[Buried] = field(default_factory=list)
     revivals: list[Revival] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The message in words, for people."""
         value = self.value
         what = f"message {value!r}" if value is not None else "the message"
         return f"{what} at offset {self.offset} of {self.traffic.name}"
 
     @property
     def value(self) -> Value:
-        """What it says; None: nobody knows."""
+        """The message's value; None: unknown."""
         if self.sent is not None:
             return self.sent.value
         return self.deliveries[0].value if self.deliveries else None
@@ -97,7 +97,7 @@ class Message:
         return (one for one in self.settlements if one.function in functions and not one.is_refused)
 
     def pairs(self) -> Iterator[tuple[Delivery, Delivery]]:
-        """Each hand-out and the next one that was seen."""
+        """Each hand-out with the next one in the history."""
         return pairwise(self.deliveries)
 
 
@@ -110,7 +110,7 @@ class Shown(Protocol):
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """Of the values in its rows."""
+        """Codes of the values in its rows."""
 
 
 class Findings:
@@ -127,7 +127,7 @@ class Findings:
         parts: Iterable[Shown],
         calls: Iterable[Call | None] = (),
     ) -> None:
-        """An anomaly, the parts of the history that show it, and other calls that matter."""
+        """Add an anomaly, the parts of the history that show it, and other calls that matter."""
         self.counts[name] += 1
         if self.counts[name] > EXAMPLES_MAX:
             return
@@ -139,7 +139,7 @@ class Findings:
 
 
 def messages_of(traffic: QueueTraffic, sends: Sequence[Sent]) -> dict[int, Message]:
-    """By offset: every message of a queue that a group has to do with."""
+    """By offset: every message of a queue that a send's answer or the group's calls name."""
     messages: dict[int, Message] = {}
 
     def at(offset: int) -> Message:
@@ -166,29 +166,29 @@ def messages_of(traffic: QueueTraffic, sends: Sequence[Sent]) -> dict[int, Messa
 
 
 def returned(message: Message, delivery: Delivery, rules: PopRules, lease: "Lease") -> bool:
-    """Whether somebody gave a message back, or may have, before its lease ran out."""
+    """Whether a consumer gave a message back, or may have, before its lease ran out."""
     token = delivery.token
     if any(message.settled_by(token, "nack", "give_back")):
         return True
-    # The rest of a lease comes back with a message that failed.
+    # In the order of a queue, the rest of a lease comes back with the first message that failed.
     return rules.order == "queue" and lease.failed_from < message.offset
 
 
 @dataclass(slots=True)
 class Lease:
-    """All that is known of one token in one queue."""
+    """One token in one queue, with all calls about it."""
 
     token: int
     deliveries: list[Delivery] = field(default_factory=list)
     settlements: list[Settlement] = field(default_factory=list)
     extensions: list[Settlement] = field(default_factory=list)
-    """Each once, of whichever message it was said."""
+    """Each extension once: a call that names several messages extends one lease."""
     holders: dict[int, Delivery] = field(default_factory=dict)
-    """By process: what it was handed last."""
+    """By process: the last message of the lease that it was handed."""
     first_offset: float = inf
-    """The lowest that was handed out."""
+    """The lowest offset that was handed out."""
     failed_from: float = inf
-    """The lowest offset that somebody settled otherwise than by an ack, or may have."""
+    """The lowest offset that a call settled, or may have settled, otherwise than by an ack."""
 
 
 def leases_of(traffic: QueueTraffic) -> dict[int, Lease]:

@@ -8,13 +8,13 @@
 | | been refused |
 
 Tokens grow with every hand-out, so the first rule needs no clock. For the second, an earlier
-message surely was not settled if its ack was begun after the later one had come; or if nobody ever
+message surely was not settled if its ack began after the later message had come; or if no call ever
 settled it, and it is no dead letter.
 
-In a group that is ordered by queue all messages of a queue have one key, and one lease may hold
+In a group that is ordered by queue, all messages of a queue have one key, and one lease may hold
 several of them.
 
-Left out: messages that were redriven, which may come late.
+Left out: redriven messages, which may come late.
 
 Sources: the invariant Q19 of this project; SQS FIFO's message groups.
 """
@@ -47,7 +47,7 @@ def judge_order(messages: Mapping[int, Message], rules: PopRules, found: Finding
 
 
 def _may_be_gone(message: Message) -> bool:
-    """Whether retention may have taken it: the books say how many, not which."""
+    """Whether retention may have taken a message: the books tell how many it took, not which."""
     books = message.traffic.books
     return books is not None and books.lost > 0
 
@@ -58,12 +58,12 @@ def judge_rest(
     rules: PopRules,
     found: Findings,
 ) -> None:
-    """In the order of a queue the rest of a lease goes back with the first message that failed, or
-    that was not its consumer's any more. What retention took is refused too, and takes nothing
-    along."""
+    """Judge leases in the order of a queue: the rest of a lease goes back with the first message
+    that failed, or was no longer its consumer's. A message that retention took is refused, too, but
+    the rest of its lease stays."""
     for lease in leases.values() if rules.order == "queue" else ():
         failures = sorted(_failures(lease), key=_end)
-        # Of those up to each one: that of the lowest offset.
+        # For each failure: the one with the lowest offset among those up to it.
         lowest = list(accumulate(failures, _lower))
         for one in lease.deliveries:
             known = bisect_left(failures, one.call.begin, key=_end)
@@ -81,11 +81,11 @@ def judge_rest(
 
 
 def _failures(lease: Lease) -> Iterator[Settlement]:
-    """Calls of its holders that ended messages of a lease, but for acks; or told that it had
-    ended."""
+    """Calls of a lease's holders, acks aside, that ended messages of the lease, or whose answer was
+    that the lease had ended."""
     settled = {one.offset for one in lease.settlements if not one.is_refused}
     for one in lease.settlements:
-        # What is said of a message that was settled already is refused, and says nothing new.
+        # A call on a message that was settled before is refused, whatever happened to the lease.
         is_news = one.is_fenced and one.offset not in settled
         is_failure = is_news or (one.is_done and one.function != "ack")
         if is_failure and one.call.process in lease.holders:
@@ -101,7 +101,7 @@ def _lower(one: Settlement, other: Settlement) -> Settlement:
 
 
 def _key(message: Message, rules: PopRules) -> Value:
-    """What a message is kept in order by; None: it is free."""
+    """The key that orders a message; None: no order holds for it."""
     if rules.order == "queue":
         return "the queue"
     value = message.value
@@ -109,7 +109,8 @@ def _key(message: Message, rules: PopRules) -> Value:
 
 
 def _inversions(same: list[Message], found: Findings) -> None:
-    """By token, offsets never go back, unless both had been in one lease."""
+    """Judge that offsets never go back in the order of tokens, unless both messages shared a
+    lease."""
     handed = [
         (one.token, message.offset, one, message) for message in same for one in message.deliveries
     ]
@@ -126,12 +127,13 @@ def _inversions(same: list[Message], found: Findings) -> None:
 
 
 def _overtake(earlier: Message, later: Message, rules: PopRules, found: Findings) -> None:
-    """Was the one before over when the later one was first handed out?"""
+    """Judge that the earlier message was over when the later one was first handed out."""
     if not later.deliveries:
         return
     first = later.deliveries[0]
     over = list(earlier.maybe("ack", "reject"))
     shared = [one for one in earlier.deliveries if one.token == first.token]
+    # In the order of a queue, one lease may hold both messages.
     if shared and rules.order == "queue":
         return
     fact = f"{later.name} was handed out, {first}, "

@@ -1,11 +1,11 @@
-"""Groups that pop and are moved to another place: what comes after it comes again.
+"""Groups that pop and are moved to another place: all messages from there on come again.
 
 | function | key | value of its invoke | value of its answer |
 |---|---|---|---|
 | `reset` | group and queue, a row a queue | the place, an offset | the same, or -1 if unknown |
 
-A clone is a reset of the group that is made; its invoke has no key, as the places are known by its
-answer alone. Pops and acknowledgements are written down as in `calls`.
+A clone is a reset of the new group; its invoke has no key, as only its answer names the places.
+Pops and acknowledgements are written down as in `calls`.
 
 | anomaly | what is wrong |
 |---|---|
@@ -14,8 +14,8 @@ answer alone. Pops and acknowledgements are written down as in `calls`.
 | `clone-early` | a group that was made as a clone was handed a message before its place |
 
 Invariants:
-- A reset that overlaps another one of its queue, or comes before one, or has one without an answer
-  beside it, promises only what stands behind both places.
+- A reset promises only the messages behind both places if another reset of its queue overlaps it,
+  comes after it, or has no answer.
 """
 
 from collections import Counter, defaultdict
@@ -38,33 +38,33 @@ class Reset:
 
     call: Call
     target: int
-    """The place: the next message that it shall get."""
+    """The place: the offset of the next message for the group."""
 
     @property
     def is_done(self) -> bool:
-        """It happened, for sure."""
+        """Whether the reset surely happened."""
         return self.call.outcome is RowType.OK
 
     def is_over(self, row: int) -> bool:
-        """Whether it can move nothing from this row on."""
+        """Whether the reset can no longer move the group from this row on."""
         return self.is_done and self.call.end < row
 
     def floor(self, others: Iterable["Reset"]) -> int:
-        """From which offset on all must come after it, whatever the others did."""
+        """The offset from which all messages must come after the reset, whatever the others did."""
         places = [one.target for one in others if not one.is_over(self.call.begin)]
         return max([self.target, *places])
 
 
 @dataclass(slots=True)
 class Found:
-    """What a checker has looked at, and what was wrong."""
+    """The number of a checker's comparisons, and the anomalies found."""
 
     compared: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     anomalies: list[Anomaly] = field(default_factory=list)
 
     def note(self, name: str, fact: str, *calls: Call) -> None:
-        """An anomaly; the first few of each name are kept."""
+        """Add an anomaly; the first few of each name are kept."""
         self.counts[name] += 1
         if self.counts[name] <= EXAMPLES_MAX:
             operations = tuple(call.operation for call in calls)
@@ -75,7 +75,7 @@ def resets_of(history: History) -> dict[str, list[Reset]]:
     """By group and queue: all resets that may have happened, in order."""
     asked: dict[tuple[int, str], Reset] = {}
     for row in rows_of(history, RESET):
-        # One that was refused explains nothing, and would be "not over" to the end.
+        # A refused reset moved nothing, and would never count as over: it would excuse losses.
         if row.key and row.call.outcome is not RowType.FAIL:
             asked[row.call.operation, row.key] = Reset(row.call, number_of(row.value))
     found: dict[str, list[Reset]] = defaultdict(list)
@@ -143,7 +143,7 @@ def _look_for_unfenced(found: Found, of_queue: QueueTraffic, reset: Reset) -> No
 
 
 def _first_of_each(settlements: Collection[Settlement]) -> Iterator[Settlement]:
-    """The first settlement of each token and message: to say it again is to say it once."""
+    """The first settlement of each token and message: a repeat gets the first call's answer."""
     seen: set[tuple[int, int]] = set()
     for one in settlements:
         if (one.token, one.offset) not in seen:

@@ -1,4 +1,4 @@
-"""Rules of one message that need no clock: who may settle it, how often it is tried, when it dies.
+"""Rules of one message without clocks: who may settle it, how often it is tried, when it is dead.
 
 | anomaly | what is wrong |
 |---|---|
@@ -6,14 +6,14 @@
 | `stale-delivery` | a pop was begun after the message was settled for good, and gave it |
 | `settled-twice` | two calls settled what only one can have settled; a repeat is no second one |
 | `stale-settled` | a token settled although a later one had been handed out |
-| `foreign-settled` | a token settled for somebody who had not been handed it |
+| `foreign-settled` | a token settled for a process that had not been handed it |
 | `unfenced` | a token was refused as stale, and settled after all |
 | `attempt-miscounted`, `attempts-exceeded` | the number of hand-outs is wrong, or too high |
 | `buried-early`, `buried-twice`, `not-buried` | dead letters: who belongs there, and once |
-| `delivered-after-burial` | a dead letter was handed out, and nobody had asked for that |
+| `delivered-after-burial` | a dead letter was handed out, and no call had asked for that |
 
-Left out: that a repeat of a lost answer gets the first answer: the client keeps that to itself, and
-an application sees one call.
+Left out: whether a repeated call gets the first answer after a lost one: the client repeats calls
+by itself, and an application sees one call.
 
 Sources: Jepsen's queues; the invariants Q8, Q9, Q12, Q13, Q14 and Q18 of this project.
 """
@@ -27,7 +27,7 @@ from .messages import Findings, Lease, Message, PopRules, returned
 FINAL = ("ack", "reject")
 """After these a message is never handed out again by itself."""
 OF_TIME = ("failed", "expired")
-"""Why a message is a dead letter that nobody rejected."""
+"""The reasons of a dead letter that no call rejected."""
 
 
 def judge_settling(
@@ -47,7 +47,7 @@ def ends(message: Message, rules: PopRules) -> Iterator[Settlement]:
     """Calls that surely were the last of a message's life, save for a redrive."""
     yield from message.surely(*FINAL)
     attempts = {one.token: one.attempt for one in message.deliveries}
-    # In the order of a queue only the first of those that failed together has used an attempt up.
+    # In the order of a queue, messages fail together, and only the first has used an attempt up.
     nacks = message.surely("nack") if rules.order != "queue" else ()
     for nack in nacks:
         if rules.attempts_max is not None and attempts.get(nack.token, 0) >= rules.attempts_max:
@@ -92,7 +92,7 @@ def _twice(message: Message, found: Findings) -> None:
 
 
 def _is_repeat(one: Settlement, again: Settlement) -> bool:
-    """To say the same of a message twice is to say it once."""
+    """Whether a call repeats another one of its process, which is no second settlement."""
     return (one.function, one.call.process) == (again.function, again.call.process)
 
 
@@ -144,6 +144,7 @@ def _attempts(message: Message, leases: dict[int, Lease], rules: PopRules, found
         one = message.deliveries[0]
         found.add("attempt-miscounted", f"{message.name}: the first was {one}", (one,))
     for one, two in message.pairs():
+        # Two deliveries of one token are no second hand-out: see `token-reused`.
         if one.token == two.token:
             continue
         least, most = _next_attempts(message, one, leases[one.token], rules)
@@ -157,7 +158,7 @@ def _attempts(message: Message, leases: dict[int, Lease], rules: PopRules, found
 def _next_attempts(
     message: Message, one: Delivery, lease: Lease, rules: PopRules
 ) -> tuple[int, int]:
-    """What the next hand-out's attempt may be, if it is really the next one."""
+    """The lowest and highest attempt of the next hand-out, if no hand-out between is missing."""
     given = list(message.settled_by(one.token, "give_back"))
     if any(each.is_done for each in given):
         return one.attempt, one.attempt

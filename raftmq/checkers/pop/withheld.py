@@ -1,4 +1,4 @@
-"""Delayed messages and transactions, from what clients did and were told, and nothing else.
+"""Judges delayed messages and transactions by clients' calls and their answers alone.
 
     report = check_withheld(history, WithheldRules(is_drained=True))
 
@@ -6,24 +6,24 @@
 |---|---|
 | `delivered-early` | a delayed message came before its time |
 | `delivered-after-cancel` | a message was taken back, and came all the same |
-| `half-visible` | a message of a transaction came before anybody had asked to commit it |
+| `half-visible` | a message of a transaction came before any call to commit it |
 | `delivered-after-rollback` | a transaction was rolled back, and a message of it came |
 | `transaction-torn` | some messages of a transaction came, and others never |
 | `withheld-lost` | a message fell due, or its transaction committed, and it never came |
 | `duplicate`, `aborted-read` | it stands at two offsets, or its send had failed |
-| `outcome-changed` | a transaction ended in two ways, or as nobody had asked |
+| `outcome-changed` | a transaction ended in two ways, or in a way that no call had asked for |
 | `undecided-unlisted`, `ended-listed` | the list of open transactions is wrong |
 
-What is early is told by two clocks: by the leaders' stamps, which are the log's time, and, where
-the clocks of clients agree, by theirs.
+Two clocks show that a message is early: the leaders' stamps, which are the log's time, and the
+clocks of clients, where these agree.
 
 How calls are written down: `withheld_calls`.
 
 Invariants:
-- Without a reader who begins at the start of each queue a loss cannot be told, and nothing is
+- Without a reader that begins at the start of each queue, a loss cannot be seen, and no history is
   valid.
 
-Left out: losses in a queue whose beginning was gone when it was read (retention). The order of
+Left out: losses in a queue whose beginning retention had taken before it was read. The order of
 delayed messages among each other, which the committed log shows (`raftmq.chaos.ledger`).
 
 Sources: the invariants Q1, Q4, Q18 and Q20 of this project; RocketMQ's timer and transaction
@@ -45,15 +45,15 @@ CHECKER = "withheld"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithheldRules:
-    """How well the clocks were known, and whether all was over."""
+    """How well the clocks were known, and whether a missing message counts as lost."""
 
     clock_ms_max: int | None = None
-    """The clocks of clients differ by so much at the most. None: nothing is judged by them."""
+    """The most by which the clocks of clients differ. None: nothing is judged by these clocks."""
     is_drained: bool = True
     """The reader came when everything had fallen due. False: losses are not judged."""
     retains_all: bool = True
-    """False: retention may have taken messages from their queues before anybody read them, so that
-    one which never came is not lost."""
+    """False: retention may have taken messages before a reader came, so a missing message does not
+    count as lost."""
 
 
 def check_withheld(history: History, rules: WithheldRules | None = None) -> Report:
@@ -113,7 +113,7 @@ def _counts(traffic: WithheldTraffic) -> dict[str, int]:
 
 
 def _places(message: Withheld, seen: Sequence[Seen], found: Findings) -> None:
-    """It stands at one place, if its send did not fail."""
+    """A message stands at one place at most, and at none if its send failed."""
     for one in seen[:1]:
         if message.call.outcome is RowType.FAIL:
             fact = f"{message.value!r} came, {one}, and its send failed"
@@ -143,14 +143,16 @@ def _delayed(
     if done and seen:
         fact = f"{message.value!r} was taken back by process {done[0].call.process}, and came, "
         found.add("delivered-after-cancel", f"{fact}{seen[0]}", (message, done[0], seen[0]))
+    # A cancellation that may have succeeded explains why the message never came.
     if not any(one.may_be_done for one in cancels):
         _lost(message, traffic, rules, found, "fell due", cancels)
 
 
 def _early_ms(message: Withheld, one: Seen, rules: WithheldRules) -> int:
-    """By how much a message came early, as far as anybody can tell; 0: it did not."""
+    """By how many milliseconds a message surely came early; 0: it may have been due."""
     if message.delay <= 0:
-        # The client sends it without a delay: the log's time, which may be behind, has no part.
+        # The client sends such a message without a delay, so the leader's stamp may lie before the
+        # due time if the log's time is behind the client's.
         return 0
     early = 0 if one.stamp is None else message.due - one.stamp
     if rules.clock_ms_max is not None:
@@ -167,7 +169,7 @@ def _lost(
     why: str,
     others: Sequence[Shown] = (),
 ) -> None:
-    """It must have come: has it?"""
+    """Report a message that must have come and did not."""
     if message.call.outcome is not RowType.OK or traffic.seen.get(message.value):
         return
     reader = traffic.last_found
@@ -196,7 +198,7 @@ def _transaction(
         asked = (each for each in endings if each.is_commit and each.may_be_done)
         if not any(each.call.begin < one.call.end for each in asked):
             fact = f"{message.value!r} of transaction {name!r} came, {one}, before any commit of it"
-            # The endings that there were show that none of them explains it.
+            # The report shows all endings, so that a reader can see that none explains the message.
             found.add("half-visible", fact, (message, one, *endings))
             break
     if rolled_back and came:
@@ -218,7 +220,8 @@ def _torn(
     rules: WithheldRules,
     found: Findings,
 ) -> None:
-    """Nobody was told that it committed, but it has: then all of it must have come."""
+    """A message came, so the transaction did commit, though no answer said so: then all of its
+    messages must have come."""
     reader = traffic.last_found
     if not (rules.is_drained and rules.retains_all) or reader is None:
         return
@@ -239,7 +242,7 @@ def _listing(
     traffic: WithheldTraffic,
     found: Findings,
 ) -> None:
-    """Who is undecided must be in the list of those that are open, and nobody else."""
+    """The list of open transactions has all undecided ones, and none that has ended."""
     listed = traffic.listed
     if listed is None:
         return
@@ -261,7 +264,7 @@ def _listing(
 
 
 def _outcomes(name: Value, endings: Sequence[Ending], found: Findings) -> None:
-    """The first outcome holds, and somebody asked for it."""
+    """The first outcome holds, and a call asked for it."""
     told = [one for one in endings if one.outcome is not None]
     for one in told:
         other = next((each for each in told if each.outcome is not one.outcome), None)
@@ -282,7 +285,7 @@ def _said(one: Ending) -> str:
 
 
 def _may_explain(one: Ending, told: Ending) -> bool:
-    """Whether a call may be the one that ended a transaction in the way that was told."""
+    """Whether the call `one` may have ended the transaction with the outcome that was answered."""
     return (
         one.is_commit is told.outcome
         and one.call.outcome is not RowType.FAIL

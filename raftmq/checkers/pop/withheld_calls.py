@@ -1,6 +1,7 @@
-"""Messages that are stored before they may be seen, in a history: how their calls are written down.
+"""The calls about messages that are stored before they may be seen, as rows of a history.
 
-They are *withheld*: delayed ones until they fall due, those of a transaction until it commits.
+Such messages are *withheld*: delayed ones until they fall due, those of a transaction until it
+commits.
 
 | function | key | value of its invoke | value of its answer |
 |---|---|---|---|
@@ -13,8 +14,8 @@ They are *withheld*: delayed ones until they fall due, those of a transaction un
 
 A message is a number, or (number, ordering key); a transaction any name that is used once. `due` is
 in milliseconds since 1970, `delay` in milliseconds from the call. The outcome is the one that
-holds, whichever was asked for. `found` is what a reader finds who begins at the start of each
-queue, when all is over: where each message stands, and the leader's stamp of when it came there.
+holds, whichever was asked for. `found` lists the messages that a reader finds at the end of the run
+from the start of each queue: the place of each, and the leader's stamp of its coming there.
 
     >>> recorder = Recorder()
     >>> send = recorder.invoke(0, "delay", "t/0", (7, 60_000, 5_000))
@@ -47,18 +48,18 @@ ROLLBACK = "rollback"
 OPEN = "open"
 FOUND = "found"
 FUNCTIONS = frozenset({DELAY, CANCEL, HALF, COMMIT, ROLLBACK, OPEN, FOUND})
-"""What withheld messages are about."""
+"""The functions of withheld messages."""
 
 
 class Cancelling(IntEnum):
-    """What came of a cancellation."""
+    """The result of a cancellation."""
 
     TAKEN_BACK = 1
     """This call took the message back."""
     NOT_WAITING = 0
-    """It had been taken back before."""
+    """The message had been taken back before."""
     FELL_DUE = -1
-    """Its time had come."""
+    """The message's time had come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +70,26 @@ class Withheld:
     queue: str
     value: Value
     due: int
-    """Milliseconds since 1970; of a half message 0."""
+    """Milliseconds since 1970; 0 for a message of a transaction."""
     delay: int
-    """Milliseconds from the call; of a half message 0."""
+    """Milliseconds from the call; 0 for a message of a transaction."""
     transaction: Value
-    """None: it is a delayed one."""
+    """None: the message is a delayed one."""
     codes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Somebody wanted a message back."""
+    """A call to take a message back."""
 
     call: Call
     result: int | None
-    """None: nobody knows."""
+    """A `Cancelling`; None: no answer was seen."""
     codes: tuple[int, ...]
 
     @property
     def may_be_done(self) -> bool:
-        """Whether it may have taken the message back, or may still."""
+        """Whether this call may have taken the message back, or may still."""
         return self.call.outcome is not RowType.FAIL and self.result != Cancelling.FELL_DUE
 
     @property
@@ -99,31 +100,31 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Somebody said how a transaction ends."""
+    """A call to commit or roll back a transaction."""
 
     call: Call
     is_commit: bool
-    """What was asked for."""
+    """The outcome that was asked for."""
     outcome: bool | None
-    """What holds, True for commit; None: nobody knows."""
+    """The outcome in the answer, True for commit; None: no answer was seen."""
     codes: tuple[int, ...]
 
     @property
     def may_be_done(self) -> bool:
-        """Whether it may have ended the transaction as it asked, or may still."""
+        """Whether this call may have ended the transaction as it asked, or may still."""
         return self.call.outcome is not RowType.FAIL and self.outcome in (None, self.is_commit)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A message that somebody was given."""
+    """A message in an answer to a reader or consumer."""
 
     call: Call
     queue: str
     value: Value
     offset: int
     stamp: int | None
-    """When the leader put it there, milliseconds since 1970; None: it was not told."""
+    """When the leader put it there, milliseconds since 1970; None: the answer did not say."""
     codes: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -141,7 +142,7 @@ class Listed:
 
 @dataclass(slots=True)
 class WithheldTraffic:
-    """All that concerns withheld messages."""
+    """All calls about withheld messages."""
 
     messages: list[Withheld] = field(default_factory=list)
     cancels: dict[Value, list[Cancel]] = field(default_factory=lambda: defaultdict(list))
@@ -152,18 +153,18 @@ class WithheldTraffic:
     """By message, whether it was withheld or not."""
     listed: Listed | None = None
     starts: dict[str, int] = field(default_factory=dict)
-    """By queue: the first offset at which anything was found."""
+    """By queue: the lowest offset at which a message was found."""
     last_found: Call | None = None
     """The last call that read from the start."""
 
 
 def begin_found(recorder: Recorder, process: int) -> int:
-    """A poll of a reader begins, which had begun at the start of each queue."""
+    """Record that a poll begins, of a reader that began at the start of each queue."""
     return recorder.invoke(process, FOUND)
 
 
 def withheld_traffic(history: History) -> WithheldTraffic:
-    """Collect it."""
+    """Collect the calls about withheld messages from a history."""
     calls = calls_of(history)
     traffic = WithheldTraffic()
     answers = _answers(history)
@@ -188,7 +189,7 @@ def withheld_traffic(history: History) -> WithheldTraffic:
 
 
 def _answers(history: History) -> dict[int, tuple[int, int]]:
-    """Of each cancellation and ending that was answered: what it was told, and the code of that."""
+    """By operation of each answered cancellation and ending: the result, and its value's code."""
     told: dict[int, tuple[int, int]] = {}
     is_answered = history.is_function(CANCEL, COMMIT, ROLLBACK) & (history.type == RowType.OK)
     for row in np.flatnonzero(is_answered):

@@ -1,4 +1,4 @@
-"""What an invariant's function gives back."""
+"""The results of the invariants' functions."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ class Breach(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What an invariant's function found."""
+    """The result of an invariant's function."""
 
     breaches: list[Breach]
     compared: int
@@ -21,7 +21,7 @@ class Looked(NamedTuple):
 
 
 class Unseeable(Exception):
-    """The evidence lacks what this invariant is about; the message names the part."""
+    """The evidence lacks the part that this invariant needs; the message names the part."""
 
 
 def require_some(part: object, name: str) -> None:

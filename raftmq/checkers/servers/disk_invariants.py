@@ -33,7 +33,7 @@ def keeps_synced(evidence: Evidence) -> Looked:
 
 
 def rot_is_not_served(evidence: Evidence) -> Looked:
-    """L4, its first half: what is handed out is what was committed."""
+    """L4, its first half: an entry that is handed out equals the committed one."""
     require_some(evidence.served, "entry that was handed out")
     committed = evidence.committed()
     found = [
@@ -60,7 +60,7 @@ def failed_sync_is_final(evidence: Evidence) -> Looked:
         for told in evidence.acknowledged
         if told.time > failed.get((told.node, told.incarnation), told.time)
     ]
-    # An answer of another process could not have shown it; a failure could, if answers are seen.
+    # Only answers of a process whose fsync failed could show a breach: count the failures.
     return Looked(found, len(failed) if evidence.acknowledged else 0)
 
 
@@ -92,7 +92,7 @@ def chain_is_unbroken(evidence: Evidence) -> Looked:
 
 
 def acknowledged_stays(evidence: Evidence) -> Looked:
-    """L8: each acknowledged entry is on some node in the end, the same as it was told."""
+    """L8: each acknowledged entry is on some node in the end, with the acknowledged checksum."""
     require_some(evidence.acknowledged, "acknowledged entry")
     require_some(evidence.nodes, "log")
     found = []

@@ -1,8 +1,8 @@
-"""What the servers of one group are known to have held and done: the input of the invariants.
+"""Observations of the servers of one group: the input of the invariants.
 
-A harness fills in what it can see; an invariant whose part is empty answers "unknown". Nothing here
-needs a running broker: the logs can be read from the disks of stopped nodes, the timeline from what
-nodes say of themselves or from a simulator that looks inside.
+A harness fills in the parts that it can see; an invariant whose part is empty answers "unknown". No
+part needs a running broker: the logs can be read from the disks of stopped nodes, the timeline from
+the nodes' status or from a simulator that looks inside.
 
     >>> log = (Entry(1, 1, crc=7, chain=0), Entry(2, 1, crc=9, chain=7))
     >>> evidence = Evidence(nodes=(NodeLog(1, log, commit=2), NodeLog(2, log, commit=1)))
@@ -17,8 +17,8 @@ nodes say of themselves or from a simulator that looks inside.
 | `acknowledged` | answers to producers, with the entry they stand for | R13, L5, L8 |
 | `recoveries`, `served`, `sync_failures`, `derived` | the harness around the disks | L1-L6 |
 
-Sources: Raft figure 2 for the fields; etcd's robustness tests, which check the WAL against what
-clients were told.
+Sources: Raft figure 2 for the fields; etcd's robustness tests, which check the WAL against the
+answers to clients.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,13 +32,13 @@ class Entry(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index
     term: int
     crc: int
-    """Checksum of all its bytes: equal checksums stand for equal entries."""
+    """Checksum of all the entry's bytes: equal checksums stand for equal entries."""
     chain: int
     """Checksum of the entry before it; 0 for the first of a log."""
 
 
 NO_ENTRY = Entry(0, 0, 0, 0)
-"""What stands before the first entry of a log."""
+"""The place before the first entry of a log."""
 
 
 class EntryAt(NamedTuple):
@@ -54,27 +54,27 @@ class EntryAt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeLog:
-    """What one node's disk and machine held in the end."""
+    """The final contents of one node's disk and state machine."""
 
     node: int
     entries: tuple[Entry, ...]
-    """In order, without gaps, from the one after `base` on."""
+    """In order, without gaps, beginning after `base`."""
     base: Entry = NO_ENTRY
-    """The last entry that a snapshot stands for; index 0 when there is none."""
+    """The last entry that the snapshot covers; index 0: there is no snapshot."""
     commit: int = 0
     applied: int = 0
     digests: Mapping[int, int] = field(default_factory=dict)
     """Running digest of the machine's state, by the index of the entry applied last."""
     is_voter: bool = True
-    """In the membership that counts in the end."""
+    """Whether the node is a voter of the final membership."""
 
     @property
     def last(self) -> Entry:
-        """The last entry, or what the snapshot stands for."""
+        """The last entry, or the last that the snapshot covers."""
         return self.entries[-1] if self.entries else self.base
 
     def at(self, index: int) -> Entry | None:
-        """The entry there, if this node still has it."""
+        """The entry of this index, if the node still has it."""
         if index == self.base.index and index:
             return self.base
         place = index - self.base.index - 1
@@ -86,7 +86,7 @@ class NodeLog:
 
 
 class Moment(NamedTuple):
-    """What one node was at one time, as far as the harness could see."""
+    """One node's state at one time, as far as the harness could see it."""
 
     time: int
     node: int
@@ -96,7 +96,7 @@ class Moment(NamedTuple):
     """follower, candidate, leader; learners are followers with `is_voter` false."""
     term: int
     vote: int
-    """Whom it voted for in `term`; 0 for nobody."""
+    """The candidate that it voted for in `term`; 0: none."""
     commit: int
     applied: int
     last: int
@@ -106,7 +106,7 @@ class Moment(NamedTuple):
 
 
 class ProgressAt(NamedTuple):
-    """What a leader thought of a follower at one time."""
+    """A leader's view of a follower at one time."""
 
     time: int
     node: int
@@ -117,7 +117,7 @@ class ProgressAt(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """An entry whose success was told to a client."""
+    """An entry that was acknowledged to a client."""
 
     time: int
     node: int
@@ -130,17 +130,17 @@ class Recovery(NamedTuple):
 
     node: int
     durable: int
-    """Last index that had been synced before, by what the harness's disk knows."""
+    """Last index that was synced before, as the harness's disk knows."""
     last: int
     """Last index after the recovery."""
     digest: int
-    """Of all that the recovery left on disk."""
+    """Digest of all bytes that the recovery left on disk."""
     digest_again: int
-    """The same after recovering once more."""
+    """Digest after recovering a second time."""
 
 
 class Served(NamedTuple):
-    """An entry that a node handed to a peer or a consumer."""
+    """An entry that a node sent to a peer or a consumer."""
 
     node: int
     index: int  # type: ignore[assignment]
@@ -156,7 +156,7 @@ class SyncFailed(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """A file that can be made anew: its digest before it was deleted and after."""
+    """A file that can be rebuilt: its digest before it was deleted, and after the rebuild."""
 
     node: int
     name: str
@@ -166,7 +166,7 @@ class Derived(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known of one group. Every part may be empty."""
+    """All observations of one group. Every part may be empty."""
 
     nodes: tuple[NodeLog, ...] = ()
     timeline: tuple[Moment, ...] = ()
@@ -181,7 +181,7 @@ class Evidence:
     """By value code of the history: the index of the entry that carried the value."""
 
     def committed(self) -> dict[int, Entry]:
-        """By index: what some node holds as committed. The first node that has it counts."""
+        """Committed entries by index. Of nodes that hold different ones, the first counts."""
         found: dict[int, Entry] = {}
         for node in self.nodes:
             for entry in node.entries:

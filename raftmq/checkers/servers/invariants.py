@@ -1,4 +1,4 @@
-"""The invariants of Raft, the disk and popping groups: their meaning, and who decides them.
+"""The invariants of Raft, the disk and popping groups: their meaning, and what decides them.
 
 | decided by | meaning |
 |---|---|
@@ -7,12 +7,12 @@
 | log | `raftmq.chaos.ledger`, from the committed log |
 | simulator | only by looking at every step from inside; a simulator reports it under this name |
 
-`check_evidence` runs every function that evidence can decide. An invariant whose part of the
-evidence is missing says unknown; all reports together are as bad as the worst, and vacuous
-invariants are listed, not hidden.
+`check_evidence` runs the functions of all invariants that evidence can decide. An invariant whose
+part of the evidence is missing is reported as unknown; all reports together are as bad as the
+worst, and vacuous invariants are listed, not hidden.
 
-Sources: Raft figure 3 and its sections as named; the numbers are those of the reliability notes
-that this project was planned with.
+Sources: Raft figure 3 and its sections as named; the numbers come from the reliability notes that
+this project was planned with.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,9 +34,9 @@ class Invariant(NamedTuple):
     name: str
     meaning: str
     decided_by: str
-    """evidence, history, log, simulator, or run: whoever plays a run watches for it."""
+    """evidence, history, log, simulator, or run: the harness of a run watches for it."""
     check: Check | None = None
-    """Raises `Unseeable` if the evidence lacks what it needs."""
+    """The function that judges it; raises `Unseeable` if the evidence lacks the needed part."""
 
 
 def _seen(name: str, meaning: str, check: Check) -> Invariant:

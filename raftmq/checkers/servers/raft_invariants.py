@@ -1,9 +1,8 @@
 """Raft's invariants as far as evidence can decide them, see `invariants` for the list.
 
-Each function lists where its invariant does not hold, and counts the comparisons it made: one that
-compared nothing has decided nothing. A timeline has gaps, so that what it shows is a breach for
-sure, and what it does not show may still have happened between two moments; the simulator looks at
-every step.
+Each function lists where its invariant does not hold, and counts its comparisons: a function that
+compared nothing has decided nothing. A timeline has gaps: a breach that it shows is certain, but
+others may have happened between two moments; the simulator looks at every step.
 
 Sources: Raft figure 3, §5.2, §5.4; TLA+ of etcd's raft for CommittedIsDurable.
 """
@@ -63,7 +62,7 @@ def log_matching(evidence: Evidence) -> Looked:
 
 
 def leader_completeness(evidence: Evidence) -> Looked:
-    """R4: a later leader's log reaches what was seen committed in an earlier term."""
+    """R4: a later leader's log reaches every index that an earlier term was seen to commit."""
     require_some(_leaders(evidence), "leader in the timeline")
     compared, found = 0, []
     # By term: the highest index that a leader of that term was seen to have committed.
@@ -83,7 +82,7 @@ def leader_completeness(evidence: Evidence) -> Looked:
 
 
 def state_machine_safety(evidence: Evidence) -> Looked:
-    """R5: what one node holds as committed, no other holds as committed and different."""
+    """R5: no two nodes hold different entries of one index as committed."""
     require_some(evidence.committed(), "committed entry")
     known: dict[int, EntryAt] = {}
     compared, found = 0, []
@@ -110,7 +109,7 @@ def commit_rises(evidence: Evidence) -> Looked:
 
 
 def applied_rises(evidence: Evidence) -> Looked:
-    """R8: the same for what was applied."""
+    """R8: the applied index is volatile, too, so that a restart may lower it."""
     return _falls(evidence, "applied index", lambda moment: moment.applied)
 
 
@@ -164,7 +163,7 @@ def one_vote(evidence: Evidence) -> Looked:
 
 
 def own_term_counted(evidence: Evidence) -> Looked:
-    """R12, Raft §5.4.2: where a leader's commit index rises to is an entry of its own term."""
+    """R12, Raft §5.4.2: a leader's commit index rises only to entries of the leader's own term."""
     terms = {index: entry.term for index, entry in evidence.committed().items()}
     require_some(terms, "committed entry")
     compared, found = 0, []
@@ -187,6 +186,7 @@ def committed_is_durable(evidence: Evidence) -> Looked:
     """R13: a majority of the voters' disks holds each committed or acknowledged entry."""
     voters = [node for node in evidence.nodes if node.is_voter]
     wanted = {told.entry.index: told.entry for told in evidence.acknowledged}
+    # Where both exist, the acknowledged entry counts: a client was promised that one.
     wanted = evidence.committed() | wanted
     require_some(voters, "voter's log")
     require_some(wanted, "committed or acknowledged entry")
@@ -201,7 +201,7 @@ def committed_is_durable(evidence: Evidence) -> Looked:
 
 
 def committed_stays(evidence: Evidence) -> Looked:
-    """R15: a node's last index never falls below a commit index that it once had."""
+    """R15: a node's last index never falls below a commit index that the node once had."""
     require_some(evidence.timeline, "timeline")
     highest: dict[int, int] = {}
     compared, found = 0, []
@@ -243,7 +243,7 @@ def only_voters_lead(evidence: Evidence) -> Looked:
 
 
 def snapshot_is_committed(evidence: Evidence) -> Looked:
-    """R19: what a snapshot stands for is committed there, and the same entry elsewhere."""
+    """R19: a snapshot's last entry is committed on its node, and equals the others' entry."""
     based = [node for node in evidence.nodes if node.base.index]
     require_some(based, "snapshot")
     found = []
@@ -279,7 +279,7 @@ def same_state(evidence: Evidence) -> Looked:
 
 
 def electable_is_complete(evidence: Evidence) -> Looked:
-    """R23: whoever is as up to date as a majority (Raft §5.4.1) holds the committed."""
+    """R23: a voter as up to date as a majority (Raft §5.4.1) holds all committed entries."""
     voters = [node for node in evidence.nodes if node.is_voter]
     wanted = evidence.committed()
     require_some(wanted, "committed entry")
@@ -303,7 +303,7 @@ def _leaders(evidence: Evidence) -> list[Moment]:
 
 
 def _neighbours(evidence: Evidence) -> Iterator[tuple[Moment, Moment]]:
-    """Each node's moments with the one before."""
+    """Each node's moments, each with the one before it."""
     last: dict[int, Moment] = {}
     for moment in evidence.timeline:
         if moment.node in last:
@@ -346,7 +346,7 @@ def _copies(evidence: Evidence, index: int) -> tuple[EntryAt, ...]:
 
 
 def _holds(node: NodeLog, entry: Entry) -> bool:
-    """In its log, the same; or behind its snapshot."""
+    """Whether the node's log has the entry, unchanged, or its snapshot covers the index."""
     own = node.at(entry.index)
     return entry.index < node.base.index or (own is not None and own.crc == entry.crc)
 

@@ -1,4 +1,4 @@
-"""The loads of `raftmq bench`: what is sent and read, and what is timed.
+"""The loads of `raftmq bench`, and their timing.
 
 | load | what is timed |
 |---|---|
@@ -7,11 +7,11 @@
 | e2e | from the hand-over of a message at its producer to its arrival at a consumer |
 | raft | from the hand-over of one message to its receipt, one under way in each of `window` tasks |
 
-With a rate, a batch has a time at which it is due, and its latency counts from then: a stall is
-charged to all that had to wait for it ("coordinated omission" is what leaving that out is called).
+With a rate, a batch has a time at which it is due, and its latency counts from then: a stall adds
+to the latency of all batches that had to wait (leaving that out is "coordinated omission").
 
 All clients run in this process, on one event loop: beyond some hundred thousand messages a second
-the load itself is what is measured. Start several `raftmq bench` on one topic then.
+the figures measure the load itself. Start several `raftmq bench` on one topic then.
 """
 
 import struct
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from raftmq.client import Client, Consumer, Producer
 
 BEAT_SECONDS = 0.1
-"""Between two updates of the progress bar."""
+"""Seconds between two updates of the progress bar."""
 
 FETCH_MESSAGES = 10_000
 CLEANUP_SECONDS_MAX = 3.0
 ARRIVAL_SECONDS_MAX = 5.0
-"""How long `e2e` waits for the last messages."""
+"""The longest that `e2e` waits for the last messages."""
 
 Task = Callable[[], Coroutine[Any, Any, None]]
 
@@ -48,7 +48,7 @@ _STAMP = struct.Struct("<d")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the command line asked for."""
+    """The options of a benchmark."""
 
     url: str
     timeout: float
@@ -62,7 +62,7 @@ class Load:
     clients: int
     """Connections, each with a producer or consumer."""
     rate: float | None
-    """Messages a second over all clients; None: as fast as it goes."""
+    """Messages a second over all clients; None: without limit."""
     duration: float
     """Seconds."""
     topic: str | None
@@ -71,12 +71,12 @@ class Load:
     """Queues of the topic that is made."""
 
     def settings(self) -> dict[str, Any]:
-        """All of it but the address."""
+        """All options but the address."""
         return {name: value for name, value in asdict(self).items() if name != "url"}
 
 
 async def produce(load: Load) -> tuple[Record, float]:
-    """Run the load; the answers, and how many seconds it took."""
+    """Run the load; returns the answers, and the seconds that it took."""
     async with _topic(load) as (mq, topic):
         return await _produce(load, mq, topic, "produce")
 
@@ -111,7 +111,7 @@ async def consume(load: Load) -> tuple[Record, float]:
 
 
 async def e2e(load: Load) -> tuple[Record, float]:
-    """Send at the rate and time each message until it arrives."""
+    """Send at the rate, and time each message until its arrival."""
     async with _topic(load) as (mq, topic), AsyncExitStack() as stack:
         record, sent = Record(), Record()
         consumer = await stack.enter_async_context(mq.consumer(topic, start="latest"))
@@ -139,7 +139,7 @@ async def e2e(load: Load) -> tuple[Record, float]:
 
 
 async def raft(load: Load) -> tuple[Record, float, dict[str, Any]]:
-    """Send single awaited messages; also what the nodes' logs and disks did meanwhile."""
+    """Send single awaited messages; also returns the nodes' rates of entries and disk passes."""
     async with _topic(load) as (mq, topic):
         before = await _counters(mq)
         record, seconds = await _produce(load, mq, topic, "raft")
@@ -190,7 +190,7 @@ async def _send_on(
 
 
 async def _receive(consumer: "Consumer", record: Record, total: list[int]) -> None:
-    """Time what arrives, until `total` holds a number and so many have."""
+    """Time the messages that arrive, until `total` holds a number and that number has arrived."""
     while not total or record.messages < total[0]:
         messages = await consumer.fetch(FETCH_MESSAGES, wait=BEAT_SECONDS)
         now = anyio.current_time()
@@ -208,7 +208,7 @@ class _Pace:
         self._numbers = count()
 
     async def wait_next(self) -> float | None:
-        """Wait for the next batch's turn; when it was due, or None when the time is over."""
+        """Wait for the next batch's turn; returns its due time, or None when the time is over."""
         now = anyio.current_time()
         due = self._started + next(self._numbers) * self._interval if self._interval else now
         if max(due, now) >= self._until:
@@ -226,7 +226,7 @@ async def _timed(
     seconds: float | None = None,
     shown: Record | None = None,
 ) -> float:
-    """Run all tasks to their end, with progress; how long it took."""
+    """Run all tasks to their end, with progress; returns the seconds that they took."""
     record.started = anyio.current_time()
     shown = shown or record
     shown.started = record.started
@@ -261,7 +261,7 @@ async def _clients(load: Load) -> AsyncIterator[list["Client"]]:
 
 @asynccontextmanager
 async def _topic(load: Load) -> AsyncIterator[tuple["Client", str]]:
-    """A connection for questions, and the topic; one that was made is deleted at the end."""
+    """A connection for administration, and the topic; a topic made here is deleted at the end."""
     async with raftmq.connect(load.url, timeout=load.timeout) as mq:
         if load.topic is not None:
             yield mq, load.topic

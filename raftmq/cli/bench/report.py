@@ -1,4 +1,4 @@
-"""What a benchmark measured: every answer with its time, and the figures made of them.
+"""The measurements of a benchmark: every answer with its time, and the figures made of them.
 
 Latencies are kept one by one (16 bytes each), not in buckets: a run of a minute has a few hundred
 thousand answers. A percentile counts answers; each stands for one batch.
@@ -22,20 +22,20 @@ class Record:
     """The answers of one run."""
 
     started: float = 0.0
-    """When it began, on the event loop's clock."""
+    """The start of the run, on the event loop's clock."""
     messages: int = 0
     """Messages that were answered."""
     errors: int = 0
     """Messages that were refused or not answered in time."""
     at: "array[float]" = field(default_factory=lambda: array("d"))
-    """When each answer came, in seconds from the start."""
+    """The time of each answer, in seconds from the start."""
     latencies: "array[float]" = field(default_factory=lambda: array("d"))
-    """How long each took, in seconds."""
+    """The latency of each answer, in seconds."""
     counts: "array[int]" = field(default_factory=lambda: array("I"))
-    """How many messages each was for."""
+    """The number of messages of each answer."""
 
     def add(self, now: float, seconds: float, count: int) -> None:
-        """An answer came."""
+        """Add an answer that came at `now` after `seconds`, for `count` messages."""
         self.messages += count
         self.at.append(now - self.started)
         self.latencies.append(seconds)
@@ -87,11 +87,11 @@ def show(result: dict[str, Any], output: str) -> None:
 
 
 def check_plot(path: Path | None) -> None:
-    """Refuse before the run what would fail after it.
+    """Refuse a plot before the run that could not be drawn after it.
 
     Raises:
         ModuleNotFoundError: the extra `plots` is not installed.
-        Failure: the folder is missing, or the suffix.
+        Failure: the folder does not exist, or the suffix names no known format.
     """
     if path is None:
         return

@@ -1,4 +1,4 @@
-"""`raftmq chaos`: break a cluster on purpose, judge what clients saw, and show why.
+"""`raftmq chaos`: break a cluster on purpose, judge what clients saw, and explain the verdict.
 
 | command | does |
 |---|---|
@@ -9,7 +9,7 @@
 | `report` | pages of kept runs and of histories |
 | `list` | what there is: faults, invariants, anomalies, checkers, mutants |
 
-A promise that was broken ends any of them with exit code 5.
+Each of them exits with 5 if a promise was broken.
 """
 
 from collections.abc import Iterator, Sequence
@@ -84,14 +84,14 @@ def check(paths: tuple[Path, ...], is_explained: bool, folder: Path | None, outp
         try:
             history, reports = _judged(file)
         except Failure as problem:
-            # The others are judged all the same.
+            # One bad file must not keep the others from being judged.
             problem.show()
             problems.append(problem.code)
             continue
         judged.append((file, reports, worst(report.verdict for report in reports)))
         if is_explained:
             text = "\n\n".join([str(file), *(explain(report, history) for report in reports)])
-            # Beside the table, so that a pager gets both; JSON has stdout to itself.
+            # On stdout with the table, so that a pager gets both; JSON must be alone on stdout.
             click.echo(text, err=output == "json")
         if folder is not None:
             note(_write_page(_of_history(history, file, reports), folder / page_name))
@@ -112,7 +112,7 @@ def check(paths: tuple[Path, ...], is_explained: bool, folder: Path | None, outp
 
 
 def _page_name(path: Path, file: Path) -> str:
-    """A page's name: files of one name in several folders have pages of their own."""
+    """A page's name, with the folders below `path`: files of one name get different pages."""
     parts = file.relative_to(path).parts if file != path else (file.name,)
     return "-".join(parts).removesuffix(file.suffix) + ".html"
 
@@ -208,7 +208,7 @@ def _is_of_test(folder: Path) -> bool:
 
 
 def _page_of_test(folder: Path, to: Path) -> str:
-    """The page that a test wrote stays as it is: only the test knew its checks and its faults."""
+    """Copy the page that a test wrote: only the test knew its checks and its faults."""
     page = folder / "report.html"
     if to != page:
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,7 @@ def _of_history(history: "History", file: Path, reports: "list[Report]") -> "Cas
 
 
 def _write_page(case: "Case", to: Path) -> str:
-    """Store a page; a line that says what it shows and where it is."""
+    """Store a page; returns a line with its verdict and place."""
     from raftmq.chaos.report import page
 
     to.parent.mkdir(parents=True, exist_ok=True)
@@ -260,6 +260,6 @@ def _write_picture(page: Path, height: int) -> None:
 
 
 def needs_extra(problem: ModuleNotFoundError) -> Failure:
-    """What to say when a part of the extra `chaos` is missing."""
+    """The failure for a missing package of the extra `chaos`."""
     fix = "pip install 'raftmq[chaos]'"
     return Failure(f"{problem.name} is not installed", fix=fix, code=ExitCode.FAILED)

@@ -1,4 +1,4 @@
-"""`raftmq chaos list`: what can be broken, what is promised, who judges it, what is planted."""
+"""`raftmq chaos list`: the faults, promises, checkers and planted bugs that exist."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,6 +1,6 @@
-"""`raftmq chaos run`, `replay` and `shrink`: playing schedules, and what is said of them.
+"""`raftmq chaos run`, `replay` and `shrink`: they play schedules, and print the results.
 
-Only what a run found goes to stdout; its progress and its summary go to stderr.
+Only a run's findings go to stdout; its progress and its summary go to stderr.
 """
 
 import os
@@ -33,7 +33,7 @@ SEEDS_DRAWN = 10
 """Number of seeds that run if none is named."""
 
 TRIALS_MAX = 150
-"""Runs of one shrinking, unless told otherwise."""
+"""Runs of one shrinking by default."""
 
 _OPTIONS = (
     click.option("--world", type=click.Choice(WORLDS), default="sim", show_default=True,
@@ -120,7 +120,7 @@ def _play(
     from raftmq.chaos.campaign import Totals, campaign
 
     totals = Totals()
-    # A reader looks at the page of a good run first, by naming its seed.
+    # A run whose seed is named is kept even if it is good, so that its page can be looked at.
     results = campaign(
         plan, seeds, jobs=jobs, seconds_max=budget, artifacts=artifacts, keeps_good=is_single
     )
@@ -324,7 +324,7 @@ def shrink(
 
 
 def _check_can_keep(artifacts: Path | None, plan: "Plan") -> None:
-    """A history that cannot be written shows after the run, whose verdict would be lost with it.
+    """Refuse before the run if its history could not be written: the verdict would be lost, too.
 
     Raises:
         Failure: a package is missing.
@@ -363,7 +363,7 @@ def _shrunk(plan: "Plan", outcome: "Outcome", trials: int) -> "Outcome":
 
 
 def _print_schedule(outcome: "Outcome") -> None:
-    """What is left after shrinking."""
+    """Print the schedule that is left after shrinking."""
     events = outcome.schedule.events
     click.echo(f"shrunk to {counted(len(events), 'fault')}:")
     for event in events:
@@ -379,7 +379,7 @@ def _print_schedule(outcome: "Outcome") -> None:
 def _seeds(
     seed: int | None, seeds: str | None, *, is_endless_allowed: bool
 ) -> tuple[Iterable[int], int | None]:
-    """The seeds to run, and how many they are; None: without end."""
+    """The seeds to run, and their number; None: they have no end."""
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed and --seeds exclude each other")
     if seed is not None:
@@ -416,7 +416,7 @@ def _to_play(
     nodes: int,
     network: str | None,
 ) -> "tuple[Plan, Schedule]":
-    """What to play, and how: a kept run as it was played, unless options say otherwise."""
+    """The plan and schedule to play; a kept run's options hold unless they are given."""
     from raftmq.chaos.campaign import Plan
     from raftmq.chaos.faults import Schedule, World
 
@@ -447,10 +447,10 @@ def _to_play(
 
 
 def _kept_run(path: Path) -> tuple[str, dict[str, Any]]:
-    """A stored schedule's JSON, and the options that it was played with, as far as it says so.
+    """A stored schedule's JSON, and the options that it was played with, as far as stored.
 
     Raises:
-        ValueError: there is none in the file.
+        ValueError: the file or folder holds no run.
         OSError: the file cannot be read.
     """
     import json
@@ -479,7 +479,7 @@ def _kept_run(path: Path) -> tuple[str, dict[str, Any]]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn what cannot be played into an error with a remedy."""
+    """Turn errors of plans that cannot be played into failures with a remedy."""
     from raftmq.chaos.campaign import CannotPlay
 
     try:

@@ -1,4 +1,4 @@
-"""`raftmq chaos soak`: runs of every kind for hours, and a row of what was played."""
+"""`raftmq chaos soak`: runs of every kind for hours, and a row of results in a book."""
 
 import time
 from contextlib import closing
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raftmq.chaos.soak import Book, Soak
 
 WRITE_SECONDS = 60.0
-"""A soak that is killed leaves the row of so long ago at most."""
+"""Seconds between two writes of the row, so that a killed soak loses no more."""
 
 
 @click.command()

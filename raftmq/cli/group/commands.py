@@ -1,4 +1,4 @@
-"""`raftmq group`: how consumer groups are served, what they want, how far they have come."""
+"""`raftmq group`: the settings, filters and progress of consumer groups."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ def list_(session: Session, topic: str | None, output: str) -> None:
 
     async def call(mq: "Client") -> "tuple[list[ConsumerGroup], dict[str, int | None]]":
         groups = await _all_groups(mq, topic)
-        # Of all topics: a group that broadcasts is attached to none.
+        # Asked for all topics, as a group that broadcasts is attached to none.
         for settings in await mq.admin.consumer_groups():
             modes[settings.name] = settings.mode
         lags = {group.name: _lag(group, modes) for group in groups}
@@ -63,7 +63,7 @@ def list_(session: Session, topic: str | None, output: str) -> None:
 
 
 async def _all_groups(mq: "Client", topic: str | None) -> "list[ConsumerGroup]":
-    """What has settings, what has committed, and what has both, by name."""
+    """Groups with settings, with committed offsets, or with both, by name."""
     from raftmq.client import ConsumerGroup
 
     found = {group.name: group for group in await mq.admin.list_groups(topic=topic)}
@@ -74,13 +74,13 @@ async def _all_groups(mq: "Client", topic: str | None) -> "list[ConsumerGroup]":
 
 
 def _mode(found: "ConsumerGroup", modes: dict[str, str]) -> str:
-    """How a group is served; an instance as its group, whose settings it has not."""
+    """A group's mode; an instance has no settings, so its mode is its group's."""
     return modes.get(found.name) or modes.get(found.name.partition("@")[0], "pull")
 
 
 def _lag(found: "ConsumerGroup", modes: dict[str, str]) -> int | None:
-    """The lag of what it reads by offset; None: not known, as a group that pulls and has committed
-    nothing begins wherever a consumer says."""
+    """The lag of a group that reads by offset; None: unknown, as a pull group without committed
+    offsets begins wherever a consumer says."""
     return None if not found.offsets and modes.get(found.name) == "pull" else found.lag
 
 
@@ -106,7 +106,7 @@ def describe(session: Session, name: str, output: str) -> None:
         for each in await mq.admin.consumer_groups(name=name.partition("@")[0]):
             modes[each.name] = each.mode
         if modes.get(name) == "broadcast":
-            # Each instance keeps its offsets under a name of its own.
+            # Each instance commits its offsets under its own name, GROUP@INSTANCE.
             groups = [g for g in await mq.admin.list_groups() if g.name.startswith(f"{name}@")]
             instances.extend(groups)
         return found, await mq.admin.backlogs(group=name)

@@ -1,4 +1,4 @@
-"""`raftmq group lag` and `raftmq top`: what groups have left to do, now or again and again.
+"""`raftmq group lag` and `raftmq top`: the backlogs of groups, once or repeatedly.
 
 | column | groups that pop | groups that read by offset |
 |---|---|---|
@@ -44,19 +44,19 @@ class GroupLine(NamedTuple):
     topic: str
     """The topic."""
     mode: str
-    """How the group is served."""
+    """The group's mode."""
     lag: int | None
-    """See the heading; so are the next ones. None: not known."""
+    """As in the heading's table; None: unknown."""
     in_hand: int | None
-    """None: there is no such thing in this mode."""
+    """As in the heading's table; None: a group of this mode has no leases."""
     waiting: int | None
-    """Likewise."""
+    """As in the heading's table; None as `in_hand`."""
     ready: int | None
-    """Likewise."""
+    """As in the heading's table; None as `in_hand`."""
     dead: int | None
-    """Likewise."""
+    """As in the heading's table; None as `in_hand`."""
     done: int
-    """Messages that are done with, since the group began."""
+    """Messages acknowledged, or read and committed, since the group began."""
 
 
 class TopicLine(NamedTuple):
@@ -65,22 +65,22 @@ class TopicLine(NamedTuple):
     topic: str
     """The topic."""
     queues: int
-    """How many queues it has."""
+    """The number of queues."""
     end: int
     """Messages that were ever stored in it."""
 
 
 class Look(NamedTuple):
-    """All of it, at one time."""
+    """All groups and topics that were asked for, at one time."""
 
     at: float
-    """When, by the monotonic clock."""
+    """The time by the monotonic clock, in seconds."""
     groups: list[GroupLine]
     """By group and topic."""
     topics: list[TopicLine]
     """By name; empty if they were not asked for."""
     topics_untold: int = 0
-    """Topics beyond `TOPICS_MAX`."""
+    """Number of topics beyond `TOPICS_MAX`."""
 
 
 @click.command()
@@ -149,9 +149,9 @@ def top(
 
 
 async def look_at_groups(mq: "Client", *, topic: str | None, group: str | None) -> Look:
-    """What groups have left to do, of one of them or all, of one topic or all."""
-    # Of all groups and topics: a group that broadcasts is attached to none, its instances are not
-    # named like it.
+    """The backlogs of one group or all, of one topic or all."""
+    # Asked for all groups and topics: a group that broadcasts is attached to no topic, and its
+    # instances have other names.
     modes = {settings.name: settings.mode for settings in await mq.admin.consumer_groups()}
     found_groups = await mq.admin.list_groups(topic=topic)
     known = await mq.admin.consumer_groups(name=group, topic=topic)
@@ -161,7 +161,7 @@ async def look_at_groups(mq: "Client", *, topic: str | None, group: str | None) 
         raise Rejected(Reason.UNKNOWN_GROUP, message)
     lines: dict[tuple[str, str], GroupLine] = {}
     for found in found_groups:
-        # An instance of a group that broadcasts keeps its offsets under its own name.
+        # An instance of a group that broadcasts commits its offsets under its own name.
         mode = modes.get(found.name) or modes.get(found.name.partition("@")[0], "pull")
         for offset in found.offsets if group is None or _is_of(found.name, group) else ():
             _add(
@@ -200,7 +200,7 @@ def _is_of(name: str, group: str) -> bool:
 
 
 def _add(lines: dict[tuple[str, str], GroupLine], line: GroupLine) -> None:
-    """Add what is known of a queue to what is known of the others."""
+    """Add the figures of a queue to those of the other queues of its group and topic."""
     key = (line.group, line.topic)
     before = lines.get(key)
     if before is None:
@@ -234,7 +234,7 @@ def _watch(
     *,
     is_once: bool = False,
 ) -> None:
-    """Look again and again, and show each look with rates since the one before."""
+    """Look repeatedly, and show each look with the rates since the look before."""
 
     async def call(mq: "Client") -> None:
         import anyio
@@ -253,12 +253,12 @@ def _watch(
     try:
         session.run(call)
     except KeyboardInterrupt:
-        # This is how it ends.
+        # Ctrl-C is the normal end of watching.
         return
 
 
 class _Screen:
-    """A terminal, where each look takes the place of the one before; elsewhere one follows the
+    """The output of looks: on a terminal each replaces the one before; elsewhere they follow each
     other."""
 
     def __init__(self, output: str) -> None:
@@ -324,7 +324,7 @@ def _topic_rows(found: Look, before: Look | None) -> tuple[Columns, Rows]:
 
 
 def _rates(found: Look, before: Look | None) -> dict[tuple[str, str], float]:
-    """(group, topic) → messages done with a second since the look before."""
+    """(group, topic) → messages done per second since the look before."""
     if before is None:
         return {}
     earlier = {(line.group, line.topic): line.done for line in before.groups}
@@ -341,7 +341,7 @@ def _rate(value: float | None) -> str:
 
 
 def _plain(found: Look, before: Look | None) -> dict[str, Any]:
-    """As JSON."""
+    """A look as plain values, for JSON."""
     rates = _rates(found, before)
     groups = []
     for line in found.groups:

@@ -1,4 +1,4 @@
-"""`raftmq group members` and `raftmq group clone`: who reads which queue; a second group."""
+"""`raftmq group members` and `raftmq group clone`: list members' queues; copy a group's place."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ def members(session: Session, name: str | None, output: str) -> None:
         found = await mq.admin.members()
         found = [each for each in found if name in (None, *_names(each))]
         if name is not None and not found:
-            # A group without members is empty, a group that there is not is a misspelt name.
+            # An existing group may have no members; an unknown name raises here, as it is misspelt.
             await mq.admin.describe_group(name)
         return found
 
@@ -63,15 +63,15 @@ def members(session: Session, name: str | None, output: str) -> None:
 
 
 def _names(member: "MemberView") -> tuple[str, str]:
-    """What a member's group is called: with its instance, and without."""
+    """The names of a member's group: with its instance, and without."""
     return member.consumer_group, member.consumer_group.removesuffix(f"@{member.instance}")
 
 
 async def require_group(mq: "Client", name: str) -> None:
-    """Refuse a name under which there is no consumer group, and no member of one.
+    """Refuse a name that no consumer group has, and no member's group.
 
     Raises:
-        Failure: there is none; it names those that there are.
+        Failure: there is no such group; the text names the existing ones.
     """
     if await mq.admin.members(name):
         return

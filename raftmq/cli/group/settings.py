@@ -1,4 +1,4 @@
-"""`raftmq group create` and its like: how a consumer group is served, and of which topics."""
+"""`raftmq group create` and related commands: a consumer group's settings and its topics."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from raftmq.client import Backlog, Client, GroupSettings
 
 MODES = ("pop", "ordered", "broadcast", "pull")
-"""How a group may be served."""
+"""The modes of a group."""
 
 
 def _policy_options(command: "Callable[..., Any]") -> "Callable[..., Any]":
-    """The options of `create` and `alter` that make a policy; what is not given is None."""
+    """The options of `create` and `alter` that make a policy; an option not given is None."""
     for option in (
         click.option(
             "--block/--no-block",
@@ -220,7 +220,7 @@ async def known_settings(mq: "Client", name: str) -> "GroupSettings":
     """The settings of a group that must exist.
 
     Raises:
-        Failure: there are none.
+        Failure: the group does not exist, or was never created.
     """
     found = await mq.admin.consumer_groups(name=name)
     if not found:
@@ -232,7 +232,7 @@ async def known_settings(mq: "Client", name: str) -> "GroupSettings":
 
 
 def show_settings(settings: "GroupSettings") -> None:
-    """In a few lines, for people."""
+    """Print the settings in a few lines, for people."""
     delays = " ".join(map(duration_text, settings.schedule))
     lines = [f"group      {printable(settings.name)}", f"mode       {settings.mode}"]
     if settings.mode in ("pop", "ordered"):
@@ -247,7 +247,7 @@ def show_settings(settings: "GroupSettings") -> None:
 
 
 def plain_settings(settings: "GroupSettings | None") -> dict[str, Any] | None:
-    """As JSON."""
+    """The settings as plain values, for JSON."""
     if settings is None:
         return None
     attachments = [each._asdict() for each in settings.attachments]
@@ -255,7 +255,7 @@ def plain_settings(settings: "GroupSettings | None") -> dict[str, Any] | None:
 
 
 def show_attachments(settings: "GroupSettings") -> None:
-    """A table of the topics that the group takes messages of."""
+    """Print a table of the group's topics."""
     rows = [
         (each.topic, "latest" if each.is_latest else "earliest", each.number)
         for each in settings.attachments
@@ -267,7 +267,7 @@ def show_attachments(settings: "GroupSettings") -> None:
 
 
 def show_backlogs(backlogs: "list[Backlog]") -> None:
-    """A table of what is left to do in each queue; of rare things only what there is."""
+    """Print a table of the backlog of each queue; rare columns only if one is not 0."""
     columns: dict[str, Callable[[Backlog], object]] = {
         "TOPIC": lambda each: each.topic,
         ">QUEUE": lambda each: each.queue,
@@ -307,10 +307,10 @@ def _wanted(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_fits(mode: str, policy: dict[str, Any]) -> None:
-    """An option that means nothing in this mode would be kept and never obeyed.
+    """Refuse options without a meaning in this mode: they would be stored and never obeyed.
 
     Raises:
-        click.UsageError: one was given.
+        click.UsageError: such an option was given.
     """
     given = [name for name, value in policy.items() if value is not None]
     if "order" in given and mode != "ordered":
@@ -322,6 +322,6 @@ def _check_fits(mode: str, policy: dict[str, Any]) -> None:
 
 
 def _differs(settings: "GroupSettings", wanted: dict[str, Any]) -> bool:
-    """True if the group has another value of something that is wanted."""
+    """True if one of the wanted settings has another value in the group."""
     have = settings._asdict()
     return any(have[name] != value for name, value in wanted.items())

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from raftmq.client.pop.popped import PoppedMessages
 
 FETCH_MESSAGES = 5_000
-"""The most that is taken at once: it is written, then committed."""
+"""The most messages of one fetch, which are written, then committed."""
 
 
 @dataclass(slots=True)
 class _Reading:
-    """What to read, how to print it, and how much was read so far."""
+    """The options of a run, and its progress."""
 
     topic: str
     group: str | None
@@ -52,13 +52,13 @@ class _Reading:
 
     @property
     def names_places(self) -> bool:
-        """Whether it says what only a group that reads by offset heeds."""
+        """Whether an option is given that only a group that reads by offset heeds."""
         is_placed = self.start not in ("earliest", "latest")
         return is_placed or bool(self.queues or self.is_assigned or self.instance)
 
     @property
     def wanted(self) -> int:
-        """How many to take next."""
+        """The number of messages to take next."""
         return FETCH_MESSAGES if self.count is None else min(FETCH_MESSAGES, self.count - self.done)
 
 
@@ -171,7 +171,7 @@ async def _read(mq: "Client", reading: _Reading) -> None:
 
 
 async def _mode(mq: "Client", reading: _Reading) -> "Literal['pop', 'ordered'] | None":
-    """How the group is popped for; None: it reads by offset."""
+    """The mode in which to pop; None: read by offset."""
     if reading.group is None:
         return None
     found = await mq.admin.consumer_groups(name=reading.group)
@@ -182,13 +182,13 @@ async def _mode(mq: "Client", reading: _Reading) -> "Literal['pop', 'ordered'] |
     mode = found[0].mode
     reading.is_broadcast = mode == "broadcast"
     if reading.is_broadcast and not reading.is_start_given:
-        # As in the client: a new instance hears what comes from now on.
+        # As in the client: a new instance begins at the queues' ends.
         reading.start = "latest"
     return "pop" if mode == "pop" else "ordered" if mode == "ordered" else None
 
 
 def _refuse_instance(reading: _Reading, mode: str) -> None:
-    """`--instance` alone is for groups that broadcast, and those are created first."""
+    """Refuse `--instance` alone for other groups than those created with mode broadcast."""
     if reading.instance is None or reading.is_assigned or mode not in ("", "pull"):
         return
     what = f"has mode {mode}" if mode else "was never created"
@@ -200,7 +200,7 @@ def _refuse_instance(reading: _Reading, mode: str) -> None:
 
 
 async def _has_committed(mq: "Client", group: str) -> bool:
-    """Whether a group that nobody created reads by offset already."""
+    """Whether a group that was never created has committed offsets."""
     try:
         return bool((await mq.admin.describe_group(group)).offsets)
     except Rejected as error:
@@ -210,7 +210,7 @@ async def _has_committed(mq: "Client", group: str) -> bool:
 
 
 async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']") -> None:
-    """Read for a group that is handed its messages: written, they are acknowledged."""
+    """Pop for a group; each message is acknowledged once it is written."""
     import anyio
 
     assert reading.group is not None
@@ -249,7 +249,7 @@ async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']
                     continue
                 _write(reading.render(messages))
                 reading.done += len(messages)
-                # What was written is acknowledged, Ctrl-C or not.
+                # Written messages are acknowledged even after Ctrl-C: they would come again.
                 with anyio.CancelScope(shield=True):
                     settlement = await consumer.ack(messages)
                 for message in settlement.fenced:
@@ -259,7 +259,7 @@ async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']
 
 
 def _tell_waiting(reading: _Reading) -> None:
-    """Say once to a person who sees nothing that there is nothing yet."""
+    """Note once, for a person at a terminal, that no messages have come yet."""
     if not reading.done and not reading.is_waiting_told and sys.stdout.isatty():
         reading.is_waiting_told = True
         note("no messages yet: waiting for some; Ctrl-C ends")
@@ -284,7 +284,7 @@ async def _read_by_offset(mq: "Client", reading: _Reading) -> None:
         if isinstance(reading.start, int):
             _refuse_beyond(reading, consumer.position, ends or await _ends(mq, reading))
         tasks.start_soon(_await_interrupt, reading, tasks.cancel_scope)
-        # Where the messages themselves are seen, no progress is.
+        # A terminal shows the messages themselves, so no progress is drawn there.
         with Meter("reading", total=reading.count, is_shown=not sys.stdout.isatty()) as meter:
             while not _is_enough(reading, consumer, ends):
                 messages = await consumer.fetch(reading.wanted, wait=1.0)
@@ -292,13 +292,14 @@ async def _read_by_offset(mq: "Client", reading: _Reading) -> None:
                     _refuse_closed_pipe()
                     _tell_waiting(reading)
                     if reading.filter is not None:
-                        # What does not match is read, too.
+                        # Messages that do not match are read, too: without a commit the group
+                        # would read them again.
                         await consumer.commit()
                     continue
                 _write(reading.render(messages))
                 reading.done += len(messages)
                 if reading.group is not None:
-                    # What was written is committed, Ctrl-C or not.
+                    # Written messages are committed even after Ctrl-C: they would come again.
                     with anyio.CancelScope(shield=True):
                         await _commit(consumer, reading)
                 meter.advance(len(messages))
@@ -306,7 +307,7 @@ async def _read_by_offset(mq: "Client", reading: _Reading) -> None:
 
 
 async def _commit(consumer: "Consumer", reading: _Reading) -> None:
-    """Commit what was written; of queues that went to other members it comes again there."""
+    """Commit the written messages; those of queues that went to other members come again there."""
     try:
         await consumer.commit()
     except Rejected as error:
@@ -316,7 +317,7 @@ async def _commit(consumer: "Consumer", reading: _Reading) -> None:
 
 
 def _refuse_beyond(reading: _Reading, position: dict[int, int], ends: dict[int, int]) -> None:
-    """An offset that does not exist yet is a mistake: to wait for new messages, say `latest`."""
+    """Refuse a start offset beyond the end: `latest` is the way to wait for new messages."""
     for queue, end in ends.items():
         if position.get(queue, 0) > end:
             raise Rejected(
@@ -341,7 +342,7 @@ def _is_enough(reading: _Reading, consumer: "Consumer", ends: dict[int, int]) ->
     if reading.count is not None and reading.done >= reading.count:
         return True
     position = consumer.position
-    # A member has some of the queues; other members read the others.
+    # A member reads only its own queues, so only their ends count.
     mine = {q: end for q, end in ends.items() if not reading.is_assigned or q in position}
     return reading.until_end and all(position.get(q, 0) >= end for q, end in mine.items())
 
@@ -361,13 +362,13 @@ def _renderer(output: str, template: str | None) -> "Callable[[Messages | Popped
 
 
 def _refuse_closed_pipe() -> None:
-    """Notice that the reader of our stdout is gone while there is nothing to write: `| head -2`.
+    """Notice that the reader of stdout is gone while there is nothing to write: `| head -2`.
 
     Raises:
-        BrokenPipeError: as a write would.
+        BrokenPipeError: the reader is gone, as a write would find.
     """
     poller = select.poll()
-    # Errors are reported without being asked for.
+    # `poll` reports errors without being asked for them.
     poller.register(1, 0)
     if any(event & select.POLLERR for _, event in poller.poll(0)):
         raise BrokenPipeError

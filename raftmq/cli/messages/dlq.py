@@ -1,11 +1,11 @@
 """`raftmq dlq`: dead letters: messages that failed for the last time, or were rejected.
 
-A *letter* is what failed together: one message, or neighbours of one queue. What is chosen are
-messages: by letter, by id, by reason, by a filter on what they say, and all that is said must fit.
-The others of their letters stay where they are.
+A *letter* holds messages that failed together: one message, or neighbours of one queue. A command
+chooses messages by letter, id, reason and a filter on their properties; all given conditions must
+hold. Other messages of the same letters stay where they are.
 
-What is chosen is looked at once, letters first, then their messages; letters that come meanwhile
-are left for the next time.
+A command reads the list of letters once, then their messages; it does not touch letters that come
+meanwhile.
 """
 
 from collections import deque
@@ -40,36 +40,36 @@ if TYPE_CHECKING:
     from raftmq.filters import Filter
 
 CHUNK_MESSAGES = 2000
-"""Messages that are read before anything is done with them."""
+"""Messages that are read and then handled together."""
 READ_MESSAGES = 1000
-"""Messages that are taken at once."""
+"""Messages of one fetch."""
 READ_SECONDS = 2.0
-"""How long to wait for messages that are stored, and only have to come."""
+"""The longest wait for stored messages to arrive; without any, the rest counts as gone."""
 FAR_MESSAGES = 5000
-"""Messages between two that are wanted, from which on it pays to go there."""
+"""Distance in messages to the next wanted one from which a seek is cheaper than reading on."""
 PREFETCH_BYTES = 1024 * 1024
-"""Read ahead of what is wanted."""
+"""Bytes that the consumer reads ahead."""
 QUEUE_MASK = (1 << 16) - 1
-"""Of a queue's number: the queue within its topic."""
+"""The bits of a queue's number that hold the queue within its topic."""
 STEP_SECONDS = 0.1
-"""With --rate: how much is done at once."""
+"""With --rate: seconds' worth of messages in one step."""
 
 
 class _Read(NamedTuple):
-    """A dead letter with its messages, None for what retention took; or with none if unread."""
+    """A dead letter with its messages, None for one that retention took; empty if unread."""
 
     letter: "DeadLetter"
     messages: "list[Message | None]"
 
     def part(self, places: Sequence[int]) -> "_Read":
-        """The same with only the messages in these places."""
+        """The letter with only the messages at these places."""
         letter = self.letter._replace(ids=tuple(self.letter.ids[at] for at in places))
         return _Read(letter, [self.messages[at] for at in places] if self.messages else [])
 
 
 @dataclass(slots=True)
 class _Choice:
-    """Which dead letters."""
+    """The conditions that choose messages in dead letters."""
 
     topic: str
     group: str
@@ -78,17 +78,17 @@ class _Choice:
     reason: str | None
     filter: "Filter | None"
     left_unread: int = 0
-    """Messages that had to be read for it and are not kept any more."""
+    """Number of messages that had to be read, but that retention took."""
     missing: list[str] = field(default_factory=list)
-    """What was named and is not there."""
+    """The letters and messages that the command line names but that do not exist."""
 
     @property
     def takes_all(self) -> bool:
-        """Whether nothing is said but the topic and the group."""
+        """Whether only the topic and the group are given."""
         return not self.numbers and not self.ids and self.reason is None and self.filter is None
 
     async def letters(self, mq: "Client", limit: int | None = None) -> "list[DeadLetter]":
-        """What fits by what is known without reading messages."""
+        """The letters that fit all conditions but the filter, which needs the messages read."""
         found = await mq.admin.dead_letters(self.topic, self.group, limit=limit)
         numbers = {number_of(letter) for letter in found}
         ids = {each for letter in found for each in letter.ids}
@@ -107,7 +107,7 @@ class _Choice:
         return message is not None and self.filter.matches(message.props, tag=message.tag)
 
     def part(self, read: _Read) -> _Read:
-        """The chosen messages of a letter that was read; counts those that nobody can judge."""
+        """The chosen messages of a letter that was read; counts messages that retention took."""
         self.left_unread += read.messages.count(None)
         return read.part(
             [
@@ -209,7 +209,7 @@ def show(session: Session, choice: _Choice, count: int, history: bool, output: s
     async def call(mq: "Client") -> list[tuple[Any, ...]]:
         nonlocal shown
         rows: list[tuple[Any, ...]] = []
-        # With a choice there is no telling how many letters it takes to find enough.
+        # A choice may reject any number of letters, so a limit could end the search too early.
         limit = count if choice.takes_all else None
         async with aclosing(_read(mq, await choice.letters(mq, limit))) as reads:
             async for read in reads:
@@ -243,7 +243,7 @@ def show(session: Session, choice: _Choice, count: int, history: bool, output: s
 
 
 async def _history(mq: "Client", choice: _Choice, message_id: str) -> "Trace":
-    """What became of a message in this consumer group."""
+    """The trace of a message in this consumer group only."""
     found = await mq.trace(message_id)
     own = tuple(journey for journey in found.journeys if journey.group == choice.group)
     return found._replace(journeys=own)
@@ -311,7 +311,7 @@ def export(session: Session, choice: _Choice) -> None:
 
 
 def number_of(letter: "DeadLetter") -> str:
-    """How the command line names a letter."""
+    """A letter's name on the command line."""
     return f"{letter.partition_group}-{letter.letter}"
 
 
@@ -329,7 +329,7 @@ def _change(
     rate: float | None = None,
     is_purge: bool = False,
 ) -> None:
-    """Redrive or purge what is chosen, or say what would be done."""
+    """Redrive or purge the chosen messages; without `execute`, only count them."""
     if target == choice.topic:
         raise click.UsageError("--to names the topic itself: leave it out")
     messages, left_gone, numbers = 0, 0, set[str]()
@@ -338,6 +338,8 @@ def _change(
         letters = [read.letter for read in part]
         if not execute:
             return _size(part)
+        # Send before the purge: a crash between the two leaves messages in both places, and the
+        # other order would lose them.
         if target is not None:
             await _send(mq, target, part)
         return await (mq.admin.purge(letters) if is_purge or target else mq.admin.redrive(letters))
@@ -380,7 +382,8 @@ async def _parts(
     *,
     is_read: bool,
 ) -> AsyncIterator[list[_Read]]:
-    """What is chosen, in parts that are done at once; without messages if nobody looks at them."""
+    """The chosen messages, in parts that are handled in one step; unread unless a filter or
+    `is_read` needs them."""
     size = CHUNK_MESSAGES if rate is None else max(1, int(rate * STEP_SECONDS))
     part: list[_Read] = []
     if choice.filter is None and not is_read:
@@ -402,7 +405,7 @@ async def _parts(
 
 
 def _size(part: "Sequence[_Read]") -> int:
-    """How many messages."""
+    """The number of messages in a part."""
     return sum(len(read.letter.ids) for read in part)
 
 
@@ -447,7 +450,7 @@ async def _read(mq: "Client", letters: "Sequence[DeadLetter]") -> AsyncGenerator
 
 
 async def _messages(mq: "Client", topic: str, ids: Sequence[str]) -> "dict[str, Message | None]":
-    """Messages of a topic by id; None: it is not kept any more."""
+    """Messages of a topic by id; None: retention took the message."""
     from raftmq.client import parse_id
 
     found: dict[str, Message | None] = dict.fromkeys(ids)
@@ -456,7 +459,7 @@ async def _messages(mq: "Client", topic: str, ids: Sequence[str]) -> "dict[str, 
         queue_number, offset = parse_id(each)
         queues.setdefault(queue_number & QUEUE_MASK, []).append(offset)
     for queue, offsets in queues.items():
-        # Batches are read whole, so one after the other, however many messages of each are wanted.
+        # The broker sends whole batches: reading a queue in order fetches each batch only once.
         async for message in _in_queue(mq, topic, queue, sorted(offsets)):
             found[message.id] = message
     return found
@@ -465,7 +468,7 @@ async def _messages(mq: "Client", topic: str, ids: Sequence[str]) -> "dict[str, 
 async def _in_queue(
     mq: "Client", topic: str, queue: int, offsets: list[int]
 ) -> "AsyncGenerator[Message, None]":
-    """The messages of a queue at these offsets, rising, as far as they are kept."""
+    """The messages of a queue at these offsets, in rising order, as far as they are kept."""
     from raftmq.errors import UnreadableBatch
 
     wanted = deque(offsets)
@@ -480,6 +483,7 @@ async def _in_queue(
             try:
                 messages = await consumer.fetch(READ_MESSAGES, wait=READ_SECONDS)
             except UnreadableBatch as error:
+                # Its messages count as gone: the letters behind it must stay reachable.
                 await consumer.seek(queue=queue, offset=error.next_offset)
                 continue
             if not messages:
@@ -533,7 +537,7 @@ def _say_missing(choice: _Choice) -> None:
 
 
 def _say_left(choice: _Choice, gone: int) -> None:
-    """What could not be done."""
+    """Note the messages that were left, and why."""
     _say_missing(choice)
     if choice.left_unread:
         messages = counted(choice.left_unread, "message")
@@ -546,7 +550,7 @@ def _say_left(choice: _Choice, gone: int) -> None:
 
 
 def _as_told(ids: tuple[str, ...]) -> frozenset[str]:
-    """Message ids as brokers tell them."""
+    """Message ids in the form that brokers write."""
     if not ids:
         return frozenset()
     from raftmq.client import format_id, parse_id

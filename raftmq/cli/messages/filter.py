@@ -1,6 +1,6 @@
-"""`raftmq filter`: what a filter means, where the index puts it, and which messages it matches.
+"""`raftmq filter`: the meaning of a filter, its place in the index, and the messages it matches.
 
-No cluster is needed: a filter is read and evaluated here as a broker does it.
+No cluster is needed: the command reads and evaluates a filter as a broker does.
 """
 
 import json
@@ -112,7 +112,7 @@ def _row(props: "dict[str, Any]", tag: str | None) -> "Row":
 
 
 def _rows(stream: IO[bytes], file: str) -> "Iterator[tuple[int, str, Row]]":
-    """Each line, its number and the message that it is; empty lines are passed over."""
+    """Each line with its number and its message; empty lines are passed over."""
     for number, line in enumerate(stream, start=1):
         if not line.strip():
             continue

@@ -1,6 +1,6 @@
-"""How `consume` prints a message: as JSON, as a line of a table, or as a format says.
+"""The ways in which `consume` prints a message: as JSON, as a line of a table, or by a format.
 
-A format is text with these in it, after kcat:
+A format is text with these fields, after kcat:
 
 | | |
 |---|---|
@@ -51,10 +51,10 @@ _TOKEN = re.compile(r"%(?P<field>.?)|\\(?P<escape>x[0-9a-fA-F]{2}|.?)|(?P<text>[
 
 
 def compiled(text: str, more: Mapping[str, Format] | None = None) -> Format:
-    """The function that a format describes; `more`: fields that a command has besides.
+    """The function that a format describes; `more`: further fields of a command.
 
     Raises:
-        click.BadParameter: it has a field or an escape that does not exist.
+        click.BadParameter: the format has an unknown field or escape.
     """
     known = {**_FIELDS, **(more or {})}
     parts: list[bytes | Format] = [_part(match, known) for match in _TOKEN.finditer(text)]
@@ -87,7 +87,7 @@ def _backslashed() -> list[str]:
 
 
 def as_json(message: "Message", more: Mapping[str, Any] | None = None) -> bytes:
-    """One line; a body that is no text stands in base64 as `body_base64`. `more` stands first."""
+    """One line; a body that is not UTF-8 is in base64 as `body_base64`. `more` comes first."""
     plain: dict[str, Any] = {
         **(more or {}),
         "topic": message.topic,
@@ -118,7 +118,7 @@ TABLE_HEADING = b"%-14s %-24s %5s %9s  %-16s %-10s %s\n" % (
 
 
 def as_row(message: "Message") -> bytes:
-    """One line under `TABLE_HEADING`; what is no printable text is escaped."""
+    """One line under `TABLE_HEADING`; characters that are not printable are escaped."""
     moment = time_text(message.timestamp)[:23]
     key, tag = printable(message.key or ""), printable(message.tag or "")
     row = (
@@ -129,7 +129,7 @@ def as_row(message: "Message") -> bytes:
 
 
 def body_text(message: "Message") -> str:
-    """The body on one line; what is no printable text is escaped."""
+    """The body on one line; bytes and characters that are not printable are escaped."""
     return printable(message.body.decode(errors="backslashreplace"))
 
 

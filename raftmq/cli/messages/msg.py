@@ -27,12 +27,12 @@ _OF_IDS = (Reason.BAD_ARGUMENT, Reason.UNKNOWN_TOPIC, Reason.OFFSET_OUT_OF_RANGE
 
 DEAD = "dead letter"
 _TAKING_LETTERS = ("purged", "redriven", "reset", "lost")
-"""What a dead letter does not outlast; see `Touch.what`."""
+"""Events that end a dead letter; see `Touch.what`."""
 
 T = TypeVar("T")
 
 CONSUMER_DIGITS = 6
-"""Of a consumer's number in tables: enough to tell those of one message apart."""
+"""Digits of a consumer's number in tables: enough to distinguish the consumers of one message."""
 
 
 @click.group(cls=HintedGroup)
@@ -67,7 +67,7 @@ def run_with_id(session: Session, call: "Callable[[Client], Awaitable[T]]") -> T
     """Run a call that names a message by its id, and return its result.
 
     Raises:
-        Failure: as `session.run`; of an id that names nothing it says where ids come from.
+        Failure: as `session.run`; if the id names no message, the remedy says where ids come from.
     """
     try:
         return session.run(call)
@@ -142,19 +142,19 @@ def why(session: Session, message_id: str, output: str) -> None:
 
 
 def print_touches(found: "Trace") -> None:
-    """A table of what became of a message."""
+    """Print the events of a message as a table."""
     columns = ("TIME", ">AFTER", "WHAT", "GROUP", "CONSUMER", ">TOKEN", ">TRY", "!DETAIL")
     print_table((*columns, ">ENTRY", ">TERM", ">NODE"), _rows(found))
 
 
 def warn_if_cut(found: "Trace") -> None:
-    """Say so if the log does not reach back to the beginning."""
+    """Warn if the log does not reach back to the message's first event."""
     if not found.is_whole:
         note("the log is not kept so far back: what happened first may be missing")
 
 
 def touch_json(touch: "Touch") -> dict[str, Any]:
-    """A touch as plain values; numbers of 64 bits that mean nothing by themselves as text."""
+    """A touch as plain values, with identifiers of 64 bits as text."""
     return {**touch._asdict(), "consumer": f"{touch.consumer:016x}", "token": str(touch.token)}
 
 
@@ -189,8 +189,8 @@ def consumer_text(consumer: int) -> str:
 
 
 def _gone_letters(found: "Trace") -> dict[tuple[str, int], str]:
-    """Of dead letters that the broker no longer has, and so no reason of: what took them, by group
-    and entry."""
+    """By group and entry: what took a dead letter that the broker no longer has. The broker knows
+    no reason for such a letter."""
     gone: dict[tuple[str, int], str] = {}
     for journey in found.journeys:
         for number, touch in enumerate(journey.touches):
@@ -198,7 +198,7 @@ def _gone_letters(found: "Trace") -> dict[tuple[str, int], str]:
                 continue
             later = [each.what for each in journey.touches[number + 1 :]]
             what = next((each for each in later if each in _TAKING_LETTERS), "")
-            # A group without a name was detached or deleted, and its dead letters with it.
+            # A group without a name was detached or deleted, along with its dead letters.
             what = what or ("its group is gone" if journey.group.startswith("#") else "")
             if what:
                 gone[journey.group, touch.index] = f"no longer there: {what}"

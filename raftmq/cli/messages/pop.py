@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from raftmq.client.pop.popped import PoppedMessage
 
 ACKED_BEFORE_MAX = 100
-"""Messages that an `ack` which is too late looks for in the log."""
+"""Most messages that a late `ack` looks for in the log."""
 COUNT_MAX = 100_000
-"""Messages that one call pops."""
+"""Most messages that one command pops."""
 MORE_SECONDS = 0.2
-"""How long to wait for more, once there are some: each leader has its share."""
+"""The wait for more messages once some have come, as each leader has a part of them."""
 
 Start = Literal["earliest", "latest"]
 Taken = tuple["PoppedMessage", str]
@@ -43,7 +43,7 @@ Taken = tuple["PoppedMessage", str]
 
 @dataclass(slots=True)
 class _Popping:
-    """What to pop, and what was popped."""
+    """The options of a run, and the messages popped."""
 
     topic: str
     group: str
@@ -122,7 +122,7 @@ def pop(
     show = _printer(output, template)
     session.run(lambda mq: _pop(mq, popping, show))
     if not is_acked:
-        # Only now: what is shown is all that was taken.
+        # Printed only after the last pop, so that the output shows all messages that were taken.
         show(popping.taken)
     if not popping.taken:
         note(f"nothing of {topic} was there for {group} within {duration_text(wait)}")
@@ -157,10 +157,10 @@ async def _pop(mq: "Client", popping: _Popping, show: Callable[[list[Taken]], No
 
 
 async def mode_to_pop(mq: "Client", group: str) -> Any:
-    """`pop` or `ordered`, as the group is.
+    """The group's mode, `pop` or `ordered`; `pop` for a new group.
 
     Raises:
-        Failure: it is neither.
+        Failure: the group has another mode.
     """
     found = await mq.admin.consumer_groups(name=group)
     mode = found[0].mode if found else "pop"
@@ -239,7 +239,7 @@ def _write(data: bytes) -> None:
 
 
 def _settling(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What `ack` and its like have in common."""
+    """The argument and option that `ack` and the other settling commands share."""
     return click.argument("handles", nargs=-1, required=True, metavar="HANDLE...")(
         output_option()(command)
     )
@@ -325,7 +325,7 @@ def _settle(
         ]
         if action != "ack":
             return settled, []
-        # A script that repeats an `ack` has what it wants.
+        # A repeated `ack` must not fail: its message is acknowledged, as the script wanted.
         asked = late[:ACKED_BEFORE_MAX]
         was_acked = await mq.acked_before(asked) if asked else []
         return settled, [handle for handle, was in zip(asked, was_acked, strict=True) if was]
@@ -350,7 +350,7 @@ def _settle(
 
 
 def _read(handles: tuple[str, ...]) -> Iterator[str]:
-    """The handles themselves, where `-` stands for those on stdin."""
+    """The handles, with `-` replaced by those on stdin."""
     for each in handles:
         if each != "-":
             yield each
@@ -363,7 +363,7 @@ def _read(handles: tuple[str, ...]) -> Iterator[str]:
 
 
 def _handle_in(line: str) -> str:
-    """The handle in a line of what `pop -o json` prints."""
+    """The handle in a line that `pop -o json` printed."""
     try:
         return str(json.loads(line)["handle"])
     except (ValueError, KeyError) as error:

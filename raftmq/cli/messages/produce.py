@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from raftmq.client import Client, PendingMany, Producer, SentMany
 
 ANSWER_SECONDS_MAX = 2.0
-"""After Ctrl-C, what is under way may take this long to be answered."""
+"""The longest wait after Ctrl-C for answers to messages under way."""
 
 UNDER_WAY_MAX = 32
-"""Chunks that wait for their receipts at a time."""
+"""Most chunks that wait for their receipts at a time."""
 
 RECEIPTS_SHOWN_MAX = 100
-"""Arguments up to which each is answered by a line; more messages are only counted."""
+"""The most arguments for which each receipt is printed; more messages are only counted."""
 
 
 @dataclass(slots=True)
@@ -162,12 +162,13 @@ async def _send(mq: "Client", sending: _Sending) -> None:
             try:
                 with anyio.CancelScope() as sending.reading:
                     await _send_all(producer, sending, under_way, settle)
-                # After Ctrl-C too what is under way is answered, mostly within milliseconds.
+                # Messages under way are mostly answered within milliseconds: after Ctrl-C, too,
+                # wait for them, so that fewer are in doubt.
                 with anyio.move_on_after(ANSWER_SECONDS_MAX if sending.is_interrupted else None):
                     while under_way:
                         await settle()
                 if under_way:
-                    # Leaving the producer in peace would wait for their deadlines.
+                    # Leaving the producer normally would wait until the messages' deadlines.
                     raise KeyboardInterrupt
             finally:
                 sending.in_doubt += sum(count for count, _ in under_way)
@@ -191,17 +192,17 @@ async def _send_all(
             while under_way and (under_way[0][1].is_done or len(under_way) >= UNDER_WAY_MAX):
                 await settle()
             if sending.error is not None:
-                # What is under way is settled by the caller: a part of it may be stored.
+                # The caller settles the chunks under way, some of which may be stored.
                 return
     except (Failure, Rejected):
-        # A line that cannot be sent: those before it count once they are answered.
+        # A line cannot be sent: wait for the answers to the lines before it, so that they count.
         while under_way:
             await settle()
         raise
 
 
 def _count(sending: _Sending, sent: "SentMany") -> None:
-    """Count outcomes. The error to show is the first one, of those in doubt if there are any."""
+    """Count outcomes. The error shown is the first in doubt if there is any; else the first."""
     sending.done += len(sent) - len(sent.failed)
     for _, error in sent.failed:
         is_sure = isinstance(error, Unavailable | Rejected)
@@ -228,7 +229,7 @@ def _failure(sending: _Sending, error: RaftmqError, url: str) -> Failure:
 
 @asynccontextmanager
 async def _until_interrupted(sending: _Sending) -> AsyncIterator[None]:
-    """Inside, the first Ctrl-C ends the reading, and the second one ends everything."""
+    """Inside, the first Ctrl-C ends the reading, and the second one ends the command."""
     import anyio
 
     async def watch() -> None:
@@ -247,7 +248,7 @@ async def _until_interrupted(sending: _Sending) -> AsyncIterator[None]:
 
 
 def _take(producer: "Producer", sending: _Sending, chunk: Chunk) -> "PendingMany | None":
-    """Hand a chunk to the producer; None if there is no room for it now."""
+    """Hand a chunk to the producer; None: the buffer has no room now."""
     size = len(chunk.bodies)
     try:
         return producer.send_many_nowait(
@@ -328,7 +329,7 @@ def _separator(text: str) -> bytes:
 
 
 def _shower(output: str, messages: tuple[str, ...]) -> "Callable[[SentMany], None]":
-    """What prints receipts: always as JSON; as text only for a few messages on the command line."""
+    """The printer of receipts: as JSON always; as text only for a few messages in arguments."""
     if output == "json":
         return _show_json
     if 0 < len(messages) <= RECEIPTS_SHOWN_MAX:

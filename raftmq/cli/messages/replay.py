@@ -5,10 +5,11 @@
 
 The range is fixed before the first message is sent: exactly these messages, each queue in its
 order, with keys, tags and properties. They get new ids, and go out at once even if they were
-delayed. If it is interrupted, it says for each queue up to where everything is stored.
+delayed. If the command is interrupted, it prints up to which offset of the present queue all is
+stored.
 
-Left out: to a group. `raftmq group reset` lets one go on from an earlier place; a group of its own
-on the other topic gets exactly a range.
+Left out: a replay to one group. `raftmq group reset` moves a group to an earlier place; for exactly
+a range, let a group of its own read the other topic.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 READ_MESSAGES = 1000
 """Messages that are read and sent at once."""
 READ_SECONDS = 30.0
-"""How long to wait for messages that are stored, and only have to come."""
+"""The longest wait for stored messages to arrive."""
 
 
 class Range(NamedTuple):
-    """What is replayed of a queue."""
+    """The part of a queue that is replayed."""
 
     queue: int
     """The queue within the topic, from 0."""
@@ -113,7 +114,7 @@ def replay(
 async def _ranges(
     mq: "Client", source: str, target: str, start: "Start", stop: "Start", queues: tuple[int, ...]
 ) -> list[Range]:
-    """What there is to replay, by queue."""
+    """The ranges to replay, by queue; empty ones are left out."""
     first = await mq.admin.find_offsets(source, start, queues=queues or None)
     last = await mq.admin.find_offsets(source, stop, queues=queues or None)
     count = len((await mq.admin.describe_topic(target)).queues)

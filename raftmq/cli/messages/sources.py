@@ -1,7 +1,7 @@
-"""Where `produce` takes its messages from: arguments, the lines of a file, or thin air.
+"""The sources of `produce`: arguments, the lines of a file, or made-up messages.
 
-A source is an async iterator of chunks; what is in a chunk goes out together. Lines come in chunks
-as they arrive, so a pipe is read in large pieces and what is typed is sent line by line.
+A source is an async iterator of chunks; the messages of a chunk go out together. Lines come in
+chunks as they arrive, so a pipe is read in large pieces, and typed lines are sent one by one.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -15,10 +15,10 @@ CHUNK_BYTES = 256 * 1024
 CHUNK_MESSAGES_MAX = 4_000
 
 LINE_BYTES_MAX = 32 * 1024 * 1024
-"""No batch that a node takes is longer, whatever its settings."""
+"""The largest batch that any node takes, whatever its settings."""
 
 BEAT_SECONDS = 0.02
-"""With a rate, so often a chunk goes out."""
+"""With a rate: the least seconds between two chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,15 @@ class Chunk:
     """Messages that go out together."""
 
     bodies: list[bytes]
-    """What to send."""
+    """The bodies of the messages."""
     keys: list[bytes | None] | None = None
-    """As long, if each line brought its key."""
+    """One key for each body, if the lines have keys."""
     first_line: int = 0
-    """The number of its first line, from 1; 0: these are no lines."""
+    """The number of the first line, from 1; 0: the messages are no lines."""
 
 
 async def given(bodies: Sequence[bytes]) -> AsyncIterator[Chunk]:
-    """What was given, at once."""
+    """The given messages as one chunk."""
     yield Chunk(list(bodies))
 
 
@@ -61,10 +61,10 @@ async def made_up(count: int, size: int, rate: float | None) -> AsyncIterator[Ch
 async def lines(path: Path | None, separator: bytes | None) -> AsyncIterator[Chunk]:
     """One message a line of a file, or of stdin; the line's end is not sent.
 
-    With a separator, what stands before the first one in a line is the message's key.
+    With a separator, the text before the first one in a line is the message's key.
 
     Raises:
-        Failure: a line is too long, or has no separator; what was before it has been yielded.
+        Failure: a line is too long, or has no separator; the lines before it have been yielded.
     """
     import anyio
 
@@ -72,7 +72,7 @@ async def lines(path: Path | None, separator: bytes | None) -> AsyncIterator[Chu
     with _opened(path) as file:
         while True:
             # The thread is left behind on Ctrl-C, as a wait for the terminal cannot be ended. The
-            # file has no buffer: its lock would hold up whoever closes it until the wait ends.
+            # file has no buffer: closing it would wait for the buffer's lock until the read ends.
             data = await anyio.to_thread.run_sync(file.read, CHUNK_BYTES, abandon_on_cancel=True)
             if not data:
                 break
@@ -95,14 +95,14 @@ def _opened(path: Path | None) -> FileIO:
 
 
 def _chunks(found: list[bytes], number: int, separator: bytes | None) -> Iterator[Chunk]:
-    """Lines as a chunk; those before a line without the separator, then `Failure`."""
+    """Lines as a chunk; at a line without the separator the lines before it, then `Failure`."""
     bodies = [line.removesuffix(b"\r") for line in found]
     if separator is None:
         if bodies:
             yield Chunk(bodies, first_line=number)
         return
     parts = [body.partition(separator) for body in bodies]
-    # Without its key a message would go to any queue, beside the others of that key.
+    # Without its key a message could go to another queue than the key's other messages.
     good = next((n for n, (_, middle, _) in enumerate(parts) if not middle), len(parts))
     if good:
         keys: list[bytes | None] = [key for key, _, _ in parts[:good]]

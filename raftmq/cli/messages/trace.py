@@ -8,7 +8,7 @@
       waiting    10s  |    --------------------------------    |
       in hand   1.2s  |                                    ====|
 
-All bars of a message have one scale, from when it was stored to the last that happened.
+All bars of a message have one scale, from its storing to the last event.
 """
 
 import time
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BAR_MIN, BAR_MAX = 20, 72
 """Characters of a bar."""
 LABEL_COLUMNS = 46
-"""What stands beside a bar."""
+"""Columns for the text beside a bar."""
 
 _PHASES = {
     "stored": ("fresh", "."),
@@ -43,23 +43,23 @@ _PHASES = {
     "filter gone": ("fresh", "."),
     "dead letter": ("dead", "x"),
 }
-"""After what happened: what the message is, and how that is drawn; nothing if all is over."""
+"""Event → the phase that it begins, and the mark that draws it; other events begin none."""
 _OPEN = ("leased", "waiting", "ready", "fresh")
 
 
 class Phase(NamedTuple):
-    """What a message was for a while."""
+    """A state of a message for some time."""
 
     name: str
-    """In words."""
+    """The state in words."""
     mark: str
-    """How it is drawn."""
+    """The character that draws the phase."""
     start: int
-    """Since when, in milliseconds."""
+    """The beginning, in milliseconds since 1970."""
     end: int
-    """Until when."""
+    """The end, in milliseconds since 1970."""
     note: str
-    """How it ended, and by whom."""
+    """How the phase ended, and who had the message."""
 
 
 @click.command()
@@ -108,7 +108,7 @@ def _json(found: "Trace") -> dict[str, object]:
 
 
 def picture(found: "Trace", *, now: int, width: int) -> Iterator[str]:
-    """The lines of the picture; what goes on still is drawn up to `now`."""
+    """The lines of the picture; an open phase is drawn up to `now`."""
     yield f"{found.id}  {found.topic}, queue {found.queue}, offset {found.offset}"
     if found.stored is not None:
         yield f"stored {time_text(found.stored.timestamp)}{_by(found.stored)}"
@@ -143,7 +143,7 @@ def _headline(journey: "Journey", begin: int) -> str:
 
 
 def phases(found: "Trace", journey: "Journey", *, end: int) -> Iterator[Phase]:
-    """What the message was for the group, one after the other."""
+    """The message's phases for the group, in order."""
     touches = list(journey.touches)
     if found.stored is not None:
         touches.insert(0, found.stored)

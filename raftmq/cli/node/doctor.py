@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 FSYNCS = 50
 FSYNC_BYTES = 4096
 FSYNC_MS_WARN = 20.0
-"""An acked message waits for one of these on a majority of nodes."""
+"""Milliseconds of an fsync above which the disk is slow: each ack waits for one on a majority."""
 
 FSYNC_MS_LIE = 0.02
-"""No disk makes 4 KiB durable this fast: memory, or a disk that does not keep its word."""
+"""No disk makes 4 KiB durable this fast: it is memory, or a disk that lies about durability."""
 
 FREE_BYTES_FAIL = 256 * 1024**2
 FREE_BYTES_WARN = 5 * 1024**3
@@ -152,14 +152,14 @@ def check_python() -> Finding:
 
 
 def check_assertions() -> Finding:
-    """They guard a node's data."""
+    """Python's assertions, which guard a node's data, are on."""
     if __debug__:
         return Finding("assertions", "ok", "on")
     return Finding("assertions", "fail", "off", "start Python without -O and PYTHONOPTIMIZE")
 
 
 def check_modules() -> Finding:
-    """Everything that is imported can be."""
+    """All packages that raftmq needs can be imported."""
     broken = []
     for name in MODULES:
         try:
@@ -173,7 +173,8 @@ def check_modules() -> Finding:
 
 
 def _port_of(url: str) -> int:
-    """Of the first address; the usual one if the URL is wrong, which `check_cluster` tells."""
+    """The port of the URL's first address; the default if the URL is wrong, which `check_cluster`
+    reports."""
     from raftmq.client.address import PORT_DEFAULT, parse_url
 
     try:
@@ -183,7 +184,7 @@ def _port_of(url: str) -> int:
 
 
 def check_port(port: int, host: str = "127.0.0.1") -> Finding:
-    """A node can listen there, or one does."""
+    """A node can listen at the port, or one listens already."""
     name = f"port {port}"
     try:
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -201,7 +202,7 @@ def check_port(port: int, host: str = "127.0.0.1") -> Finding:
 
 
 def check_disk(folder: Path) -> Finding:
-    """How long it takes to make 4 KiB durable."""
+    """The time that the disk takes to make 4 KiB durable."""
     try:
         times = _fsync_times(folder)
     except OSError as error:
@@ -249,7 +250,7 @@ def _existing(folder: Path) -> Path:
 
 
 def check_files() -> Finding:
-    """How many files and connections a process may have open."""
+    """The number of files and connections that a process may have open."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -261,7 +262,7 @@ def check_files() -> Finding:
 
 
 def check_clock() -> Finding:
-    """The wall clock runs as fast as the monotonic one, and stands in this century."""
+    """The wall clock runs as fast as the monotonic one, and is not before 2026."""
     wall, steady = time.time(), time.monotonic()
     time.sleep(CLOCK_SECONDS)
     drift_ms = abs((time.time() - wall) - (time.monotonic() - steady)) * 1000
@@ -273,7 +274,7 @@ def check_clock() -> Finding:
 
 
 def check_clock_source() -> Finding:
-    """Whether the system says that something keeps its clock."""
+    """Whether the system reports that its clock is synchronized."""
     if sys.platform != "linux":
         return Finding("clock source", "ok", "not known on this system")
     import ctypes

@@ -1,4 +1,4 @@
-"""What an examination found, as `raftmq doctor` and its like show it.
+"""The findings of an examination, as `raftmq doctor` and other commands show them.
 
 | finding | means |
 |---|---|
@@ -19,21 +19,21 @@ class Finding:
     """One examined thing."""
 
     check: str
-    """What was examined."""
+    """The name of the examined thing."""
     verdict: str
     """`ok`, `warn` or `fail`."""
     found: str
-    """What it is like."""
+    """The state found."""
     fix: str = ""
-    """What to do; empty if nothing."""
+    """The remedy; empty: none is needed."""
 
 
 def show(findings: Sequence[Finding], output: str) -> ExitCode:
-    """Print what was found, as a table or as JSON; how the command ends."""
+    """Print the findings as a table or as JSON, and return the command's exit code."""
     if output == "json":
         print_json([asdict(finding) for finding in findings])
     else:
-        # A fix stands below what it mends: beside a long finding nobody would see it.
+        # A fix stands below its finding: beside a long finding it would be overlooked.
         rows = []
         for finding in findings:
             rows.append((finding.verdict, finding.check, finding.found))

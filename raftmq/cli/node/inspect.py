@@ -1,12 +1,11 @@
-"""`raftmq inspect`: print what a data folder holds, damaged or not, without touching it.
+"""`raftmq inspect`: print the contents of a data folder, damaged or not, without changing it.
 
-A folder may be that of one partition group, of a node, or of a whole local cluster: every folder
-below it that holds segments or snapshots is a log. The summary has one line a log; `--records`
-prints each record, sync mark and damaged stretch in the order in which they stand.
+The folder may belong to one partition group, a node, or a whole local cluster: every folder below
+it that holds segments or snapshots is a log. The summary has one line for each log; `--records`
+prints each record, sync mark and damaged stretch in their order on disk.
 
-A damaged stretch that reaches the end of the last segment is what a crash leaves behind (a *torn
-tail*): the next start cuts it, if nothing after it was durable. Anything else is rot, and the exit
-code is 4.
+A crash leaves a damaged stretch that reaches the end of the last segment (a *torn tail*): the next
+start cuts it, if nothing after it was durable. Other damage is rot, and the exit code is 4.
 """
 
 import os
@@ -39,7 +38,7 @@ SUFFIXES = (".log", ".snapshot")
 
 @dataclass(slots=True)
 class Summary:
-    """One log."""
+    """The contents of one log, counted."""
 
     folder: Path
     node: int | None = None
@@ -58,14 +57,14 @@ class Summary:
     last_segment: str = ""
 
     def is_torn(self, damaged: "DamagedItem") -> bool:
-        """Whether this is only the end of the last segment."""
+        """Whether the damage reaches the end of the last segment, as a crash leaves it."""
         if damaged.path != self.last_segment:
             return False
         return damaged.position + damaged.bytes == Path(damaged.path).stat().st_size
 
     @property
     def rot(self) -> "list[DamagedItem]":
-        """What no crash explains."""
+        """The damage that no crash explains."""
         return [damaged for damaged in self.damaged if not self.is_torn(damaged)]
 
     def add(self, item: "Item") -> None:
@@ -91,7 +90,7 @@ class Summary:
                 self.bytes += item.bytes
             case inspect.DamagedItem():
                 self.damaged.append(item)
-                # Damage of no bytes is a segment that is missing before this one.
+                # Damage of 0 bytes stands for a missing segment before this one.
                 if item.bytes and item.position == 0 and item.path.endswith(".log"):
                     self.segments += 1
                     self.last_segment = item.path
@@ -100,12 +99,12 @@ class Summary:
 
     def _count(self, record: "Record") -> None:
         self.records[_kind(record)] += 1
-        # A later record with a smaller index supersedes what stood from there on.
+        # A later record with a smaller index supersedes the records from that index on.
         self.first = record.index if self.first is None else min(self.first, record.index)
         self.last, self.last_ms = record.index, record.timestamp
 
     def plain(self) -> dict[str, Any]:
-        """As JSON prints it."""
+        """The summary as plain values, for JSON."""
         names = ("term", "vote", "commit")
         hard_state = (
             None if self.hard_state is None else dict(zip(names, self.hard_state, strict=True))
@@ -179,13 +178,13 @@ def _logs(folder: Path) -> list[Path]:
     """The folders of logs: this one, or those below it.
 
     Raises:
-        PermissionError: some of it may not be read, so what is there is not known.
+        PermissionError: a folder below may not be read, so its contents are unknown.
     """
 
     def refuse(error: OSError) -> NoReturn:
         raise error
 
-    # `rglob` passes over folders that may not be read, as if they were empty.
+    # `rglob` treats folders that may not be read as empty: a log would be missed in silence.
     for _ in os.walk(folder, onerror=refuse):
         pass
     found = {path.parent for suffix in SUFFIXES for path in folder.rglob(f"[0-9]*{suffix}")}
@@ -287,7 +286,7 @@ def _kind(record: "Record") -> str:
 
 
 def _what(record: "Record") -> str:
-    """What a record's payload says, in a few words."""
+    """A record's payload in a few words."""
     import cbor2
 
     from raftmq.batch import peek

@@ -1,4 +1,4 @@
-"""Telling whoever started this process how it goes, as systemd's `Type=notify` asks for.
+"""Reports of a process's state to its starter, in the protocol of systemd's `Type=notify`.
 
 A datagram of `NAME=value` lines goes to the socket that the environment names in `NOTIFY_SOCKET`:
 `READY=1` once clients are served, `STATUS=...` for people, `STOPPING=1` at the end. `raftmq up`
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 
 def notify(*lines: str) -> None:
-    """Send the lines, or do nothing if nobody listens. Never blocks, never fails."""
+    """Send the lines; without a listener do nothing. Never blocks, never fails."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return

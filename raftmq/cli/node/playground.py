@@ -1,4 +1,4 @@
-"""A local cluster's folder: what `raftmq up` makes, finds again, and leaves for `raftmq down`.
+"""A local cluster's folder: `raftmq up` makes it and finds it again, `raftmq down` reads it.
 
 | in the folder | what |
 |---|---|
@@ -9,8 +9,8 @@
 | `up.lock` | locked by the supervisor as long as it runs |
 
 Invariants:
-- `up.json` is believed only while the lock is held: a process id left by a dead supervisor may
-  be a stranger's by now.
+- `up.json` is believed only while the lock is held: the process id of a dead supervisor may belong
+  to another process by now.
 - A folder found in the temporary folder is believed only if it is this user's.
 """
 
@@ -39,23 +39,23 @@ class RunningNode:
     """One node of a running local cluster."""
 
     id: int
-    """Its number."""
+    """The node's number."""
     address: str
     """`host:port` of the native protocol."""
     pid: int
-    """Its process; 0: it is down and will be started again."""
+    """The node's process id; 0: it is down and will be restarted."""
     data: str
-    """Its data folder."""
+    """The node's data folder."""
     role: str
     """`starting`, `leads group ...`, `follows`, or `down`."""
 
 
 @dataclass(slots=True)
 class State:
-    """What `up.json` says."""
+    """The contents of `up.json`."""
 
     pid: int
-    """The supervisor's process."""
+    """The supervisor's process id."""
     is_ready: bool = False
     """True once every node has served."""
     nodes: list[RunningNode] = field(default_factory=list)
@@ -63,7 +63,7 @@ class State:
 
     @property
     def url(self) -> str:
-        """What `RAFTMQ_URL` should be."""
+        """The value for `RAFTMQ_URL`."""
         return "raftmq://" + ",".join(node.address for node in self.nodes)
 
 
@@ -72,9 +72,9 @@ class Playground:
 
     def __init__(self, folder: Path, *, is_temporary: bool) -> None:
         self.folder = folder
-        """Where everything is."""
+        """The folder of all files."""
         self.is_temporary = is_temporary
-        """True if it is removed when the cluster stops."""
+        """True if the folder is removed when the cluster stops."""
 
     def config(self, node: int) -> Path:
         """The node's settings file."""
@@ -85,11 +85,11 @@ class Playground:
         return self.folder / f"node-{node}"
 
     def log(self, node: int) -> Path:
-        """What the node writes to stderr."""
+        """The file with the node's stderr."""
         return self.folder / f"node-{node}.log"
 
     def ports(self) -> list[int]:
-        """The ports of the nodes that were founded here, by node; empty: none were."""
+        """The ports of the nodes in the folder, in the order of the nodes; empty: no cluster."""
         ports: dict[int, int] = {}
         for path in self.folder.glob("node-*.toml"):
             match = re.search(r"^port = (\d+)$", path.read_text(), re.MULTILINE)
@@ -116,7 +116,7 @@ class Playground:
             )
 
     def lock(self) -> int | None:
-        """Take the folder's lock for this process: a descriptor to keep; None: it is taken."""
+        """Take the folder's lock: a descriptor to keep open; None: another process holds it."""
         return self._locked(os.O_RDWR | os.O_CREAT)
 
     def is_running(self) -> bool:
@@ -139,12 +139,13 @@ class Playground:
 
     def write_state(self, state: State) -> None:
         """Replace `up.json`."""
+        # Renamed into place, so that a reader never sees half a file.
         new = self.folder / "up.json.new"
         new.write_text(json.dumps(asdict(state), indent=2) + "\n")
         new.rename(self.folder / "up.json")
 
     def read_state(self) -> State | None:
-        """What the running supervisor last wrote; None: nothing yet, or nobody runs."""
+        """The last state of the running supervisor; None: none written yet, or none runs."""
         with suppress(FileNotFoundError):
             if self.is_running():
                 plain = json.loads((self.folder / "up.json").read_text())
@@ -183,7 +184,7 @@ def choose_ports(count: int, first: int, *, any_port: bool) -> list[int]:
 
 def _free_port(port: int, held: ExitStack) -> int:
     probe = held.enter_context(socket.socket())
-    # As servers do: a port whose old connections are not forgotten yet counts as free.
+    # As servers do: a port whose old connections are still in TIME_WAIT counts as free.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         probe.bind((HOST, port))

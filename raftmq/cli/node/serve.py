@@ -1,10 +1,10 @@
 """`raftmq serve`: run one node until it is told to stop.
 
-SIGTERM and SIGINT end it gracefully: it hands over what it leads, answers what is under way and
-exits with 0. A second signal ends it at once, which is a crash: what was acked is safe. A fault
-that the node must not live on with ends it with 1 and says why.
+SIGTERM and SIGINT end the node gracefully: it hands over its groups' leadership, answers requests
+under way and exits with 0. A second signal ends the node at once, as a crash: acked messages are
+safe. After a fault with which a node must not go on, it exits with 1 and says why.
 
-What happens is written to stderr, one line an event, as text or JSON.
+The node writes events to stderr, one line each, as text or JSON.
 """
 
 import os
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
 SETTINGS_FIX = "deploy/node.toml explains every setting; --set TABLE.NAME=VALUE replaces one"
 WATCH_SECONDS = 0.2
-"""Between two looks at what the node leads."""
+"""Seconds between two looks at the node's state."""
 WAIT_SECONDS = 1.0
-"""A node that waits for others at its start does not say so before."""
+"""Seconds after which a starting node reports that it waits for others."""
 JOIN_SECONDS = 2.0
-"""A node that was added before it was started is counted sooner than this."""
+"""Seconds after which a node reports that the cluster does not count it; a node that was added
+before its start is counted sooner."""
 LEAVE_SECONDS = 1.0
-"""Between two questions whether a node that leaves is out."""
+"""Seconds between two requests whether a leaving node is out."""
 
 
 @click.command()
@@ -103,7 +104,7 @@ def _replacement(override: str) -> tuple[str, str, Any]:
     """Table, name and value of a `--set`.
 
     Raises:
-        Failure: there is no such setting, or the value is of another type.
+        Failure: there is no such setting, or the value has the wrong type.
     """
     import tomllib
 
@@ -129,7 +130,7 @@ def _replacement(override: str) -> tuple[str, str, Any]:
 
 
 def _named(override: str, what: str, name: str, struct: Any) -> Any:
-    """The type of a field, by its name."""
+    """The type of a struct's field, by the field's name."""
     from difflib import get_close_matches
 
     import msgspec
@@ -218,13 +219,14 @@ async def _await_signals(
             if is_serving.is_set():
                 node.stop()
             else:
-                # It waits for its peers and leads nothing yet.
+                # Before it serves, a node waits for its peers and leads no group: there is nothing
+                # to hand over.
                 nursery.cancel_scope.cancel()
 
 
 async def _tell_waiting(node: "Node", log: "FilteringBoundLogger") -> None:
-    """Say what a node waits for before it serves, or until a cluster counts it, if it waits for
-    long."""
+    """Log what a node waits for if that takes long: before it serves, then until the cluster counts
+    it."""
     import trio
 
     from raftmq.broker.cluster.admission import why_not_counted
@@ -253,7 +255,7 @@ async def _tell_waiting(node: "Node", log: "FilteringBoundLogger") -> None:
 
 
 async def _look_for_removal(node: "Node") -> None:
-    """Ask the others whether this node is out, once it leaves, and whether it is in again."""
+    """Once this node leaves, ask the others whether it is out, and whether it is a member again."""
     import trio
 
     while True:
@@ -262,7 +264,7 @@ async def _look_for_removal(node: "Node") -> None:
 
 
 async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None:
-    """Say what changes: the groups this node leads, what rots, what dead letters lost, the peers it
+    """Log changes: the groups this node leads, damage, losses of dead letters, the peers it
     reaches."""
     import trio
 
@@ -298,7 +300,7 @@ async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None
 
 
 def _tell_damage(node: "Node", log: "FilteringBoundLogger", before: set[str]) -> set[str]:
-    """Say what is newly found to be rotten, how that goes on, and when it is over."""
+    """Log damage: each new finding or state of one, and the end of all damage."""
     now = {
         f"group {number}: {found['found']}; {found['state']}"
         for number in list(node.groups)
@@ -319,7 +321,7 @@ def _tell_damage(node: "Node", log: "FilteringBoundLogger", before: set[str]) ->
 def tell_gone(
     gone: Mapping[int, int], log: "FilteringBoundLogger", before: Mapping[int, int]
 ) -> dict[int, int]:
-    """Say of which groups dead letters lost more messages to retention; `gone` as of now."""
+    """Log the groups whose dead letters lost more messages to retention than before."""
     for group, messages in sorted(gone.items()):
         if messages > before.get(group, 0):
             log.warning("dead letters lost messages to retention", group=group, messages=messages)
@@ -327,7 +329,7 @@ def tell_gone(
 
 
 def leads_text(groups: list[int]) -> str:
-    """What a node leads, in words.
+    """The groups that a node leads, in words.
 
     >>> leads_text([0, 2]), leads_text([2]), leads_text([])
     ('leads groups 0, 2', 'leads group 2', 'follows')
@@ -339,13 +341,14 @@ def leads_text(groups: list[int]) -> str:
 
 
 def die_with(parent: int) -> None:
-    """Have the system kill this process when its parent ends, however that happens."""
+    """Have the system kill this process when its parent ends for any reason."""
     if sys.platform == "linux":
         import ctypes
 
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
-    # It may have ended before the call above; elsewhere than on Linux `_watch` looks on.
+    # The parent may have ended before the call above; on systems other than Linux only this check
+    # and `_watch` notice the end.
     if os.getppid() != parent:
         raise Failure("the process that started this node is gone", fix="start it again")
 

@@ -1,7 +1,7 @@
-"""The processes of a local cluster: start them, start them again, stop them.
+"""The processes of a local cluster: start, restart and stop them.
 
-One loop without threads: it waits for what the nodes say (`notify`), looks which of them have
-ended, and starts those again after a pause that doubles with each early death.
+One loop without threads: it waits for messages of the nodes (`notify`), looks which nodes have
+ended, and restarts these after a pause that doubles with each early death.
 
 | a node is | then |
 |---|---|
@@ -10,7 +10,7 @@ ended, and starts those again after a pause that doubles with each early death.
 | alive for a while | its pause is back at the shortest |
 
 Invariants:
-- A node dies with the supervisor, however that ends (`serve.die_with`).
+- A node dies with the supervisor, even if that is killed (`serve.die_with`).
 - After `stop` no process is left.
 """
 
@@ -30,19 +30,19 @@ from .playground import HOST, Playground, RunningNode, State
 
 PAUSE_SECONDS_MIN = 0.5
 PAUSE_SECONDS_MAX = 10.0
-"""Bounds of the wait before a node is started again."""
+"""Bounds in seconds of the wait before a node is restarted."""
 
 STEADY_SECONDS = 10.0
-"""A node that lived so long may be started again after the shortest pause."""
+"""A node that lived longer is restarted after the shortest pause."""
 
 LOOK_SECONDS = 0.1
-"""Between two looks at the processes."""
+"""Seconds between two looks at the processes."""
 
 TURN_SECONDS = 1.0
-"""A stopping node is waited for so long before the next one is stopped too."""
+"""Seconds between the stops of two nodes, unless the first ends sooner."""
 
 STOP_SECONDS_MAX = 20.0
-"""Nodes that have not ended after so long are killed."""
+"""Seconds after which stopping nodes are killed."""
 
 LEADS = "leads group"
 """Begins the role of a node that leads: see `serve.leads_text`."""
@@ -80,7 +80,7 @@ class Supervisor:
         self._command = command
         self._children = [_Child(node, port) for node, port in enumerate(ports, 1)]
         self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        # Without a name Linux chooses an abstract one, which leaves no file behind.
+        # Bound to an empty name, Linux chooses an abstract one, which leaves no file behind.
         path = "" if sys.platform == "linux" else str(playground.folder / "notify")
         self._channel.bind(path)
 
@@ -91,7 +91,7 @@ class Supervisor:
 
     @property
     def is_led(self) -> bool:
-        """True once every node serves and each partition group has told its leader.
+        """True once every node serves and each partition group has a leader that reported it.
 
         A cluster made by `up` has one data group a node, and the system group.
         """
@@ -103,11 +103,11 @@ class Supervisor:
 
     @property
     def deaths(self) -> int:
-        """How often a node has ended by itself."""
+        """The number of times that a node ended by itself."""
         return sum(child.deaths for child in self._children)
 
     def state(self) -> State:
-        """The nodes as they are now."""
+        """The present state of the nodes."""
         return State(os.getpid(), self.is_ready, [self._running(c) for c in self._children])
 
     def start(self) -> None:
@@ -116,7 +116,7 @@ class Supervisor:
             self._start(child)
 
     def step(self) -> None:
-        """Wait a moment, take in what has happened, start what is due."""
+        """Wait a moment, note the nodes' messages and ends, and restart nodes that are due."""
         if select.select([self._channel], [], [], LOOK_SECONDS)[0]:
             self._listen()
         for child in self._children:
@@ -127,27 +127,27 @@ class Supervisor:
                 self._say(f"node {child.node} was started again, pid {self._pid(child)}")
 
     def stop(self, *, is_hurried: Callable[[], bool] = lambda: False) -> None:
-        """Let all nodes end gracefully; kill those that do not, or all if it becomes urgent."""
+        """Let all nodes end gracefully; kill those that do not, or all once `is_hurried`."""
         now = time.monotonic()
         turns = {child.node: now + at * TURN_SECONDS for at, child in enumerate(self._children)}
         while alive := [child for child in self._children if child.process is not None]:
             is_late = time.monotonic() > now + STOP_SECONDS_MAX or is_hurried()
             for child in alive:
-                # One after the other, so that each hands over to nodes that stay a little longer.
+                # One after the other, so that each can hand over leadership to nodes still alive.
                 if child is alive[0] or time.monotonic() > turns[child.node]:
                     self._end(child, signal.SIGKILL if is_late else signal.SIGTERM)
             time.sleep(LOOK_SECONDS / 2)
         self._channel.close()
 
     def _end(self, child: _Child, number: signal.Signals) -> None:
-        """Send a signal that was not sent before, or find that the node has ended."""
+        """Send a signal unless it was the last one sent, or note that the node has ended."""
         assert child.process is not None
         if child.process.poll() is not None:
             child.process, child.role = None, "down"
         elif child.sent is not number:
             child.sent = number
             child.process.send_signal(number)
-            # A stopped process takes no signal but SIGKILL before it goes on.
+            # A stopped process (SIGSTOP) handles no signal but SIGKILL until it continues.
             child.process.send_signal(signal.SIGCONT)
 
     def _listen(self) -> None:
@@ -167,7 +167,8 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 env=environment,
-                # Ctrl-C on the terminal is for the supervisor, which then stops them in turn.
+                # Ctrl-C on the terminal must reach only the supervisor, which then stops the nodes
+                # in turn.
                 process_group=0,
             )
         child.started = time.monotonic()
@@ -201,7 +202,7 @@ class Supervisor:
 
 
 def _address(channel: socket.socket) -> str:
-    """An address as `NOTIFY_SOCKET` has it: @ stands for an abstract one's zero byte."""
+    """An address in the form of `NOTIFY_SOCKET`: @ stands for the zero byte of an abstract one."""
     name = channel.getsockname()
     return "@" + name[1:].decode() if isinstance(name, bytes) else str(name)
 

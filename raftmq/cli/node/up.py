@@ -1,8 +1,8 @@
 """`raftmq up` and `raftmq down`: a local cluster in one command.
 
-`up` stays in the foreground and keeps the nodes running until Ctrl-C. With `--detach` it starts
-itself again in the background, waits until that one is ready, prints the same and returns; `down`
-finds it by its folder.
+`up` stays in the foreground and keeps the nodes running until Ctrl-C. With `--detach`, `up` starts
+itself in the background, waits until that process's cluster is ready, prints the same and returns;
+`down` finds the process by its folder.
 """
 
 import os
@@ -23,10 +23,10 @@ from .playground import Playground, State, choose_ports, running, temporary
 from .supervisor import Supervisor
 
 TABLE_SECONDS = 2.0
-"""The table is printed after so long even if not every node serves yet; a line tells when."""
+"""Seconds after which the table is printed even if not all nodes are ready; a line follows then."""
 
 GIVE_UP_DEATHS = 3
-"""Nodes that may end before the cluster was ready once; then `up` gives up."""
+"""Ends of nodes before the cluster was ready for the first time, at which `up` gives up."""
 
 DETACH_SECONDS_MAX = 30.0
 DOWN_SECONDS_MAX = 30.0
@@ -71,7 +71,7 @@ def up(
 
 
 def warn_of_space(folder: Path) -> None:
-    """Say it if the nodes will start and refuse each write."""
+    """Warn if the disk has less than the reserve: the nodes will start, but refuse each write."""
     from raftmq.broker.settings import Log
 
     free, reserve = shutil.disk_usage(folder).free, Log().reserve_bytes
@@ -123,10 +123,10 @@ def _choose(data: Path | None, *, is_all: bool) -> list[Playground]:
 def _prepare(
     nodes: int | None, data: Path | None, port: int | None, *, any_port: bool
 ) -> Playground:
-    """The folder with a cluster founded in it, whose ports are free.
+    """The folder of a cluster whose ports are free; a new cluster is founded if there is none.
 
     Raises:
-        Failure: the cluster in it is another one than was asked for, or runs already.
+        Failure: the folder's cluster differs from the options, or runs already.
     """
     if data is None:
         ports = choose_ports(nodes or 3, port or 7400, any_port=any_port)
@@ -172,6 +172,7 @@ def _stay(playground: Playground, started: float) -> None:
         _watch(supervisor, playground, signals, started)
         note("stopping: each node hands over and ends (a second Ctrl-C kills them)")
     finally:
+        # Only a further signal kills the nodes: the first one asks for a graceful stop.
         count = len(signals)
         supervisor.stop(is_hurried=lambda: len(signals) > count)
         if playground.is_temporary:
@@ -183,7 +184,7 @@ def _stay(playground: Playground, started: float) -> None:
 def _watch(
     supervisor: Supervisor, playground: Playground, signals: list[int], started: float
 ) -> None:
-    """Keep the nodes running until a signal comes; show the table and when all is ready.
+    """Keep the nodes running until a signal comes; print the table, and a line when all are ready.
 
     Raises:
         Failure: the nodes never became ready.
@@ -203,7 +204,7 @@ def _watch(
             note(f"ready after {seconds:.1f} s: {roles}")
             playground.write_state(supervisor.state())
         if not supervisor.is_ready and supervisor.deaths >= GIVE_UP_DEATHS:
-            # Their logs are all there is to find out why.
+            # Keep the folder: only the nodes' logs tell why they end.
             playground.is_temporary = False
             fix = f"read {playground.folder}/node-*.log; `raftmq doctor` examines this machine"
             raise Failure("the nodes do not stay alive", fix=fix)
@@ -225,6 +226,7 @@ def _detach(playground: Playground) -> None:
     try:
         state = _wait_ready(playground, process)
     except BaseException:
+        # A failure, or Ctrl-C, must not leave a cluster running in the background.
         process.terminate()
         raise
     _show(state)
@@ -236,7 +238,7 @@ def _wait_ready(playground: Playground, process: "subprocess.Popen[bytes]") -> S
     until = time.monotonic() + DETACH_SECONDS_MAX
     while time.monotonic() < until:
         state = playground.read_state()
-        # The folder may tell of the supervisor that ran here before.
+        # The file may still be of a supervisor that ran here before.
         if state is not None and state.is_ready and state.pid == process.pid:
             return state
         if process.poll() is not None:

@@ -1,4 +1,4 @@
-"""`raftmq pipeline`: jobs on Spark, each a command; its module is loaded when it is called.
+"""`raftmq pipeline`: jobs on Spark, each a command, whose module is loaded when it is called.
 
 Start reading at `group` (the table of jobs).
 """

@@ -1,4 +1,4 @@
-"""`raftmq pipeline archive`: topics as Parquet files, and what there is to do with them.
+"""`raftmq pipeline archive`: keep topics as Parquet files, and verify, compact and list them.
 
 `run` needs Spark and a cluster; `verify`, `compact` and `ls` need neither.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 _SHOWN_QUEUES = 4
-"""Queues whose offsets are shown in a cell of a table."""
+"""Most queues whose offsets are shown in a cell of a table."""
 
 
 @click.group()
@@ -252,7 +252,7 @@ def list_days(folder: Path, output: str) -> None:
 
 
 def _offsets_text(offsets: dict[int, tuple[int, int]]) -> str:
-    """The queues' ranges, `0: 17-41`, and how many more there are.
+    """The queues' ranges, as `0: 17-41`, and the number of further queues.
 
     >>> _offsets_text({0: (0, 12), 1: (5, 9)})
     '0: 0-11  1: 5-8'

@@ -188,7 +188,7 @@ def verify(
             _show({"capture": plan(mq, source, topic), "compare": compared}, output)
             return ExitCode.OK
         with notes(out) as noted:
-            # Before Spark is started, so that little has to be captured since.
+            # Taken before Spark starts, so that few changes have to be captured up to this place.
             found = source_digest(source, noted)
             with starter.session("cdc") as spark:
                 verified = verify(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from raftmq.pipeline.check import Recorded, Report
 
 EXISTING = click.Path(exists=True, path_type=Path)
-# Those of raftmq.pipeline.check, which is not loaded for --help.
+# A copy of the names in raftmq.pipeline.check, which --help must not load.
 CHECKERS = ("total-queue", "log", "key-order")
 
 

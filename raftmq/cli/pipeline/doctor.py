@@ -1,4 +1,4 @@
-"""`raftmq pipeline doctor`: is everything here that Spark needs?"""
+"""`raftmq pipeline doctor`: examine what Spark needs on this machine."""
 
 import click
 

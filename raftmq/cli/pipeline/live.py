@@ -1,4 +1,4 @@
-"""`raftmq pipeline live`: windows over topics as they happen, on a page, in files, in a topic."""
+"""`raftmq pipeline live`: windows over topics in real time, on a page, in files, in a topic."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -155,7 +155,7 @@ def _run(
     feed = Feed() if page is not None else None
     with ExitStack() as stack:
         if feed is not None and page is not None:
-            # Before Spark starts, which takes seconds: the port may be taken.
+            # Opened before Spark starts, which takes seconds: the port may be taken.
             with starter.explaining():
                 note(f"the page: {stack.enter_context(PageServer(feed, page)).url}")
         spark = stack.enter_context(starter.session("live"))

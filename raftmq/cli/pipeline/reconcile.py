@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from raftmq.pipeline.reconcile import Outcome, Side
 
 SHOWN = 10
-"""Keys of each table that are printed."""
+"""Most keys of each table that are printed."""
 
 
 @click.command()
@@ -65,7 +65,7 @@ def reconcile(
         fix = "name a second side, or a stock with --oversell"
         raise Failure("there is nothing to compare with", fix=fix, code=ExitCode.USAGE)
     with starter.explaining():
-        # Pinned once for all: what is read twice must be the same twice.
+        # Pinned before anything is read: a side that is read twice must be the same both times.
         one = _side(left, "left", said)
         other = None if right is None else _side(right, "right", said)
         stock = None if oversell is None else _side(oversell, "stock", said)
@@ -121,6 +121,6 @@ def _show(outcome: "Outcome") -> None:
 
 
 def _cell(value: object) -> str:
-    """A figure without zeros behind its point."""
+    """A cell as text; decimals without trailing zeros."""
     text = "-" if value is None else f"{value:f}" if hasattr(value, "as_tuple") else str(value)
     return text.rstrip("0").rstrip(".") if hasattr(value, "as_tuple") else text

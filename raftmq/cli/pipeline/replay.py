@@ -1,6 +1,6 @@
 """`raftmq pipeline replay`: send messages of an archive into a topic again.
 
-`raftmq topic replay` does the same from what the cluster still keeps, without Spark.
+`raftmq topic replay` does the same with messages that the cluster still keeps, without Spark.
 """
 
 import re
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _read_speed(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """`max` as 0; else a number above 0."""
+    """The speed: 0 for `max`, else a number above 0."""
     if value == "max":
         return 0.0
     try:
@@ -40,8 +40,8 @@ def _read_speed(ctx: click.Context, param: click.Parameter, value: str) -> float
 
 
 def _read_time(ctx: click.Context, param: click.Parameter, value: str | None) -> "datetime | None":
-    """Without a zone it is meant as this machine's. No `15m` ago: the same command has to mean the
-    same when it is started again."""
+    """A time; without a zone it is in this machine's zone. `15m` ago is not accepted: a command
+    that is started again must mean the same messages."""
     from datetime import datetime
 
     if value is None:

@@ -1,4 +1,4 @@
-"""`raftmq pipeline report`: what came in and what became of it, minute by minute."""
+"""`raftmq pipeline report`: messages stored and their handling by groups, minute by minute."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 ROUND_SECONDS = 1.0
-"""Between two rounds that follow."""
+"""Seconds between the starts of two rounds with --follow."""
 WAIT_SECONDS_MAX = 30.0
-"""Between two tries, while the cluster does not answer."""
+"""Most seconds between two tries while the cluster does not answer."""
 MINUTE_SECONDS = 60
 
 
 class _Report(LazyGroup):
-    """What can be done with a report."""
+    """The commands of a report."""
 
     TABLE: ClassVar = {
         "run": ("pipeline.report:run", "Read the logs, publish minutes and alerts."),
@@ -117,7 +117,7 @@ def run(
 
     make_folder(folder)
     if topic is not None:
-        # Before Spark, which takes its time.
+        # Asked before Spark starts, which takes seconds: the topic may not exist.
         with starter.explaining(), _connected(starter) as mq:
             mq.admin.describe_topic(topic)
     with starter.session("report") as spark, _connected(starter) as mq:
@@ -138,7 +138,7 @@ def _connected(starter: Starter) -> "Iterator[BlockingClient]":
 
 
 def _steps(report: Any, is_once: bool) -> "Iterator[Step]":
-    """Rounds, until all is read or for ever; a cluster that is away is waited for."""
+    """Rounds: with `is_once` until all is read, else for ever; waits while the cluster is away."""
     from raftmq.errors import OutcomeUnknown, Unavailable
 
     wait = ROUND_SECONDS
@@ -171,14 +171,14 @@ def _steps(report: Any, is_once: bool) -> "Iterator[Step]":
 
 
 class _Total:
-    """What all rounds did; each minute is told when it is published."""
+    """The sums over all rounds; prints a note when minutes are published."""
 
     def __init__(self, output: str) -> None:
         self._output = output
         self._records = self._minutes = self._alerts = 0
 
     def add(self, step: "Step") -> None:
-        """After a round."""
+        """Add a round's figures, and note its minutes."""
         self._records += step.records
         self._minutes += len(step.minutes)
         self._alerts += step.alerts
@@ -190,7 +190,7 @@ class _Total:
             )
 
     def show(self) -> None:
-        """At the end."""
+        """Print the sums, at the end."""
         if self._output == "json":
             print_line({"records": self._records, "minutes": self._minutes, "alerts": self._alerts})
             return
@@ -199,7 +199,7 @@ class _Total:
 
 
 def _plan(mq: "BlockingClient", folder: Path, output: str) -> None:
-    """What the next run would read."""
+    """Print the records that the next run would read."""
     from raftmq.pipeline.report.looking import look_at
     from raftmq.pipeline.report.state import load
 

@@ -1,4 +1,4 @@
-"""How a job's command gets its Spark: the options, the start, and errors as two lines.
+"""A job's Spark: the options of its command, the start, and errors as two lines.
 
     @pipeline.command()
     @with_spark
@@ -8,9 +8,9 @@
 
 Invariants:
 - A command that plans (`--dry-run`) and needs no Spark never starts it.
-- What goes wrong inside Spark leaves the block as a `Failure` that names the cause, not its layers.
-- What libraries log meanwhile goes where Spark's own words go, not to the terminal: Py4J logs a
-  traceback of each call that Ctrl-C ends.
+- An error inside Spark leaves the block as a `Failure` that names the cause, not its layers.
+- Libraries log to the file of Spark's own log, not to the terminal: Py4J logs a traceback of each
+  call that Ctrl-C ends.
 """
 
 import logging
@@ -37,27 +37,27 @@ T = TypeVar("T")
 
 
 _OWN_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Loggers of PySpark that write each refused query to stderr, as JSON with Java's stack, and hand
-nothing on to the root."""
+"""Loggers of PySpark that write each refused query to stderr, as JSON with Java's stack, and do not
+propagate to the root logger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Which cluster, and on what Spark a job runs."""
+    """A job's cluster and Spark."""
 
     url: str
     """`raftmq://host:port[,host:port...]`."""
     master: str | None
     """Spark's master; None: this machine."""
     memory: str
-    """Of the driver's Java: `2g`."""
+    """Memory of the driver's Java, as `2g`."""
 
     @contextmanager
     def session(self, job: str) -> "Iterator[SparkSession]":
-        """Start Spark, and stop it at the end. It takes some seconds, and says so.
+        """Start Spark, and stop it at the end. The start takes some seconds, which a note says.
 
         Raises:
-            Failure: in place of what Spark, its workers or the client raised inside.
+            Failure: instead of errors of Spark, its workers or the client inside.
         """
         from raftmq import pipeline
         from raftmq.pipeline.session import log_path
@@ -72,7 +72,7 @@ class Starter:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """What goes wrong inside is raised as a `Failure`."""
+        """Raise errors of the pipeline, the client and Spark inside as a `Failure`."""
         from raftmq.pipeline import PipelineError
 
         try:
@@ -100,7 +100,7 @@ class Starter:
 
 @contextmanager
 def explaining() -> Iterator[None]:
-    """For commands without a cluster and Spark: a `PipelineError` is raised as a `Failure`."""
+    """Raise a `PipelineError` as a `Failure`; for commands without a cluster and Spark."""
     from raftmq.pipeline import PipelineError
 
     try:
@@ -113,7 +113,7 @@ def make_folder(folder: Path) -> None:
     """Make the folder of --out; called before Spark starts, which takes seconds.
 
     Raises:
-        Failure: it cannot be made, or not be written to.
+        Failure: the folder cannot be made, or not be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -126,9 +126,9 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def _logged_into(path: Path) -> Iterator[None]:
-    """What is logged inside goes to the end of this file."""
+    """Append the log of libraries inside to this file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Where there is no handler, logging makes one for the terminal.
+    # Without a handler, `logging` writes to the terminal.
     handler = logging.FileHandler(path)
     logging.getLogger().addHandler(handler)
     try:
@@ -143,11 +143,11 @@ def _logged_into(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _alone(name: str, path: Path) -> Iterator[None]:
-    """What one of PySpark's loggers gets inside goes to the end of this file only."""
+    """Append the messages of one of PySpark's loggers inside to this file only."""
     from pyspark.logger import PySparkLogger
 
     logger = PySparkLogger.getLogger(name)
-    # A handler of its own: PySpark sets the format of each.
+    # The logger gets its own handler, as PySpark sets the format of each.
     handler, before = logging.FileHandler(path), logger.handlers[:]
     for other in before:
         logger.removeHandler(other)
@@ -162,7 +162,7 @@ def _alone(name: str, path: Path) -> Iterator[None]:
 
 
 def _is_of_spark(error: Exception) -> bool:
-    # Without pyspark nothing can have come from it.
+    # Without pyspark no error can be Spark's.
     try:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -172,8 +172,8 @@ def _is_of_spark(error: Exception) -> bool:
 
 
 def _is_interruption(error: BaseException | None) -> bool:
-    """True if it came of Ctrl-C: Py4J raises an error of its own when it is interrupted while its
-    connection is being made again."""
+    """True if Ctrl-C caused the error: Py4J raises an error of its own when it is interrupted while
+    it reconnects."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None

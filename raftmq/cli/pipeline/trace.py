@@ -1,6 +1,6 @@
-"""`raftmq pipeline trace`: the lives of all messages, from the log's own entries.
+"""`raftmq pipeline trace`: the histories of all messages, from the entries of the log.
 
-`run` and `quantiles` need Spark; `show` and `slowest` read the files alone.
+`run` and `quantiles` need Spark; `show` and `slowest` read only the files.
 """
 
 import time
@@ -151,7 +151,7 @@ def _time(moment: Any) -> str:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Times as text."""
+    """A row with its times as text."""
     return {
         name: _time(value) if hasattr(value, "isoformat") else value for name, value in row.items()
     }

@@ -5,8 +5,8 @@
 
 Start reading at `manifest` (what an archive is), then `commit` (why each row is in it once),
 `parts` (how files are written), `sink` (what Spark runs), `running` (the job), and beside them
-`verify`, `compact`, `listing` and `reading`. What makes messages of an archive again is
-`raftmq.pipeline.replay`.
+`verify`, `compact`, `listing` and `reading`. `raftmq.pipeline.replay` turns an archive into
+messages again.
 
 Left out: table formats. Delta Lake and Iceberg bring jars from the network, and a schema that never
 changes needs little of what they do.

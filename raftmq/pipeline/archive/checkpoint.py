@@ -1,4 +1,4 @@
-"""What Spark's checkpoint says of how far a query has come.
+"""The progress of a query, from Spark's checkpoint.
 
 | file | meaning |
 |---|---|

@@ -1,12 +1,12 @@
 """A micro-batch becomes a version of the archive, once.
 
-What is new is decided by offsets alone, never by the number of a batch: a batch that was committed
-and comes again, because the driver died before Spark noted it, brings nothing; with a checkpoint
-that was lost, or rolled back by a loss of power, each row is still archived once.
+Offsets alone decide which rows are new, never the number of a batch: a batch that was committed and
+comes again, because the driver died before Spark noted it, adds nothing; with a checkpoint that was
+lost, or rolled back by a loss of power, each row is still archived once.
 
 Invariants:
-- A version continues each queue where the one before ended. If it can't, because offsets between
-  them are nowhere, there is an error and no version; unless the table of gaps says who took them.
+- A version continues each queue where the one before ended. If offsets between them are missing,
+  there is an error and no version, unless the table of gaps has these offsets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,14 +33,14 @@ def commit(
         archive: its folder.
         files: whole and durable.
         topics: topic → its id, of those that are archived.
-        query, batch: Spark's names for what wrote them, for people.
+        query, batch: Spark's names of the query and batch that wrote them, for people.
 
     Returns:
-        The new version; None: the archive had all of it already, or there is nothing.
+        The new version; None: the archive had all rows already, or there are no files.
 
     Raises:
-        PipelineError: they don't continue the archive, or a topic is another one of that name, or
-            another driver has begun and removed them. The archive is as it was.
+        PipelineError: the files don't continue the archive, a topic is another one of that name,
+            or another driver has begun and removed the files. The archive is as it was.
     """
     if not files:
         return None
@@ -67,7 +67,7 @@ def commit(
 
 
 def check_topics(version: Version, topics: dict[str, int]) -> None:
-    """Refuse a topic that was deleted and made anew: its offsets begin again.
+    """Refuse a topic that was deleted and created again: its offsets begin at 0.
 
     Raises:
         PipelineError: it names the topic.
@@ -93,7 +93,7 @@ def ranges_of(files: Iterable[File]) -> dict[tuple[str, int], list[Range]]:
 
 
 def breaks(ranges: Sequence[Range], expected: int | None) -> Iterator[tuple[int, int]]:
-    """Where ranges, sorted, don't follow each other: (expected, start), a hole or an overlap.
+    """Places where sorted ranges don't follow each other: (expected, start), a hole or an overlap.
 
     >>> list(breaks([Range(0, 2, 5), Range(0, 5, 7), Range(0, 9, 12), Range(0, 11, 20)], None))
     [(7, 9), (12, 11)]
@@ -130,8 +130,8 @@ def _check_continues(ends: Ends, files: Sequence[File], gaps: Gaps) -> None:
 
 
 def _check_present(archive: Path, files: Sequence[File]) -> None:
-    # A driver that was killed may commit once more through its Java, after the next one has begun
-    # and removed what no version named; `sweep` does that under the same lock.
+    # The Java of a killed driver may still commit after the next driver has begun and removed the
+    # files that no version named; `sweep` removes them under the same lock.
     for file in files:
         if not (archive / file.path).exists():
             raise PipelineError(

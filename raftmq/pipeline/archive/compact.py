@@ -7,13 +7,13 @@
 1. For each topic and hour with more than one file a new file is written, durable, beside them. Its
    digest has to be that of the old ones added up.
 2. One new version of the manifest, a whole one, names the new files in place of the old. This is
-   the switch: a reader sees all of the one state or all of the other.
-3. What was replaced is *retired*: readers that began before may still need it. The next compaction
-   (or this one, without a grace) removes it, and versions before the newest whole one.
+   the switch: a reader sees all of the old state or all of the new one.
+3. Replaced files are *retired*: readers that began before may still need them. The next compaction
+   (or this one, without a grace) removes them, and versions before the newest whole one.
 
-Killed at any line it leaves the old state or the new one, and perhaps files that no version names;
-the next compaction removes these first. A driver that archives meanwhile is not in the way: its
-versions stand before or after the switch.
+A compaction killed at any line leaves the old state or the new one, and perhaps files that no
+version names; the next compaction removes these first. A driver may archive meanwhile: its versions
+come before or after the switch.
 """
 
 import secrets
@@ -46,7 +46,7 @@ from .parts import HOUR_MICROSECONDS, Part
 from .reading import rows_of
 
 GRACE_SECONDS = 3600.0
-"""How long replaced files stay for readers that have begun."""
+"""Time that replaced files stay for readers that have begun."""
 
 _LETTER = "c"
 
@@ -63,12 +63,12 @@ class Hour(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """In all its files."""
+        """Rows of all its files."""
         return sum(file.rows for file in self.files)
 
     @property
     def bytes(self) -> int:
-        """Of all its files."""
+        """Size of all its files."""
         return sum(file.bytes for file in self.files)
 
 
@@ -97,7 +97,7 @@ def plan(archive: Path, *, until: int | None = None) -> list[Hour]:
 def compact(
     archive: Path, *, until: int | None = None, grace: float = GRACE_SECONDS
 ) -> Iterator[Hour]:
-    """Compact, and tell each hour when its new file is durable; the switch comes at the end.
+    """Compact, and yield each hour once its new file is durable; the switch comes at the end.
 
     Args:
         archive: its folder.
@@ -121,12 +121,12 @@ def compact(
 
 
 def sweep(archive: Path, letter: str) -> int:
-    """Remove files that no version names, of an attempt that was given up; how many.
+    """Remove files that no version names, of attempts that were given up; returns their number.
 
-    Only while nobody else writes files whose names begin with this letter.
+    Call it only while no other process writes files whose names begin with this letter.
     """
     removed = 0
-    # What is committed meanwhile is committed before, and known, or after, and refused.
+    # Under this lock a commit comes before, and its files are known, or after, and is refused.
     with changing(archive):
         state = load(archive)
         known = {file.path for file in state.files} | {path for path, _ in state.retired}
@@ -140,7 +140,7 @@ def sweep(archive: Path, letter: str) -> int:
 
 
 def _merge(archive: Path, hour: Hour) -> File:
-    """One file with the rows of all; durable, and in no version yet."""
+    """Write one file with the rows of all files of an hour; durable, and in no version yet."""
     name = f"{_LETTER}{now():013}-{secrets.token_hex(4)}"
     part = Part(archive, hour.topic, hour.hour, name)
     try:
@@ -172,8 +172,9 @@ def _sorted(archive: Path, hour: Hour) -> Iterator[pa.RecordBatch]:
 
 
 def _switch(archive: Path, new: list[File], old: list[File], *, grace: float) -> None:
-    """Make the new files count in place of the old, if there are any; remove what is retired."""
+    """Replace old files by new ones in one version, if there are any; remove retired files."""
     with changing(archive):
+        # Loaded again, under the lock: a driver may have added versions since the plan.
         state = load(archive)
         if new:
             replaced = {file.path for file in old}
@@ -201,7 +202,7 @@ def _remove(archive: Path, state: Version, *, grace: float) -> None:
 
 
 def _present(archive: Path, state: Version) -> Iterator[tuple[str, int]]:
-    """What is retired and not yet removed."""
+    """Retired files that are not yet removed."""
     return (each for each in state.retired if (archive / each[0]).exists())
 
 

@@ -1,10 +1,10 @@
-"""A digest of rows: are two sets of rows the same, however they are cut and sorted?
+"""A digest of rows: equal for equal sets of rows, however they are cut and sorted.
 
     digest(rows) = sum of hash(row) over the rows, modulo 2^64
 
-So the digest of a file is that of its parts added up: an archive can be compacted, and what comes
-out is compared with what went in without a look at both together. `hash(row)` mixes the hashes of
-the row's columns:
+So the digest of a file is the sum of its parts' digests: after a compaction the digest of the new
+file is compared with those of the old files, without reading both together. `hash(row)` mixes the
+hashes of the row's columns:
 
 | column | its hash |
 |---|---|
@@ -14,13 +14,13 @@ the row's columns:
 | null | a number of its own |
 
 A polynomial of all values of a column takes a few passes of numpy over their bytes: each byte times
-a power of `_BASE`, added up from the left; what stands between a value's first and last byte is the
-difference of two sums, times the power that moves it to the front. No Python object a row.
+a power of `_BASE`, added up from the left; the polynomial of a value is the difference of two sums,
+times the power that moves it to the front. No Python object a row.
 
-Left out: protection against somebody who forges rows. It finds damage, not malice.
+Left out: protection against forged rows. The digest finds damage, not malice.
 
-Sources: Wegman and Carter 1981 for hashes that add up to one of a set; the mixer is that of
-SplitMix64 (Steele, Lea and Flood 2014).
+Sources: Wegman and Carter 1981 for hashes that add up to one of a set; the mixer of SplitMix64
+(Steele, Lea and Flood 2014).
 """
 
 import numpy as np
@@ -103,7 +103,7 @@ def _polynomials(starts: np.ndarray, data: np.ndarray) -> U64:
 
 
 def _layout(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Where each value starts and the last one ends, and the bytes."""
+    """The start of each value and the end of the last one, and the bytes."""
     _, offsets, data = column.buffers()
     starts = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
     return starts.astype(np.int64), np.frombuffer(data or b"", np.uint8)
@@ -117,7 +117,7 @@ def _sums(values: U64) -> U64:
 
 
 def _differences(sums: U64, at: Ints) -> U64:
-    """What was added between each place and the next."""
+    """The sum of the values between each place and the next."""
     found: U64 = np.diff(sums[at])
     return found
 

@@ -3,7 +3,7 @@
 Invariants:
 - A name is given once: a file is written under another one, fsynced, and renamed; then its folder
   is fsynced. Nothing is ever written into a file that has its name.
-- A lock is held by an open file: the kernel lets go of it when the process ends, however it does.
+- A lock is held by an open file: the kernel releases it when the process ends, in any way.
 
 Left out: object stores. The archive needs a file system with `rename`, `link` and `flock` that all
 of Spark's workers share; on one machine any disk is that.
@@ -18,17 +18,17 @@ from pathlib import Path
 from raftmq.pipeline.errors import PipelineError
 
 UNFINISHED = ".unfinished"
-"""What the name of a file ends with until it is durable."""
+"""The suffix of a file's name until the file is durable."""
 
 
 def sync_file(path: Path) -> None:
-    """What is in the file survives a loss of power."""
+    """Make the file's content survive a loss of power."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """The names in the folder survive a loss of power."""
+    """Make the names in the folder survive a loss of power."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -48,7 +48,7 @@ def make_folders(folder: Path, *, below: Path) -> None:
 
 
 def publish(path: Path, content: bytes) -> None:
-    """A new file with this content; on return it is durable.
+    """Make a new file with this content; durable on return.
 
     Raises:
         FileExistsError: there is a file with that name; it is as it was.
@@ -59,7 +59,7 @@ def publish(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     try:
-        # A rename would replace what is there; a link does not.
+        # A rename would replace a file of that name; a link does not.
         os.link(unfinished, path)
     finally:
         unfinished.unlink()
@@ -68,11 +68,11 @@ def publish(path: Path, content: bytes) -> None:
 
 @contextmanager
 def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
-    """Only one process at a time is inside.
+    """Inside, no other process holds the lock.
 
     Args:
-        path: the file that stands for the lock; it is made, and stays.
-        busy: what to say when another is inside, as an error; None: wait until it has left.
+        path: the file of the lock; it is made, and stays.
+        busy: the error's message when another process is inside; None: wait until it has left.
 
     Raises:
         PipelineError: another process is inside.

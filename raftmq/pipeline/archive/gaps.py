@@ -2,8 +2,8 @@
 
     _gaps/*.parquet    topic, queue, start, end, seen_at
 
-The source writes this table when it is told to go on in spite of loss
-(`archive run --skip-lost`); it holds a row for each range of offsets, [start, end).
+The source writes this table if the job goes on in spite of loss (`archive run --skip-lost`); the
+table holds a row for each range of offsets, [start, end).
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ FOLDER = "_gaps"
 
 
 class Gaps:
-    """The table; it is read when it is first asked."""
+    """The table; it is read at the first question."""
 
     def __init__(self, archive: Path) -> None:
         """Args: the archive's folder."""

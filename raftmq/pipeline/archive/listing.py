@@ -1,4 +1,4 @@
-"""What is in an archive, by topic and day."""
+"""The contents of an archive, by topic and day."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Day(NamedTuple):
     rows: int
     """Messages."""
     bytes: int
-    """Of the files."""
+    """Size of the files."""
     offsets: dict[int, tuple[int, int]]
     """Queue → first offset, and the one after the last."""
 

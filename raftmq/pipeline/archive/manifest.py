@@ -1,12 +1,12 @@
-"""The manifest: which files an archive consists of, version by version.
+"""The manifest: the files of an archive, version by version.
 
     _manifest/00000000000000000041.json    {"version": 41, "files": [...], "ends": {...}, ...}
     _manifest/00000000000000000042.json
 
 A version adds the files of one micro-batch, or, after a compaction, names all files (`is_whole`):
-then what came before no longer counts. So an archive is its newest whole version and those after
-it. A reader that has listed the versions sees one state, whatever happens meanwhile; what no
-version names is not there.
+then earlier versions no longer count. So an archive is its newest whole version and those after it.
+A reader that has listed the versions sees one state, whatever happens meanwhile; a file that no
+version names is not part of the archive.
 
 | field of a version | meaning |
 |---|---|
@@ -32,7 +32,7 @@ version names is not there.
 Invariants:
 - A version is durable, and so is every file it names, before anything builds on it.
 - Ranges of a queue never overlap. `ends` is the greatest end of each.
-- Versions are given one at a time, under a lock, to who has read the one before.
+- Versions are added one at a time, under a lock, by a process that has read the one before.
 
 Sources: Delta Lake's log (Armbrust et al., VLDB 2020), which has checkpoints beside its versions
 where a whole version is one itself.
@@ -53,7 +53,7 @@ from .files import locked, make_folders, publish
 FORMAT = 1
 FOLDER = "_manifest"
 _TRIES = 10
-"""How often versions are listed anew, when one is gone before it was read."""
+"""Times that versions are listed, if one is gone before it was read."""
 
 
 class MissingVersion(PipelineError):
@@ -110,12 +110,12 @@ class Version:
     retired: tuple[tuple[str, int], ...] = ()
 
     def end(self, topic: str, queue: int) -> int | None:
-        """The offset after the last one archived; None: nothing is."""
+        """The offset after the last archived one; None: the queue has none."""
         return self.ends.get(topic, {}).get(queue)
 
 
 def is_archive(folder: Path) -> bool:
-    """Whether it was one already."""
+    """Whether the folder is an archive."""
     return (folder / FOLDER).is_dir()
 
 
@@ -130,7 +130,7 @@ def check_usable(folder: Path) -> None:
     """Refuse a folder that has other files in it.
 
     Raises:
-        PipelineError: it has.
+        PipelineError: the folder has other files.
     """
     if folder.exists() and not is_archive(folder) and any(folder.iterdir()):
         fix = "name a new or empty folder"
@@ -138,7 +138,7 @@ def check_usable(folder: Path) -> None:
 
 
 def newest(folder: Path) -> Version:
-    """The last version: where each queue ends, but only the files it added itself."""
+    """The last version: the ends of all queues, but only the files that it added itself."""
     for _ in range(_TRIES):
         numbers = versions(folder)
         if not numbers:
@@ -146,7 +146,7 @@ def newest(folder: Path) -> Version:
         try:
             return read(folder, numbers[-1])
         except FileNotFoundError:
-            # A compaction has removed it since; then there is a newer one.
+            # A compaction has removed this version since, so there is a newer one.
             continue
     raise _restless(folder)
 
@@ -164,13 +164,14 @@ def load(folder: Path) -> Version:
         except FileNotFoundError:
             continue
         except MissingVersion as missing:
-            # A folder that changes while it is listed may show neither the old nor the new.
+            # A folder that changes while it is listed may show neither the old version nor the
+            # new one, so it is listed again.
             error = missing
     raise error or _restless(folder)
 
 
 def history(folder: Path) -> list[Version]:
-    """The newest whole version and those after it; the first of all adds to nothing.
+    """The newest whole version and those after it; version 1 may be first without being whole.
 
     Raises:
         PipelineError: as `load`.
@@ -214,7 +215,7 @@ def path_of(folder: Path, version: int) -> Path:
 
 @contextmanager
 def changing(folder: Path) -> Iterator[Version]:
-    """Nobody else adds a version meanwhile; gives the newest one."""
+    """Inside, no other process adds a version; gives the newest one."""
     with locked(folder / FOLDER / "lock"):
         yield newest(folder)
 
@@ -243,7 +244,7 @@ def read(folder: Path, number: int) -> Version:
 
 
 def ends_after(ends: Ends, files: Iterable[File]) -> Ends:
-    """Where the queues end when these files have been added."""
+    """The ends of the queues after these files have been added."""
     after = {topic: dict(queues) for topic, queues in ends.items()}
     for file in files:
         queues = after.setdefault(file.topic, {})

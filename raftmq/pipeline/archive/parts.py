@@ -45,7 +45,7 @@ _DICTIONARIES = ("topic", "queue", "key", "tag", "props.key_value.key", "props.k
 
 
 def folder_of(topic: str, hour: int) -> str:
-    """Where the files of an hour are, below the archive's folder.
+    """The folder of an hour's files, below the archive's folder.
 
     Args:
         topic: its name; a topic's name is a file's name as it stands.
@@ -62,7 +62,7 @@ class Part:
     """A file that is being written: `close` it, or else `abandon` it."""
 
     def __init__(self, archive: Path, topic: str, hour: int, name: str) -> None:
-        """Args: the archive's folder, what the file holds, and its name without a suffix."""
+        """Args: the archive's folder, the file's topic and hour, and its name without a suffix."""
         self.topic = topic
         self.hour = hour
         self._archive = archive
@@ -92,7 +92,7 @@ class Part:
         return self._whole.with_name(f"{self._whole.name}{UNFINISHED}")
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Rows of one queue and of this hour, with rising offsets; at least one.
+        """Add rows of one queue and of this hour, with rising offsets; at least one row.
 
         Raises:
             PipelineError: there are gaps between nearly all offsets.
@@ -157,7 +157,7 @@ def write(
     Args:
         archive: its folder.
         batches: the rows; those of a queue in the order of their offsets.
-        name: what all names of files begin with; nobody else uses it.
+        name: the prefix of all names of files; no other writer uses it.
         after: the archive's newest version.
 
     Raises:
@@ -195,7 +195,7 @@ def _pieces(batches: Iterable[pa.RecordBatch], after: Version) -> Iterator[pa.Re
 
 
 def _runs(rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-    """Where topic, queue and hour stay the same: [start, end).
+    """Runs of rows of one topic, queue and hour: [start, end).
 
     Raises:
         PipelineError: the offsets of a queue fall.

@@ -3,8 +3,8 @@
     from raftmq.pipeline import archive
     archive.read(spark, "lake/orders", since=datetime(2026, 11, 20, tzinfo=UTC)).count()
 
-Only files that the manifest names are read, as it is at the call; a compaction that happens
-meanwhile leaves them for its grace.
+`read` reads only files that the manifest names at the call; a compaction meanwhile leaves these
+files in place for its grace.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,8 +39,8 @@ def read(
         spark: a session; its workers must see the archive's folder.
         archive: the folder.
         topics: only of these; None: of all.
-        since: only what was stored then or later. With a zone.
-        until: only what was stored before. With a zone.
+        since: only messages stored then or later; with a zone.
+        until: only messages stored before; with a zone.
 
     Raises:
         PipelineError: there is no archive, or a topic is not in it.
@@ -90,7 +90,7 @@ def between(
 
 
 def microseconds(moment: datetime) -> int:
-    """Since 1970, exactly."""
+    """Microseconds since 1970, exactly."""
     assert moment.tzinfo is not None, "a time without a zone could be anywhere's"
     whole = int(moment.replace(microsecond=0).timestamp())
     return whole * 1_000_000 + moment.microsecond
@@ -104,8 +104,8 @@ def rows_of(
     Args:
         archive: its folder.
         files: of one state of the archive; their ranges don't overlap.
-        topic: whose queue.
-        part: which queue, and what of it; offsets that no file has are passed over.
+        topic: the queue's topic.
+        part: the queue, and a range of offsets; offsets that no file has are passed over.
 
     Raises:
         PipelineError: a file can't be read.
@@ -118,7 +118,7 @@ def rows_of(
 
 
 def files_of(files: Iterable[File], topic: str, part: Range) -> list[tuple[File, Range]]:
-    """The files that hold rows of this part, and what of them, in the order of offsets."""
+    """The files that hold rows of this part, and the ranges in them, in the order of offsets."""
     found = []
     for file in files:
         if file.topic != topic:
@@ -131,7 +131,7 @@ def files_of(files: Iterable[File], topic: str, part: Range) -> list[tuple[File,
 
 
 def opened(archive: Path, file: File) -> pq.ParquetFile:
-    """The file, to be read.
+    """The file, opened for reading.
 
     Raises:
         PipelineError: it is missing, or is no Parquet file.

@@ -1,13 +1,13 @@
 """The job that archives: a stream from the source into the archive's sink.
 
     <archive>/_checkpoint    Spark's, of this query
-    <archive>/_manifest      what is archived; where it and the checkpoint differ, this holds
+    <archive>/_manifest      what is archived; it prevails over the checkpoint
     <archive>/_gaps          offsets that retention took first (`skip_lost`)
     <archive>/run.lock       held by the driver
 
-Killed anywhere and started again it goes on: Spark repeats the batch that it had not noted as done,
-and the tasks leave out what the manifest has (`commit`). Without a checkpoint it goes on where the
-manifest ends.
+A job that was killed goes on at the next start: Spark repeats the batch that it had not noted as
+done, and the tasks leave out rows that the manifest has (`commit`). Without a checkpoint the job
+goes on where the manifest ends.
 """
 
 import json
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_SECONDS = 1
-"""How often progress is looked for."""
+"""Seconds between two looks at the progress."""
 KAFKA_EARLIEST = -2
-"""What stands for the first kept offset in the source's options."""
+"""The first kept offset, as the source's options write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Settings:
     """How to archive."""
 
     topics: tuple[str, ...]
-    """Which ones, at least one."""
+    """The topics, at least one."""
     url: str
     """`raftmq://host:port[,host:port...]`."""
     is_once: bool = False
-    """True: end when all is archived that was stored at the start; False: go on with what comes."""
+    """True: end once all messages stored at the start are archived; False: go on with new ones."""
     every: float = 10.0
     """Seconds between the beginnings of two batches, unless one takes longer. Each batch makes a
     file a queue and hour."""
@@ -59,7 +59,7 @@ class Settings:
 
 
 class Queued(NamedTuple):
-    """What is to be archived of a queue."""
+    """A queue: the messages that are archived, and those that the cluster keeps."""
 
     topic: str
     """The topic."""
@@ -98,7 +98,7 @@ class Progress(NamedTuple):
 
 
 def plan(archive: Path, settings: Settings) -> list[Queued]:
-    """What there is to do, by topic and queue. Changes nothing, and needs no Spark.
+    """The work to do, by topic and queue. Changes nothing, and needs no Spark.
 
     Raises:
         PipelineError: the folder has other files, or a topic is not the one in the archive.
@@ -118,7 +118,7 @@ def plan(archive: Path, settings: Settings) -> list[Queued]:
 
 
 def run(spark: "SparkSession", archive: Path, settings: Settings) -> Iterator[Progress]:
-    """Archive, and tell each batch as it is done. Ended early (`close`), it stops the query.
+    """Archive, and yield each batch once it is done. Closing the iterator stops the query.
 
     Args:
         spark: a session; its workers must see the archive's folder.
@@ -134,7 +134,7 @@ def run(spark: "SparkSession", archive: Path, settings: Settings) -> Iterator[Pr
     busy = f"another driver archives to {archive}"
     with locked(archive / "run.lock", busy=busy):
         queues = plan(archive, settings)
-        # Only this driver makes such files: those of one that was killed are nobody's.
+        # Only this driver writes such files now: those that no version names are of a killed one.
         sweep(archive, "b")
         query = _start(spark, archive, settings, queues)
         try:
@@ -181,7 +181,7 @@ def _source_options(archive: Path, settings: Settings, queues: Sequence[Queued])
     options = {
         "url": settings.url,
         "subscribe": ",".join(settings.topics),
-        # Spark asks for it only where there is no checkpoint.
+        # Spark asks for this option only if there is no checkpoint.
         "startingOffsets": json.dumps(starts),
         "failOnDataLoss": str(not settings.skip_lost).lower(),
         "job": job_of(archive, settings),
@@ -197,7 +197,7 @@ def _followed(query: "StreamingQuery") -> Iterator[Progress]:
     """Each batch of the query that had rows, until it ends."""
     told = -1
     while True:
-        # Looked at first: what was done before the end is told.
+        # The end is looked at first, so that batches done before it are yielded.
         is_over = query.awaitTermination(LOOK_SECONDS)
         for progress in query.recentProgress:
             batch, rows = progress["batchId"], progress["numInputRows"]

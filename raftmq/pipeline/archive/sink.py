@@ -1,12 +1,12 @@
-"""Spark's sink of an archive: tasks write files, the driver commits them. Spark alone loads this.
+"""Spark's sink of an archive: tasks write files, the driver commits them. Only Spark loads it.
 
     task 0 ──> b000017-p0000-00-….parquet ┐
     task 1 ──> b000017-p0001-00-….parquet ├─> commit: version 42 of the manifest
     task 2 ──> b000017-p0002-00-….parquet ┘
 
-Each task looks at the newest version first and leaves out what the archive has. A task's files have
-a name of their own for each attempt, so an attempt that was given up, or a driver that was killed
-and is not quite dead, can spoil nothing: its files are in no version, and the next driver removes
+Each task looks at the newest version first and leaves out rows that the archive has. A task's files
+have a name of their own for each attempt, so an attempt that was given up, or a driver that was
+killed and is not quite dead, does no harm: its files are in no version, and the next driver removes
 them.
 """
 
@@ -33,7 +33,7 @@ from .manifest import File, newest
 from .parts import write
 
 NAME = "raftmq-archive"
-"""What `writeStream.format` takes."""
+"""The name for `writeStream.format`."""
 
 
 class ArchiveSink(DataSource):
@@ -44,7 +44,7 @@ class ArchiveSink(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `writeStream.format` takes."""
+        """The name for `writeStream.format`."""
         return NAME
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveWriter":
@@ -60,7 +60,7 @@ class ArchiveSink(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task has written."""
+    """The files that a task has written."""
 
     files: tuple[File, ...]
     """Whole and durable, in no version yet."""
@@ -87,7 +87,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         return Written(tuple(files), query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Add a version with what all tasks wrote; for a batch that has one, nothing."""
+        """Add a version with the files of all tasks; a batch that has a version adds none."""
         written = [message for message in messages if isinstance(message, Written)]
         files = sorted(
             (file for message in written for file in message.files),
@@ -101,7 +101,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
 
 def check_schema(columns: Mapping[str, str]) -> None:
-    """Refuse what is not the row of the pipeline.
+    """Refuse a schema without the row of the pipeline.
 
     Args:
         columns: name → type in Spark's words.

@@ -1,9 +1,9 @@
-"""Is an archive whole? Everything its manifest says, held against what is there.
+"""Checks whether an archive is whole: compares all that its manifest says with its files.
 
 | finding | meaning |
 |---|---|
 | manifest | a version is missing or can't be read, or the checkpoint is ahead of the newest one |
-| hole | offsets between two ranges of a queue are in no file, and the table of gaps has no word |
+| hole | offsets between two ranges of a queue are in no file, and not in the table of gaps |
 | overlap | an offset is in two files |
 | ends | a queue's end is not that of its files |
 | missing | a file is not there |
@@ -13,8 +13,8 @@
 | digest | rows have changed (`is_deep`) |
 | place | rows are of another topic, queue, hour or order than the manifest says (`is_deep`) |
 
-Ranges that retention took before they could be archived are told as `lost`; they are no damage.
-Files that no version names (`stray`) are no damage either: what an attempt left that was given up.
+Ranges that retention took before they could be archived are reported as `lost`; they are no damage.
+Files that no version names (`stray`) are no damage either: an attempt that was given up left them.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ class Finding(NamedTuple):
     where: str
     """A file's path, or a queue."""
     what: str
-    """What is wrong with it."""
+    """The finding in words."""
 
     @property
     def is_damage(self) -> bool:
@@ -56,9 +56,9 @@ class Checked(NamedTuple):
     """A file has been looked at."""
 
     file: File
-    """Which one."""
+    """The file."""
     findings: list[Finding]
-    """What is wrong with it."""
+    """Findings about the file."""
 
 
 def verify(archive: Path, *, is_deep: bool = False) -> Iterator[Finding | Checked]:
@@ -110,7 +110,7 @@ def _of_checkpoint(archive: Path, state: Version) -> Iterator[Finding]:
     for topic, queues in committed_ends(archive / FOLDER).items():
         for queue, end in queues.items():
             here = state.end(topic, queue) or 0
-            # A queue of which nothing came may start anywhere.
+            # A queue of which nothing is archived may start at any offset.
             if 0 < here < end and not gaps.covers(topic, queue, here, end):
                 what = f"Spark has committed offsets up to {end}, and the archive ends at {here}"
                 yield Finding("manifest", f"queue {queue} of {topic}", what)
@@ -174,7 +174,7 @@ class _Places:
         return [end - start for _, start, end in ranges]
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """The next rows."""
+        """Check the next rows of the file."""
         part = slice(self._at, self._at + batch.num_rows)
         self._at += batch.num_rows
         moments = np.asarray(batch["timestamp"].cast(pa.int64()))

@@ -7,8 +7,8 @@ Start reading at `change` (what a message is), then `source` (what a database of
 
 Invariants:
 - The order of a topic's messages is the order of commits, and (position, seq) proves it.
-- Everything can be killed anywhere and started again; what it did is said by the topic's last
-  message, and by `CURRENT` beside the versions of the table.
+- Every step can be killed at any point and started again: the topic's last message, and `CURRENT`
+  beside the versions of the table, record what was done.
 - Capture needs no Spark; the databases' drivers are loaded when they are used (`raftmq[cdc]`).
 """
 

@@ -7,16 +7,16 @@
 A change is held back until the next event: only then is it known whether the transaction ends with
 it. A batch is sent when it is full, or old enough, or nothing more comes.
 
-The restart story: what was sent is what the topic ends with. On a start the producer's session is
-claimed from all earlier captures, and the last message's (position, seq) is read; the database goes
-on from there or from before it, and what is not greater was sent already and is passed over. A
-database forgets (`confirm`) only what a majority has stored.
-So a kill at any line loses nothing and doubles nothing; a snapshot that was cut short begins anew,
-with a `t` that makes what was sent of it void.
+Restarts: the topic's last message records how far the capture was. A start claims the producer's
+session from all earlier captures, and reads the last message's (position, seq); the database goes
+on from there or from before it, and changes that are not greater were sent already and are passed
+over. A database forgets (`confirm`) only changes that a majority has stored.
+So a kill at any line loses nothing and doubles nothing; a snapshot that was cut short begins again,
+with a `t` that voids the messages of the first attempt.
 
 Invariants:
 - (position, seq) grows from message to message, over all restarts.
-- What is confirmed is stored.
+- All changes that are confirmed are stored.
 """
 
 import time
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from raftmq.blocking import BlockingClient, BlockingProducer
 
 BATCH_MESSAGES = 500
-"""That are sent at once."""
+"""Messages that are sent at once."""
 LINGER_SECONDS = 0.05
-"""How old a batch gets while changes keep coming."""
+"""Age of a batch at which it is sent while changes keep coming."""
 MARK_SECONDS = 5.0
-"""After which a mark is sent, while only other tables are written."""
+"""Time after which a mark is sent, while only other tables are written."""
 
 
 class Progress(NamedTuple):
@@ -66,12 +66,12 @@ def capture(
     Args:
         mq: the cluster.
         source: the table.
-        topic: where its changes go.
-        until: when all before it is in the topic, a mark says so, and it ends; None: without end.
+        topic: the topic of its changes.
+        until: the capture ends with a mark once the topic has all before it; None: no end.
         snapshot: begin with a new snapshot, whatever the topic has.
 
     Raises:
-        PipelineError: what is to be mended; the topic is in order, and the next capture goes on.
+        PipelineError: a fault to mend; the topic is in order, and the next capture goes on.
         RaftmqError: of the cluster, likewise.
     """
     if source.prepare():
@@ -81,8 +81,8 @@ def capture(
         )
     with source.claim():
         open_topic(mq, topic)
-        # The claim comes before the look at the topic's end: what an earlier capture still has
-        # under way, though it was killed, is refused from here on.
+        # The claim comes before the look at the topic's end: from here on the cluster refuses
+        # messages that a killed capture still has under way.
         with mq.claimed_producer(topic, f"cdc {topic}") as producer:
             tail = read_tail(mq, topic)
             sender = _Sender(producer, source, tail)
@@ -92,10 +92,10 @@ def capture(
 
 
 def plan(mq: "BlockingClient", source: Source, topic: str, *, snapshot: bool = False) -> str:
-    """What `capture` would begin with, in one line. Changes nothing.
+    """The first step of `capture`, in one line. Changes nothing.
 
     Raises:
-        PipelineError: it would not begin.
+        PipelineError: `capture` would not begin.
     """
     missing = source.prepare()
     if missing:
@@ -110,7 +110,7 @@ def plan(mq: "BlockingClient", source: Source, topic: str, *, snapshot: bool = F
 
 
 def _needs_snapshot(tail: Tail | None, source: Source, topic: str, *, snapshot: bool) -> bool:
-    """Whether to begin with one.
+    """Whether to begin with a snapshot.
 
     Raises:
         PipelineError: the topic carries something else, or only a snapshot helps.
@@ -161,7 +161,7 @@ def _changes(source: Source, sender: "_Sender", until: Place | None) -> Iterator
             marked = now
         if is_end or is_idle or sender.is_due:
             sent = sender.flush()
-            # The database is told as rarely as it may be: SQLite writes its file for it.
+            # Confirmations are rare, as SQLite writes its file for each.
             if stored != reached and (is_end or is_idle or now - confirmed > 1.0):
                 source.confirm(reached)
                 stored, confirmed = reached, now
@@ -171,7 +171,7 @@ def _changes(source: Source, sender: "_Sender", until: Place | None) -> Iterator
 
 
 class _Sender:
-    """Sends what is new, and holds one change back."""
+    """Sends new changes, and holds one change back."""
 
     def __init__(self, producer: "BlockingProducer", source: Source, tail: Tail | None) -> None:
         self._producer = producer
@@ -182,7 +182,7 @@ class _Sender:
         self._last = (-1, 0) if tail is None else (tail.position, tail.seq)
         self._is_whole = tail is not None and tail.has_snapshot
         self.place = Place(-1, "") if tail is None else tail.place
-        """Where the database is to go on."""
+        """The place from which the database goes on."""
 
     @property
     def is_full(self) -> bool:
@@ -197,9 +197,10 @@ class _Sender:
         )
 
     def check_after(self, place: Place) -> None:
-        """
+        """Refuse a snapshot that would not come after the topic's messages.
+
         Raises:
-            PipelineError: a snapshot of this place would not come after what the topic has.
+            PipelineError: the topic ends at this place, or after it.
         """
         if self._is_whole and place.position <= self._last[0] <= place.position + 1:
             raise PipelineError(
@@ -214,7 +215,7 @@ class _Sender:
             )
 
     def take(self, change: Change) -> None:
-        """The next change of the transaction; passed over if it was sent by an earlier capture."""
+        """Take the transaction's next change; one that an earlier capture sent is passed over."""
         if (change.position, change.seq) <= self._last:
             return
         self._send_held(is_last=False)
@@ -222,11 +223,11 @@ class _Sender:
         self._held = change
 
     def end_transaction(self) -> None:
-        """The change that was taken last is the transaction's last."""
+        """Note that the change that was taken last is the transaction's last."""
         self._send_held(is_last=True)
 
     def mark(self, reached: Place) -> None:
-        """Say that all before this place is there, unless it is said already."""
+        """Add a mark that the topic has all before this place, unless its last message shows it."""
         assert self._held is None, "a mark stands between transactions"
         if (reached.position, 0) > self._last:
             change = Change(Op.MARK, reached.position, 0, reached.lsn, None)
@@ -234,10 +235,10 @@ class _Sender:
             self._add(change, is_last=True)
 
     def flush(self) -> int:
-        """Send the batch; how many messages are stored on return.
+        """Send the batch; returns how many messages were stored.
 
         Raises:
-            RaftmqError: they may be stored or not; the next capture finds out.
+            RaftmqError: the messages may be stored or not; the next capture finds out.
         """
         batch, self._batch = self._batch, []
         if batch:

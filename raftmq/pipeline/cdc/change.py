@@ -31,7 +31,7 @@ scale, dates and times are ISO 8601, in UTC where they have a zone.
 Invariants:
 - In a topic (position, seq) grows from message to message: it proves the order of commits, and that
   nothing is there twice.
-- What follows a `t` does not depend on what stands before it.
+- Messages after a `t` do not depend on messages before it.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ Row = Mapping[str, Value]
 
 
 class Op(StrEnum):
-    """What happened to the table."""
+    """The kind of a change."""
 
     EMPTY = "t"
     """All rows are gone: it was truncated, or a snapshot begins."""
@@ -83,7 +83,7 @@ class Place(NamedTuple):
     position: int
     """Transactions of lower positions are before it, the others are not."""
     lsn: str
-    """What the database calls it."""
+    """The place in the database's words."""
 
 
 class Change(NamedTuple):
@@ -91,7 +91,7 @@ class Change(NamedTuple):
 
     op: Op
     position: int
-    """Of its transaction."""
+    """The position of its transaction."""
     seq: int
     """Within the position, from 1."""
     lsn: str
@@ -112,7 +112,7 @@ class Commit(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """There is nothing more now."""
+    """The database has no further change now."""
 
     reached: Place
     """The place up to which all is known."""
@@ -198,13 +198,13 @@ def split_update(
 
 
 def columns_of(content: Iterable[Iterable[Any]]) -> tuple[Column, ...]:
-    """The columns that a `t` tells."""
+    """The columns that a `t` lists."""
     return tuple(Column(*each) for each in content)
 
 
 @lru_cache(maxsize=16)
 def _fingerprint(columns: tuple[Column, ...]) -> str:
-    """Asked for with each message."""
+    """Cached, as each message needs it."""
     return hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:12]
 
 

@@ -1,10 +1,10 @@
-"""Which rows of a table and of its rebuilt one differ, where their digests do.
+"""The rows in which a table and its rebuilt one differ, if their digests do.
 
     DIR/.verify/rows.parquet     key and digest of each row in the database, while `verify` runs
-    DIR/.verify/LOCK             held by who writes and reads it
+    DIR/.verify/LOCK             held by the process that writes and reads them
 
-The database is read once, at one place; so what each of its rows was is noted then, and looked at
-only if the whole differs. A key is the text of its values, as a row's in `digest`.
+The database is read once, at one place; so the digest of each row is noted then, and used only if
+the whole differs. A key is the text of its values, as a row's in `digest`.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EXAMPLES = 10
 """Rows that are named."""
 _ROWS = 65_536
-"""That are noted at once."""
+"""Rows that are noted at once."""
 _SCHEMA = pa.schema([("key", pa.string()), ("digest", pa.string())])
 
 
@@ -42,7 +42,7 @@ class Difference(NamedTuple):
 
 
 class Differences(NamedTuple):
-    """What the sides do not have alike."""
+    """The differences of the two sides."""
 
     rows: int
     """How many keys differ."""
@@ -52,7 +52,7 @@ class Differences(NamedTuple):
 
 @contextmanager
 def notes(folder: Path) -> Iterator[Path]:
-    """Where rows can be noted while it is open.
+    """A file to note rows in, which is removed at the end.
 
     Raises:
         PipelineError: another `verify` notes rows there.
@@ -108,7 +108,7 @@ def differing(noted: Path, rebuilt: "DataFrame", table: Table) -> Differences:
         shown = [Difference(", ".join(values_of(row["key"])), row["found"]) for row in first]
         return Differences(apart.count(), shown)
     finally:
-        # Spark would take these for those of the next time: the file has the same name then.
+        # The next run's file has the same name: Spark would take these rows for the next ones.
         apart.unpersist()
 
 

@@ -1,16 +1,16 @@
-"""One figure of a table that does not depend on the order of its rows, computed alike anywhere.
+"""A digest of a table, whatever the order of its rows, computed alike in Python and in Spark.
 
-A row's text is that of its values, in the order of the columns: `~` for NULL, else the number of
-its characters (Unicode code points), a colon, and the value as in a message (`true`/`false` for
-booleans). The digest is the number of rows and two sums, over all rows: of the first 15 hexadecimal
-digits of the SHA-256 of the row's text in UTF-8, and of the next 15.
+A row's text joins the texts of its values, in the order of the columns: `~` for NULL, else the
+number of the value's characters (Unicode code points), a colon, and the value as in a message
+(`true`/`false` for booleans). The digest is the number of rows and two sums, over all rows: of the
+first 15 hexadecimal digits of the SHA-256 of the row's text in UTF-8, and of the next 15.
 
 >>> digest_of([[1, "a"], [2, None]]) == digest_of([[2, None], [1, "a"]])
 True
 >>> digest_of([["ab", "c"]]) == digest_of([["a", "bc"]])
 False
 
-Sums and not exclusive ors: a row that is there twice shows.
+Sums, and not exclusive ors, in which a pair of equal rows would cancel out.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ def digest_of(rows: Iterable[Iterable[Value]]) -> Digest:
 
 
 def summed(digests: Iterable[str]) -> Digest:
-    """The digest of a table, of those of its rows."""
+    """The digest of a table, from the digests of its rows."""
     count = first = second = 0
     for digits in digests:
         count += 1
@@ -84,7 +84,7 @@ def values_of(text: str) -> list[str]:
 
 
 def digest_in_spark(table: "DataFrame", columns: Iterable[Column]) -> Digest:
-    """The same, of a rebuilt table (`rebuild`). Runs one Spark job."""
+    """The digest of a rebuilt table (`rebuild`). Runs one Spark job."""
     from pyspark.sql import functions as f
 
     digits = row_digest_in_spark(columns)
@@ -131,7 +131,7 @@ def _spark_text(column: Column) -> "SparkColumn":
 
 
 def quoted(name: str) -> str:
-    """A column's name for Spark, which takes a dot apart otherwise.
+    """A column's name for Spark, which otherwise splits a name at a dot.
 
     >>> quoted("a.b`c")
     '`a.b``c`'

@@ -1,17 +1,18 @@
 """Capture of a MariaDB table from the server's binary log, in row format.
 
-The package `mysql-replication` speaks the protocol of a replica and takes the log's rows apart; the
-server sends them as they are committed, and a heartbeat while there are none. What the values are
-is in `mariadb_values`.
+The package `mysql-replication` speaks the protocol of a replica and decodes the log's rows; the
+server sends them as they are committed, and a heartbeat while there are none. `mariadb_values`
+describes the values.
 
     GTID  ─  TABLE_MAP  ROWS  ROWS …  ─  XID          a transaction, in the order of commits
 
 A position is where a transaction begins: the number in the log file's name, and the byte in it
-(`number << 32 | byte`). A snapshot is read in one transaction, and the server tells to which place
-of the log it belongs (`binlog_snapshot_position`), so nothing is locked; its position is one less.
+(`number << 32 | byte`). A snapshot is read in one transaction, and the server gives its place in
+the log (`binlog_snapshot_position`), so nothing is locked; the snapshot's position is one less.
 
-The server keeps its logs for some time and not for us. If they are gone when a capture goes on, it
-says so and needs a new snapshot; marks move the place on while only other tables are written.
+The server keeps its logs for some time, whether a capture needs them or not. If they are gone when
+a capture goes on, the capture fails and needs a new snapshot; marks move the place on while only
+other tables are written.
 
 Left out: MySQL, which has other identifiers and no such place of a snapshot; XA transactions; log
 files over 4 GiB, which only one transaction as large makes.
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from pymysql.connections import Connection
 
 HEARTBEAT_SECONDS = 0.2
-"""After which the server says that there is nothing."""
+"""Time after which a server without changes sends a heartbeat."""
 ROWS = 1000
-"""That are read at once."""
+"""Rows that are read at once."""
 
 _SETTINGS = {
     "log_bin": ("1", "the binary log is off", "set log_bin in the server's file, and restart it"),
@@ -52,10 +53,10 @@ _SETTINGS = {
         "SET GLOBAL binlog_row_metadata = FULL",
     ),
 }
-"""Setting → what it has to be, what is wrong otherwise, and the remedy."""
+"""Setting → the value that it needs, what is wrong otherwise, and the remedy."""
 _FILTERS = ("binlog_do_db", "binlog_ignore_db")
-"""What leaves databases out, as `SHOW MASTER STATUS` lists it; with the first, the second is not
-read."""
+"""Settings that leave databases out of the log, in the order of `SHOW MASTER STATUS`; with the
+first, the server does not read the second."""
 _COLUMNS = """
 SELECT column_name, data_type, column_type, datetime_precision, character_octet_length,
        generation_expression IS NOT NULL,
@@ -105,14 +106,14 @@ class MariadbSource:
         self._topic = topic
 
     def prepare(self) -> list[str]:
-        """See `Source.prepare`. The server's settings are not ours to change."""
+        """See `Source.prepare`. Settings of the server are checked, and never changed."""
         for setting, (wanted, wrong, fix) in _SETTINGS.items():
             found = self._all(f"SELECT @@global.{setting}")[0][0]
             if str(found).upper() != wanted:
                 raise PipelineError(f"{wrong}: {setting} is {found}", fix)
         self._check_filters()
         for (name,) in self._all(_ACTIONS, self._schema, self._plain):
-            # InnoDB does them by itself, and each replica again.
+            # InnoDB carries out these actions by itself, on each replica again: no log has them.
             raise PipelineError(
                 f"the foreign key {name} changes {self.table.name} where its parent is changed, "
                 "and the binary log does not have these changes",
@@ -183,7 +184,7 @@ class MariadbSource:
         file, _, byte = after.lsn.rpartition(":")
         stream = BinLogStreamReader(
             connection_settings=dict(self._address),
-            # One replica of a number at a time: the server ends one that was killed.
+            # The server has one replica of a number at a time: it ends that of a killed capture.
             server_id=self._number,
             blocking=True,
             resume_stream=True,
@@ -203,7 +204,7 @@ class MariadbSource:
             stream.close()
 
     def confirm(self, reached: Place) -> None:
-        """See `Source.confirm`. The server does not ask."""
+        """See `Source.confirm`. Does nothing: the server keeps its logs for a time of its own."""
 
     def close(self) -> None:
         """See `Source.close`."""
@@ -213,7 +214,7 @@ class MariadbSource:
 
     @property
     def _number(self) -> int:
-        """Names this table and topic: above what people give their servers."""
+        """The replica's number for this table and topic, above those that people give servers."""
         text = f"{self._topic} {self.table.name}"
         return zlib.crc32(text.encode()) | 1 << 31
 
@@ -248,10 +249,10 @@ class MariadbSource:
         return cells
 
     def _check_filters(self) -> None:
-        """The server may keep databases out of its log; it has no variable that tells.
+        """Refuse filters that may keep changes of the table out of the log; no variable shows them.
 
-        Rows go by the database of their table. Statements, as TRUNCATE, go by the database that
-        the session uses, so that a filter may leave them out where it leaves no row out.
+        A filter judges rows by the database of their table, and statements, as TRUNCATE, by the
+        database that the session uses. So it may leave out a TRUNCATE where it leaves out no row.
         """
         listed = dict(zip(_FILTERS, self._asked("SHOW MASTER STATUS")[0][2:4], strict=True))
         for setting, text in listed.items():
@@ -377,7 +378,7 @@ class MariadbSource:
             return list(cursor.fetchall())
 
     def _asked(self, query: str) -> list[Any]:
-        """What needs a right of its own."""
+        """The rows of a query that needs a right of its own."""
         import pymysql
 
         try:
@@ -387,12 +388,15 @@ class MariadbSource:
 
 
 _COMMENTS = re.compile(r"(\s+|/\*(?!M?!).*?\*/|(--(?=\s|$)|#)[^\n]*(\n|$)|/\*M?!\d*)*", re.DOTALL)
-"""Before a statement; of one that the server carries out (`/*!`) its beginning alone."""
+"""Comments before a statement; of one that the server executes (`/*!`) its beginning alone."""
 _INDEX = re.compile(r"\s*(CREATE|DROP)\s+(UNIQUE\s+|FULLTEXT\s+)?INDEX\b", re.IGNORECASE)
 
 
 class _Connections:
-    """What the reader connects with: it would connect again by itself, in mid-transaction."""
+    """Makes the reader's first connections, and refuses more.
+
+    The reader would connect again by itself, in mid-transaction.
+    """
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -428,7 +432,7 @@ def _place(file: str, byte: int) -> Place:
 
 
 def _names(statement: str, name: str) -> bool:
-    """Whether a name is in it, as a word.
+    """Whether a name is in a statement, as a word.
 
     >>> _names("truncate `t`", "t"), _names("truncate tt", "t")
     (True, False)

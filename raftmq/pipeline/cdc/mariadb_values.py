@@ -38,18 +38,18 @@ class Cell:
     """How the values of one column are read."""
 
     column: Column
-    """What messages tell of it."""
+    """The column as messages describe it."""
     type: str
     """Its plain type, in lower case."""
     digits: int
-    """Of a second's fraction."""
+    """Digits of a second's fraction."""
     width: int
     """Bytes of a BINARY, which the log does not pad."""
     members: tuple[str, ...]
-    """Of a SET, in their order."""
+    """Members of a SET, in their order."""
 
     def selected(self, name: str) -> str:
-        """What a query asks for."""
+        """The expression that a query selects for the column."""
         # As text a FLOAT has six digits, and a BIT is bytes.
         match self.type:
             case "float":
@@ -137,7 +137,7 @@ def cell_of(column: Column, type_: str, *, digits: int, width: int, is_generated
     """How the values of a column are read; its kind is filled in.
 
     Raises:
-        PipelineError: they cannot be.
+        PipelineError: the column cannot be captured.
     """
     type_ = type_.lower()
     known = _INTEGERS | _FLOATS | _BYTES | _TEXTS | _DATES | _OTHERS

@@ -12,7 +12,7 @@
 
 A tuple is 2 bytes of how many columns, and of each a letter: `n` NULL, `u` unchanged and not sent,
 `t` and 4 bytes of length and the text. Numbers are big-endian; texts without a length end with a
-zero byte. Other messages (`Y` type, `O` origin, `M` message) say nothing of rows.
+zero byte. Other messages (`Y` type, `O` origin, `M` message) are not about rows.
 
 Sources: "Logical Replication Message Formats" in PostgreSQL's documentation.
 """  # noqa: E501  # a row of the table is a line
@@ -34,27 +34,27 @@ class Begin(NamedTuple):
     """A transaction begins."""
 
     lsn: int
-    """Of its commit record: grows from one to the next."""
+    """The place of its commit record; grows from transaction to transaction."""
     txid: int
-    """Its number."""
+    """The transaction's number."""
 
 
 class End(NamedTuple):
-    """It has ended."""
+    """The transaction has ended."""
 
     lsn: int
-    """After its commit record."""
+    """The place after its commit record."""
 
 
 class Relation(NamedTuple):
-    """What a table is like from here on."""
+    """The shape of a table, for the changes that follow."""
 
     id: int
-    """As changes name it."""
+    """The number by which changes name the table."""
     schema: str
-    """Where it is."""
+    """The schema that holds the table."""
     name: str
-    """Its name."""
+    """The table's name."""
     is_full: bool
     """Whether old rows are sent whole."""
     columns: tuple[tuple[str, int], ...]
@@ -62,46 +62,46 @@ class Relation(NamedTuple):
 
 
 class Insert(NamedTuple):
-    """A row is there."""
+    """A row was inserted."""
 
     relation: int
-    """In which table."""
+    """The table's `Relation.id`."""
     new: Tuple
-    """What it is."""
+    """The row."""
 
 
 class Update(NamedTuple):
-    """A row has changed."""
+    """A row was changed."""
 
     relation: int
-    """In which table."""
+    """The table's `Relation.id`."""
     old: Tuple | None
-    """What it was; None: not sent."""
+    """The row before; None: not sent."""
     new: Tuple
-    """What it is; what did not change and was not sent is taken from `old`."""
+    """The row after; values that did not change and were not sent are taken from `old`."""
 
 
 class Delete(NamedTuple):
-    """A row is gone."""
+    """A row was deleted."""
 
     relation: int
-    """In which table."""
+    """The table's `Relation.id`."""
     old: Tuple
-    """What it was."""
+    """The row before."""
 
 
 class Truncate(NamedTuple):
-    """Tables are empty."""
+    """Tables were emptied."""
 
     relations: tuple[int, ...]
-    """Which."""
+    """The tables' `Relation.id`s."""
 
 
 Decoded = Begin | End | Relation | Insert | Update | Delete | Truncate
 
 
 def decode(data: bytes) -> Decoded | None:
-    """One message; None: it says nothing of rows.
+    """Decode one message; None: it is not about rows.
 
     >>> decode(b"B" + bytes(6) + b"\\1\\0" + bytes(8) + b"\\0\\0\\0\\7")
     Begin(lsn=256, txid=7)
@@ -163,7 +163,7 @@ def _tuple(data: bytes, at: int, old: Tuple | None) -> tuple[Tuple, int]:
             values.append(data[at + 4 : end].decode())
             at = end
         elif letter == b"u":
-            # Only large values that stand apart; with old rows sent whole, they are in there.
+            # Only large values stored apart are not sent; old rows, sent whole, have them.
             assert old is not None, "a large value was not sent: old rows are not sent whole"
             values.append(old[number])
         else:

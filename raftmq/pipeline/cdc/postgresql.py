@@ -1,11 +1,11 @@
 """Capture of a PostgreSQL table by logical decoding, with the plugin `pgoutput`.
 
 `pgoutput` is in every server, and its messages have types and lengths; `test_decoding`'s are text
-for people, in which a value cannot be told from what looks like one. The stream itself is in
-`replication`, the messages in `pgoutput`.
+for people, in which other text may look like a value. The stream itself is in `replication`, the
+messages in `pgoutput`.
 
-A *slot* is the server's memory of how far a reader is: it keeps the log from there on. It is made
-with a snapshot of the table at the same place, and told how far the topic is (`confirm`).
+A *slot* is the server's memory of how far a reader is: the server keeps the log from there on. The
+slot is made with a snapshot of the table at the same place, and `confirm` moves the slot on.
 
 `prepare` makes a publication of the table, and has old rows sent whole (REPLICA IDENTITY FULL): an
 update leaves out large values that it did not change, and they are taken from the old row.
@@ -13,8 +13,8 @@ update leaves out large values that it did not change, and they are taken from t
 A position is the LSN of the transaction's commit record: the server sends transactions in that
 order, each whole. A snapshot has the LSN before its slot's: records are aligned, so no other has.
 
-A primary key is not DEFERRABLE. The server tells of an alteration while it sends the first change
-after it: the key is looked at then.
+A primary key is not DEFERRABLE. The server reports an alteration when it sends the first change
+after it: the capture then checks the key.
 
 Left out: a key that is made DEFERRABLE and changed back while no capture runs; partitioned tables;
 generated columns, which the plugin does not send; sequences.
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 ROWS = 1000
-"""That are read at once."""
+"""Rows that are read at once."""
 ASK_SECONDS = 0.5
-"""Between two questions how far the server is, while nothing comes."""
+"""Time between two questions how far the server is, while no change comes."""
 
 # Values are written alike in the snapshot and in the stream, whatever the server's settings are.
 _OPTIONS = (
@@ -142,7 +142,7 @@ class PostgresqlSource:
 
     def now(self) -> Place:
         """See `Source.now`."""
-        # A message of our own: its commit is flushed, so the stream will get as far.
+        # A message of our own: its commit is flushed, so the stream will reach its place.
         text = self._scalar("SELECT pg_logical_emit_message(true, 'raftmq', '')::text")
         return Place(_number(text), text)
 
@@ -165,7 +165,7 @@ class PostgresqlSource:
         """See `Source.snapshot`."""
         slot = self._slot if is_first else f"{self._slot}_{time.time_ns():x}"
         if is_first and self._slot_row() is not None:
-            # Of a snapshot that was not finished, or of one that is to be replaced.
+            # The slot is of a snapshot that was not finished, or that this one replaces.
             self._scalar("SELECT pg_drop_replication_slot(%s)", slot)
         temporary = "" if is_first else "TEMPORARY "
         with (
@@ -188,7 +188,7 @@ class PostgresqlSource:
 
     def events(self, after: Place) -> Iterator[Event]:
         """See `Source.events`. The slot knows where to begin."""
-        # Closed at once: in mid-stream nothing can be rolled back.
+        # The connection is only closed: in mid-stream nothing can be rolled back.
         with closing(self._connect(replication="database")) as connection:
             stream = self._stream = Stream(connection, self._slot, self._publication)
             yield from self._decode(stream)
@@ -267,8 +267,11 @@ class PostgresqlSource:
                 yield Op.EMPTY, None, None
 
     def _check_key(self) -> None:
-        """Rows that exchange a key are not told from one that takes another key and its own again:
-        two updates, of the same rows before and after."""
+        """Refuse a DEFERRABLE key.
+
+        Rows that exchange keys cannot be distinguished from a row that takes another key and then
+        its own again: both are two updates, of the same rows before and after.
+        """
         if self._scalar(_IS_DEFERRABLE, self._oid):
             name = self.table.name
             raise PipelineError(
@@ -279,8 +282,8 @@ class PostgresqlSource:
             )
 
     def _check_relation(self, relation: pgoutput.Relation) -> None:
-        """The publication has this table alone; it may have changed since it was looked at."""
-        # The server says that the table has changed, and not what its key is.
+        """Refuse a table that has changed; the publication has this table alone."""
+        # The server's message has the columns, and not the key.
         if relation.columns != self._types or self._describe(self._name)[1] != self.table:
             raise needs_snapshot(f"the columns of {self.table.name} have changed")
         self._check_key()

@@ -1,4 +1,4 @@
-"""The table that a topic's changes make, on Spark.
+"""Rebuilds a table from a topic's changes, on Spark.
 
     last version ──without the keys that changed──┐
                                                   ├──> next version
@@ -6,12 +6,12 @@
 
 The order of offsets is the order of commits, so the last change of a key is the one of the highest
 offset. Only whole transactions are taken, so a version is a state that the database was in. A `t`
-(the table is empty) makes what is before it void, the last version too.
+(the table is empty) voids all changes before it, and the last version, too.
 
-The restart story: a version says up to which offset it goes, and holds when `CURRENT` names it
-(`versions`). A kill before that leaves the last one, and the next run makes the same again.
+Restarts: a version records up to which offset it goes, and counts once `CURRENT` names it
+(`versions`). A kill before that leaves the last version, and the next run makes the new one again.
 
-What is new is read twice: for the last `t`, of which only tags are looked at, and for the changes.
+New messages are read twice: for the last `t`, which is found by tag, and for the changes.
 
 Left out: tables larger than the disk's half: a version is written whole.
 """
@@ -44,22 +44,22 @@ _EMPTIED = f"{_BODY}, columns array<array<string>>"
 
 
 class Plan(NamedTuple):
-    """What a rebuild reads, and what it makes."""
+    """The messages that a rebuild reads, and the version that it makes."""
 
     topic_id: int
     """The topic's number."""
     base: Version | None
-    """The version that it goes on from; None: it begins with the topic."""
+    """The version that the rebuild goes on from; None: it begins with the topic."""
     start: int
     """The first offset to read."""
     end: int
     """The offset after the last one."""
     version: int
-    """What is made."""
+    """The number of the version that is made."""
 
     @property
     def is_empty(self) -> bool:
-        """There is nothing new."""
+        """Whether there is no new message."""
         return self.start == self.end
 
 
@@ -67,13 +67,13 @@ class Folded(NamedTuple):
     """A table as Spark sees it."""
 
     table: Table
-    """What is known of it."""
+    """The table's name and columns."""
     rows: "DataFrame"
     """Its rows, columns as in `versions`."""
 
 
 def plan(mq: "BlockingClient", topic: str, folder: Path, *, is_full: bool = False) -> Plan:
-    """What there is to do. Changes nothing.
+    """The work of the next rebuild. Changes nothing.
 
     Raises:
         PipelineError: changes are missing, or the folder has the table of another topic.
@@ -113,13 +113,13 @@ def rebuild(
     url: str | None = None,
     is_full: bool = False,
 ) -> Version:
-    """Make the next version of the table; on return it is durable. The last one, if nothing is new.
+    """Make the table's next version, durable on return; without new changes return the last one.
 
     Args:
-        spark: with which it is made.
+        spark: the session that makes it.
         mq: the cluster.
-        topic: what `capture` wrote.
-        folder: where the versions are; made if it is not there.
+        topic: the topic that `capture` wrote.
+        folder: the folder of the versions; made if it does not exist.
         url: where Spark reads the cluster; None: `RAFTMQ_URL`, as it was when Spark started.
         is_full: from the topic's beginning, and not from the last version.
 
@@ -150,10 +150,10 @@ def fold(
     """The table up to the plan's end, or up to the changes of the position `until`.
 
     Args:
-        messages: what `read` gives for the plan.
+        messages: the messages that `read` gives for the plan.
         topic: its name.
-        planned: what is read, and what it goes on from.
-        folder: where the versions are.
+        planned: the plan.
+        folder: the folder of the versions.
         until: the highest position that counts; None: all.
     """
     emptied = last_emptied(messages, until)
@@ -179,7 +179,7 @@ def read(spark: "SparkSession", topic: str, planned: Plan, url: str | None) -> "
 
 
 def last_emptied(messages: "DataFrame", until: int | None) -> tuple[int, Table] | None:
-    """The last `t`: its offset, and the table that it tells of; None: there is none.
+    """The last `t`: its offset, and the table that it describes; None: there is none.
 
     Args:
         messages: rows with `offset`, `tag` and `body`.
@@ -223,12 +223,12 @@ def changes(messages: "DataFrame", table: Table, start: int, until: int | None) 
 
 
 def merged(before: "DataFrame | None", changes: "DataFrame", table: Table) -> "DataFrame":
-    """The table after the changes: what is left of it, and the new rows.
+    """The table after the changes: the rows that are left, and the new ones.
 
     Args:
         before: the table; None: it was empty.
         changes: the last one of each key: `op`, `pk`, `after`.
-        table: whose columns.
+        table: the columns.
     """
     from pyspark.sql import functions as f
 

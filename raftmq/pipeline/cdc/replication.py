@@ -12,7 +12,7 @@ START_REPLICATION turns the connection into a copy in both directions.
 |---|---|
 | r status | 8 written, 8 flushed, 8 applied, 8 time, 1 whether an answer is wanted |
 
-The server wakes the capture; nothing is polled. "Flushed" is what the server may forget.
+The server wakes the capture; nothing is polled. The server may forget all up to "flushed".
 
 Sources: "Streaming Replication Protocol" in PostgreSQL's documentation.
 """
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 WAIT_SECONDS = 0.1
-"""After which `Waited` comes when nothing else does."""
+"""Time after which `Waited` comes if nothing else does."""
 STATUS_SECONDS = 5.0
-"""Between two states told unasked; the server gives up after 60 s by default."""
+"""Time between two unasked status messages; the server gives up after 60 s by default."""
 FREED_SECONDS_MAX = 5.0
-"""How long the server may take to see that the last user of a slot is gone."""
+"""Time that the server may take to see that the last user of a slot is gone."""
 
 _UNDEFINED_OBJECT = b"42704"
 """PostgreSQL's code for a publication that does not exist."""
@@ -82,7 +82,7 @@ class Stream:
             )
 
     def _start(self, command: bytes) -> "PGresult | None":
-        """None when it streams, else what the server said."""
+        """Begin to stream; None: the stream has begun, else the server's answer."""
         from psycopg.pq import ExecStatus
 
         deadline = time.monotonic() + FREED_SECONDS_MAX
@@ -92,7 +92,7 @@ class Stream:
             result = self._pgconn.get_result()
             if result is not None and result.status == ExecStatus.COPY_BOTH:
                 return None
-            # Whoever had the slot and was killed a moment ago is still there for the server.
+            # The server may not have noticed yet that the slot's last user was killed.
             if time.monotonic() > deadline or result is None or "is active" not in said(result):
                 return result
             while self._pgconn.get_result() is not None:
@@ -100,7 +100,7 @@ class Stream:
             time.sleep(WAIT_SECONDS)
 
     def read(self) -> Iterator[Data | Sent | Waited]:
-        """What comes, without an end."""
+        """Messages of the server, without an end."""
         while True:
             size, data = self._pgconn.get_copy_data(1)
             if size > 0:
@@ -119,16 +119,16 @@ class Stream:
                 raise _ended(self._pgconn.get_result())
 
     def confirm(self, lsn: int) -> None:
-        """All before it is safe elsewhere: the server may forget it."""
+        """Note that all before this place is stored elsewhere: the server may forget it."""
         self._flushed = max(self._flushed, lsn)
         self._tell()
 
     def ask(self) -> None:
-        """Have the server tell how far it is."""
+        """Ask the server how far it is."""
         self._tell(is_wanted=True)
 
     def _wait(self) -> bool:
-        """Whether something came."""
+        """Wait for the server; whether something came."""
         if time.monotonic() - self._told > STATUS_SECONDS:
             self._tell()
         ready, _, _ = select.select([self._pgconn.socket], [], [], WAIT_SECONDS)
@@ -148,20 +148,20 @@ class Stream:
 
 
 def _ended(result: "PGresult | None") -> PipelineError:
-    """Why the stream has ended, and whether it goes on from there."""
+    """The error: why the stream has ended, and whether a capture can go on from there."""
     from psycopg.pq import DiagnosticField
 
     text = f"the server ended the stream: {said(result)}"
     state = None if result is None else result.error_field(DiagnosticField.SQLSTATE)
     if state == _UNDEFINED_OBJECT:
-        # It looks for the publication as of each change, so it does not get past those that were
-        # made while there was none, though there is one again.
+        # The server looks for the publication as of each change, so it cannot send changes that
+        # were made while there was none, even if there is one again.
         return needs_snapshot(text)
     return PipelineError(text, "start the capture again: it goes on where it was")
 
 
 def said(result: "PGresult | None") -> str:
-    """What the server said, in one line."""
+    """The server's error message, in one line."""
     if result is None or result.error_message is None:
         return "it closed the connection"
     return result.error_message.decode().strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""A table of a database as capture sees it: what each kind of database has to offer.
+"""A table of a database as capture sees it: the interface of each kind of database.
 
     source = open_source("postgresql://127.0.0.1/shop", "orders", "orders-changes")
 
@@ -31,44 +31,44 @@ class Source(Protocol):
     """A captured table. One thread uses it."""
 
     table: Table
-    """What is captured."""
+    """The captured table."""
 
     def prepare(self) -> list[str]:
-        """The statements that make the table ready to be captured; empty: it is. Changes
+        """The statements that make the table ready to be captured; empty: it is ready. Changes
         nothing."""
 
     def undo(self) -> list[str]:
         """The statements that take back what `prepare` and captures have left. Changes nothing."""
 
     def execute(self, statements: list[str]) -> None:
-        """Run them, in one transaction where the database can."""
+        """Run such statements, in one transaction if the database can."""
 
     def claim(self) -> AbstractContextManager[None]:
         """Inside, no other capture of this table into this topic runs.
 
         Raises:
-            PipelineError: one does already.
+            PipelineError: another capture runs.
         """
 
     def now(self) -> Place:
-        """All that is committed when this is called is before it."""
+        """A place after all transactions that are committed at the call."""
 
     def check(self, after: Place) -> None:
-        """Whether the changes after this place are all there still.
+        """Check that the database still has all changes after this place.
 
         Raises:
-            PipelineError: they are not, and a new snapshot is needed.
+            PipelineError: it has not, and a new snapshot is needed.
         """
 
     def snapshot(self, *, is_first: bool) -> AbstractContextManager[Snapshot]:
-        """All rows. With `is_first`, changes are kept by the database from its place on."""
+        """All rows. With `is_first`, the database keeps changes from the snapshot's place on."""
 
     def events(self, after: Place) -> Iterator[Event]:
         """Changes, in the order of commits, from this place or from somewhat before it. Endless;
         while there is nothing, `Idle` comes several times a second."""
 
     def confirm(self, reached: Place) -> None:
-        """What is before this place is in the topic: the database may forget it."""
+        """Note that the topic has all changes before this place: the database may forget them."""
 
     def close(self) -> None:
         """End its connections."""
@@ -81,11 +81,11 @@ def open_source(database: str, table: str, topic: str) -> Source:
         database: `sqlite:PATH`, `postgresql://user@host/name`, or
             `mariadb://user:password@host:port/name` (`?unix_socket=PATH` for a socket).
         table: its name, with its schema where it has another than usual.
-        topic: for which topic; the database remembers separately for each.
+        topic: the topic of its changes; the database remembers separately for each topic.
 
     Raises:
-        PipelineError: it cannot be reached or read; there is no such table, or none that can be
-            captured.
+        PipelineError: the database cannot be reached or read; there is no such table, or none that
+            can be captured.
     """
     kind = database.partition(":")[0]
     match kind:
@@ -113,12 +113,12 @@ def needs_snapshot(what: str) -> PipelineError:
 
 
 def no_table(database: str, table: str) -> PipelineError:
-    """There is no such table."""
+    """The error: there is no such table."""
     return PipelineError(f"{database} has no table {table!r}", "give the name of one with --table")
 
 
 def no_key(table: str) -> PipelineError:
-    """Its rows cannot be told apart."""
+    """The error: a table without a primary key, whose rows cannot be identified."""
     return PipelineError(
         f"the table {table} has no primary key, so its rows cannot be told apart",
         f"give it one: ALTER TABLE {table} ADD PRIMARY KEY (…)",

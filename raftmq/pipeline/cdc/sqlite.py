@@ -1,17 +1,17 @@
 """Capture of a SQLite table: triggers write each change into a table beside it.
 
     raftmq_log_orders      id | op | b0 | b1 | … | a0 | a1 | …     the row before and after
-    raftmq_captures        name | topic | confirmed                who has what
+    raftmq_captures        name | topic | confirmed                progress of captures
 
-The triggers run in the transaction of the change, so the log has what was committed and nothing
-else. What they log is in `sqlite_log`.
+The triggers run in the transaction of the change, so the log has exactly the committed changes.
+`sqlite_log` describes the entries.
 
-SQLite has one writer at a time: ids grow in the order of commits. A read sees whole
-transactions, and nothing says where one ends within it; so what one look finds counts as one
-transaction (`last`), and there is no `txid`. A look reads the last id, and then the changes up to
-there in pieces: no lock is held while they are sent.
+SQLite has one writer at a time: ids grow in the order of commits. A read sees whole transactions,
+but not where each of them ends; so the changes of one look count as one transaction (`last`), and
+there is no `txid`. A look reads the last id, and then the changes up to there in pieces: no lock is
+held while they are sent.
 
-Nothing wakes up who waits for a SQLite file that other processes write: the capture looks at
+SQLite wakes no process that waits for writes by other processes: the capture looks at
 `PRAGMA data_version`, a counter in the file's head, every `LOOK_SECONDS`.
 
 Positions: 2 x id for a change; the odd ones between are for snapshots.
@@ -21,7 +21,7 @@ Left out:
   SQLite tells triggers of them only in connections with `PRAGMA recursive_triggers = ON`.
 - A `before` that fits where a TEMP trigger, or a row's foreign key to itself, writes the row again:
   SQLite runs these before our triggers. `after` is right there too.
-- While a snapshot is read, who writes waits, unless the file is in WAL mode.
+- Writes while a snapshot is read: writers wait, unless the file is in WAL mode.
 """
 
 import base64
@@ -40,11 +40,11 @@ from .source import Snapshot, needs_snapshot, no_key, no_table
 from .sqlite_log import quoted, statements_of, triggers_of
 
 LOOK_SECONDS = 0.05
-"""Between two looks at the file's counter."""
+"""Time between two looks at the file's counter."""
 ROWS = 1000
-"""That are read at once."""
+"""Rows that are read at once."""
 WRITER_SECONDS_MAX = 60.0
-"""How long to wait for another writer."""
+"""Time to wait for another writer."""
 
 
 class SqliteSource:
@@ -79,7 +79,7 @@ class SqliteSource:
             for name, sql in statements_of(self.table, self._log).items()
             if found.get(name) != sql or (name in triggers_of(self._log) and not are_last)
         ]
-        # Changes may have passed unseen: whoever captures has to begin with a snapshot.
+        # Changes may have passed unseen: each capture has to begin with a snapshot.
         return missing + self._forgetting() if missing else []
 
     def undo(self) -> list[str]:
@@ -92,7 +92,7 @@ class SqliteSource:
         with self._transaction("IMMEDIATE"):
             for statement in statements:
                 if statement.startswith("CREATE TRIGGER"):
-                    # One that was made for other columns is in the way.
+                    # A trigger that was made for other columns has the same name.
                     name = statement.split('"')[1]
                     self._connection.execute(f"DROP TRIGGER IF EXISTS {quoted(name)}")
                 if statement == statements_of(self.table, self._log)[self._log]:
@@ -139,7 +139,7 @@ class SqliteSource:
             with self._transaction("IMMEDIATE"):
                 statement = "INSERT OR REPLACE INTO raftmq_captures VALUES (?, ?, 0)"
                 self._connection.execute(statement, (self.table.name, self._topic))
-                # A number is used up, so that each snapshot has a place of its own.
+                # An id is used up, so that each snapshot has a place of its own.
                 log = quoted(self._log)
                 self._connection.execute(f"INSERT INTO {log} (op) VALUES ('{Op.MARK}')")
                 self._connection.execute(f"DELETE FROM {log} WHERE op = '{Op.MARK}'")
@@ -164,7 +164,7 @@ class SqliteSource:
                 for row in self._changes(done, end):
                     done = row[0]
                     yield from self._change(row)
-                # If the log was made again between two pieces, the rest of them went with it.
+                # If the log was made again between two pieces, the later pieces are lost.
                 shape = self._checked(shape)
                 yield Commit(_place(done))
             yield Idle(_place(done))
@@ -194,8 +194,11 @@ class SqliteSource:
         return tuple(Column(name, _kind(type_), type_, key) for name, type_, key in found)
 
     def _check_key(self) -> None:
-        """Equal keys have to be one text, by which messages and the rebuilt table know rows:
-        `INSERT OR REPLACE` does not tell which row it has removed."""
+        """Refuse keys that may be equal though their texts differ.
+
+        Messages and the rebuilt table know a row by its key's text, and `INSERT OR REPLACE` does
+        not show which row it has removed.
+        """
         name = self.table.name
         query = (
             "SELECT c.name, c.coll FROM pragma_index_list(?) AS i, pragma_index_xinfo(i.name) AS c "
@@ -217,10 +220,10 @@ class SqliteSource:
                 )
 
     def _confirmed(self) -> int:
-        """The position up to which the log may have forgotten.
+        """The position up to which changes may be gone from the log.
 
         Raises:
-            PipelineError: the topic has no snapshot since the log began, as `prepare` forgets who
+            PipelineError: the topic has no snapshot since the log began, as `prepare` forgets all
                 captures whenever it changes anything; or another topic has the changes.
         """
         name = self.table.name
@@ -237,7 +240,7 @@ class SqliteSource:
         return int(confirmed)
 
     def _checked(self, shape: Any) -> Any:
-        """The number of the file's schema; if it is not `shape`, what is captured is checked."""
+        """The number of the file's schema; if it is not `shape`, table and capture are checked."""
         found = self._all("PRAGMA schema_version")[0][0]
         if found != shape:
             self._check_columns()
@@ -255,7 +258,7 @@ class SqliteSource:
             )
 
     def _are_newest(self) -> bool:
-        """Whether the table's triggers that are made last, and so run first, are ours."""
+        """Whether our triggers are the table's newest, which run first."""
         query = (
             "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE "
             "ORDER BY rowid DESC LIMIT 3"
@@ -287,8 +290,8 @@ class SqliteSource:
 
     def _changes(self, after: int, end: int) -> Iterator[tuple[Any, ...]]:
         query = f"SELECT * FROM {quoted(self._log)} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
-        # Each read is over before its rows are sent: an open one locks the file for writers, for as
-        # long as the cluster does not answer.
+        # Each read is over before its rows are sent: an open read would lock the file for writers
+        # while the cluster does not answer.
         try:
             while rows := self._all(query, after, end, ROWS):
                 yield from rows
@@ -324,7 +327,7 @@ class SqliteSource:
         return {c.name: self._value(c, v) for c, v in zip(columns, values, strict=True)}
 
     def _value(self, column: Column, value: Any) -> Value:
-        """SQLite lets any value into any column, but for what would be read as another."""
+        """The value as messages write it; one that does not fit its column's kind is refused."""
         match column.kind, value:
             case _, None:
                 return None

@@ -2,8 +2,8 @@
 
 A trigger logs the row as the table has it, and not as `NEW` says: another trigger, or the action of
 a foreign key, may have written the row again and logged that first. So the last entry of a key is
-what the table has, in whichever order triggers run. SQLite runs the newest first. Ours have to be
-the newest, so that entries are in the order of changes and each `before` fits.
+the table's row, in whichever order triggers run. SQLite runs the newest triggers first. Our
+triggers have to be the newest, so that entries are in the order of changes and each `before` fits.
 
 | trigger | entries |
 |---|---|
@@ -16,10 +16,10 @@ from .change import Op, Table
 
 
 def statements_of(table: Table, log: str) -> dict[str, str]:
-    """What has to be there: name → the statement that makes it.
+    """The tables and triggers that a capture needs: name → the statement that makes it.
 
     Args:
-        table: what is captured.
+        table: the captured table.
         log: the name of its table of changes.
     """
     befores, afters = _numbered("b", table), _numbered("a", table)
@@ -58,11 +58,11 @@ def quoted(name: str) -> str:
 
 
 def _has_key(table: Table, which: str) -> str:
-    """Whether a row of the table has the key of `OLD` or `NEW`."""
+    """An SQL condition: a row of the table has the key of `OLD` or `NEW`."""
     kinds = {column.name: column.kind for column in table.columns}
     tests = []
     for name in table.key:
-        # The column's collation may be another than the key's, in which keys are of one text.
+        # The column may have another collation than its key, whose collation is BINARY.
         collation = " COLLATE BINARY" if kinds[name] == "text" else ""
         tests.append(f"{quoted(name)} IS {which}.{quoted(name)}{collation}")
     return " AND ".join(tests)

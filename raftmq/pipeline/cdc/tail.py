@@ -1,6 +1,6 @@
-"""What a topic of changes ends with: how far the capture is, and what it carries.
+"""The end of a topic of changes: how far the capture is, and which table the topic carries.
 
-The messages themselves say it, so there is no second place that could say something else.
+The messages themselves record this, so there is no second record that could differ.
 """
 
 import json
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from raftmq.blocking import BlockingClient
 
 READ_SECONDS = 10.0
-"""How long to wait for a message that is stored, and only has to come."""
+"""Time to wait for a message that is stored, and only has to arrive."""
 STEP = 500
 """Messages read at once on the way back."""
 
@@ -23,9 +23,9 @@ class Tail(NamedTuple):
     """The last message of a topic of changes."""
 
     offset: int
-    """Where it is."""
+    """The message's offset."""
     op: Op
-    """What it says."""
+    """The kind of its change."""
     position: int
     """See `Change`."""
     seq: int
@@ -43,7 +43,7 @@ class Tail(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Where the database is to go on."""
+        """The place from which the database goes on."""
         return Place(self.position, self.lsn)
 
     @property
@@ -74,7 +74,7 @@ def read_tail(mq: "BlockingClient", topic: str) -> Tail | None:
     """The last message; None: the topic is empty.
 
     Raises:
-        PipelineError: it is no change, or there were messages and none is left.
+        PipelineError: the message is no change, or there were messages and none is left.
     """
     queue = mq.admin.describe_topic(topic).queues[0]
     if queue.end == 0:
@@ -107,7 +107,8 @@ def whole_end(mq: "BlockingClient", topic: str, start: int) -> int:
 
 
 def check_tail(tail: Tail, table: Table, topic: str) -> None:
-    """
+    """Refuse a topic of another table.
+
     Raises:
         PipelineError: the topic carries another table.
     """

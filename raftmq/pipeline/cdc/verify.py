@@ -1,9 +1,10 @@
-"""Is the rebuilt table the database's? Their digests at one place in the order of commits.
+"""Compares the rebuilt table with the database's, by digests at one place in the order of commits.
 
-The database is read in one consistent snapshot, whose place is known. What the topic lacks up to
-there is captured. Then the last version and the changes after it, up to that place and no further,
-make the other side; nothing is written. So others may go on writing, and both sides are of the same
-place: if they differ, a change was lost, doubled or altered, and the rows that differ are named.
+The database is read in one consistent snapshot, whose place is known. A capture brings the topic up
+to there. Then the last version and the changes after it, up to that place and no further, make the
+other side, which is not written. So other processes may go on writing, and both sides are of the
+same place: if they differ, a change was lost, doubled or altered, and the rows that differ are
+named.
 """
 
 import time
@@ -27,27 +28,27 @@ if TYPE_CHECKING:
     from raftmq.blocking import BlockingClient
 
 LOOK_SECONDS = 0.5
-"""Between two looks at what another capture has sent."""
+"""Time between two looks at the messages of another capture."""
 
 
 class SourceDigest(NamedTuple):
-    """Of the table in the database."""
+    """The digest of the table in the database."""
 
     place: Place
     """All changes up to its position are in it, and no others."""
     digest: Digest
-    """Of all rows."""
+    """The digest of all rows."""
     noted: Path
     """The rows' keys and digests, see `differing.noting`."""
 
 
 class Verified(NamedTuple):
-    """What came of a comparison."""
+    """The result of a comparison."""
 
     rebuilt: Digest
-    """Of the rebuilt table, at the same place."""
+    """The digest of the rebuilt table, at the same place."""
     differences: Differences | None
-    """None: the digests are equal."""
+    """The rows that differ; None: the digests are equal."""
 
 
 def source_digest(source: Source, noted: Path) -> SourceDigest:
@@ -89,7 +90,7 @@ def verify(
 
 
 def _is_later(mq: "BlockingClient", version: Version, wanted: Place) -> bool:
-    """Whether it has changes that are not before this place."""
+    """Whether a version has changes that are not before this place."""
     last = tail_at(mq, version.topic, version.end - 1)
     return last.position >= wanted.position and last.op is not Op.MARK
 
@@ -104,7 +105,7 @@ def _catch_up(
         if tail is not None and tail.is_last and tail.position >= wanted.position:
             return
         try:
-            # The stream has to get as far though nothing is written any more.
+            # The stream has to reach the place even if nothing is written now.
             source.now()
             for _ in capture(mq, source, topic, until=wanted):
                 pass

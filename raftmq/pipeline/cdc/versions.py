@@ -1,26 +1,26 @@
-"""The versions of a rebuilt table in a folder, and which one holds.
+"""The versions of a rebuilt table in a folder, and the current one.
 
     orders/v=7/*.parquet     the table before
     orders/v=8/*.parquet     the table
     orders/CURRENT           {"version": 8, "topic": "orders-changes", "end": 120411, ...}
-    orders/LOCK              held by who makes a version
+    orders/LOCK              held by the process that makes a version
 
 A version is written whole, made durable, and then named by `CURRENT`, which is replaced in one
 step. So readers that take the version from `CURRENT` see a whole table at any time, and a kill
-leaves at most a folder that the next version writes over. The version before stays, for those who
-are reading it.
+leaves at most a folder that the next version writes over. The version before stays, for readers
+that have begun.
 
 | field of CURRENT | meaning |
 |---|---|
 | version | the folder `v=<version>` |
-| topic, topic_id | where the changes come from: a topic made anew has another number |
+| topic, topic_id | where the changes come from: a topic created again has another number |
 | end | the offset after the last change that is in it |
 | source, table, schema, columns | of the table in the database, see `change` |
 | position, lsn | of the last message that is in it |
 | rows | how many |
 
-A column of kind `int` is a bigint, `bool` a boolean, `bytes` a binary; others are strings that hold
-what the database wrote, for a cast on reading to make numbers or times of.
+A column of kind `int` is a bigint, `bool` a boolean, `bytes` a binary; other columns are strings
+with the database's text, which a reader casts to numbers or times.
 
 Left out: object stores, which rename no files; on a cluster the folder has to be one that all of
 Spark's workers and this process share.
@@ -38,18 +38,18 @@ from raftmq.pipeline.errors import PipelineError
 from .change import Column, Table, columns_of
 
 KEPT = 2
-"""Versions that stay: the one that holds, and the one before."""
+"""Versions that stay: the current one, and the one before."""
 
 
 class Version(NamedTuple):
-    """What `CURRENT` says."""
+    """The content of `CURRENT`."""
 
     version: int
     """The folder `v=<version>`."""
     topic: str
-    """Where the changes come from."""
+    """The topic of the changes."""
     topic_id: int
-    """Its number."""
+    """The topic's number."""
     end: int
     """The offset after the last change that is in it."""
     source: str
@@ -59,13 +59,13 @@ class Version(NamedTuple):
     schema: str
     """The fingerprint of its columns."""
     columns: tuple[Column, ...]
-    """They, in order."""
+    """The table's columns, in order."""
     position: int
-    """Of the last message that is in it."""
+    """The position of the last message that is in it."""
     lsn: str
-    """The same in the database's words."""
+    """The place of that message in the database's words."""
     rows: int
-    """How many."""
+    """Number of rows."""
 
     @property
     def of(self) -> Table:
@@ -74,7 +74,7 @@ class Version(NamedTuple):
 
 
 def current(folder: Path) -> Version | None:
-    """The version that holds; None: there is none yet.
+    """The current version; None: there is none yet.
 
     Raises:
         PipelineError: `CURRENT` cannot be read.
@@ -92,13 +92,14 @@ def current(folder: Path) -> Version | None:
 
 
 def path_of(folder: Path, version: int) -> Path:
-    """Where a version's files are."""
+    """The folder of a version's files."""
     return folder / f"v={version}"
 
 
 def publish(folder: Path, version: Version) -> None:
-    """Make a version that was written the one that holds, durably; drop old ones."""
+    """Make a written version the current one, durably; drop old versions."""
     written = path_of(folder, version.version)
+    # The files and their names are durable before `CURRENT` names the version.
     for file in written.iterdir():
         sync_file(file)
     sync_folder(written)

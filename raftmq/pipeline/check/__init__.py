@@ -9,11 +9,11 @@ messages, a bit a message), then `bag`, `log` and `key_order` (the rules).
 | `log` | sends and polls by offset: what can go wrong with a log | windows |
 | `key-order` | order by key in ordered groups; only if asked for | windows |
 
-They give the verdicts and the anomalies of the checkers of the same names in `raftmq.checkers`,
-which a property test compares on random histories.
+These checkers give the verdicts and the anomalies of the checkers of the same names in
+`raftmq.checkers`; a property test compares both on random histories.
 
-Left out: consumer groups that pop, withheld messages and registers, whose checkers search; for
-these `raftmq chaos check` is there.
+Left out: consumer groups that pop, withheld messages and registers, whose checkers search;
+`raftmq chaos check` judges these.
 """
 
 from .history import Recorded, find

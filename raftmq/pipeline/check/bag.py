@@ -1,12 +1,12 @@
-"""Total queue: what went in comes out, and nothing else, whatever the order.
+"""Total queue: all sent messages are delivered, and no others, in any order.
 
 The rules are those of `raftmq.checkers.total_queue`, and so are the names: `lost-prefix`,
 `lost-middle`, `lost-postfix`, `unexpected`, `aborted-read`, `duplicated`, `redelivered-after-ack`.
 
-Where values are numbers, the sets of messages are bitmaps already (`survey`), and what is lost,
-unexpected or aborted is a few operations on them here. Only the rows of these messages are looked
-for in a second reading; of duplicates, which the bitmaps count, only those in the first buckets
-that hold some, as examples. Where values are texts, the same rules are joins by value.
+If values are numbers, the sets of messages are bitmaps already (`survey`), and a few operations on
+them here find lost, unexpected and aborted messages. A second reading looks only for the rows of
+these messages; of duplicates, which the bitmaps count, only for those in the first buckets that
+hold some, as examples. If values are texts, the same rules are joins by value.
 
 Left out: what chaos shows beside an anomaly (the neighbours of a loss). Consumer groups judged each
 by itself: polls that name a group are one bag here.
@@ -51,7 +51,7 @@ def check_bag(case: Case) -> Found:
 
 
 def doubt(sent: int, acknowledged: int, answered_polls: int, distinct: int) -> str:
-    """Why nothing can be said of the messages of a history, or nothing."""
+    """The reason why a history's messages cannot be judged; empty: they can."""
     if not sent:
         return "vacuous: nobody sent anything"
     if not acknowledged:
@@ -62,7 +62,7 @@ def doubt(sent: int, acknowledged: int, answered_polls: int, distinct: int) -> s
 
 
 def doubt_of(case: Case, sends: "DataFrame") -> tuple[str, int]:
-    """Why nothing can be said of these sends, or nothing; and how many were acknowledged."""
+    """The reason why these sends cannot be judged, or ""; and how many were acknowledged."""
     from pyspark.sql import functions as f
 
     (row,) = sends.agg(
@@ -153,7 +153,8 @@ def _got(rows: "DataFrame") -> "DataFrame":
 
 
 def strange(rows: "DataFrame", kind: str) -> "DataFrame":
-    """Deliveries of what nobody sent (`unexpected`), or whose send failed (`aborted-read`)."""
+    """Deliveries of messages that were not sent (`unexpected`), or whose send failed
+    (`aborted-read`)."""
     from pyspark.sql import functions as f
 
     sends = rows.where("kind = 'send'").select(
@@ -183,7 +184,7 @@ def _strange(rows: "DataFrame") -> "list[DataFrame]":
 
 
 def _parts(losses: "DataFrame", reach: "DataFrame") -> "DataFrame":
-    """Losses by where they lie among what was delivered of the same sender."""
+    """Losses, by their place among the delivered messages of the same sender."""
     from pyspark.sql import functions as f
 
     found = losses.join(f.broadcast(reach), "process", "left")
@@ -198,12 +199,12 @@ def _parts(losses: "DataFrame", reach: "DataFrame") -> "DataFrame":
 
 
 def _reach(case: Case, delivered: Bitmap, losses: "DataFrame") -> "DataFrame":
-    """By sender: the first and the last row at which it began to send what was delivered."""
+    """By sender: the first and the last row at which it began to send a delivered message."""
     parts = case.recorded.parts
     senders = losses.select("process").distinct()
     edge = case.spark.sparkContext.defaultParallelism * EDGE_PARTS
     if len(parts) > 2 * edge:
-        # Most senders have both near the edges of the history; then that is where they are.
+        # Most senders have both rows near the edges of the history, so the edges are read first.
         edges = replace(case.recorded, parts=parts[:edge] + parts[-edge:])
         reach = _reach_in(case, edges, delivered).persist()
         middle = f"low < {parts[edge].first_row} and high >= {parts[-edge].first_row}"

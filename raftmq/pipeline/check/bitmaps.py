@@ -1,11 +1,11 @@
-"""Sets of numbers as bitmaps, made by many tasks and put together by Spark.
+"""Sets of numbers as bitmaps, made by many tasks and merged by Spark.
 
-Whether a message that was acknowledged was ever delivered is a question about two sets. As a join
-it moves every row to where its like is; as bitmaps it moves one bit a message: 12 MB for 10^8.
+The question whether an acknowledged message was ever delivered is about two sets. A join moves
+every row to its counterpart; bitmaps move one bit a message: 12 MB for 10^8.
 
-A task adds numbers to its `Bits`, and gives them away in *buckets* of `BUCKET` numbers, which is
-what Spark's `bitmap_or_agg` puts together. With each bucket goes how many numbers were added to it:
-if they are more than its bits in the end, a number was added twice.
+A task adds numbers to its `Bits`, and passes them on in *buckets* of `BUCKET` numbers, which
+Spark's `bitmap_or_agg` merges. Each bucket has the count of numbers that were added to it: if the
+count is above the bucket's bits in the end, a number was added twice.
 
 | column | type | meaning |
 |---|---|---|
@@ -40,7 +40,7 @@ Bytes = NDArray[np.uint8]
 BUCKET = 4096 * 8
 """Numbers in a bucket: what Spark's bitmaps hold."""
 DENSE = 8
-"""Numbers may be as high as so many times the rows of a history: a byte a row at the worst."""
+"""The highest number may be this many times the rows of a history: a byte a row at worst."""
 SCHEMA = "name string, bucket bigint, bits binary, count bigint"
 _ARROW = pa.schema(
     [
@@ -60,7 +60,7 @@ class Bits:
         self._counts: Integers = np.zeros(0, np.int64)
 
     def add(self, numbers: Integers) -> None:
-        """Add numbers, each as often as it stands there."""
+        """Add numbers; a number that occurs several times counts each time."""
         if not len(numbers):
             return
         low, high = int(numbers.min()), int(numbers.max())
@@ -83,7 +83,7 @@ class Bits:
     def _reserve(self, high: int) -> None:
         buckets = high // BUCKET + 1
         if buckets > len(self._counts):
-            # Half as much again, so that growing costs little in all.
+            # It grows by half of its size, so that growing costs little in all.
             buckets = max(buckets, len(self._counts) * 3 // 2)
             counts, bits = np.zeros(buckets, np.int64), np.zeros(buckets * BUCKET // 8, np.uint8)
             counts[: len(self._counts)], bits[: len(self._bytes)] = self._counts, self._bytes
@@ -107,7 +107,7 @@ class Bits:
 
 @dataclass(slots=True)
 class Tally:
-    """What one task found: sets, and counters."""
+    """The findings of one task: sets, and counters."""
 
     sets: dict[str, Bits] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
@@ -117,7 +117,7 @@ class Tally:
         self.sets.setdefault(name, Bits()).add(numbers)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All of it as rows."""
+        """All sets and counters as rows."""
         for name, bits in self.sets.items():
             yield bits.batch(name)
         names = sorted(self.counters)
@@ -133,7 +133,7 @@ class Tally:
 
 
 class Bitmap:
-    """A set of numbers, put together."""
+    """A set of numbers, merged from all tasks."""
 
     def __init__(self, bits: Bytes | None = None, counts: Integers | None = None) -> None:
         self.bits: Bytes = np.zeros(0, np.uint8) if bits is None else bits
@@ -174,11 +174,11 @@ class Bitmap:
         return found
 
     def has_any(self, low: int, high: int) -> bool:
-        """Whether there may be a number from `low` to `high`: true if there is one."""
+        """Whether the set may have a number from `low` to `high`; true if it has one."""
         return bool(self.bits[low // 8 : high // 8 + 1].any())
 
     def first(self, count: int) -> list[int]:
-        """The lowest numbers, at most so many."""
+        """The lowest numbers, at most `count`."""
         places = np.flatnonzero(self.bits)[:count]
         marks = np.unpackbits(self.bits[places], bitorder="little").reshape(-1, 8)
         rows, bits = np.nonzero(marks)
@@ -200,7 +200,7 @@ class Bitmap:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What all tasks found."""
+    """The findings of all tasks."""
 
     sets: Mapping[str, Bitmap]
     counters: Mapping[str, int]
@@ -215,7 +215,7 @@ class Gathered:
 
 
 def gather(tallies: "DataFrame") -> Gathered:
-    """Put the tasks' rows together, on the workers, and bring the result here."""
+    """Merge the tasks' rows, on the workers, and bring the result here."""
     from pyspark.sql import functions as f
 
     merged = tallies.groupBy("name", "bucket").agg(

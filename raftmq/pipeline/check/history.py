@@ -4,14 +4,14 @@ The columns are those of `raftmq.checkers.history`. A history is one file, or a 
 Parquet files in it and below are its parts, in the order of their names. The order of rows is the
 only clock that a verdict rests on, so each row gets its number, counted through all parts.
 
-Workers read the files themselves, a row group at a time, and pass on what a *kernel* makes of the
-columns: bitmaps, or the few rows that matter. No row becomes a Python object.
+Workers read the files themselves, a row group at a time, and pass on the output of a *kernel* over
+the columns: bitmaps, or the few rows that matter. No row becomes a Python object.
 
 Invariants:
 - A worker holds one batch of `BATCH_ROWS` rows, however large the history is.
 
-Left out: that an operation's invoke stands before its end is taken for granted; that it has one is
-checked.
+Left out: a check that an operation's invoke comes before its end; `survey` checks that it has an
+invoke.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +36,7 @@ Flags = NDArray[np.bool_]
 
 COLUMNS = ("operation", "process", "type", "function", "key", "value", "offset", "time")
 MORE = ("process", "offset", "key", "value")
-"""Columns that not every look at a history needs."""
+"""Columns that only some scans of a history need."""
 TYPES = ("invoke", "ok", "fail", "unknown")
 INVOKE, OK, FAIL, UNKNOWN = range(4)
 FUNCTIONS = ("send", "poll", "ack", "assign")
@@ -44,10 +44,10 @@ SEND, POLL, ACK, ASSIGN = range(4)
 OTHER = 4
 """The code of a function that is not judged here."""
 NONE = -1
-"""In the place of an offset that is missing."""
+"""In place of an offset that is missing."""
 
 BATCH_ROWS = 1 << 18
-"""What a worker reads at once: some tens of megabytes."""
+"""Rows that a worker reads at once: some tens of megabytes."""
 TASKS_A_CORE = 4
 """Tasks a core: with several, the last ones end at about the same time."""
 
@@ -63,7 +63,7 @@ class Part(NamedTuple):
     group: int
     """Its number in the file."""
     first_row: int
-    """Of the history, counted through all files."""
+    """The number of its first row in the history, counted through all files."""
     rows: int
 
 
@@ -72,33 +72,33 @@ class Recorded:
     """A history on disk."""
 
     name: str
-    """As it was given."""
+    """The path as it was given."""
     parts: tuple[Part, ...]
     bytes: int
-    """Of its files."""
+    """Size of its files."""
 
     @property
     def rows(self) -> int:
-        """Of all parts."""
+        """Rows of all parts."""
         return sum(part.rows for part in self.parts)
 
     @property
     def files(self) -> int:
-        """How many."""
+        """Number of files."""
         return len({part.path for part in self.parts})
 
 
 class Rows(NamedTuple):
-    """Some rows that follow each other, a column each; a column that nobody asked for is empty."""
+    """Some rows that follow each other, by columns; a column that was not asked for is empty."""
 
     part: int
     """Number of the first row of their row group."""
     row: Integers
     operation: Integers
     type: Codes
-    """A place in `TYPES`."""
+    """An index into `TYPES`."""
     function: Codes
-    """A place in `FUNCTIONS`, or `OTHER`."""
+    """An index into `FUNCTIONS`, or `OTHER`."""
     others: frozenset[str]
     """Names of functions that are not judged here."""
     process: Integers
@@ -113,7 +113,7 @@ Kernel = Callable[[Iterator[Rows]], Iterator[pa.RecordBatch]]
 
 
 def find(path: str | Path) -> Recorded:
-    """What is to be read of a history; only the ends of its files are looked at.
+    """The row groups of a history; only the ends of its files are read.
 
     Raises:
         PipelineError: there is no Parquet file, or one that is no history.
@@ -147,14 +147,14 @@ def _group_rows(file: Path) -> list[int]:
 def scan(
     spark: "SparkSession", recorded: Recorded, kernel: Kernel, schema: str, *more: str
 ) -> "DataFrame":
-    """What a kernel makes of a history; it is called once a task, on some row groups in order.
+    """The output of a kernel, which is called once a task, on some row groups in order.
 
     Args:
-        spark: where it runs.
+        spark: the session that runs it.
         recorded: the history.
         kernel: from batches of rows to record batches of `schema`.
-        schema: Spark's schema of what the kernel gives.
-        more: which of `MORE` it looks at.
+        schema: Spark's schema of the kernel's output.
+        more: the columns of `MORE` that it needs.
     """
     parts = recorded.parts
     tasks = max(1, min(len(parts), spark.sparkContext.defaultParallelism * TASKS_A_CORE))
@@ -212,7 +212,7 @@ def _numbers(column: pa.Array) -> Integers:
 
 
 def _coded(column: pa.Array, names: Sequence[str]) -> tuple[Codes, frozenset[str]]:
-    """Texts as their places among `names`, or one past the end; and those that are not there."""
+    """Texts as indexes into `names`, or one past the end; and the texts that are not there."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     texts = column.dictionary.to_pylist()

@@ -4,7 +4,7 @@
         report = judge(spark, recorded, Rules())
     store(reports, "checked")
 
-What is stored, both files whole or not at all, the verdict last:
+`store` writes two files, each whole or not at all, the verdict last:
 
 `violations.parquet`, a row each finding (of each kind at most `Rules.examples_max`):
 
@@ -25,8 +25,8 @@ What is stored, both files whole or not at all, the verdict last:
 `verdict.json`: `verdict` and `histories`, each with its `verdict` and its `checkers` (`checker`,
 `verdict`, `reason`, `counts`, `tolerated`).
 
-Nothing is remembered between two runs: one that was killed is run again. While `verdict.json` is
-missing, or older than the histories, no run has ended.
+A run keeps no state: a run that was killed is started again. While `verdict.json` is missing, or
+older than the histories, no run has ended.
 """
 
 import json
@@ -77,11 +77,11 @@ TABLE = pa.schema(
         ("fact", pa.string()),
     ]
 )
-"""Of `violations.parquet`."""
+"""The schema of `violations.parquet`."""
 
 
 class Report(NamedTuple):
-    """What is said of a history."""
+    """The report on a history."""
 
     history: str
     verdict: str
@@ -90,7 +90,7 @@ class Report(NamedTuple):
     operations: int
     checkers: tuple[Judged, ...]
     violations: pa.Table
-    """Of `TABLE`."""
+    """Rows of `TABLE`."""
 
 
 def judge(
@@ -104,11 +104,11 @@ def judge(
     """Judge one history.
 
     Args:
-        spark: where it runs.
+        spark: the session that runs it.
         recorded: the history.
-        rules: what it is held to.
+        rules: the promises that it is judged by.
         checkers: some of `rules.CHECKERS`; none: the total queue, and the log if there are offsets.
-        told: called before each step with what comes, for people.
+        told: called before each step with a description of the step, for people.
 
     Raises:
         PipelineError: it is not a history.

@@ -1,4 +1,4 @@
-"""Order by key: what one sender sends for one key is delivered in that order, one at a time.
+"""Order by key: a sender's messages for a key are delivered in the order of sends, one at a time.
 
 The rules are those of `raftmq.checkers.key_order`; the row's key is the ordering key.
 
@@ -44,7 +44,7 @@ def check_key_order(case: Case) -> Found:
 
 def _lives(every: "DataFrame", *, has_acks: bool) -> "DataFrame":
     """One row a message with a key that was delivered: its send, its first delivery, and the row
-    where its first ack began that was answered."""
+    where the first of its acks that were answered began."""
     from pyspark.sql import functions as f
 
     got = every.where("kind = 'got'").groupBy("value")

@@ -1,9 +1,8 @@
-"""What can go wrong with a log that is written and read by offset.
+"""The anomalies of a log that is written and read by offset.
 
-The rules are those of `raftmq.checkers.log.anomalies`, and so are the names. From the answers
-of sends and polls the log is pieced together: which message stood at which offset of which queue.
-Most rules are "sort, then look at neighbours": a window over a queue, or over what one process did
-with one queue.
+The rules are those of `raftmq.checkers.log.anomalies`, and so are the names. The answers of sends
+and polls show the log: which message stood at which offset of which queue. Most rules are "sort,
+then look at neighbours": a window over a queue, or over the operations of one process on one queue.
 
 "The next message" is counted over the offsets that are known to hold one (the *rank*). A queue
 whose known offsets have no holes needs no counting: there an offset is its own rank; so only queues
@@ -101,7 +100,7 @@ def _places(placed: "DataFrame", got: "DataFrame") -> "DataFrame":
 
 
 def _ranks(places: "DataFrame") -> "tuple[DataFrame | None, int]":
-    """Of queues with holes: the rank of each offset; and how many offsets nobody saw."""
+    """Of queues with holes: the rank of each offset; and how many offsets were never seen."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -184,7 +183,7 @@ def _queue() -> "Column":
 
 
 def _unread(sends: "DataFrame", got: "DataFrame") -> "DataFrame":
-    """Acknowledged and never read: lost if something later was read, else unseen."""
+    """Acknowledged and never read: lost if that offset or a later one was read, else unseen."""
     from pyspark.sql import functions as f
 
     bounds = got.groupBy(f.col("queue").alias("of")).agg(f.max("offset").alias("bound"))
@@ -215,7 +214,7 @@ def _polls(every: "DataFrame", ranks: "DataFrame | None", *, has_assigns: bool) 
     from pyspark.sql import functions as f
 
     if has_assigns:
-        # `assign` starts anew: how often it had been called tells the stretches apart.
+        # `assign` begins another stretch: the number of calls before a row names its stretch.
         in_order = Window.partitionBy("process").orderBy("row")
         rows = every.where("kind in ('got', 'assigned')")
         is_assigned = f.when(f.col("kind") == "assigned", 1).otherwise(0)
@@ -277,11 +276,12 @@ def _send_order(
 
 
 def _backdated(placed: "DataFrame") -> "DataFrame":
-    """An acknowledged offset is above all that were acknowledged before the send began."""
+    """Sends whose offset is not above all that were acknowledged before the send began."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    # Two moments of each send on one line: its begin, which asks, and its end, which tells.
+    # Each send has two moments on one line: its begin, which is compared with the offsets
+    # acknowledged before it, and its end, which adds its own offset to them.
     told = placed.select("queue", f.col("end").alias("at"), f.struct("offset", "value", "operation")
                          .alias("told"))  # fmt: skip
     asked = placed.withColumn("at", f.col("start"))

@@ -50,7 +50,7 @@ SCHEMA = (
 
 
 class Kind(NamedTuple):
-    """Which rows are of a kind."""
+    """The rows of a kind, by function and type."""
 
     function: int
     type: int
@@ -70,7 +70,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One history before its judge: what all checkers look at."""
+    """One history to judge, with what all checkers need."""
 
     spark: "SparkSession"
     recorded: Recorded
@@ -106,12 +106,12 @@ class Case:
         return scan(self.spark, recorded, kernel, SCHEMA, *MORE)
 
     def keep(self, table: "DataFrame") -> "DataFrame":
-        """The same table, which is made once and kept, in memory or on disk."""
+        """The same table, which is now made once and kept, in memory or on disk."""
         self.kept.append(table.persist())
         return table
 
     def close(self) -> None:
-        """Drop what was kept."""
+        """Drop the kept tables."""
         while self.kept:
             self.kept.pop().unpersist()
 

@@ -1,4 +1,4 @@
-"""What a history is held to, and what is found wrong with it.
+"""The promises that a history is judged by, and the findings against it.
 
 A *finding* is one broken promise, a row of the table of violations; its `kind` is the anomaly's
 name in `raftmq chaos list anomalies`.
@@ -22,18 +22,18 @@ SCHEMA = (
     "kind string, row bigint, queue string, process bigint, offset bigint, values array<string>, "
     "operations array<bigint>, fact string"
 )
-"""Of findings: `row` is the number of the history's row that shows it, `values` are the messages it
-is about as JSON, `operations` those of their rows, `fact` says it in one sentence."""
+"""The schema of findings: `row` is the number of the history's row that shows it, `values` are the
+messages it is about as JSON, `operations` those of their rows, `fact` is one sentence about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is promised beyond the least, and how much is kept of what is found."""
+    """Promises beyond the least ones, and the number of findings that are kept."""
 
     is_exactly_once: bool = False
     """No message is delivered twice."""
     is_drained: bool = True
-    """Readers polled until nothing more came: what they never saw is lost."""
+    """Readers polled until no message came: messages that they never got are lost."""
     is_send_contiguous: bool = False
     """The messages of one send get offsets in a row, as raftmq's batches do."""
     examples_max: int = 1000
@@ -42,16 +42,16 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a checker found."""
+    """The findings of a checker."""
 
     checker: str
     findings: "DataFrame | None"
-    """Of `SCHEMA`; None: nothing could be judged."""
+    """Rows of `SCHEMA`; None: nothing could be judged."""
     counts: Mapping[str, int]
-    """Figures, and of some kinds how often they occurred: this counts then, in the place of how
-    many findings there are."""
+    """Figures, and of some kinds the number of occurrences, which then replaces the number of
+    findings."""
     kinds: tuple[str, ...] = ()
-    """All that it looked for."""
+    """All kinds that it looked for."""
     tolerated: frozenset[str] = frozenset()
     """Kinds that do not make the history invalid."""
     doubts: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Judged(NamedTuple):
 
 
 def undecided(checker: str, reason: str) -> Found:
-    """Nothing can be said."""
+    """The result of a checker that cannot judge, with the reason."""
     return Found(checker, None, {}, reason=reason)
 
 

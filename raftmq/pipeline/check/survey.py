@@ -1,9 +1,9 @@
 """The first two looks at a history: how each operation ended, and which messages came.
 
 Both are sets, so both are bitmaps (`bitmaps`). The first look gives the operations that were
-acknowledged and those that failed; the second one, which has these at hand, gives the messages that
-were sent, acknowledged, failed and delivered. Messages are told apart by their values; where all of
-these are whole numbers that are not too far apart, a value is its own place in a bitmap.
+acknowledged and those that failed; the second look, which needs these, gives the messages that were
+sent, acknowledged, failed and delivered. A value identifies its message; if all values are whole
+numbers that are not too far apart, a value is its own place in a bitmap.
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,7 +63,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the first look found."""
+    """The results of the first look."""
 
     rows: int
     operations: int
@@ -87,7 +87,7 @@ class Survey:
 
     @property
     def has_acks(self) -> bool:
-        """Whether anything was acknowledged by a consumer."""
+        """Whether a consumer acknowledged a message."""
         return self.rows_of(ACK, OK) > 0
 
     @property
@@ -198,7 +198,7 @@ def values(spark: "SparkSession", recorded: Recorded, outcomes: Outcomes) -> Val
 
 
 def _add_values(tally: Tally, rows: Rows, outcomes: Outcomes, highest: int) -> bool:
-    """Whether all values of messages are numbers that a bitmap takes."""
+    """Add the values of messages; False: one of them is no number that a bitmap takes."""
     is_sent = (rows.function == SEND) & (rows.type == INVOKE)
     is_got = (rows.function == POLL) & (rows.type == OK)
     chosen = is_sent | is_got

@@ -1,4 +1,4 @@
-"""What a live board shows: topics, windows of event time, groups and measures; and its TOML file.
+"""A live board: topics, windows of event time, groups and measures; and its TOML file.
 
     topics = ["trades"]
     window = "1s"
@@ -12,7 +12,7 @@
     order = "cents"
 
 Only `topics` must be there. Expressions are Spark's SQL over the row (`raftmq.pipeline.rows`), and
-over `json`, the body read by these names and types, if they are given: what does not fit is null.
+over `json`, the body read by these names and types, if they are given: a misfit field is null.
 
 Invariants:
 - A board that exists can be counted: names are unique, and `order` is one of them.
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[A-Za-z_]\w{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """An expression and what its values are called."""
+    """An expression and the name of its values."""
 
     name: str
     """A column's name in files, JSON and on the page."""
@@ -45,10 +45,10 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """What is counted, by what, and how long a window stays open."""
+    """The messages, groups and measures of a board, and how long a window stays open."""
 
     topics: tuple[str, ...]
-    """What is read."""
+    """The topics that are read."""
     window_ms: int = 1000
     """A window's length; windows begin at multiples of it since 1970."""
     lateness_ms: int = 2000
@@ -56,8 +56,8 @@ class Board:
     event: str = "timestamp"
     """When a message happened: an expression that is a timestamp."""
     ahead_ms: int = 60_000
-    """A message that says it happened so much later than it was stored is left out: one wrong
-    clock would close all windows before their time."""
+    """A message whose event time is further than this beyond its storing is left out: one wrong
+    clock would close all windows early."""
     json: str = ""
     """The body's fields as names and types; empty: the body is not read as JSON."""
     where: str = ""
@@ -69,18 +69,18 @@ class Board:
     distincts: tuple[Named, ...] = ()
     """How many different values, approximately: see `raftmq.pipeline.live.sketch`."""
     top: int = 0
-    """Only so many groups of each closed window are kept, the first by `order`; 0: all."""
+    """Groups that are kept of each closed window, the first by `order`; 0: all."""
     order: str = "count"
     """The measure that groups are ranked by, highest first."""
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """The names of what is measured: the count, sums, distinct values."""
+        """The names of the measures: the count, sums, distinct values."""
         return ("count", *(named.name for named in (*self.sums, *self.distincts)))
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The names of what is grouped by."""
+        """The names of the groups' expressions."""
         return tuple(named.name for named in self.by)
 
     @property
@@ -93,7 +93,7 @@ class Board:
         """Raise `PipelineError` where two fields do not fit together."""
         if not self.topics:
             raise _wrong("topics", "there is none", 'name one: topics = ["orders"]')
-        # Neither SQLite nor Spark tells upper from lower case.
+        # SQLite and Spark compare names without regard to case.
         names = [name.lower() for name in (*_RESERVED, *self.groups, *self.measures[1:])]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -105,10 +105,10 @@ class Board:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The table that a TOML file is, for `parse`.
+    """The table of a TOML file, for `parse`.
 
     Raises:
-        PipelineError: it cannot be read.
+        PipelineError: the file cannot be read.
     """
     try:
         return tomllib.loads(path.read_text())
@@ -142,7 +142,7 @@ def parse(table: Mapping[str, Any]) -> Board:
 
 
 def plain(board: Board) -> dict[str, Any]:
-    """The board as JSON takes it: attribute → value; what a store compares it by."""
+    """The board as plain JSON values: attribute → value; a store compares boards by them."""
     found: dict[str, Any] = {}
     for field in fields(board):
         value = getattr(board, field.name)
@@ -212,4 +212,4 @@ _FIELDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "top": ("top", _count),
     "order": ("order", _text),
 }
-"""Name in the file → attribute, and what reads its value."""
+"""Name in the file → attribute, and the function that reads its value."""

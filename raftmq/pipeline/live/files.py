@@ -12,8 +12,8 @@
 
 Rows are sorted by window, then by rank. A window without messages has no row.
 
-A file is written anew whenever one of its windows closes, from what the store has, and put in place
-at once: whoever reads sees whole windows, and to write it again changes nothing.
+Whenever a window closes, its file is written again from the store, and replaced in one step: a
+reader sees whole windows, and writing a file again changes nothing.
 """
 
 import os
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WINDOWS = 60
-"""A file a second would be many. The store keeps closed windows for longer than a file's span."""
+"""Windows of a file: with one a file, windows of a second would make a file a second. The store
+keeps closed windows for longer than a file's span."""
 assert WINDOWS < KEPT
 
 
@@ -48,7 +49,7 @@ def write(store: Store, board: Board, folder: Path, starts: Iterable[int]) -> li
 
 
 def table(rows: list[Final], board: Board) -> "pa.Table":
-    """Groups of closed windows as the table that files hold; whole windows are left out."""
+    """Groups of closed windows as the table that files hold, without rows of whole windows."""
     import pyarrow as pa
 
     rows = [row for row in rows if row.group is not None]
@@ -79,7 +80,7 @@ def _put(table: "pa.Table", path: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    # A name that is not in the folder's own pages is gone after a power cut.
+    # Without an fsync of the folder a new name may be gone after a power cut.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -11,7 +11,7 @@ A batch is done in this order, and a crash between any two steps is mended by th
 
 1. Spark notes the batch's offsets, and sums it up. *Crash: it does so again.*
 2. The windows and offsets are kept in one transaction. *Crash: Spark repeats the batch; its rows
-   are counted already, `places` tells, and nothing changes.*
+   are counted already, as `places` shows, and nothing changes.*
 3. The page is drawn. *Crash: the next batch draws it again.*
 4. Files of windows that closed are written, and their rows sent to the topic. *Crash: the next
    start does it again; files have the same names and content, the topic drops what it has.*
@@ -56,37 +56,37 @@ STORE = "live.db"
 
 Publish = Callable[[str, int, list[Final]], None]
 """Sends groups of closed windows somewhere: the store's name, the step in which they closed, and
-the groups. Called again with the same after a crash; steps only grow."""
+the groups. After a crash it is called again with equal arguments; steps only grow."""
 
 
 class Done(NamedTuple):
-    """What one batch did, for whoever shows progress."""
+    """The result of one batch, for a display of progress."""
 
     messages: int
-    """That came, also late and unusable ones."""
+    """Messages that came, late and unusable ones included."""
     late: int
     unusable: int
     closed: int
     """Windows that closed."""
     age: float
-    """Of the oldest message when the batch was shown, in seconds since it was stored."""
+    """Seconds from the storing of the batch's oldest message until the batch was shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the messages are from."""
+    """The cluster that messages are read from, and how."""
 
     url: str
-    """Of the cluster."""
+    """The cluster."""
     start: str = "earliest"
     """Where a new board begins: `earliest`, `latest`, or JSON as the source takes it."""
     job: str = "live"
-    """Progress is that of the consumer group `spark-<job>`."""
+    """The consumer group `spark-<job>` holds the progress."""
     batch_messages_max: int = 500_000
-    """That one batch takes: bounds a batch's time and memory when there is much to catch up on."""
+    """Messages of one batch: bounds a batch's time and memory when there is a backlog."""
 
     def topics(self, names: Iterable[str]) -> dict[str, "TopicDescription"]:
-        """What these topics hold now.
+        """Descriptions of these topics, as they are now.
 
         Raises:
             Rejected: there is no such topic.
@@ -111,7 +111,7 @@ class Source:
 
 
 class Live:
-    """A board that is counted: what `foreachBatch` calls."""
+    """A board that is counted; `foreachBatch` calls its `batch`."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Live:
         self._windows = self._store.windows()
         self._picture = Picture(board, self._store.closed(-(2**62), 2**62))
         self._draw(0, 0)
-        # What closed before a crash may not have been published.
+        # Windows that closed before a crash may not have been published.
         self._publish()
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class Live:
         self._store.close()
 
     def stop(self) -> None:
-        """Wait for the batch that is under way; what comes later is refused until `resume`."""
+        """Wait for the batch that is under way; later batches are refused until `resume`."""
         with self._lock:
             self._is_stopped = True
 
@@ -154,7 +154,7 @@ class Live:
     def batch(self, frame: "DataFrame", _: int) -> None:
         """Count one micro-batch of `partials.columns`, durably, show and publish it."""
         with self._lock:
-            # Spark must not note it as done: it is read again by the next start.
+            # The error keeps Spark from noting the batch as done: the next start reads it again.
             if self._is_stopped:
                 raise RuntimeError("stopped")
             self._batch(frame)
@@ -162,6 +162,7 @@ class Live:
     def _batch(self, frame: "DataFrame") -> None:
         summed = self._summing.sum(frame)
         repeated = self._windows.repeated(summed.partials)
+        # Rows that were counted before a crash must not count twice: they are left out.
         if repeated:
             summed = self._summing.sum(frame, repeated)
         if summed.partials:
@@ -202,11 +203,12 @@ class Live:
             if self._send is not None:
                 rows = [row for start in found for row in self._store.closed(start, start + length)]
                 self._send(self._store.name, step, [row for row in rows if row.group is not None])
+            # Noted last: after a crash before it the next start publishes the step again.
             self._store.publish(step)
 
 
 class Planned(NamedTuple):
-    """What is to be read of one queue."""
+    """The messages to read of one queue."""
 
     topic: str
     queue: int
@@ -217,12 +219,12 @@ class Planned(NamedTuple):
 
 
 def plan(source: Source, board: Board, folder: Path, into: str | None = None) -> list[Planned]:
-    """What a job would read now; nothing is changed.
+    """The messages that a job would read now; changes nothing.
 
     Args:
-        source: where the messages are from.
-        board: what is to be counted.
-        folder: the job's; it need not be there.
+        source: the cluster that messages are read from.
+        board: the board to count.
+        folder: the job's folder, which need not exist.
         into: the topic for closed windows, which has to be there.
 
     Raises:
@@ -264,13 +266,13 @@ def run(
 
     Args:
         stream: rows as `Source.stream` gives them.
-        board: what is counted.
-        folder: where everything is kept; made if it is not there.
+        board: the board to count.
+        folder: the job's folder; made if it does not exist.
         topics: the number of each topic in its cluster.
         is_once: count what there is now, then close all windows and return.
         every: seconds between the starts of two batches, at least; 0: one after the other.
-        feed: where the page's data goes.
-        publish: where closed windows go besides files.
+        feed: gets the page's data.
+        publish: gets closed windows, which also go into files.
         tell: called after each batch.
 
     Raises:
@@ -325,8 +327,8 @@ def _ended(query: "StreamingQuery", asked: threading.Event, starts_left: int) ->
 
 
 def _stop(live: Live, query: "StreamingQuery") -> None:
-    # What is under way is finished first. That the next batch is refused is meant so; py4j would
-    # tell of it on the terminal.
+    # The batch under way ends first. The refusal of a later batch is intended, and py4j would
+    # report it as an error on the terminal.
     logger = logging.getLogger("py4j")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -341,7 +343,7 @@ def _stop(live: Live, query: "StreamingQuery") -> None:
 def _interruption() -> Iterator[threading.Event]:
     """An event that Ctrl-C sets.
 
-    Spark's own handler calls Java from within whatever call is under way, and breaks it.
+    Spark's own handler calls Java from within the call that is under way, and breaks that call.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -356,7 +358,7 @@ def _interruption() -> Iterator[threading.Event]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder alone."""
+    """Keep other processes out of the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("wb") as file:
         try:

@@ -1,9 +1,9 @@
-"""What the page shows: the last windows of a board as JSON, made anew after each batch.
+"""The page's data: the last windows of a board as JSON, made again after each batch.
 
     {"windows": [{"start": 1764000000000, "open": true, "values": [812], "rows": [...]}], ...}
 
 The last windows are those with messages, open or closed; the rows of `ROWS_WINDOWS` of them go
-along, `ROWS_MAX` each. So a picture has a bounded size, however much is counted.
+along, `ROWS_MAX` each. So the size of a picture is bounded.
 """
 
 import json
@@ -19,16 +19,16 @@ from .windows import BEGINNING, Group, Number, Window, Windows, ranked
 
 WINDOWS_SHOWN = 60
 ROWS_WINDOWS = 30
-"""Number of latest windows that can be looked at group by group."""
+"""Latest windows that are shown with their groups."""
 ROWS_MAX = 20
 RATE_SECONDS = 10.0
-"""What the shown rate is the mean of."""
+"""Seconds that the shown rate is a mean of."""
 
 _Rows = list[tuple[Group, tuple[Number, ...]]]
 
 
 class Picture:
-    """What a board looks like, kept in memory."""
+    """The page's data of a board, kept in memory."""
 
     def __init__(self, board: Board, closed: Iterable[Final] = ()) -> None:
         self._board = board
@@ -44,7 +44,7 @@ class Picture:
         self._forget()
 
     def close(self, windows: Iterable[Window]) -> None:
-        """These closed, and stay on the page for a while."""
+        """Keep these closed windows, until later ones push them off the page."""
         for window in windows:
             self._totals[window.start] = window.total.values()
             self._rows[window.start] = ranked(window, self._board)[:ROWS_MAX]
@@ -103,7 +103,7 @@ class Picture:
     def _rate(self) -> float:
         if len(self._counts) < 2:
             return 0.0
-        # What came with the first came before its time.
+        # The messages of the first batch came before the time that the rate is measured from.
         seconds = time.monotonic() - self._counts[0][0]
         return sum(count for _, count in list(self._counts)[1:]) / max(seconds, 0.1)
 
@@ -113,5 +113,5 @@ class Picture:
 
 
 def _finite(values: tuple[Number, ...]) -> list[Number | None]:
-    # JSON has no word for the others.
+    # JSON has no infinity and no NaN.
     return [value if math.isfinite(value) else None for value in values]

@@ -1,4 +1,4 @@
-"""What Spark does of a board: messages become columns, and each micro-batch is summed up.
+"""Spark's part of a board: messages become columns, and each micro-batch is summed up.
 
 `columns` is part of the stream's plan, which is made once; `Summing` is run on each batch, and
 gives one row for each queue, window and group of it.
@@ -50,18 +50,18 @@ class Summed(NamedTuple):
 
 
 def needed(board: Board) -> tuple[str, ...]:
-    """The columns of the row that a board's expressions may look at, in order."""
+    """The columns of the row that a board's expressions may use, in order."""
     words = set(re.findall(r"\w+", " ".join(board.expressions)))
     always = {*rows.PLACE, "created", "timestamp"}
     if board.json:
         always.add("body")
-    # Spark does not tell upper from lower case.
+    # Spark compares names without regard to case.
     words = {word.lower() for word in words}
     return tuple(name for name in rows.COLUMNS if name in always or name in words)
 
 
 def check(spark: "SparkSession", board: Board) -> None:
-    """Let Spark read each expression, before anything is begun.
+    """Let Spark parse each expression before the job begins.
 
     Raises:
         PipelineError: names the field, the expression, and what is wrong with it.
@@ -94,7 +94,7 @@ def check(spark: "SparkSession", board: Board) -> None:
 
 
 def columns(frame: "DataFrame", board: Board) -> "DataFrame":
-    """Messages as what is summed up of them: a part of the stream's plan."""
+    """The columns of messages that are summed up: a part of the stream's plan."""
     length = board.window_ms * 1000
     if board.json:
         frame = _with_json(frame, board)
@@ -146,7 +146,7 @@ class Summing:
             batch = batch.where(
                 f"NOT (topic = '{name}' AND queue = {queue} AND offset < {following})"
             )
-        # One text is read faster than a plan is built call by call.
+        # Spark parses one text faster than Python builds a plan call by call.
         batch.createOrReplaceTempView(_VIEW)
         return summed(batch.sparkSession.sql(self._query).toArrow(), self._board)
 

@@ -7,13 +7,13 @@
 | `/data.json` | the data now |
 
 Each browser has a thread that waits until there is something new and then writes the newest data.
-A browser that takes it slowly misses pictures in between; it holds up nobody else.
+A slow browser misses pictures in between, and does not delay other browsers.
 
 Invariants:
 - Showing never waits for a browser.
 - There are at most `BROWSERS_MAX` browsers, and one picture in memory.
-- It listens on this machine alone, and answers nothing to a page from elsewhere: the name that a
-  browser asked for must be this machine's, so that no stranger's name can be led here.
+- The server listens on this machine alone, and refuses requests for any host name but this
+  machine's: a page from elsewhere cannot reach the data by a name that resolves to this machine.
 """
 
 import threading
@@ -27,15 +27,15 @@ from raftmq.pipeline.errors import PipelineError
 
 BROWSERS_MAX = 32
 QUIET_SECONDS = 5.0
-"""A comment is sent after so long without news, so that a browser that left is noticed."""
+"""Time without news after which a comment is sent, which notices a browser that left."""
 WRITE_SECONDS = 30.0
-"""A browser that takes nothing for so long is given up."""
+"""Time after which a browser that takes no data is given up."""
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost", "[::1]")
 
 
 class Feed:
-    """The newest data, and who waits for newer."""
+    """The newest data; threads can wait for newer data."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -44,22 +44,22 @@ class Feed:
         self._is_over = False
 
     def show(self, data: bytes) -> None:
-        """This is the newest from now on: JSON, one line."""
+        """Replace the newest data: JSON, one line."""
         with self._changed:
             self._data = data
             self._number += 1
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Nothing comes any more."""
+        """Note that no data follows, and wake all that wait."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     def wait_newer(self, number: int, timeout: float) -> tuple[int, bytes] | None:
-        """Number and data of the newest, once it is not this one; None: it is over.
+        """Number and data of the newest data, once its number is not this one; None: none follows.
 
-        After `timeout` seconds it is the same number.
+        After `timeout` seconds the number may be this one.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._number != number, timeout)
@@ -86,7 +86,7 @@ class PageServer:
         except OSError as error:
             raise PipelineError(f"cannot serve the page on port {self._port}: {error.strerror}",
                                 "take another with --page, or 0 for any") from error  # fmt: skip
-        # It looks so often, in seconds, whether it is to end.
+        # The server looks every 0.05 s whether it is to end.
         serving = threading.Thread(target=self._server.serve_forever, args=[0.05], daemon=True)
         serving.start()
         return self
@@ -103,13 +103,13 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """Where a browser finds the page."""
+        """The page's URL."""
         return f"http://{HOST}:{self._server.server_address[1]}/"
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # A browser that takes nothing must not hold up the end.
+    # A browser that takes no data must not delay the end.
     block_on_close = False
 
     def __init__(self, address: tuple[str, int], feed: Feed) -> None:
@@ -118,7 +118,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Browsers leave without a word; that is nobody's error."""
+        """Ignore the error: a browser may close its connection at any time."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_error(HTTPStatus.NOT_FOUND)
 
     def log_message(self, *_: Any) -> None:
-        """Requests are not told of."""
+        """Log no requests."""
 
     def _answer(self, kind: str, content: bytes) -> None:
         self._head(kind)

@@ -1,11 +1,11 @@
-"""How many different values there were, in 4 KiB however many: HyperLogLog.
+"""An estimate of the number of different values, in 4 KiB for any number: HyperLogLog.
 
 A value's 64-bit hash gives a *register* (its low 12 bits) and a *rank* (how many zeros follow in
 the other bits, and one more). Each register keeps the highest rank that it saw. Sketches merge by
 the maximum of each register, so that no order and no splitting of the values matters; repeated
 values change nothing. The standard error is 1.6 %: 1.04 / √4096.
 
-Spark makes `register * 64 + rank` of each value (`code_of`); what comes here are these codes.
+Spark makes the code `register * 64 + rank` of each value (`code_of`); this module takes the codes.
 
 Sources: Flajolet, Fusy, Gandouet, Meunier, *HyperLogLog*, 2007; Ertl, *New cardinality estimation
 algorithms for HyperLogLog sketches*, 2017, algorithm 6, which needs no table of corrections.
@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 BITS = 12
-"""Of a hash that choose the register."""
+"""Bits of a hash that choose the register."""
 REGISTERS = 1 << BITS
 RANK_BITS = 6
-"""That a rank takes in a code."""
+"""Bits that a rank takes in a code."""
 RANK_MAX = 52
-"""Of the 52 other bits the last is taken as one, so that there is always a first one."""
+"""The highest rank: the last of the 52 other bits counts as a one, so there is always a one."""
 
 Registers = NDArray[np.uint8]
 """The highest rank of each register; 0: none yet."""
@@ -47,13 +47,13 @@ def empty() -> Registers:
 
 
 def add(registers: Registers, codes: NDArray[np.int32]) -> None:
-    """Take values in, given as codes in any order."""
+    """Add values to a sketch, given as codes in any order."""
     ranks = (codes & ((1 << RANK_BITS) - 1)).astype(np.uint8)
     np.maximum.at(registers, codes >> RANK_BITS, ranks)
 
 
 def estimate(registers: Registers) -> int:
-    """How many different values were taken in, about.
+    """About how many different values were added.
 
     >>> estimate(empty())
     0
@@ -65,7 +65,7 @@ def estimate(registers: Registers) -> int:
 
 
 def _sigma(x: float) -> float:
-    """What registers without a value say."""
+    """Sigma of algorithm 6; `x` is the share of registers without a value."""
     if x == 1:
         return inf
     y, z, before = 1.0, x, -1.0
@@ -78,7 +78,7 @@ def _sigma(x: float) -> float:
 
 
 def _tau(x: float) -> float:
-    """What registers at the highest rank say."""
+    """Tau of algorithm 6; `x` is the share of registers that are not at the highest rank."""
     if x in (0, 1):
         return 0.0
     y, z, before = 1.0, 1 - x, -1.0

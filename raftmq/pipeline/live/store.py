@@ -1,4 +1,4 @@
-"""Where a board's windows are kept: one SQLite file, changed in one transaction a batch.
+"""The store of a board's windows: one SQLite file, changed in one transaction a batch.
 
 | table | a row | columns |
 |---|---|---|
@@ -15,8 +15,8 @@ lengths of a window, for the page and for files that hold several.
 
 Invariants:
 - Windows and offsets change together, durably (`synchronous=FULL`), before Spark notes a batch as
-  done. After a crash Spark repeats at most what is counted already, and `places` tells.
-- Steps up to `published` are in files and in the topic; those behind it are published again.
+  done. After a crash Spark repeats at most rows that are counted already, as `places` shows.
+- Steps up to `published` are in files and in the topic; later steps are published again.
 """
 
 import json
@@ -45,9 +45,9 @@ class Final(NamedTuple):
     """A group of a closed window."""
 
     start: int
-    """Of the window, microseconds since 1970."""
+    """The window's start, microseconds since 1970."""
     group: Group | None
-    """None: the whole window."""
+    """The group; None: the whole window."""
     values: tuple[Number, ...]
     """As `Board.measures` names them."""
 
@@ -57,8 +57,8 @@ class Store:
 
     Args:
         path: the file; made if it is not there.
-        board: what is counted.
-        topics: the number of each topic in its cluster: one that was made anew has another.
+        board: the board that is counted.
+        topics: the number of each topic in its cluster; a topic that was created again has another.
 
     Raises:
         PipelineError: the file is of another board or other topics, or no file of a board.
@@ -67,12 +67,12 @@ class Store:
     def __init__(self, path: Path, board: Board, topics: Mapping[str, int]) -> None:
         self._board = board
         self._topics = dict(sorted(topics.items()))
-        # Spark calls from a thread of its own; only one at a time is in here.
+        # Spark calls from a thread of its own, one call at a time.
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self.facts = {**dict.fromkeys(_FACTS, 0), "watermark": BEGINNING}
         """The numbers among the facts."""
         self.name = ""
-        """Of this store alone, in whatever folder it is: 32 hexadecimal digits."""
+        """A name of this store alone, which moves with the file: 32 hexadecimal digits."""
         try:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
@@ -104,12 +104,12 @@ class Store:
         return windows
 
     def commit(self, windows: Windows, added: Added) -> int:
-        """Keep what a batch or a flush changed; the step that it was. Durable on return."""
+        """Keep the changes of a batch or a flush, and return the step. Durable on return."""
         step = self.facts["step"] + 1
         facts = dict(self.facts, step=step, watermark=windows.watermark)
         for name in ("counted", "late", "unusable"):
             facts[name] += getattr(added, name)
-        # What touched them is closed already: those rows are written as closed ones.
+        # Windows that closed in this step are written as closed rows below.
         closed = {window.start for window in added.closed}
         touched = [at for at in added.touched if at[0] not in closed]
         with self._db:
@@ -222,6 +222,7 @@ class Store:
         self._db.executemany(f"INSERT OR REPLACE INTO windows VALUES ({marks})", rows)
 
     def _forget(self, facts: dict[str, int]) -> None:
+        # Unpublished windows stay: the next start has to publish them.
         kept = facts["watermark"] - KEPT * self._board.window_ms * 1000
         self._db.execute(
             "DELETE FROM windows WHERE closed <= ? AND window_start < ?",

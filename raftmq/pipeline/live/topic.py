@@ -5,8 +5,8 @@
 | key | the group's values joined by `/`: a group's windows keep their order; none without groups |
 | body | JSON: `window_start`, `window_end` (ISO, UTC), the groups, the measures by their names |
 
-They go through the sink's own task: a session named after the folder's store, with the step as its
-label. A step that is sent again after a crash sends what is missing of it.
+The messages go through the sink's own task: a session named after the folder's store, with the step
+as its label. A step that is sent again after a crash sends only its missing messages.
 """
 
 import json
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def publisher(mq: "BlockingClient", topic: str, url: str, board: Board) -> Publish:
-    """What sends closed windows of a board to a topic.
+    """A function that sends closed windows of a board to a topic.
 
-    It raises what `raftmq.pipeline.sink.task.write` raises.
+    The function raises the errors of `raftmq.pipeline.sink.task.write`.
     """
 
     def publish(name: str, step: int, rows: list[Final]) -> None:

@@ -1,16 +1,16 @@
 """The rules: how partial results become windows, when a window closes, and what is late.
 
-Spark sums up each micro-batch by queue, window and group: a `Partial`. `Windows.add` takes those of
-one batch in, all at once, and tells what became of it. No clock, file or Spark is in here.
+Spark sums up each micro-batch by queue, window and group: a `Partial`. `Windows.add` takes the
+partials of one batch, all at once, and returns the changes. No clock, file or Spark is in here.
 
-The *watermark* is the event time that nothing older is waited for. After a batch it is the newest
-event time of the queue that is furthest behind in that batch, less the lateness; it never goes
-back. A window closes when its end is not above the watermark; what comes later for it is late, and
-counted. A queue that had nothing to read holds nobody up, and neither does one whose messages are
-all late.
+The *watermark* is the event time before which no message is waited for. After a batch it is the
+newest event time of the queue that is furthest behind in that batch, less the lateness; it never
+goes back. A window closes when its end is not above the watermark; a later message for it is late,
+and counted as late. A queue without messages in the batch does not hold the watermark back, nor
+does a queue whose messages are all late.
 
 Why not Spark's own windows: its watermark follows the queue that is furthest *ahead*, so that a
-backlog read unevenly is dropped as late; it counts what is late after summing up, not in messages;
+backlog read unevenly is dropped as late; it counts late rows after summing up, not late messages;
 and the last windows of a run stay in its state. Here the state is small, and in one place.
 
 Invariants:
@@ -36,7 +36,7 @@ from . import sketch
 from .board import Board
 
 WINDOWS_MAX = 3600
-"""Open at a time: a queue that stays behind can't hold more; the oldest is closed then."""
+"""Windows open at a time; beyond it the oldest are closed, even if a queue stays behind."""
 CELLS_MAX = 1_000_000
 """Groups of all open windows."""
 BEGINNING = -(2**62)
@@ -50,14 +50,14 @@ Place = tuple[str, int]
 
 
 class Partial(NamedTuple):
-    """What one batch has of one queue, window and group."""
+    """The sums of one batch for one queue, window and group."""
 
     place: Place
     start: int | None
-    """The window's, in microseconds since 1970; None: the messages' event times are unusable."""
+    """The window's start, microseconds since 1970; None: the event times are unusable."""
     group: Group
     messages: int
-    """How many, at least 1."""
+    """Number of messages, at least 1."""
     sums: tuple[Number, ...]
     """In the board's order."""
     codes: tuple[NDArray[np.int32], ...]
@@ -86,7 +86,7 @@ class Cell:
         return self._values
 
     def add(self, partial: Partial) -> None:
-        """Take a partial in."""
+        """Add a partial to the sums."""
         self._values = None
         self.count += partial.messages
         for place, value in enumerate(partial.sums):
@@ -97,7 +97,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Window:
-    """One window: what all its messages come to, and each group's."""
+    """One window: the measures of all its messages, and of each group."""
 
     start: int
     """Microseconds since 1970."""
@@ -106,7 +106,7 @@ class Window:
 
 
 class Added(NamedTuple):
-    """What one batch changed."""
+    """The changes that one batch made."""
 
     touched: list[tuple[int, Group]]
     """The window and group of each cell that changed, sorted; also of windows that closed."""
@@ -134,21 +134,21 @@ class Windows:
 
     @property
     def length(self) -> int:
-        """Of a window in microseconds."""
+        """The length of a window in microseconds."""
         return self.board.window_ms * 1000
 
     def repeated(self, partials: Iterable[Partial]) -> Mapping[Place, int]:
-        """Which queues' rows are in part counted already → the first offset that is not.
+        """Queues with rows that are counted already → the first offset that is not.
 
-        Where there are any, the batch is one that was counted before a crash, and has to be summed
-        up again without those rows.
+        If there are any, the batch was counted before a crash, and has to be summed up again
+        without those rows.
         """
         places = {partial.place for partial in partials
                   if partial.first < self.places.get(partial.place, 0)}  # fmt: skip
         return {place: self.places[place] for place in sorted(places)}
 
     def add(self, partials: list[Partial]) -> Added:
-        """Take a batch in, none of whose rows was counted before.
+        """Count a batch, none of whose rows was counted before.
 
         Raises:
             PipelineError: there are more groups than `CELLS_MAX`.
@@ -167,6 +167,7 @@ class Windows:
                 touched.add((partial.start, partial.group))
                 before = newest.get(partial.place, partial.newest)
                 newest[partial.place] = max(before, partial.newest)
+        # Late and unusable messages are done with, too: no repeated batch may count them again.
         for partial in partials:
             self.places[partial.place] = max(self.places.get(partial.place, 0), partial.next)
         self._bound()
@@ -177,7 +178,7 @@ class Windows:
         return Added(sorted(touched, key=_order), self._close(), counted, late, unusable)
 
     def flush(self) -> Added:
-        """Close all windows; what comes for them from now on is late."""
+        """Close all windows; later messages for them are late."""
         self.watermark = max([self.watermark, *(start + self.length for start in self.open)])
         return Added([], self._close(), 0, 0, 0)
 
@@ -226,5 +227,5 @@ def _order(touched: tuple[int, Group]) -> tuple[int, list[tuple[bool, str]]]:
 
 
 def _text(group: Group) -> list[tuple[bool, str]]:
-    # None and text have no order of their own.
+    # None and text cannot be compared, so a flag sorts None first.
     return [(value is not None, value or "") for value in group]

@@ -1,11 +1,12 @@
-"""Do two sides agree, key by key: topics, archives, tables? `raftmq pipeline reconcile`.
+"""Compares two sides key by key: topics, archives, tables; `raftmq pipeline reconcile`.
 
     left = Side.parse("topic:orders", key="key", amount="get_json_object(body_text, '$.cents')")
     right = Side.parse("sqlite:shop.db?table=payments", key="order_id", amount="cents")
     compare(left.load(spark), right.load(spark))
 
 Start reading at `sides` (what a side is, and how it is pinned), then `compare` (digests first, then
-the differing buckets), `oversell` (was more sold than there was), and `job` (what is stored).
+the differing buckets), `oversell` (keys of which more was sold than there was), and `job` (what is
+stored).
 
 Left out: databases by JDBC, which need a driver's jar; differences of more than one amount a key.
 """

@@ -1,9 +1,9 @@
 """Two sides compared by key: digests of buckets first, then only the buckets that differ.
 
 A key belongs to a *bucket* by its hash. Of each bucket and side a digest is made in one pass and
-without moving a row: how many rows, and sums over two halves of a 64-bit hash of (key, amount).
-Where digests are equal, so are the rows, but for a chance of about 2^-64 a bucket, whatever their
-order. Only rows of other buckets are grouped by key and joined.
+without moving a row: the number of rows, and sums over two halves of a 64-bit hash of (key,
+amount). If digests are equal, so are the rows, but for a chance of about 2^-64 a bucket, whatever
+their order. Only rows of other buckets are grouped by key and joined.
 
 A key's rows agree if the sums of their amounts are equal. If not, the difference is of a kind:
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 BUCKETS = 4096
-"""A key that differs makes one of so many buckets be looked into."""
+"""Buckets of a side; the rows of a bucket are compared if one key in it differs."""
 SUM = "decimal(37,9)"
-"""Of sums: one digit less than Spark has, or their difference would lose its last one."""
+"""The type of sums: one digit less than Spark has, or their difference would lose its last one."""
 SCHEMA = (
     "key string, kind string, left_rows bigint, left_amount decimal(37,9), right_rows bigint, "
     "right_amount decimal(37,9), difference decimal(38,9)"
 )
-"""Of differences; `difference` is left less right, of a side without rows 0 is taken."""
+"""The schema of differences; `difference` is left less right, with 0 for a side without rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Comparison:
     buckets: int
     """Buckets whose digests differ, of `BUCKETS`."""
     differences: "DataFrame | None"
-    """Of `SCHEMA`; None: the digests are equal, so there is none."""
+    """Rows of `SCHEMA`; None: the digests are equal, so there is none."""
 
 
 def compare(left: "DataFrame", right: "DataFrame") -> Comparison:
@@ -76,7 +76,7 @@ def _bucket() -> "Column":
 
 
 def _digests(side: "DataFrame") -> "DataFrame":
-    """Of each bucket, and of the unreadable rows, whose bucket is null."""
+    """The digest of each bucket, and of the unreadable rows, whose bucket is null."""
     from pyspark.sql import functions as f
 
     is_readable = f.col("key").isNotNull() & f.col("amount").isNotNull()
@@ -86,7 +86,7 @@ def _digests(side: "DataFrame") -> "DataFrame":
     )
     return hashed.groupBy("bucket").agg(
         f.count("*").alias("rows"),
-        # Sums and not only exclusive ors: a row that is there twice shows.
+        # Sums, and not exclusive ors, in which a pair of equal rows would cancel out.
         f.sum(f.col("hash").bitwiseAND(0xFFFFFFFF)).alias("low"),
         f.sum(f.shiftrightunsigned("hash", 32)).alias("high"),
     )

@@ -1,4 +1,4 @@
-"""Reconcile two sides, and store what was found.
+"""Reconcile two sides, and store the result.
 
 | stored | what |
 |---|---|
@@ -6,9 +6,9 @@
 | `oversold/*.parquet` | with a stock, a row a key that was oversold: see `oversell.SCHEMA` |
 | `verdict.json` | `agree`, counts, and both sides with the offsets that they were pinned at |
 
-`verdict.json` is removed first and written last, once the tables are durable: where it is, they are
-whole. Nothing is remembered between two runs; one that was killed is run again. It then sees what
-the topics hold by then, unless the offsets of the earlier verdict are given to it.
+`verdict.json` is removed first and written last, once the tables are durable: the tables beside a
+verdict are whole. A run keeps no state; a run that was killed is started again. The new run reads
+the topics as they are by then, unless it is given the offsets of the earlier verdict.
 """
 
 import json
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a reconciliation found."""
+    """The result of a reconciliation."""
 
     left: Side
     right: Side | None
@@ -79,11 +79,11 @@ def reconcile(
     """Compare two sides, and the left one with a stock.
 
     Args:
-        spark: where it runs.
+        spark: the session that runs it.
         left: one side, pinned.
         right: the other one, pinned; None: only the stock is looked at.
         stock: what there was to sell by key; None: overselling is not looked for.
-        told: called before each step with what comes, for people.
+        told: called before each step with a description of the step, for people.
 
     Raises:
         PipelineError: a side cannot be read.

@@ -1,4 +1,4 @@
-"""Was more sold than there was: running sums by key against a stock.
+"""Keys of which more was sold than there was: running sums by key against a stock.
 
 The moves of a key are added up in their order; the first one that brings the sum above the stock is
 shown. A key that the stock does not have has a stock of 0. A negative amount gives back.
@@ -18,8 +18,8 @@ SCHEMA = (
     "key string, stock decimal(37,9), sold decimal(37,9), sold_in_the_end decimal(37,9), "
     "place string, at string"
 )
-"""Of what is oversold: `sold` is the sum at the move that brought it above `stock`, which stands at
-`place` (null for tables) and came `at`."""
+"""The schema of oversold keys: `sold` is the sum at the move that brought it above `stock`; the
+move stands at `place` (null for tables) and came `at`."""
 
 
 def oversold(moves: "DataFrame", stock: "DataFrame") -> "DataFrame":

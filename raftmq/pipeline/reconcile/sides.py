@@ -1,4 +1,4 @@
-"""One side of a reconciliation: where its rows are, and what of a row is its key and its amount.
+"""One side of a reconciliation: the place of its rows, and expressions for their key and amount.
 
 | side | rows |
 |---|---|
@@ -9,7 +9,7 @@
 | `sqlite:PATH?table=payments` | of a table of an SQLite database, as it is when it is read |
 
 Key, amount, identity and order are SQL expressions over the row. Rows of topics and archives are
-those of `raftmq.pipeline.rows`, and have `body_text` beside: the body as text. What is loaded:
+those of `raftmq.pipeline.rows`, with `body_text` beside: the body as text. The loaded columns:
 
 | column | type | meaning |
 |---|---|---|
@@ -18,11 +18,11 @@ those of `raftmq.pipeline.rows`, and have `body_text` beside: the body as text. 
 | at | string or other | what rows of a key are ordered by; only if it is asked for |
 | place | string | of a row of a topic or archive: `orders/3/17`; else null |
 
-A row whose key or amount is null, or no number, can be on neither side: it is counted as
-unreadable.
+A row whose key or amount is null, or whose amount is no number, is on neither side: it is counted
+as unreadable.
 
 Invariants:
-- A side that was pinned gives the same rows however often it is read.
+- A side that was pinned gives the same rows each time it is read.
 """
 
 import sqlite3
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 KINDS = ("topic", "archive", "parquet", "csv", "sqlite")
 AMOUNT = "decimal(28,9)"
-"""Of amounts: further digits behind the point are rounded; more before it are unreadable."""
+"""The type of amounts: further digits behind the point are rounded; more before it are
+unreadable."""
 _SETTINGS = {"archive": {"topic"}, "sqlite": {"table"}}
 _SQLITE_ROWS = 10_000
 _EXAMPLES = "topic:orders, archive:PATH, parquet:PATH, csv:PATH, sqlite:PATH?table=NAME"
@@ -49,7 +50,7 @@ _EXAMPLES = "topic:orders, archive:PATH, parquet:PATH, csv:PATH, sqlite:PATH?tab
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Where rows are, and what of them counts."""
+    """The place of rows, and the expressions that are compared."""
 
     kind: str
     """One of `KINDS`."""
@@ -60,9 +61,9 @@ class Side:
     amount: str = "1"
     """SQL expression."""
     identity: str = ""
-    """SQL expression: of rows that have it in common only one counts. Empty: each counts."""
+    """SQL expression: of rows with equal values only one counts. Empty: each counts."""
     order: str = ""
-    """SQL expression; empty: the time at which the leader stored it, where there is one."""
+    """SQL expression; empty: the time at which the leader stored a row, if there is one."""
     part: str = ""
     """The table of a database, or the topic of an archive."""
     ends: str = ""
@@ -77,7 +78,7 @@ class Side:
         """Read a side as people write it: see the module's table.
 
         Raises:
-            PipelineError: it is none of these.
+            PipelineError: the text is none of these.
 
         >>> side = Side.parse("sqlite:shop.db?table=paid", key="id")
         >>> side.kind, side.where, side.part
@@ -107,7 +108,7 @@ class Side:
         return self.kind in ("topic", "archive")
 
     def pinned(self, url: str = "") -> "Side":
-        """The same side, up to where its topic ends now in this cluster, which is asked.
+        """The same side, up to the present end of its topic; asks this cluster for the end.
 
         Raises:
             PipelineError: there is no such topic, or no such file.
@@ -126,7 +127,7 @@ class Side:
 
         Raises:
             PipelineError: an expression cannot be read or names a column that is not there, or
-                rows of a table are to be ordered and nobody said by what.
+                rows of a table are to be ordered and no order is named.
         """
         from pyspark.errors import PySparkException
         from pyspark.sql import functions as f
@@ -210,7 +211,7 @@ def _sqlite_columns(path: str, table: str) -> list[str]:
 
 
 def _opened(path: str) -> sqlite3.Connection:
-    # Read only: a file that is not there must not come to be.
+    # Read only: a missing file must not be created.
     return sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
 
 

@@ -1,11 +1,11 @@
-"""What is replayed: fixed when it is started first, and the same at each start after.
+"""The plan of a replay: fixed at the first start, and equal at each later start.
 
     {"id": "orders-1f3a9c2e", "topic": "orders", "into": "orders-again", "ranges": [[0, 120, 480]],
      "queues": 4, "where": null, "first": 1795262400000000}
 
 `--since` and `--until` become offsets of each queue, so a replay that was killed goes on with the
-same messages, though the archive has grown or was compacted. Its id is that of the wish (`Wish`):
-the same command finds its own plan again.
+same messages, though the archive has grown or was compacted. The plan's id follows from the wish
+(`Wish`), so the same command finds its own plan again.
 """
 
 import json
@@ -34,27 +34,27 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What somebody asks for."""
+    """A user's request for a replay."""
 
     topic: str
     """Of the archive."""
     into: str
     """The topic that gets the messages; it may be of another cluster, and of the same name."""
     since: datetime | None = None
-    """Only what was stored then or later; None: from the beginning."""
+    """Only messages stored then or later; None: from the beginning."""
     until: datetime | None = None
-    """Only what was stored before; None: all that is archived at the first start."""
+    """Only messages stored before; None: all that are archived at the first start."""
     offsets: Mapping[int, tuple[int, int]] | None = None
     """Queue → [start, end), and no other queue; None: all, by time."""
     where: str | None = None
     """Only rows for which this condition of Spark's SQL holds; None: all."""
     id: str = ""
-    """What the replay is called; empty: it is made of the rest."""
+    """The replay's id; empty: it is made from the archive's path and the other fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a replay sends."""
+    """The messages that a replay sends."""
 
     id: str
     """Its name, which its messages carry."""
@@ -81,7 +81,7 @@ class Planned(NamedTuple):
     """A plan, and how far it has come."""
 
     plan: Plan
-    """What is replayed."""
+    """The plan."""
     is_new: bool
     """Whether it was not started yet."""
     is_done: bool
@@ -119,7 +119,7 @@ def find(archive: Path, wish: Wish, url: str) -> Planned:
 
 
 def chosen(archive: Path, state: Version, wish: Wish) -> tuple[Range, ...]:
-    """What of each queue a wish means, by queue; none is empty.
+    """The range of each queue that a wish means, by queue; none is empty.
 
     Raises:
         PipelineError: the archive lacks offsets that it names.
@@ -147,14 +147,15 @@ def chosen(archive: Path, state: Version, wish: Wish) -> tuple[Range, ...]:
 
 @contextmanager
 def begun(archive: Path, plan: Plan) -> Iterator[Path]:
-    """The plan is durable, and nobody else works on it meanwhile; gives the replay's folder.
+    """Make the plan durable and lock it, so no other driver works on it; gives the folder.
 
     Raises:
-        PipelineError: somebody else does.
+        PipelineError: another driver works on it.
     """
     folder = folder_of(archive, plan.id)
     make_folders(folder, below=archive)
     with locked(folder / "lock", busy=f"another driver runs replay {plan.id}"):
+        # The first plan stays: a later start has to send the same messages.
         if not (folder / "plan.json").exists():
             publish(folder / "plan.json", json.dumps(asdict(plan), indent=2).encode())
         yield folder
@@ -168,7 +169,7 @@ def read(folder: Path) -> Plan:
 
 
 def folder_of(archive: Path, name: str) -> Path:
-    """Where a replay keeps how far it has come."""
+    """The folder of a replay's plan and progress."""
     return archive / FOLDER / name
 
 

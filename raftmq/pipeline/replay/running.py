@@ -1,7 +1,7 @@
 """The job that replays: a stream from the archive into the sink.
 
-Each message keeps its key, tag, body and properties, which are text, as the archive has them. It
-gets these on top; they replace those that an earlier replay gave it:
+Each message keeps its key, tag, body and properties, which are text, as the archive has them. The
+replay adds these properties, which replace those of an earlier replay:
 
 | property | meaning |
 |---|---|
@@ -9,11 +9,11 @@ gets these on top; they replace those that an earlier replay gave it:
 | orig_timestamp | when the leader stored that, milliseconds since 1970 |
 | replay_id | which replay sent it |
 
-Queue q goes to queue q modulo the queues that the target has, in order; so do all messages of a
-key, which are in one queue.
+Queue q goes to queue q modulo the target's number of queues, in order; so all messages of a key,
+which are in one queue, stay in one queue.
 
-Killed anywhere and started again it goes on: the batches are Spark's, and the sink knows of each
-what is stored already (`raftmq.pipeline.sink`).
+A replay that was killed goes on at the next start: Spark keeps the batches, and the sink knows
+which rows of a batch are stored already (`raftmq.pipeline.sink`).
 """
 
 import json
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_SECONDS = 1
-"""How often progress is looked for."""
+"""Seconds between two looks at the progress."""
 PACED_MILLISECONDS = 250
-"""Between two looks at the clock, where there is a speed."""
+"""Time between two looks at the clock, of a replay with a speed."""
 
 ROWS_MAX = 200_000
 """Messages of a batch, unless told otherwise."""
@@ -67,12 +67,12 @@ def run(
     speed: float = 0,
     rows_max: int = ROWS_MAX,
 ) -> Iterator[Progress]:
-    """Replay, and tell each batch as it is stored; a replay that is done ends at once.
+    """Replay, and yield each batch once it is stored; a replay that is done ends at once.
 
     Args:
         spark: a session; its workers must see the archive's folder.
         archive: its folder.
-        planned: what to send; when it is new, it is made durable first.
+        planned: the plan; a new one is made durable first.
         url: the cluster that gets the messages.
         speed: 1 as they were recorded, 2 twice as fast, …; 0: as fast as they can be sent.
         rows_max: messages of a batch at most.
@@ -85,7 +85,7 @@ def run(
     with begun(archive, plan) as folder:
         if (folder / "done.json").exists():
             return
-        # It may have been killed between its last batch and the word that it is done.
+        # A kill between the last batch and `done.json` has left nothing to read.
         if left(plan, committed(folder / CHECKPOINT)):
             rows = _rows(spark, archive, plan, speed=speed, rows_max=rows_max)
             query = _start(shaped(rows, plan), folder, plan, url=url, is_paced=speed > 0)

@@ -1,14 +1,14 @@
-"""The archive as a stream: queues by offset, as fast as wanted. Spark alone loads this.
+"""The archive as a stream: queues by offset, at a chosen speed. Spark alone loads this module.
 
     latestOffset ──> how far each queue has come: {"0": 480, "3": 495}
     partitions   ──> one a queue: what of it, and the files that hold it
     read         ──> in a worker: its rows, in order
 
-Spark keeps the ends in its checkpoint; what stands between two of them never changes, whether the
-archive is compacted meanwhile or not, so a batch that is repeated has the same rows in the same
-partitions. With a speed, the driver looks at the clock when it is asked how far it has come: what
-was stored within so much of the first message, divided by the speed, is due. After a restart the
-clock starts anew with the next message.
+Spark keeps the ends in its checkpoint; the rows between two ends never change, even if the archive
+is compacted meanwhile, so a batch that is repeated has the same rows in the same partitions. With a
+speed, `latestOffset` looks at the clock: a message is due once its distance in time from the first
+message, divided by the speed, has passed. After a restart the clock starts again with the next
+message.
 """
 
 import time
@@ -30,14 +30,14 @@ from .plan import Plan, read
 from .timeline import Timeline
 
 NAME = "raftmq-replay"
-"""What `readStream.format` takes."""
+"""The name for `readStream.format`."""
 
 CHUNK_ROWS = 10_000
 """Rows that are handed to Spark at once."""
 
 
 class ReplaySource(DataSource):
-    """Reads what a replay sends.
+    """Reads the messages that a replay sends.
 
     Options: `archive`, its folder; `replay`, that of the replay; `speed` and `rowsMax`, as
     `ReplayReader` has them.
@@ -45,7 +45,7 @@ class ReplaySource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `readStream.format` takes."""
+        """The name for `readStream.format`."""
         return NAME
 
     def schema(self) -> str:
@@ -62,25 +62,25 @@ class ReplaySource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class Part(InputPartition):
-    """What a task reads of one queue."""
+    """The part of a queue that one task reads."""
 
     range: Range
-    """Which offsets."""
+    """The offsets."""
     files: tuple[File, ...]
-    """Those that hold them."""
+    """The files that hold these offsets."""
 
 
 class ReplayReader(DataSourceStreamReader):
     """All but `read` runs in one process beside the driver."""
 
     def __init__(self, archive: Path, plan: Plan, *, speed: float, rows_max: int) -> None:
-        """Begin nothing yet.
+        """Keep the arguments; reading begins later.
 
         Args:
             archive: its folder.
             plan: what to send.
             speed: recorded seconds a second; 0: no limit.
-            rows_max: messages of a batch at most, over all queues, but one of each.
+            rows_max: messages of a batch at most, over all queues, but at least one of each.
         """
         self._archive = archive
         self._plan = plan
@@ -90,7 +90,7 @@ class ReplayReader(DataSourceStreamReader):
         self._pace: _Pace | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where each queue begins."""
+        """The first offset of each queue."""
         return {str(part.queue): part.start for part in self._plan.ranges}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -105,12 +105,12 @@ class ReplayReader(DataSourceStreamReader):
             ends = {queue: min(end, due[queue]) for queue, end in ends.items()}
         after = dict(start)
         for each in left:
-            # What was due at one look and did not fit in the batch stays due.
+            # Messages that were due and did not fit in a batch stay due: an end never falls.
             after[str(each.queue)] = max(each.start, ends[each.queue])
         return after
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """One a queue."""
+        """One partition a queue."""
         found: list[InputPartition] = []
         for queue, first in start.items():
             part = Range(int(queue), first, end[queue])
@@ -130,7 +130,7 @@ class ReplayReader(DataSourceStreamReader):
     def _paced(self, left: list[Range]) -> "_Pace":
         files = self._files()
         if self._pace is None or self._pace.files is not files:
-            # Files that were replaced go away; the clock runs on.
+            # The archive was compacted: its old files go away, and the clock runs on.
             topic = self._plan.topic
             lines = {each.queue: Timeline(self._archive, files, topic, each) for each in left}
             self._pace = _Pace(files, lines, self._pace)
@@ -140,14 +140,14 @@ class ReplayReader(DataSourceStreamReader):
         return [part._replace(start=start[str(part.queue)]) for part in self._plan.ranges]
 
     def _files(self) -> tuple[File, ...]:
-        """The archive's files now; its manifest is read anew only when it has changed."""
+        """The archive's files now; the manifest is read again only if it has changed."""
         if self._state is None or versions(self._archive)[-1] != self._state.version:
             self._state = load(self._archive)
         return self._state.files
 
 
 class _Pace:
-    """What is due by the clock, since it was made, or since the one before was."""
+    """The messages that are due, by a clock that started with the first `_Pace`."""
 
     def __init__(
         self, files: tuple[File, ...], lines: dict[int, Timeline], before: "_Pace | None"

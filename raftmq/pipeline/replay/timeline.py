@@ -1,8 +1,8 @@
-"""Which offset of a queue was stored when, from the files of an archive.
+"""The storing times of a queue's offsets, from the files of an archive.
 
-Times of a queue never fall from one offset to the next, so files and row groups are passed over by
-their statistics, and the rest is a search in sorted numbers. One row group's offsets and times are
-in memory at a time.
+Times of a queue never fall from one offset to the next, so statistics rule out files and row
+groups, and the rest is a search in sorted numbers. One row group's offsets and times are in memory
+at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,14 +29,14 @@ class Timeline:
     """A queue's offsets by time, forward only."""
 
     def __init__(self, archive: Path, files: Sequence[File], topic: str, part: Range) -> None:
-        """Args: the archive's folder and files, and what of which queue there is."""
+        """Args: the archive's folder and files, the topic, and the part of a queue."""
         self._end = part.end
         self._stretches = _stretches(archive, files, topic, part)
         self._stretch = next(self._stretches, None)
 
     @property
     def moment(self) -> int | None:
-        """When the first message of what is left was stored, microseconds; None: none is left."""
+        """When the first message that is left was stored, microseconds; None: none is left."""
         return None if self._stretch is None else int(self._stretch.moments[0])
 
     def due(self, moment: int) -> int:

@@ -5,8 +5,8 @@
 Start reading at `tables` (what comes out), then `running` (the rounds and what a crash leaves),
 `folding` (events become facts), `ledger` (facts become minutes) and `rules` (alerts).
 
-Events are what the broker notes of each record of a log (`raftmq.client.Events`); nothing is
-measured by clients, so nothing is missing of those that died.
+Events are the broker's account of each record of a log (`raftmq.client.Events`); clients measure
+nothing, so the work of clients that died is in the report, too.
 """
 
 from .running import Report, Step, opened

@@ -29,7 +29,7 @@ def send(mq: "BlockingClient", topic: str, report: str, alert: Alert) -> None:
     """Send an alert, if it was not sent; stored on return. Alerts come by rising number.
 
     Raises:
-        Unavailable, OutcomeUnknown: do it again.
+        Unavailable, OutcomeUnknown: the alert may not be stored; send it again.
     """
     try:
         with mq.claimed_producer(topic, f"report-{report}", label=alert.number) as producer:
@@ -40,7 +40,7 @@ def send(mq: "BlockingClient", topic: str, report: str, alert: Alert) -> None:
                     tag=alert.state,
                 )
     except Rejected as error:
-        # A later one is claimed after this one was stored.
+        # A fenced alert is stored: a later alert is claimed only after this one was stored.
         if error.reason is not Reason.FENCED:
             raise
 

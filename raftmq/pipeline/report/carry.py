@@ -1,18 +1,18 @@
-"""What is remembered of a partition group's log from one batch of events to the next.
+"""The memory of a partition group's log from one batch of events to the next.
 
 | what | for |
 |---|---|
 | `Queue` | when each message was stored: waits, and the age of what is not settled |
 | `Reading` | what a consumer group has settled of a queue, and begun with: lag |
-| `Leases` | when what is in hand was handed out: service times |
+| `Leases` | when messages in hand were handed out: service times |
 
 All of it is columns: no object a message. The bytes of `Carry` are msgpack; arrays are
 little-endian int64.
 
 Invariants:
-- The log has all that ever happened to a message that it still holds, so what is found here is
-  exact, wherever reading began; what stands before the first message that was met is settled.
-- It is bounded: `STEPS_MAX` times a queue, `LEASES_MAX` leases a partition group.
+- The log has all events of each message that it still holds, so the memory is exact wherever
+  reading began; messages before the first one that was met are settled.
+- The memory is bounded: `STEPS_MAX` times a queue, `LEASES_MAX` leases a partition group.
 """
 
 from typing import Any, NamedTuple
@@ -40,11 +40,11 @@ class Pieces(NamedTuple):
     times: Array
     """When they were stored, milliseconds since 1970."""
     runs: Array
-    """Which of the runs that were asked for each is a part of."""
+    """For each piece, the index of the run that it is a part of."""
 
 
 class Queue(msgspec.Struct):
-    """The messages of a queue, as far as somebody may still ask when they were stored."""
+    """The messages of a queue, with the storing times that may still be needed."""
 
     topic: str
     """The topic."""
@@ -60,7 +60,7 @@ class Queue(msgspec.Struct):
     """When they were stored, milliseconds since 1970."""
 
     def store(self, starts: Array, stops: Array, times: Array) -> None:
-        """These were stored, by offset."""
+        """Note that these runs were stored; they come by offset."""
         starts = np.concatenate((self.starts, starts))
         times = np.concatenate((self.times, times))
         is_new = np.concatenate(([True], times[1:] != times[:-1]))
@@ -68,19 +68,19 @@ class Queue(msgspec.Struct):
         self.end = max(self.end, int(stops[-1]))
 
     def forget_before(self, offset: int) -> None:
-        """Nobody asks any more when messages before this offset were stored."""
+        """Forget the times of messages before this offset, and thin the rest to `STEPS_MAX`."""
         kept = max(0, int(np.searchsorted(self.starts, offset, "right")) - 1)
         self.starts, self.times = self.starts[kept:], self.times[kept:]
         while len(self.starts) > STEPS_MAX:
             self.starts, self.times = self.starts[::2], self.times[::2]
 
     def time_of(self, offset: int) -> int:
-        """When a message was stored; 0: it is not known, or there is none yet."""
+        """When a message was stored; 0: its time is not known, or there is no such message yet."""
         step = int(np.searchsorted(self.starts, offset, "right")) - 1
         return int(self.times[step]) if step >= 0 and offset < self.end else 0
 
     def cut(self, starts: Array, stops: Array) -> Pieces:
-        """Cut runs where the time changes; what was stored before all that is known is left out."""
+        """Cut runs where the time changes; messages before the first known time are left out."""
         if not len(self.starts) or not len(starts):
             return Pieces(_NONE, _NONE, _NONE, _NONE)
         first = np.maximum(np.searchsorted(self.starts, starts, "right") - 1, 0)
@@ -106,28 +106,28 @@ class Reading(msgspec.Struct):
     attachment: int
     """The number of its attachment to the topic."""
     settled: Offsets
-    """What it need not do any more: acked, passed over, dead, lost, or before where it began."""
+    """Messages that the group is done with: acked, passed over, dead, lost, or before its start."""
     begun: Offsets
-    """That, and what was handed out."""
+    """The settled messages, and those that were handed out."""
     is_touched: bool = False
-    """Whether it has done anything yet; until then it may begin elsewhere: a group that begins at
-    the end does so when its first consumer comes."""
+    """Whether the group has done anything yet; until then its start may move: a group that begins
+    at the end does so when its first consumer comes."""
     passed: Offsets = Offsets()
-    """What its filter passed over and may give free again."""
+    """Messages that the filter passed over; they are free again once the filter is gone."""
 
 
 class Leases(msgspec.Struct):
-    """Who has something in hand, since when."""
+    """The open leases, and when each began."""
 
     tokens: Array = msgspec.field(default_factory=lambda: _NONE)
     """Rising."""
     times: Array = msgspec.field(default_factory=lambda: _NONE)
     """When it was handed out, milliseconds since 1970."""
     left: Array = msgspec.field(default_factory=lambda: _NONE)
-    """Messages of it that nobody settled."""
+    """Messages of the lease that are not settled."""
 
     def open(self, tokens: Array, times: Array, counts: Array) -> None:
-        """These were handed out; rows of one token are one lease."""
+        """Note messages that were handed out; rows of one token are one lease."""
         tokens = np.concatenate((self.tokens, tokens))
         times = np.concatenate((self.times, times))
         counts = np.concatenate((self.left, counts))
@@ -154,14 +154,14 @@ class Leases(msgspec.Struct):
 
 
 class Carry(msgspec.Struct):
-    """All of it, for one partition group."""
+    """The whole memory of one partition group."""
 
     queues: dict[tuple[str, int], Queue] = {}
     """By topic and queue."""
     readings: dict[tuple[str, int, int], Reading] = {}
     """By topic, queue and attachment."""
     leases: Leases = msgspec.field(default_factory=Leases)
-    """Of all groups."""
+    """The open leases of all groups."""
 
     def pack(self) -> bytes:
         """As bytes."""

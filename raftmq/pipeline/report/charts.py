@@ -1,4 +1,4 @@
-"""What the pictures show: panels of lines over minutes, whoever draws them.
+"""The content of the pictures: panels of lines over minutes, for any renderer.
 
 A topic has four panels: what came in and was acked, lag, retries and dead letters, waits. Over a
 long time a point stands for several minutes: counts are the mean a minute, all else is the highest.
@@ -15,11 +15,11 @@ from .facts import MINUTE_MS
 from .tables import Row
 
 POINTS_MAX = 360
-"""Of a line."""
+"""Points of a line."""
 LINES_MAX = 8
-"""Of a panel. Those with the highest points are drawn."""
+"""Lines of a panel; those with the highest points are drawn."""
 COLORS = 7
-"""That can be told apart, for groups; more groups share them."""
+"""Distinguishable colours for groups; more groups share them."""
 TOPICS_MAX = 20
 """Topics that are drawn: the busiest ones."""
 
@@ -30,20 +30,20 @@ class Line(NamedTuple):
     """One line of a panel."""
 
     name: str
-    """What it is called in the legend."""
+    """The line's name in the legend."""
     values: Values
     """A value a point; None: there is none."""
     color: int = 0
     """0: of the topic itself; from 1 to `COLORS`: of a group, the same in all panels."""
     is_dashed: bool = False
-    """What tells lines of one group apart."""
+    """Whether the line is dashed: it distinguishes two lines of one group."""
 
 
 class Panel(NamedTuple):
     """One chart."""
 
     title: str
-    """What is counted, and in which unit."""
+    """The metric and its unit."""
     lines: tuple[Line, ...]
     """At most `LINES_MAX`."""
     left_out: int
@@ -75,15 +75,15 @@ class Mark(NamedTuple):
     """An alert opened or closed."""
 
     point: int
-    """Where."""
+    """The point at which the mark stands."""
     state: str
     """`open` or `closed`."""
     text: str
-    """Which, for people."""
+    """The rule and the group, as text for a tooltip."""
 
 
 class Sheet(NamedTuple):
-    """What is drawn of one topic."""
+    """The drawing of one topic."""
 
     topic: str
     """The topic."""

@@ -1,7 +1,7 @@
 """Many durations as a few counts, which add up over partition groups and batches.
 
 A duration of v milliseconds is counted in bucket v, if v is below 64; above, each doubling has 32
-buckets, so a quantile is told within 1.6 %. The longest, 2^62 ms, has bucket 1887.
+buckets, so a quantile is exact within 1.6 %. The longest, 2^62 ms, has bucket 1887.
 
 Sources: HdrHistogram.
 """
@@ -24,7 +24,7 @@ def counted(durations: Array, counts: Array) -> dict[int, int]:
     {3: 6, 190: 1}
     """
     values = np.maximum(durations, 0)
-    # frexp is exact for what has fewer than 53 bits; 2^53 ms are longer than there are records.
+    # frexp is exact below 2^53, and no duration here reaches 2^53 ms (285,000 years).
     exponents = np.frexp(values.astype(np.float64))[1].astype(np.int64)
     shifts = np.maximum(exponents - 1 - _BITS, 0)
     buckets = (shifts << _BITS) + (values >> shifts)

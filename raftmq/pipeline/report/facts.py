@@ -1,8 +1,8 @@
-"""What a batch of events of one partition group says about minutes.
+"""Facts about minutes, from a batch of events of one partition group.
 
-A `Flow` is what happened in a minute: flows of several batches and partition groups add up. A
-`Level` is how things stood at a minute's end, or at the end of the batch if that came before: of
-each partition group the last one counts, and the sum over partition groups.
+A `Flow` counts what happened in a minute: flows of several batches and partition groups add up. A
+`Level` is a group's state at a minute's end, or at the end of the batch if that came before: the
+last level of each partition group counts, and these add up over partition groups.
 
 Topics themselves have rows with an empty group.
 """
@@ -18,14 +18,14 @@ Key = tuple[str, str]
 
 
 class Flow(msgspec.Struct):
-    """What happened to messages of a topic in a minute, in one consumer group or in all."""
+    """Counts of events on messages of a topic in a minute, in one consumer group or in all."""
 
     stored: int = 0
-    """Messages that came; of the topic itself only, as are none of the others."""
+    """Messages that came; of the topic itself only, while all other counts are of groups."""
     handed_out: int = 0
     """Hand-outs: a message that came again counts again."""
     acked: int = 0
-    """Done with."""
+    """Messages that were acked."""
     retries: int = 0
     """Failed, or their lease ran out, and they come again."""
     dead: int = 0
@@ -47,12 +47,12 @@ class Flow(msgspec.Struct):
     services: dict[int, int] = {}
     """From handed out to acked, likewise."""
     producers: set[int] = set()
-    """Who sent what came; of the topic itself only."""
+    """Producers of the messages that came; of the topic itself only."""
     consumers: set[int] = set()
-    """Whose messages were handed out or settled."""
+    """Consumers that were handed messages or settled some."""
 
     def add(self, other: "Flow") -> None:
-        """And this."""
+        """Add another flow to this one."""
         for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         durations.add(self.waits, other.waits)
@@ -66,7 +66,7 @@ COUNTS = tuple(field.name for field in msgspec.structs.fields(Flow) if field.typ
 
 
 class Level(msgspec.Struct, frozen=True):
-    """How a consumer group stands with a topic, in one partition group or in all."""
+    """The state of a consumer group in a topic, in one partition group or in all."""
 
     lag: int
     """Messages that it has not settled, dead letters apart."""
@@ -77,22 +77,21 @@ class Level(msgspec.Struct, frozen=True):
     known."""
 
     def plus(self, other: "Level") -> "Level":
-        """Both as one."""
+        """The sum of both, with the older `oldest`."""
         known = [each.oldest for each in (self, other) if each.oldest]
         oldest = min(known, default=0)
         return Level(self.lag + other.lag, self.fresh + other.fresh, oldest)
 
 
 class Facts(msgspec.Struct):
-    """All that a batch says. Minutes are milliseconds since 1970, at their beginning."""
+    """All facts of a batch. Minutes are milliseconds since 1970, at their beginning."""
 
     flows: dict[tuple[int, str, str], Flow] = {}
     """By minute, topic, group."""
     levels: dict[tuple[int, str, str], Level] = {}
     """By minute, topic, group: of minutes in which something changed."""
     is_cut: bool = False
-    """Whether messages were met of which the log no longer has all that stands before them in their
-    queue."""
+    """Whether the log no longer holds all messages of a queue before those that were met."""
     last: int = 0
     """The time of the last event, milliseconds since 1970; 0: there was none."""
 

@@ -1,10 +1,10 @@
-"""Events of one partition group become facts about minutes; what is to be remembered is carried.
+"""Events of one partition group become facts about minutes; a `Carry` is kept between batches.
 
     facts = Folding(carry, hints).fold(events)
 
 Events are rows as `raftmq.client.Events.to_arrow` has them, in the order of the log: a row is a run
-of messages. All is done by vectors over the rows of a minute, of a queue, of a group; order within
-them matters where messages become unsettled again, or settled by the stretch:
+of messages. Vector operations fold the rows of a minute, of a queue, of a group; order within them
+matters where messages become unsettled again, or settled by the stretch:
 
 | what | settled | begun with |
 |---|---|---|
@@ -38,7 +38,7 @@ WORDS = (
     "stored", "handed out", "acked", "nacked", "expired", "dead letter", "given back", "redriven",
     "purged", "passed over", "lost", "trimmed", "skipped", "reset", "filter gone",
 )  # fmt: skip
-"""What is understood of the column `what`; nothing else changes any number here."""
+"""The values of the column `what` that count here; rows of other values change no number."""
 (
     STORED, HANDED, ACKED, NACKED, EXPIRED, DEAD, GIVEN_BACK, REDRIVEN,
     PURGED, PASSED, LOST, TRIMMED, SKIPPED, RESET, UNFILTERED,
@@ -56,12 +56,12 @@ _COUNTED = {
     PASSED: "passed",
     LOST: "lost",
 }
-"""Where runs are counted as they are; those of `trimmed` and the like depend on what was there."""
+"""Events whose runs are counted whole; those of `trimmed` and the like depend on prior events."""
 _SETTLING = (ACKED, PASSED, DEAD, LOST)
 _TURNS = (REDRIVEN, TRIMMED, SKIPPED, RESET, UNFILTERED)
-"""What cannot change places with what is before or after it."""
+"""Events that must be applied in order with the events before and after them."""
 _ENDING = (ACKED, NACKED, GIVEN_BACK, DEAD)
-"""What ends a lease and names it."""
+"""Events that end a lease and name its token."""
 
 
 class Attachment(msgspec.Struct, frozen=True):
@@ -72,11 +72,11 @@ class Attachment(msgspec.Struct, frozen=True):
     group: str
     """The consumer group."""
     number: int
-    """Of the attachment."""
+    """The number of the attachment."""
     is_latest: bool
-    """It began at the ends of the queues that there were."""
+    """Whether the group began at the ends of the queues that there were."""
     starts: dict[int, int] = {}
-    """Where it begins, of queues of which it has touched nothing yet."""
+    """Queue → where the group begins, of queues in which the group has touched nothing yet."""
 
 
 class Rows(NamedTuple):
@@ -85,13 +85,13 @@ class Rows(NamedTuple):
     time: Array
     """Milliseconds since 1970."""
     what: Array
-    """A place in `WORDS`; -1: something else."""
+    """An index into `WORDS`; -1: another event."""
     start: Array
     """The first offset."""
     stop: Array
     """The offset after the last."""
     place: Array
-    """A place among the topics and queues of these rows."""
+    """An index into the topics and queues of these rows."""
     attachment: Array
     """0: none."""
     token: Array
@@ -99,14 +99,14 @@ class Rows(NamedTuple):
     producer: Array
     """0: not known, or nothing was stored."""
     consumer: Array
-    """0: nobody."""
+    """The consumer's id; 0: none."""
 
     def where(self, rows: Array) -> "Rows":
-        """Some of them."""
+        """The rows at these indexes."""
         return Rows(*(column[rows] for column in self))
 
     def which(self, *kinds: int) -> Array:
-        """Where these are."""
+        """Indexes of the rows of these kinds, which are indexes into `WORDS`."""
         return np.flatnonzero(np.isin(self.what, kinds))
 
 
@@ -117,16 +117,16 @@ class Folding:
         self.carry = carry
         """Changed in place."""
         self.facts = Facts()
-        """What was found so far."""
+        """The facts so far."""
         self._attached = {each.number: each for each in attachments}
-        # A group that is gone has no lag any more, nor has one that was attached anew.
+        # A group that was detached has no lag; one that was attached again has another number.
         for key in [key for key in carry.readings if key[2] not in self._attached]:
             del carry.readings[key]
         self._groups = {number: each.group for number, each in self._attached.items()}
         self._places: list[tuple[str, int]] = []
 
     def fold(self, events: "pa.Table") -> Facts:
-        """Read a batch of events, which may be empty, and go on with the next; all facts so far.
+        """Fold the next batch of events, which may be empty; returns all facts so far.
 
         Args:
             events: columns `timestamp`, `what`, `topic`, `queue`, `offset`, `count`, `group`,
@@ -142,7 +142,7 @@ class Folding:
         return self.facts
 
     def appear(self, minute: int) -> Facts:
-        """Levels of all groups in this minute, those of groups that have touched nothing, too."""
+        """Take levels of all groups in this minute, even of groups that have touched nothing."""
         changed: set[tuple[str, str]] = set()
         for queue in self.carry.queues.values():
             changed |= {(each.topic, each.group) for each in self._readings(queue, None)}
@@ -197,7 +197,7 @@ class Folding:
             found = self.carry.queues.get(self._places[place])
             if found is None:
                 self.facts.is_cut = True
-                # Of its messages the log has none any more: there is nothing to do with them.
+                # The log no longer holds a message of this queue, so the queue has no lag.
                 continue
             readings = self._readings(found, of_queue)
             changed |= {(each.topic, each.group) for each in readings}
@@ -208,7 +208,7 @@ class Folding:
         self._take_levels(minute, changed)
 
     def _count(self, minute: int, rows: Rows) -> None:
-        """Runs as they are, producers and consumers, by topic and group."""
+        """Count whole runs, producers and consumers, by topic and group."""
         counts = np.where(np.isin(rows.what, list(_COUNTED)), rows.stop - rows.start, 0)
         for (place, number), of_group in _pairs(rows.place, rows.attachment):
             topic = self._places[place][0]
@@ -220,7 +220,7 @@ class Folding:
             flow.consumers.update(set(np.unique(rows.consumer[of_group]).tolist()) - {0})
 
     def _readings(self, queue: Queue, rows: Rows | None) -> list[Reading]:
-        """Where each group that reads a queue stands with it, new ones included."""
+        """The reading of each group of a queue, new groups included, if its start is known."""
         found = []
         for number, each in self._attached.items():
             if each.topic != queue.topic:
@@ -239,7 +239,7 @@ class Folding:
         return found
 
     def _begins(self, queue: Queue, attachment: Attachment, rows: Rows | None) -> int | None:
-        """Where a group began with a queue; None: not known before it touches something."""
+        """Where a group began with a queue; None: not known before the group touches a message."""
         if queue.queue in attachment.starts:
             return attachment.starts[queue.queue]
         if not attachment.is_latest:
@@ -260,7 +260,7 @@ class Folding:
             at = turn + 1
 
     def _advance(self, minute: int, reading: Reading, queue: Queue, rows: Rows) -> None:
-        """What may be taken together, as it only adds."""
+        """Apply rows that may be taken together, as they only add."""
         handed = rows.where(rows.which(HANDED))
         self._wait(minute, reading, queue, handed)
         settling, passed = rows.which(*_SETTLING), rows.which(PASSED)
@@ -280,6 +280,7 @@ class Folding:
                 reading.begun = begun.plus(row.start, row.stop)
                 flow.lost += reading.settled.size - settled.size
             case what if what == SKIPPED:
+                # The reset that comes with it sets what is settled.
                 flow.skipped += settled.plus(row.start, row.stop).size - settled.size
             case what if what == RESET:
                 reading.settled = reading.begun = before(int(row.start[0]))
@@ -290,17 +291,17 @@ class Folding:
                 reading.passed = Offsets()
 
     def _wait(self, minute: int, reading: Reading, queue: Queue, handed: Rows) -> None:
-        """How long messages waited that are handed out for the first time."""
+        """Count the waits of messages that are handed out for the first time."""
         order = np.argsort(handed.start, kind="stable")
         handed = handed.where(order)
-        # The same message twice in one batch: the first time counts.
+        # Of a message that is handed out twice in one batch the first time counts.
         reached = np.concatenate(([0], np.maximum.accumulate(handed.stop)[:-1]))
         starts = np.maximum(handed.start, reached[: len(handed.start)])
         is_new = starts < handed.stop
         pieces = queue.cut(starts[is_new], handed.stop[is_new])
         ends = handed.time[is_new][pieces.runs]
         fresh = Offsets(pieces.starts, pieces.stops).minus(reading.begun)
-        # Where nothing was begun with before, which is the rule, pieces stay as they are.
+        # If no message was begun with before, the usual case, pieces stay as they are.
         if fresh.size != int(np.sum(pieces.stops - pieces.starts)):
             cut = _within(fresh, pieces.starts, pieces.stops)
         else:
@@ -310,7 +311,7 @@ class Folding:
             durations.add(flow.waits, durations.counted(ends - pieces.times, cut))
 
     def _lease(self, minute: int, rows: Rows) -> None:
-        """When leases began, and how long what was acked was in hand."""
+        """Note when leases began, and count how long acked messages were in hand."""
         leases = self.carry.leases
         handed = rows.where(rows.which(HANDED))
         leases.open(handed.token, handed.time, handed.stop - handed.start)
@@ -341,7 +342,7 @@ class Folding:
         return Level(lag, fresh, queue.time_of(reading.settled.first_gap) if lag else 0)
 
     def _forget(self) -> None:
-        """What nobody asks for any more."""
+        """Drop times, passed offsets and leases that no group needs now."""
         needed: dict[tuple[str, int], int] = {}
         for (topic, queue, _), reading in self.carry.readings.items():
             gap = reading.settled.first_gap
@@ -353,7 +354,7 @@ class Folding:
 
 
 def _within(offsets: Offsets, starts: Array, stops: Array) -> Array:
-    """How many offsets of a set each of these runs has."""
+    """The number of offsets of a set within each of these runs."""
     edges = np.concatenate((starts, stops))
     if not len(offsets.starts):
         return np.zeros(len(starts), np.int64)
@@ -366,7 +367,7 @@ def _within(offsets: Offsets, starts: Array, stops: Array) -> Array:
 
 
 def _parts(rows: Rows, by: Array) -> Iterator[tuple[int, Rows]]:
-    """Rows by a number of theirs, rising; each part in the order of the log."""
+    """Rows grouped by their number in `by`, rising; each part in the order of the log."""
     if not len(by):
         return
     order = np.argsort(by, kind="stable")
@@ -376,7 +377,7 @@ def _parts(rows: Rows, by: Array) -> Iterator[tuple[int, Rows]]:
 
 
 def _pairs(one: Array, other: Array) -> Iterator[tuple[tuple[int, int], Array]]:
-    """Where rows have the same two numbers."""
+    """Indexes of the rows that have the same two numbers, by these numbers."""
     if not len(one):
         return
     pairs, where = np.unique(np.stack((one, other)), axis=1, return_inverse=True)

@@ -1,15 +1,15 @@
-"""Minutes that are open, minutes that are closed, and what is to be published of them.
+"""Open minutes, closed minutes, and the rows that are to be published of them.
 
-Partition groups are read at their own pace. A minute is closed once each of them was read past its
-end, or to the end of its log when the minute had been over for `GRACE_MS`; then its rows are made:
-one for each topic, and one for each of its consumer groups.
+Partition groups are read at their own pace. A minute is closed once each group was read past the
+minute's end, or to the end of its log when the minute had been over for `GRACE_MS`; then the
+minute's rows are made: one for each topic, and one for each of its consumer groups.
 
-What was closed stays here for `KEPT_MS`. An event that belongs to it and comes late, as the clock
-of another leader is behind, changes its rows, which are published again. What comes later still is
-counted in the oldest minute that is here.
+A closed minute stays here for `KEPT_MS`. An event of that minute that comes late, as the clock of
+another leader is behind, changes the minute's rows, which are published again. An event that comes
+later still is counted in the oldest minute that is here.
 
 Invariants:
-- Rows follow from the facts that were taken and from what was seen of the cluster.
+- Rows follow from the facts that were taken and from the looks at the cluster.
 - From the first to the last closed minute each topic and group that there is has one row a minute.
 """
 
@@ -29,7 +29,7 @@ KEPT_MS = 10 * MINUTE_MS
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A group that reads by offset, and a topic, when it was looked at."""
+    """The state of a group that reads by offset, in a topic, at the time of a look."""
 
     topic: str
     """The topic."""
@@ -38,12 +38,12 @@ class Standing(msgspec.Struct, frozen=True):
     mode: str
     """`pull` or `broadcast`."""
     lag: int | None
-    """Messages that are kept and not read, of queues in which it has committed something; None: 0,
-    and there are messages in other queues."""
+    """Messages that are kept and not read, of queues in which the group has committed; None: that
+    number is 0, and there are messages in other queues."""
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What was seen of a cluster at one time."""
+    """A look at a cluster at one time."""
 
     time: int
     """When the asking began, milliseconds since 1970."""
@@ -60,25 +60,25 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Ledger(msgspec.Struct):
-    """All that the report remembers, but for each partition group's carry."""
+    """The report's memory, but for each partition group's carry."""
 
     closed: int = 0
     """All minutes before this one are closed; milliseconds since 1970, 0: nothing was seen."""
     whole_from: int = 0
-    """What the log holds begins within a minute before this one: such rows are partial."""
+    """Rows of minutes before this one are partial: the log no longer held all of their events."""
     flows: dict[int, dict[Key, Flow]] = {}
     """By minute."""
     levels: dict[int, dict[Key, dict[int, Level]]] = {}
     """By partition group; of each group by minute, rising."""
     bounds: dict[int, int] = {}
-    """Partition group → nothing comes any more from before this time."""
+    """Partition group → its events before this time were taken, but for those that come late."""
     since: dict[Key, int] = {}
     """The first minute of each topic and group."""
     reopened: set[int] = set()
     """Closed minutes that are to be published again."""
 
     def take(self, partition_group: int, facts: Facts, *, is_first: bool) -> None:
-        """Take what a batch says; `is_first`: it begins where the log begins."""
+        """Take the facts of a batch; `is_first`: the batch begins where the log begins."""
         floor = max(0, self.closed - KEPT_MS)
         for (minute, topic, group), flow in sorted(facts.flows.items()):
             minute = max(minute, floor)
@@ -90,7 +90,7 @@ class Ledger(msgspec.Struct):
         for (minute, topic, group), level in sorted(facts.levels.items()):
             minute = max(minute, floor)
             by_minute = standing.setdefault((topic, group), {})
-            # A late event changes what stood at the ends of all minutes since.
+            # A late event changes the levels at the ends of all minutes since.
             by_minute[minute] = level
             self.reopened.update(range(minute, self.closed, MINUTE_MS))
         minutes = [minute for minute, *_ in facts.flows]
@@ -99,17 +99,17 @@ class Ledger(msgspec.Struct):
         self.bounds[partition_group] = max(self.bounds.get(partition_group, 0), facts.last)
 
     def reached_end(self, partition_group: int, time: int) -> None:
-        """All that the log had at this time was read."""
+        """Note that all records that the log had at `time` were read."""
         known = self.bounds.get(partition_group, 0)
         self.bounds[partition_group] = max(known, time - GRACE_MS)
 
     def see(self, look: Look) -> None:
-        """Topics and groups that are new have rows from now on; what is gone has none."""
+        """Give new topics and groups rows from now on, and drop those that are gone."""
         minute = look.time - look.time % MINUTE_MS
         there = {(topic, "") for topic in look.topics} | look.modes.keys()
         for key in sorted(there - self.since.keys()):
             self.since[key] = minute
-        # A partition group that is no more would hold up all minutes.
+        # The last levels of a deleted partition group would count in all later minutes.
         for number in self.bounds.keys() - look.ranges.keys():
             del self.bounds[number]
             self.levels.pop(number, None)
@@ -141,7 +141,7 @@ class Ledger(msgspec.Struct):
             del self.flows[minute]
         for standing in self.levels.values():
             for by_minute in standing.values():
-                # The last before the oldest still says how things stood at its beginning.
+                # The last level before the oldest minute is the level at that minute's beginning.
                 for minute in sorted(minute for minute in by_minute if minute < oldest)[:-1]:
                     del by_minute[minute]
 
@@ -153,7 +153,7 @@ class Ledger(msgspec.Struct):
             mode = look.modes.get(key, "pop" if key[1] else "")
             level = self._level(minute, key) if key in look.modes else None
             yield _row(minute, key, mode, flows.get(key, Flow()), level, self.whole_from)
-        # What stood then cannot be asked any more of a minute that is long over.
+        # Standings are of the time of the look, so a minute that is long over gets none.
         if minute + 2 * MINUTE_MS > look.time:
             for each in look.standings:
                 key = (each.topic, each.group)

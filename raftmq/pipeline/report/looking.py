@@ -1,4 +1,4 @@
-"""A look at the cluster: what can be read, and what events do not tell."""
+"""A look at the cluster: the records to read, and the facts that are in no event."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -20,14 +20,14 @@ def look_at(mq: "BlockingClient", *, has_standings: bool) -> Look:
 
     Args:
         mq: a client.
-        has_standings: ask how groups stand that read by offset, too.
+        has_standings: ask for the lags of groups that read by offset, too.
 
     Raises:
         Unavailable: a leader was not found in time.
     """
     now = time.time_ns() // 1_000_000
     view = mq.admin.cluster()
-    # Before groups are listed: whoever has events in these ranges is in the list, or is gone.
+    # Ranges come before groups are listed: a group with events in them is in the list, or is gone.
     ranges: dict[int, tuple[int, int]] = {}
     for each in view.groups:
         if each.id:
@@ -49,10 +49,10 @@ def look_at(mq: "BlockingClient", *, has_standings: bool) -> Look:
 
 
 def _starts(backlogs: "list[Backlog]") -> dict[tuple[str, str], dict[int, int]]:
-    """By group and topic: queues of which the group has touched nothing, and where it begins."""
+    """By group and topic: queues in which the group has touched nothing → where it begins."""
     starts: dict[tuple[str, str], dict[int, int]] = {}
     for each in backlogs:
-        # All counts of what became of messages; what follows is how the queue itself stands.
+        # A queue is untouched if the group has no message in any of these states.
         touched = (each.leased, each.waiting, each.ready, each.dead, each.acked, each.passed)
         if not any((*touched, each.lost, each.purged)):
             starts.setdefault((each.group, each.topic), {})[each.queue] = each.next
@@ -82,6 +82,6 @@ def _standings(mq: "BlockingClient", groups: "list[GroupSettings]") -> Iterator[
 
 
 def _known(lags: list[int | None]) -> int | None:
-    """What is known of a sum. An alert must not end because one queue has no commit yet, so it is
-    None only if no more than zero is known and something is not."""
+    """The sum of the known lags; None: the sum is 0, and a lag is not known. A known sum above 0
+    counts, so an alert does not end because one queue has no commit yet."""
     return sum(lag or 0 for lag in lags) or (None if None in lags else 0)

@@ -1,9 +1,9 @@
-"""Sets of a queue's offsets, as sorted runs: what a group has settled, what it has begun with.
+"""Sets of a queue's offsets, as sorted runs: those a group has settled, or has begun with.
 
     [0, 100) [103, 130)   everything before 130, but 100, 101 and 102
 
-A set grows by all runs of a batch at once, by vectors; what is settled in any order is one run in
-the end.
+A set grows by all runs of a batch at once, by vectors; messages settled in any order are one run
+in the end.
 
 Invariants:
 - Runs are sorted, not empty, and neither overlap nor touch.
@@ -38,7 +38,7 @@ class Offsets(NamedTuple):
         return int(self.stops[0]) if len(self.starts) and self.starts[0] <= 0 else 0
 
     def plus(self, starts: Array, stops: Array) -> "Offsets":
-        """And these runs, in any order; they may overlap.
+        """The set with these runs added, which come in any order and may overlap.
 
         >>> before(5).plus(np.array([7, 5]), np.array([9, 6])).runs
         [(0, 6), (7, 9)]
@@ -55,7 +55,7 @@ class Offsets(NamedTuple):
         return Offsets(starts[is_first], stops[is_last])
 
     def minus(self, other: "Offsets") -> "Offsets":
-        """Without those of another set.
+        """The set without the offsets of another one.
 
         >>> before(9).minus(Offsets(np.array([2, 8]), np.array([4, 99]))).runs
         [(0, 2), (4, 8)]
@@ -65,16 +65,16 @@ class Offsets(NamedTuple):
         edges = np.unique(np.concatenate((*self, *other)))
         starts, stops = edges[:-1], edges[1:]
         is_left = self.holds(starts) & ~other.holds(starts)
-        # Joins what the other set's edges have cut for nothing.
+        # `plus` joins neighbours that only an edge of the other set has cut.
         return Offsets().plus(starts[is_left], stops[is_left])
 
     def from_on(self, offset: int) -> "Offsets":
-        """Those of it that are not before an offset."""
+        """The offsets of the set from `offset` on."""
         stops = self.stops
         return Offsets(np.maximum(self.starts, offset)[stops > offset], stops[stops > offset])
 
     def holds(self, offsets: Array) -> npt.NDArray[np.bool_]:
-        """Which of these offsets are in it."""
+        """A mask of these offsets: which are in the set."""
         if not len(self.starts):
             return np.zeros(len(offsets), np.bool_)
         run = np.searchsorted(self.starts, offsets, "right") - 1

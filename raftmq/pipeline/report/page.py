@@ -256,7 +256,7 @@ def _marks(marks: Sequence[Mark], scale: _Scale) -> Iterator[str]:
 
 
 def _tips(panel: Panel, axis: Axis, scale: _Scale) -> Iterator[str]:
-    """An invisible column a point, which tells its values."""
+    """An invisible column a point, whose tooltip shows the point's values."""
     for point, time in enumerate(axis.times):
         lines = [f"{line.name}: {number(line.values[point])}" for line in panel.lines]
         text = escape("\n".join([minute(time), *lines]))

@@ -9,7 +9,7 @@ from .charts import Axis, Panel, Sheet, axis_of, sheets_of
 from .tables import Row
 
 TOPICS_MAX = 6
-"""Topics of a picture: more of them are too high to look at."""
+"""Topics of a picture: a picture of more topics is too high to look at."""
 _COLORS = ("#344054", "#2e6fd9", "#e07a1f", "#17895c", "#9156d6", "#d43d5c", "#0f8fa3", "#8a7a12")
 """By `Line.color`."""
 
@@ -44,7 +44,7 @@ def _draw(panel: Panel, sheet: Sheet, axis: Axis, place: Any) -> None:
     for line in panel.lines:
         values = [float("nan") if value is None else value for value in line.values]
         style = {"color": _COLORS[line.color], "linestyle": "--" if line.is_dashed else "-"}
-        # A point alone would be no line.
+        # A marker shows a point alone, which has no line.
         place.plot(times, values, **style, linewidth=1.4, marker=".", ms=2.5, label=line.name)
     for mark in sheet.marks:
         color = "#d92d20" if mark.state == "open" else "#079455"

@@ -3,7 +3,7 @@
     (partition group, records, what is carried) ──task──> (what is carried then, facts)
 
 A task asks the group's leader for the events of its range, folds them page by page, and gives back
-a few rows; events themselves never leave it. It has no effect, so it may fail and run again.
+a few rows; events never leave the task. A task has no effect, so it may fail and run again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,20 +37,20 @@ class Task(msgspec.Struct, frozen=True):
     stop: int
     """The record after the last."""
     carry: bytes
-    """What is carried from before it: see `Carry`."""
+    """The memory of all records before `start`: see `Carry`."""
     attachments: tuple[Attachment, ...]
     """The groups that pop."""
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What a task found."""
+    """The result of a task."""
 
     partition_group: int
     """The partition group."""
     carry: bytes
-    """What is carried on."""
+    """The memory after the range."""
     facts: Facts
-    """What the range says about minutes."""
+    """The facts of the range about minutes."""
 
 
 Reader = Callable[[Sequence[Task]], list[Done]]
@@ -121,7 +121,7 @@ def _collected(frame: "DataFrame") -> "list[Row]":
     except PySparkException as error:
         cause = cause_of(error)
         if cause.message.startswith("Unavailable: "):
-            # As if it were asked here: who follows the logs waits for the cluster.
+            # The error that `here` would raise: a caller that follows the logs handles it.
             raise Unavailable(cause.message.removeprefix("Unavailable: ")) from error
         raise
 

@@ -5,7 +5,7 @@
     metric = "dead"          # a column of the report, or one of `METRICS`
     is = ">"                 # > >= < <= == !=
     threshold = 0
-    minutes = 1              # for so many minutes in a row
+    minutes = 1              # minutes in a row
     topic = "orders*"        # optional, as is `group`: a pattern
 
 A rule is judged for each topic and group by itself, once a minute, when the minute is closed. An
@@ -13,7 +13,7 @@ alert opens in the first minute in which its rule was broken for `minutes` minut
 closes in the first minute in which it is not. A metric without a value breaks nothing.
 
 Invariants:
-- Alerts are numbered from 1 on; which there are follows from rows and rules alone.
+- Alerts are numbered from 1 on; they follow from rows and rules alone.
 """
 
 import operator
@@ -45,18 +45,18 @@ METRICS = {
     "retry_percent": "retries, of a hundred hand-outs",
     "missing": "1 where the log was trimmed before it was read, 0 elsewhere",
 }
-"""What a rule can look at beside columns of the report."""
+"""Metrics that a rule can use beside columns of the report."""
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One rule."""
 
     name: str
-    """What its alerts are called."""
+    """The name of the rule and of its alerts."""
     metric: str
     """A number of the report, or one of `METRICS`."""
     comparison: str = msgspec.field(name="is", default=">")
-    """How the metric stands to the threshold when the rule is broken."""
+    """The comparison of metric and threshold that holds when the rule is broken."""
     threshold: float = 0
     """In the metric's unit."""
     minutes: int = 1
@@ -67,7 +67,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A pattern; the topic itself has the empty group."""
 
     def concerns(self, key: Key) -> bool:
-        """Whether this topic and group are judged by it."""
+        """Whether the rule judges this topic and group."""
         return fnmatchcase(key[0], self.topic) and fnmatchcase(key[1], self.group)
 
     def is_broken(self, value: float | None) -> bool:
@@ -83,7 +83,7 @@ def read(path: Path | None = None) -> list[Rule]:
     """The rules in a file; None: those that are built in.
 
     Raises:
-        PipelineError: it cannot be read, or says what no rule can.
+        PipelineError: the file cannot be read, or a rule in it is wrong.
     """
     text = built_in() if path is None else _text(path)
     where = "the built-in rules" if path is None else str(path)
@@ -98,7 +98,7 @@ def read(path: Path | None = None) -> list[Rule]:
 
 
 def built_in() -> str:
-    """The rules for who has none, as TOML."""
+    """The rules of a report without a file of rules, as TOML."""
     return resources.files(__package__).joinpath("rules.toml").read_text("utf-8")
 
 
@@ -132,7 +132,7 @@ class Alert(msgspec.Struct, frozen=True):
     state: str
     """`open` or `closed`."""
     rule: str
-    """Whose it is."""
+    """The name of the rule."""
     topic: str
     """The topic."""
     group: str
@@ -142,13 +142,13 @@ class Alert(msgspec.Struct, frozen=True):
     since: int
     """The first minute of those in which the rule was broken."""
     metric: str
-    """What was looked at."""
+    """The rule's metric."""
     value: float | None
-    """What it was in that minute."""
+    """The metric in that minute; None: it had no value."""
     peak: float
     """The value farthest from the threshold, since then."""
     threshold: float
-    """What it was compared with."""
+    """The rule's threshold."""
 
 
 class _Streak(msgspec.Struct):
@@ -161,14 +161,14 @@ class _Streak(msgspec.Struct):
 
 
 class Judge(msgspec.Struct):
-    """What the rules remember from minute to minute."""
+    """The memory of the rules from minute to minute."""
 
     streaks: dict[tuple[str, str, str], _Streak] = {}
     """By rule, topic, group: rules that are broken."""
     before: dict[Key, int | None] = {}
     """The lag of the last row of each topic and group."""
     number: int = 0
-    """Of the last alert."""
+    """The number of the last alert; 0: there was none."""
 
     def judge(self, rules: Sequence[Rule], rows: Sequence[Row]) -> list[Alert]:
         """The alerts that a minute opens and closes, given all its rows."""
@@ -193,7 +193,7 @@ class Judge(msgspec.Struct):
             "lag_growth": growth,
             "unattended": 0 if row["consumers"] else row["fresh"],
             "retry_percent": share,
-            # A report that is new has no minutes to miss.
+            # A topic or group in its first row misses no minute.
             "missing": int(row["is_partial"] and key in self.before),
         }
 
@@ -221,7 +221,7 @@ class Judge(msgspec.Struct):
             yield self._alert("closed", rule, place, streak, minute, value)
 
     def _ended(self, rules: Sequence[Rule], rows: Sequence[Row]) -> Iterator[Alert]:
-        """What has no row any more breaks no rule: the group or the topic is gone."""
+        """Close the alerts of topics and groups without a row: they are gone, and break no rule."""
         if not rows:
             return
         there: Mapping[Key, Any] = {(row["topic"], row["group"]): row for row in rows}

@@ -12,7 +12,8 @@ A log that has nothing new costs no task.
 | after that, while it is published | publishes what the state says; see `tables` and `alerting` |
 | after that | goes on |
 
-Left out: a checkpoint of Spark. What was read and what it led to are one file; two could differ.
+Left out: a checkpoint of Spark. The offsets that were read and their results are in one file; two
+files could differ.
 """
 
 import secrets
@@ -44,7 +45,7 @@ RECORDS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a round did."""
+    """The result of a round."""
 
     records: int
     """Records of all logs that were read."""
@@ -78,13 +79,13 @@ class Report:
         self._reader = reader
         self._rules = rules
         self._topic = topic
-        # What the state says may have been published or not when the process before ended.
+        # The process before may have ended before or after it published the outbox.
         self._is_published = False
         self.state = state
-        """What it knows."""
+        """The report's state, as after the last round."""
 
     def round(self, look: Look | None = None) -> Step:
-        """One round; `look`: what is known of the cluster, None: ask it.
+        """One round; `look`: a look at the cluster, None: take one.
 
         Raises:
             PySparkException: a task failed for good: a log was trimmed while it was read, for
@@ -92,7 +93,7 @@ class Report:
             Unavailable: the cluster did not answer in time. The next round goes on.
         """
         if not self._is_published:
-            # The cluster did not take what the last round found; this one would forget it.
+            # The outbox of the last round is not published yet, and this round would replace it.
             self.publish()
         look = look or look_at(self._mq, has_standings=self._is_due())
         tasks, firsts = self._tasks(look)
@@ -111,6 +112,8 @@ class Report:
         ledger.see(look)
         minutes = self._close(look)
         if tasks or minutes:
+            # The state is durable before its outbox is published: after a crash between the two
+            # the next start publishes the same rows and alerts.
             save(self._folder, state)
             self._is_published = False
             self.publish()
@@ -119,7 +122,7 @@ class Report:
         return Step(records, left, minutes, len(state.outbox.alerts))
 
     def publish(self) -> None:
-        """Publish what the last round found. Doing it again changes nothing.
+        """Publish the outbox of the last round. Publishing it again changes nothing.
 
         Raises:
             Unavailable, OutcomeUnknown: the alerts' topic did not take them in time.
@@ -140,14 +143,14 @@ class Report:
         return not closed or closed + MINUTE_MS + GRACE_MS <= time.time_ns() // 1_000_000
 
     def _tasks(self, look: Look) -> tuple[list[Task], set[int]]:
-        """What there is to read, and the partition groups that are read from their first record."""
+        """The ranges to read, and the partition groups that are read from their first record."""
         tasks: list[Task] = []
         firsts: set[int] = set()
         for number, (first, end) in sorted(look.ranges.items()):
             start = self.state.offsets.get(number, 0)
             carry = self.state.carries.get(number, b"")
             if start < first:
-                # What is carried does not reach to the first record that is left.
+                # The carry does not reach to the first record that the log still has.
                 start, carry = first, b""
                 firsts.add(number)
             stop = min(end, start + RECORDS_MAX)
@@ -156,7 +159,7 @@ class Report:
         return tasks, firsts
 
     def _appear(self, number: int, look: Look) -> None:
-        """Groups that are new have levels, though they have touched nothing."""
+        """Give new groups levels, though they have touched nothing."""
         there = sorted(each.number for each in look.attachments)
         if self.state.attached.get(number) == there:
             return
@@ -174,6 +177,7 @@ class Report:
         for minute, rows in ledger.close(look):
             minutes.append(minute)
             outbox.rows += rows
+            # A minute that is published again was judged when it was closed.
             if minute >= new_from:
                 outbox.alerts += self.state.judge.judge(self._rules, rows)
         self.state.outbox = outbox
@@ -195,7 +199,7 @@ def opened(
         folder: where tables and state are.
         mq: a client of the cluster.
         reader: where tasks run.
-        rules: what is an alert.
+        rules: the rules for alerts.
         topic: where alerts are sent, too; None: nowhere.
 
     Raises:

@@ -1,11 +1,11 @@
-"""What a report knows, as one file: `DIR/state`.
+"""The state of a report, as one file: `DIR/state`.
 
-The file is replaced after each round, and durable before anything of the round is published. It
-says what is to be published, too (`outbox`); so whoever starts after a crash publishes that again,
-which changes nothing where it was published before.
+The file is replaced after each round, and durable before anything of the round is published. The
+file also holds what is to be published (`outbox`); so the next start after a crash publishes the
+outbox again, which changes nothing where it was published before.
 
-The bytes are msgpack. A version that is not known is refused: a report can be made anew from the
-log, as far as that reaches back.
+The bytes are msgpack. An unknown version is refused: a report can be made again from the log, as
+far back as the log reaches.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ VERSION = 1
 
 
 class Outbox(msgspec.Struct):
-    """What is to be published."""
+    """The rows and alerts that are to be published."""
 
     rows: list[Row] = []
     """Of `report_minute`."""
@@ -34,24 +34,24 @@ class Outbox(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """All of it."""
+    """The whole state."""
 
     name: str
-    """Of the report: made at random, it names the session that sends its alerts."""
+    """The report's name, made at random: it names the session that sends the alerts."""
     version: int = VERSION
-    """Of these bytes."""
+    """The version of these bytes."""
     offsets: dict[int, int] = {}
     """Partition group → the next record to read."""
     carries: dict[int, bytes] = {}
-    """Partition group → what is carried to there: see `carry`."""
+    """Partition group → the memory of all records before that one: see `carry`."""
     attached: dict[int, list[int]] = {}
-    """Partition group → the attachments whose levels are known of it."""
+    """Partition group → the numbers of the attachments whose levels were taken."""
     ledger: Ledger = msgspec.field(default_factory=Ledger)
     """Minutes."""
     judge: Judge = msgspec.field(default_factory=Judge)
     """Alerts."""
     outbox: Outbox = msgspec.field(default_factory=Outbox)
-    """What this round publishes."""
+    """The rows and alerts that the last round publishes."""
 
 
 def load(folder: Path) -> State | None:
@@ -87,10 +87,10 @@ def save(folder: Path, state: State) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """The folder is this process's alone; it is made if there is none.
+    """Inside, no other process has the folder, which is made if there is none.
 
     Raises:
-        PipelineError: another process has it, or it cannot be made.
+        PipelineError: another process has the folder, or it cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@
 | group | string | the consumer group; empty: the topic itself |
 | mode | string | how the group is served; empty for a topic |
 | origin | string | `log`: from the log's events; `snapshot`: see below |
-| is_partial | bool | the log no longer held the beginning of this minute, or of what is before it |
+| is_partial | bool | the log no longer held all events of this minute, or all before it |
 | stored | bigint | messages that came; of a topic only |
 | handed_out | bigint | hand-outs; a message that came again counts again |
 | acked | bigint | messages that are done with |
@@ -30,16 +30,16 @@
 | producers | bigint | producers that sent what came; of a topic only |
 | consumers | bigint | consumers that were handed or settled something |
 
-Groups that pull or broadcast leave no events. They have `lag` alone, as the cluster told it when
-the minute was closed: such a row is a `snapshot`. Queues in which nothing was committed are left
-out of it, and it is null instead of 0 if there are messages in those. A minute that was closed long
-after it was over has none.
+Groups that pull or broadcast leave no events. Their rows have `lag` alone, as the cluster gave it
+when the minute was closed: such a row is a `snapshot`. Its lag leaves out queues in which the group
+has committed nothing, and is null instead of 0 if there are messages in those queues. A minute that
+was closed long after its end has no such rows.
 
 `alert` has a row for each alert that opened or closed: `raftmq.pipeline.report.rules.Alert`.
 
 Invariants:
-- (minute, topic, group) is the key of the one, `number` of the other: a row that is written again
-  takes the place of the one before.
+- (minute, topic, group) is the key of `report_minute`, `number` of `alert`: a row that is written
+  again replaces the one before.
 - A file is replaced as a whole, and durable before `write` returns.
 """
 
@@ -121,7 +121,7 @@ def schema(table: str) -> "pa.Schema":
 
 
 def write(folder: Path, table: str, rows: Sequence[Row]) -> None:
-    """Add rows, or put them in the place of those with the same key; durable on return."""
+    """Add rows, which replace those with the same key; durable on return."""
     by_hour: dict[int, list[Row]] = {}
     for row in rows:
         by_hour.setdefault(row["minute"] // HOUR_MS, []).append(row)
@@ -160,7 +160,7 @@ def _rows(path: Path, table: str) -> list[Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Read as one file: the name of its folder is no column.
+    # Read as a single file: as a dataset the name of its folder would become a column.
     found = pq.ParquetFile(path).read().cast(schema(table))
     for name, kind in TABLES[table][0].items():
         if kind == "timestamp":
@@ -191,11 +191,11 @@ def _replace(path: Path, table: str, rows: Sequence[Row]) -> None:
 
 
 def settle(written: Path, path: Path) -> None:
-    """Put a file that was written in the place of another; durable on return."""
+    """Replace a file by one that was written; durable on return."""
     with written.open("rb") as file:
         os.fsync(file.fileno())
     written.replace(path)
-    # Its name is durable once the folder is, and so are the names of new folders above it.
+    # A name is durable once its folder is fsynced; the day's folder may be new, too.
     for folder in (path.parent, path.parent.parent):
         number = os.open(folder, os.O_RDONLY)
         try:

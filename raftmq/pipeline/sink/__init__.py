@@ -3,9 +3,9 @@
     df.write.format("raftmq").option("topic", "orders").mode("append").save()
     df.writeStream.format("raftmq").option("topic", "orders").start(checkpointLocation="…")
 
-Start reading at `task` (what one task does, and why a row is stored once), then `stored` (what an
-earlier attempt left behind), `columns` (what rows may have), `options` and `writers` (what Spark
-calls).
+Start reading at `task` (the work of one task, and why a row is stored once), then `stored` (the
+rows of an earlier attempt), `columns` (the columns of rows), `options` and `writers` (the classes
+that Spark calls).
 
 | option | default | meaning |
 |---|---|---|
@@ -32,7 +32,7 @@ __all__ = ["batch_writer", "stream_writer"]
 def batch_writer(
     options: Mapping[str, str], schema: "StructType", *, overwrite: bool = False
 ) -> "DataSourceArrowWriter":
-    """What `DataSource.writer` returns.
+    """The writer that `DataSource.writer` returns.
 
     Raises:
         PipelineError: an option, a column or the mode cannot be used.
@@ -46,7 +46,7 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: "StructType", *, overwrite: bool = False
 ) -> "DataSourceStreamArrowWriter":
-    """What `DataSource.streamWriter` returns; raises as `batch_writer`."""
+    """The writer that `DataSource.streamWriter` returns; raises as `batch_writer`."""
     from .writers import StreamWriter, check
 
     check(schema, overwrite=overwrite)

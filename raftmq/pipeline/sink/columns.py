@@ -1,4 +1,4 @@
-"""What rows may have, and how they come from Spark's columns to the client's.
+"""The columns that rows may have, and their way from Spark's columns to the client's.
 
 | column | Spark's type | meaning |
 |---|---|---|
@@ -65,12 +65,12 @@ def check_columns(fields: list[tuple[str, str]]) -> None:
 def _is_props(kind: str) -> bool:
     if kind.startswith("map<string,") and kind.endswith(">"):
         return kind[len("map<string,") : -1] in _VALUES
-    # A name may hold anything, so what stands behind it is checked when it is encoded.
+    # A field's name may hold any text, so the types behind it are checked when a row is encoded.
     return kind.startswith("struct<")
 
 
 class Parts(NamedTuple):
-    """The rows of a batch, apart by when they are delivered."""
+    """The rows of a batch, divided by when they are delivered."""
 
     at_once: "pa.RecordBatch"
     """Rows as `Producer.put_arrow` takes them, without `deliver_at`."""
@@ -81,7 +81,7 @@ class Parts(NamedTuple):
 
 
 def divided(rows: "pa.RecordBatch") -> Parts:
-    """Put those apart that are for later; which they are does not depend on the time of day."""
+    """Divide rows into those at once and those for later, whatever the time of day."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -109,7 +109,7 @@ def with_times(rows: "pa.RecordBatch", now_ms: int) -> "pa.RecordBatch":
     if "delay" not in rows.schema.names:
         return rows
     seconds = rows.column("delay").to_numpy(zero_copy_only=False).astype(np.float64)
-    # Beyond ten years the client says no; beyond 64 bits a cast would give anything.
+    # The client refuses more than ten years; a cast of more than 64 bits would give a random time.
     dues = now_ms + np.ceil(np.minimum(np.nan_to_num(seconds), 1e12) * 1000)
     times = pa.array(dues.astype(np.int64)).cast(pa.timestamp("ms", "UTC"))
     return rows.drop_columns(["delay"]).append_column("deliver_at", times)

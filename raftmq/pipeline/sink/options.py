@@ -17,10 +17,10 @@ COMPRESSIONS = ("none", "lz4", "zstd")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was said, checked."""
+    """The options as the user gave them, checked."""
 
     topic: str
-    """Where the messages go."""
+    """The topic that gets the messages."""
     url: str
     """The cluster."""
     compression: str = "none"
@@ -28,9 +28,9 @@ class Options:
     timeout: float = 60.0
     """Seconds."""
     write_id: str = ""
-    """Names a batch write; empty: each is another one."""
+    """The name of a batch write; empty: each run is another write."""
     partitions: int = 0
-    """How many partitions the rows of a named write have; 0: not said."""
+    """The number of partitions of a named write's rows; 0: not given."""
 
 
 def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
@@ -74,7 +74,7 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _partitions(said: Mapping[str, str]) -> int:
-    """The option `partitions`, which stands beside `writeId` and nowhere else."""
+    """The option `partitions`, which needs `writeId` and is needed by it."""
     text = said.get("partitions")
     if ("writeId" in said) is not (text is not None):
         message = "option writeId needs option partitions, and the other way round"

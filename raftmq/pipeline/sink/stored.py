@@ -1,14 +1,14 @@
-"""What an earlier attempt has stored, as digests of rows; and which rows it lacks.
+"""The rows that an earlier attempt has stored, as digests; and the rows that are missing.
 
 An attempt that died has stored some of its rows. Spark brings the same rows again, but perhaps in
-another order (after a shuffle it depends on which task was done first), so it does not help to
-know how many were stored. They are read back, and taken from the new attempt's rows as a multiset:
-a row that came twice, and is stored once, is sent once more.
+another order (after a shuffle it depends on which task was done first), so the number of stored
+rows does not help. The new attempt reads the stored rows back, and takes them from its own rows as
+a multiset: of a row that came twice, and is stored once, one is sent.
 
-A row's digest is 16 bytes over key, tag, body and properties, the same of a row from Spark and of
-the message that became of it.
+A row's digest is 16 bytes over key, tag, body and properties; a row from Spark and its message have
+equal digests.
 
-Memory: about 120 bytes a row that was stored; nothing where nothing was, as nearly always.
+Memory: about 120 bytes a stored row; none if no row was stored, which is the usual case.
 """
 
 from collections import Counter
@@ -33,13 +33,13 @@ _FETCH_MAX = 5_000
 def digest(
     body: bytes, key: str | None, tag: str | None, props: Mapping[str, Any], more: object = None
 ) -> bytes:
-    """16 bytes that name a row by its content; `more` is what else counts."""
+    """16 bytes that identify a row by its content; `more` is content beside the message's."""
     present = sorted((name, value) for name, value in props.items() if value is not None)
     return blake2b(repr((key, tag, present, more, body)).encode(), digest_size=16).digest()
 
 
 def digests_of(rows: "pa.RecordBatch") -> list[bytes]:
-    """One a row, of a record batch as it comes from Spark."""
+    """One digest a row, of a record batch as it comes from Spark."""
     columns = {name: rows.column(name).to_pylist() for name in rows.schema.names}
     count, nothing = rows.num_rows, [None] * rows.num_rows
     bodies = [body.encode() if isinstance(body, str) else body for body in columns["body"]]
@@ -67,7 +67,7 @@ def read_stored(
     """Read back what a claimed producer's label has stored, as a multiset of digests.
 
     Raises:
-        PipelineError: retention has taken a part of it.
+        PipelineError: retention has taken a part of the messages.
         Unavailable: a leader does not answer.
     """
     found: Counter[bytes] = Counter()
@@ -85,7 +85,7 @@ def read_stored(
                 if not fetched:
                     raise Unavailable(f"queue {queue} of {topic!r} cannot be read back in time")
                 for batch, start, stop, _ in fetched.slices:
-                    # Others write to the queue too; of ours all from here on is of this label.
+                    # Others write to the queue, too; all of ours from here on has this label.
                     if batch.head.producer != producer:
                         continue
                     rows = batch.messages(start)[: min(stop - start, left)]
@@ -95,7 +95,7 @@ def read_stored(
 
 
 class Missing:
-    """Says which rows of this attempt are not stored yet."""
+    """The rows of this attempt that are not stored yet."""
 
     def __init__(self, stored: Counter[bytes]) -> None:
         self._left = stored
@@ -103,7 +103,7 @@ class Missing:
         """Rows that were stored already."""
 
     def mask(self, rows: "pa.RecordBatch") -> "np.ndarray | None":
-        """True for each row that is to be sent; None: all of them, and nobody looked."""
+        """True for each row that is to be sent; None: all are, as no stored row is left."""
         import numpy as np
 
         if not self._left:
@@ -121,17 +121,17 @@ class Missing:
         return not count
 
     def finish(self) -> None:
-        """All rows of this attempt have come.
+        """Check that this attempt had all stored rows; call it after the last row.
 
         Raises:
-            PipelineError: rows are stored that it did not have.
+            PipelineError: rows are stored that this attempt did not have.
         """
         if self._left:
             raise other_rows(sum(self._left.values()))
 
 
 def other_rows(count: int) -> PipelineError:
-    """An attempt lacks rows that an earlier one had."""
+    """The error: an attempt lacks rows that an earlier one had."""
     return PipelineError(
         f"an earlier attempt stored {counted(count, 'row')} that this one does not have: the query "
         "does not give the same rows twice",

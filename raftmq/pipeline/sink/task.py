@@ -1,4 +1,4 @@
-"""What one task of a write does: claim its session, find out what is stored, send the rest.
+"""One task of a write: claims its session, finds out which rows are stored, sends the rest.
 
     claim a part of the write                              refused if it had other parts before
     claim (session of the partition, label of the batch)   from here on no other attempt can write
@@ -13,30 +13,30 @@
 | Spark loses the batch's commit | the batch runs again under the same label: nothing is missing |
 | an older driver writes an older batch | its label is over: it is refused |
 | a named write runs again in another number of partitions | no task stores anything |
-| a batch of a stream does | the driver is told before it commits, see *Partitions* |
+| a batch of a stream does | the driver notices before it commits, see *Partitions* |
 
-The label of a stream is Spark's batch id plus one; that of a batch write is one. The session's name
-holds what survives a restart: the query's id, or that of the write, and the partition.
+The label of a stream is Spark's batch id plus one; the label of a batch write is one. The session's
+name holds what survives a restart: the query's id, or the write's id, and the partition.
 
 *Partitions.* A row is stored once because its partition knows what it has stored. If the same rows
 are cut into other partitions, a row that one has stored comes in another, which would store it
-again. A partition that lacks rows which it had before says so; one that is there no longer says
-nothing, so the cluster remembers the highest partition that any try of a batch has begun. Spark
-does not tell a task how many there are. For a named write the option `partitions` says it, and a
-claim with another number is refused. For a stream the driver counts the tasks when all are done: if
-an earlier try had more, rows are perhaps stored twice, and the batch fails instead of being silent.
+again. The task of a partition that lacks rows which it had before fails; a partition that no longer
+exists has no task, so the cluster remembers the highest partition that any try of a batch has
+begun. Spark gives a task no number of partitions. For a named write the option `partitions` gives
+it, and a claim with another number is refused. For a stream the driver counts the tasks when all
+are done: if an earlier try had more, rows are perhaps stored twice, and the batch fails.
 
 *Rows for later* have no place in their queue until they fall due, so they cannot be read back. They
-go out at the end of the task, under a session of their own, in the order of their digests: so their
-number says which they are, in whatever order Spark brings them.
+go out at the end of the task, under a session of their own, in the order of their digests: so the
+number of stored rows identifies them, in whatever order Spark brings the rows.
 
 Invariants:
 - A row of a batch is stored once, if its query gives the same rows in the same partitions.
 - The task returns when all its rows are on the disks of a majority.
 - Which session a row belongs to does not depend on the time of day.
 
-Left out: all or nothing for readers. They see messages as they are stored, also those of a batch
-that fails; Kafka's sink is the same, and says at least once.
+Left out: all or nothing for readers. Readers see messages as they are stored, also those of a batch
+that fails; Kafka's sink does the same, and promises at least once.
 
 Sources: apache/paimon 9666 (a user for each query id and batch id); KIP-98 for fencing.
 """
@@ -66,19 +66,19 @@ CHUNK_ROWS = 32_768
 CHUNK_BYTES = 8 * 1024 * 1024
 """Likewise bytes of all columns."""
 LATER_BYTES_MAX = 256 * 1024 * 1024
-"""A task holds so much of rows for later; they wait for its end."""
+"""Bytes of rows for later that a task holds, at most; these rows wait for the task's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Which piece of which write a task does."""
+    """The piece of a write that one task does."""
 
     name: str
-    """Of the query or the write: the same in every attempt, after every restart."""
+    """The id of the query or the write, equal in every attempt and after every restart."""
     partition: int
     """Spark's number of the partition."""
     label: int
-    """Of the batch; it grows."""
+    """The label of the batch; it grows from batch to batch."""
     is_cut_once: bool = True
     """True if all tries of this label have the same partitions, as those of one Spark job have."""
 
@@ -94,14 +94,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task did."""
+    """The result of a task."""
 
     rows: int
     """Rows that came."""
     skipped: int
-    """Of these, what an earlier attempt had stored."""
+    """Those of these rows that an earlier attempt had stored."""
     begun: int = 0
-    """How many partitions the batch has at least, by all its tries so far; 0: not looked up."""
+    """The highest number of partitions known of all tries of the batch; 0: not looked up."""
 
 
 def write(
@@ -110,8 +110,8 @@ def write(
     """Store the rows that Spark gives to a task; see above.
 
     Raises:
-        PipelineError: a row cannot be sent; rows are not those of an earlier attempt; somebody
-            else writes the same partition; the topic is not there.
+        PipelineError: a row cannot be sent; rows are not those of an earlier attempt; another
+            attempt writes the same partition; the topic is not there.
         Unavailable, OutcomeUnknown: the cluster did not answer in time. The next attempt goes on.
     """
     rows = _Rows(batches)
@@ -123,6 +123,7 @@ def write(
             "a named write does not say how many partitions it has", "give option partitions"
         )
     with _explained(options.topic, work):
+        # The part is claimed before a row is stored, so later tries know all partitions with rows.
         if not work.is_cut_once:
             name, part = f"spark/{work.name}", work.partition + 1
             begun = mq.claim_part(
@@ -142,10 +143,10 @@ def write(
 
 
 def check_partitions(written: "Sequence[Written]", said: int) -> None:
-    """Compare what all tasks of a batch did with its partitions; `said` is 0 for a stream.
+    """Compare the tasks of a batch with its partitions; `said`: the option, 0 for a stream.
 
     Raises:
-        PipelineError: an earlier try had partitions that this one has not, or the option is wrong.
+        PipelineError: an earlier try had partitions that this one lacks, or the option is wrong.
     """
     count = len(written)
     begun = max((each.begun for each in written), default=0)
@@ -197,8 +198,9 @@ def _put(
 def _write_later(
     mq: "BlockingClient", work: Work, options: Options, later: "list[pa.RecordBatch]"
 ) -> int:
-    """Store the rows that are for later; how many of them were stored already."""
+    """Store the rows that are for later; returns how many of them were stored already."""
     session = f"{work.session}/later"
+    # Without rows for later the claim still finds rows that an earlier attempt has stored.
     with _claim(mq, options, session, work.label) as producer:
         stored = {queue: stored.count for queue, stored in producer.stored.items()}
         skipped, count = sum(stored.values()), sum(part.num_rows for part in later)
@@ -224,13 +226,14 @@ def _write_later(
 def _refuse_if_grown(
     mq: "BlockingClient", topic: str, work: Work, session: str, queues: int, stored: int
 ) -> None:
-    """Rows are skipped by their count in each queue, so all attempts that store some must have the
-    same queues.
+    """Refuse an attempt with other queues than the attempts that stored rows.
 
-    The claim of each number of queues has part 2 once an attempt began there with nothing stored.
+    Rows are skipped by their count in each queue, so all attempts that store rows must have the
+    same queues. The claim of a number of queues has part 2 once an attempt with that number began
+    with nothing stored.
     """
     name = f"{session}/queues/{queues}"
-    # An attempt that stored nothing leaves nothing to skip, whatever queues it had.
+    # An attempt that stored nothing leaves nothing to skip, so its queues do not matter.
     begun = mq.claim_part(topic, name, label=work.label, part=1 if stored else 2, parts=0)
     if begun < 2:
         message = (
@@ -251,7 +254,7 @@ def _claim(
 
 @contextmanager
 def _explained(topic: str, work: Work) -> Iterator[None]:
-    """What a user can mend, as a `PipelineError`."""
+    """Raise faults that a user can mend as a `PipelineError`."""
     try:
         yield
     except Rejected as error:
@@ -273,12 +276,12 @@ def _explained(topic: str, work: Work) -> Iterator[None]:
 
 
 class _Rows:
-    """What Spark brings, in chunks, counted."""
+    """The rows that Spark brings, in chunks, counted."""
 
     def __init__(self, batches: "Iterable[pa.RecordBatch]") -> None:
         self._batches = batches
         self.count = 0
-        """Rows of all chunks before the present one, and of that too once it is done."""
+        """Rows of all chunks that are done."""
         self.has_times = False
         """True if rows may be for later."""
 
@@ -303,7 +306,7 @@ class _Rows:
             self.count += chunk.num_rows
 
     def bad(self, place: int, error: BadRow, work: Work) -> PipelineError:
-        """A row of the present chunk cannot be sent."""
+        """The error: a row of the present chunk cannot be sent."""
         before = f"rows 0 to {self.count - 1} of it are" if self.count else "none of its rows is"
         return PipelineError(
             f"row {self.count + place} of partition {work.partition} cannot be sent: {error.why}; "

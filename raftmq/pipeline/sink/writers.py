@@ -1,8 +1,8 @@
-"""What Spark calls: a writer is made in the driver, pickled, and runs in a task for each partition.
+"""Spark's writers: a writer is made in the driver, pickled, and runs in a task for each partition.
 
 When a task returns, its rows are on the disks of a majority, and they stay there when another task
-of the batch fails. The batch is run again then, and finds them. So `abort` has nothing to do, and
-`commit` only compares the number of tasks with what earlier tries of the batch had.
+of the batch fails. Spark then runs the batch again, which finds these rows. So `abort` has nothing
+to do, and `commit` only compares the number of tasks with that of earlier tries of the batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Done(WriterCommitMessage):
-    """What a task did."""
+    """The result of a task."""
 
     partition: int
     """Spark's number of the partition."""
@@ -39,10 +39,10 @@ class Done(WriterCommitMessage):
 
 
 def check(schema: "StructType", *, overwrite: bool) -> None:
-    """Refuse what cannot be written, before anything is.
+    """Refuse a mode or columns that cannot be written, before a row is.
 
     Raises:
-        PipelineError: the mode or a column.
+        PipelineError: the mode or a column is refused.
     """
     if overwrite:
         message = "a topic cannot be overwritten: its messages stay until retention takes them"
@@ -51,11 +51,11 @@ def check(schema: "StructType", *, overwrite: bool) -> None:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Of one `df.write`."""
+    """The writer of one `df.write`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # Made once in the driver: all attempts of all tasks have the same.
+        # The name is made once, in the driver, so all attempts of all tasks have the same.
         self._name = f"write/{options.write_id}" if options.write_id else str(uuid4())
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Done:
@@ -64,12 +64,12 @@ class BatchWriter(DataSourceArrowWriter):
         return _run(self._options, work, iterator)
 
     def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """Raise if the rows have another number of partitions than was said; see `task`."""
+        """Raise if the rows have another number of partitions than the option; see `task`."""
         _check(messages, self._options.partitions)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Of one streaming query; it is made anew for each micro-batch."""
+    """The writer of one micro-batch of a streaming query."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

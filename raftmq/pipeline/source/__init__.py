@@ -11,8 +11,8 @@ Invariants:
 - A range (topic, queue, [start, end)) below a queue's end holds the same messages for ever, so a
   micro-batch that is repeated reads the same rows.
 - No message is passed over silently: what is missing is an error, or a row of the table of gaps.
-- Nothing connects when a reader is made: Spark makes several, and uses some of them.
-- Spark finds the source without loading a client: it asks in several processes that end at once.
+- A reader does not connect when it is made: Spark makes several, and uses some of them.
+- Spark finds the source without loading a client: Spark asks in several processes that end at once.
 
-`pinning.pin` finds where topics end now, for who reads a batch more than once.
+`pinning.pin` finds where topics end now, for a caller that reads a batch more than once.
 """

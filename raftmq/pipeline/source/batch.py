@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part(InputPartition):
-    """What one task reads."""
+    """The part of a read that one task does."""
 
     range: Range
     """Neighbouring messages of one queue."""
@@ -87,7 +87,7 @@ class BatchReader(DataSourceReader):
         return self._reading.read(partition.range, keeper(self._conditions))
 
     def _narrowed(self, found: list[Range], cluster: Cluster, bounds: Bounds) -> list[Range]:
-        """What can hold rows that all conditions keep."""
+        """The parts of the ranges that can hold rows that all conditions keep."""
         conditions = self._conditions
         queue, offset = whole_bound(conditions, "queue"), whole_bound(conditions, "offset")
         time = time_bound(conditions)

@@ -1,6 +1,6 @@
-"""What the cluster says: where queues begin and end, and what a user's words mean as offsets.
+"""The cluster's answers: where queues begin and end, and what a user's words mean as offsets.
 
-All answers are linearizable: an end is never behind one that was seen before, whoever leads.
+All answers are linearizable: an end is never behind one that was seen before, under any leader.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from .options import Options, Where
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where the queues of all topics begin and end, at one moment."""
+    """The first and last places of the queues of all topics, at one moment."""
 
     earliest: Places
     """The first kept offsets."""
@@ -25,10 +25,11 @@ class Bounds:
     """The offsets after the last committed messages."""
 
     def check(self, start: Places) -> None:
-        """These places may be gone on from.
+        """Refuse places that a query cannot go on from.
 
         Raises:
-            PipelineError: a topic was deleted and made anew, or this is another cluster.
+            PipelineError: a topic was deleted and created again, is not read, or this is another
+                cluster.
         """
         for topic, place in start.items():
             known = self.end.get(topic)
@@ -62,7 +63,7 @@ class Cluster:
     """The topics that are read."""
 
     options: Options
-    """What was said."""
+    """The options of the read."""
 
     @property
     def client(self) -> BlockingClient:
@@ -70,7 +71,7 @@ class Cluster:
         return client(self.options.url, self.options.timeout)
 
     def bounds(self) -> Bounds:
-        """Where the queues begin and end now.
+        """The present bounds of the queues.
 
         Raises:
             PipelineError: there is no such topic.
@@ -91,7 +92,7 @@ class Cluster:
         Args:
             where: the words.
             bounds: of all topics.
-            is_start: what is left out is the earliest message, else the end.
+            is_start: a queue that the words leave out is at its earliest message, else at its end.
 
         Raises:
             PipelineError: a topic has another number, or a queue that is named does not exist.
@@ -111,7 +112,7 @@ class Cluster:
         }
 
     def at_time(self, topic: str, time: datetime, bounds: Bounds) -> Place:
-        """In each queue the first message stored then or later; its end if there is none yet."""
+        """In each queue the first message stored at `time` or later; the queue's end if none is."""
         with explained():
             found = self.client.admin.find_offsets(topic, time.astimezone(UTC))
         place = bounds.end[topic]

@@ -1,8 +1,8 @@
 """One client a process and cluster: connecting costs more than reading a small range.
 
-Spark's Python workers are used for many tasks, and run one at a time; what drives a stream calls
-its hooks one after the other in one process. Nothing here is ever closed: those processes are ended
-from outside, and a node copes with connections that break.
+A Python worker of Spark's serves many tasks, one at a time; the driver of a stream calls its hooks
+one after the other in one process. Their clients are never closed: Spark ends those processes from
+outside, and a node copes with connections that break.
 """
 
 import os
@@ -17,7 +17,7 @@ from raftmq.pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from raftmq.blocking import BlockingClient
 
-# (process, url) → its client, and what ends it. A process that was forked has none yet.
+# (process, url) → its client, and the stack that closes it. A forked process has none yet.
 _clients: dict[tuple[int, str], "tuple[BlockingClient, ExitStack]"] = {}
 
 
@@ -26,7 +26,7 @@ def client(url: str, timeout: float) -> "BlockingClient":
 
     Args:
         url: the cluster.
-        timeout: seconds, the default of every call; the first one's holds.
+        timeout: seconds, the default of every call; that of the first `client` call holds.
 
     Raises:
         Unavailable: no node answered in time.
@@ -36,7 +36,7 @@ def client(url: str, timeout: float) -> "BlockingClient":
     if known is None:
         stack = ExitStack()
         with explained():
-            # A job that runs outlives a cluster that is started again.
+            # A job that runs waits for a cluster that is started again.
             known = (
                 stack.enter_context(blocking.connect(url, timeout=timeout, wait_refused=None)),
                 stack,
@@ -53,9 +53,9 @@ def close_all() -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """What a user can mend is raised as a `PipelineError`.
+    """Raise faults that a user can mend as a `PipelineError`.
 
-    `Unavailable` and its like pass as they are: a command ends with another exit code.
+    `Unavailable` and its like pass unchanged: a command ends with another exit code for them.
     """
     try:
         yield

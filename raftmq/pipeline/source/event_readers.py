@@ -1,8 +1,8 @@
 """Spark's readers of the table `events`; only Spark loads this module.
 
 Invariants:
-- Readers hold nothing but options until they are asked: Spark makes and pickles them as it likes.
-- What `latestOffset` gives is never below what it was given: a log that is shorter is an error.
+- Readers hold nothing but options until Spark asks them: Spark makes and pickles readers freely.
+- `latestOffset` never gives an offset below its `start`: a log that is shorter is an error.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class EventPartition(InputPartition):
-    """What one task reads."""
+    """The part of a read that one task does."""
 
     span: Span
     """The records."""
@@ -52,7 +52,7 @@ class EventReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """One for each log, and more if so many are wanted."""
+        """One partition for each log, and more if `minPartitions` asks for more."""
         options = self._options
         held = bounds(client(options.url, options.timeout))
         end = {group: span.end for group, span in held.items()} | (options.end or {})
@@ -72,13 +72,13 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: Indexes | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """The first record of each log, or what was said."""
+        """The first record of each log, or the one that `startingOffsets` names."""
         held = bounds(self._client())
         first = {group: span.start for group, span in held.items()}
         return to_json(first | (self._options.start or {}))
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Where the logs end, or where the limit does."""
+        """The ends of the logs, or the places that the limit allows."""
         held, begin = bounds(self._client()), from_json(start)
         end = {group: max(span.end, begin.get(group, 0)) for group, span in held.items()}
         if self._last is not None:
@@ -89,16 +89,16 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(begin | reached)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What a micro-batch reads at most, in records of the logs."""
+        """The limit of a micro-batch, in records of the logs."""
         most = self._options.records_max
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What comes from now on is not for this run."""
+        """Fix the end of this run: the run does not read records that come later."""
         self._last = {group: span.end for group, span in bounds(self._client()).items()}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """One for each log of which there is something, and more if so many are wanted."""
+        """One partition for each log with records to read, and more for `minPartitions`."""
         options = self._options
         found = spans(
             bounds(self._client()),
@@ -113,16 +113,16 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing: the checkpoint is all there is."""
+        """Does nothing: the checkpoint alone holds the progress."""
 
     def stop(self) -> None:
-        """Nothing: the process ends."""
+        """Does nothing: the process ends."""
 
     def _client(self) -> "BlockingClient":
         return client(self._options.url, self._options.timeout)
 
 
 def _read(options: EventOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-    # A batch without anything to read comes as one partition that is none.
+    # For a batch without partitions Spark passes one that is no `EventPartition`.
     if isinstance(partition, EventPartition):
         yield from read(client(options.url, options.timeout), options, partition.span)

@@ -1,4 +1,4 @@
-"""The table `events` of the source: what became of all messages, from the log's own entries.
+"""The table `events` of the source: the history of all messages, from the log's own entries.
 
     spark.read.format("raftmq").option("table", "events").load()
 
@@ -94,25 +94,25 @@ class Span(NamedTuple):
     """Neighbouring records of one log."""
 
     partition_group: int
-    """Whose log."""
+    """The partition group of the log."""
     start: int
     """The first record."""
     end: int
-    """The record after the last one."""
+    """The index after the last record."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventOptions:
-    """What was said, checked."""
+    """The options as the user gave them, checked."""
 
     url: str
     """The cluster."""
     topics: frozenset[str]
     """Only rows about these; empty: about all."""
     start: Indexes | None
-    """Where to begin; None: with the first record of each log."""
+    """The first records to read; None: the first record of each log."""
     end: Indexes | None
-    """Where a batch ends; None: where the logs do."""
+    """The records after the last ones of a batch; None: the ends of the logs."""
     records_max: int | None
     """Records a micro-batch at most; None: all there are."""
     parts_min: int
@@ -204,7 +204,7 @@ def to_json(indexes: Indexes) -> dict[str, int]:
 
 
 def bounds(mq: "BlockingClient") -> dict[int, Span]:
-    """What each log with queues holds now, by partition group."""
+    """The records that each log with queues holds now, by partition group."""
     view = mq.admin.cluster()
     found = {}
     for group in sorted(each.id for each in view.groups if each.id):
@@ -216,7 +216,7 @@ def bounds(mq: "BlockingClient") -> dict[int, Span]:
 def spans(
     held: Mapping[int, Span], start: Indexes, end: Indexes, *, fails_on_loss: bool
 ) -> list[Span]:
-    """What to read: from `start` to `end`; a group that `start` does not name from its first.
+    """The records to read, from `start` to `end`; a group not in `start` from its first record.
 
     Raises:
         PipelineError: retention took records away that were not read; there is no such group, or
@@ -240,7 +240,7 @@ def spans(
 
 
 def lost(group: int, first: int, kept: int) -> PipelineError:
-    """Records of a log were dropped before they were read."""
+    """The error: retention dropped records of a log before they were read."""
     return PipelineError(
         f"records {first} to {kept - 1} of the log of partition group {group} are gone by "
         "retention, unread",
@@ -250,7 +250,7 @@ def lost(group: int, first: int, kept: int) -> PipelineError:
 
 
 def limited(found: list[Span], records_max: int | None) -> list[Span]:
-    """About so many records, shared in proportion to what there is of each log.
+    """About `records_max` records, shared in proportion to what each log has.
 
     >>> limited([Span(1, 0, 300), Span(2, 50, 150)], 8)  # doctest: +ELLIPSIS
     [Span(..., end=6), Span(partition_group=2, start=50, end=52)]
@@ -265,7 +265,7 @@ def limited(found: list[Span], records_max: int | None) -> list[Span]:
 
 
 def split(found: list[Span], parts_min: int) -> list[Span]:
-    """The same records in at least so many spans, if there are as many; the order stays."""
+    """The same records in at least `parts_min` spans, or one a record; the order stays."""
     total = sum(each.end - each.start for each in found)
     pieces = []
     for each in found:
@@ -294,6 +294,7 @@ def read(mq: "BlockingClient", options: EventOptions, span: Span) -> "Iterator[p
             if refused.reason != Reason.OFFSET_OUT_OF_RANGE:
                 raise
             kept = mq.events(span.partition_group, bytes_max=0)
+            # A log that begins at or before `start`, and refuses it, ends before it: another log.
             if options.fails_on_loss or kept.first <= start:
                 raise _not_there(span, start, kept.first, kept.end) from refused
             start = min(kept.first, span.end)
@@ -307,7 +308,7 @@ def read(mq: "BlockingClient", options: EventOptions, span: Span) -> "Iterator[p
 
 
 def _without_endless(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """Rows about all that will ever come have no count: two of them would overflow a sum."""
+    """Rows without an upper offset get a null count: the sum of two such counts would overflow."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -324,7 +325,10 @@ def _not_there(span: Span, start: int, first: int, end: int) -> PipelineError:
 
 
 def _ahead(group: int, index: int, end: int) -> PipelineError:
-    """No leader takes back what was applied: it is another log."""
+    """The error: a log that ends before a record that was read is another cluster's log.
+
+    No leader takes back a record that was applied.
+    """
     return PipelineError(
         f"the log of partition group {group} ends with record {end - 1}, and {index} is to be read",
         "is this another cluster than the one that the checkpoint or the offsets are of?",

@@ -1,7 +1,7 @@
-"""What is missing: an error, or rows of a Parquet table.
+"""Missing messages: an error, or rows of a Parquet table.
 
-The table has one file a gap, named after it (`orders-0-120-180.parquet`), so that a micro-batch
-that is repeated writes the same file again and no second row:
+The table has one file a gap, named after the gap (`orders-0-120-180.parquet`), so a micro-batch
+that is repeated adds no second row:
 
 | column | type | meaning |
 |---|---|---|
@@ -25,11 +25,11 @@ from .offsets import Range
 
 
 def report(gone: Iterable[Range], *, fails: bool, folder: str | None) -> None:
-    """Tell of messages that retention took away before they were read. Durable on return.
+    """Report messages that retention took away before they were read. Durable on return.
 
     Args:
         gone: what is missing.
-        fails: whether that is an error.
+        fails: whether missing messages are an error.
         folder: the table's folder, which every worker sees; None: nothing is written.
 
     Raises:
@@ -51,6 +51,7 @@ def _write(gap: Range, folder: Path) -> None:
     import pyarrow.parquet as pq
 
     path = folder / f"{gap.topic}-{gap.queue}-{gap.start}-{gap.end}.parquet"
+    # A micro-batch that is repeated has noted the gap before: its `seen_at` stays.
     if path.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ def _write(gap: Range, folder: Path) -> None:
             "seen_at": pa.array([datetime.now(UTC)], pa.timestamp("us", "UTC")),
         }
     )
-    # Files that begin with a dot are none of the table's.
+    # Spark ignores files that begin with a dot, so a file left by a crash adds no row.
     written = folder / f".{path.name}.{os.getpid()}"
     with written.open("wb") as file:
         pq.write_table(table, file)

@@ -1,12 +1,12 @@
-"""Places in topics: how far a query has come, as Spark keeps it and as users write it.
+"""Places in topics: how far a query has come, as Spark keeps places and as users write them.
 
 Spark writes the end of each micro-batch into the checkpoint as JSON, and compares such texts:
 
     {"orders": {"id": 7, "queues": {"0": 123, "1": 98}}}
 
-The topic's number stands in it, so a topic that was deleted and made anew under its name is
-noticed. A queue that is missing is new and begins at 0; a topic that is missing was not read
-before, and begins at its earliest message.
+The JSON holds the topic's number, so the source notices a topic that was deleted and created again
+under its name. A queue that is missing is new and begins at 0; a topic that is missing was not
+read before, and begins at its earliest message.
 
 Users write the same without the number, as for Kafka, with -2 for the earliest message and -1 for
 the end: `{"orders": {"0": 12, "1": -2}}`. Queues and topics left out are at the earliest message as
@@ -14,8 +14,8 @@ a start, and at the end as an end.
 
 Invariants:
 - Equal places are equal JSON: topics by name, queues by number.
-- `ranges` are without gap or overlap: what one micro-batch ends with, the next one begins with.
-- A range says the same whenever it is read: what stands below a queue's end never changes.
+- `ranges` are without gap or overlap: each micro-batch begins where the one before ended.
+- A range holds the same messages whenever it is read: no message below a queue's end changes.
 """
 
 import json
@@ -140,7 +140,7 @@ def _wish(found: Any, wrong: PipelineError) -> Wish:
 
 
 def ranges(start: Places, end: Places) -> list[Range]:
-    """What lies between two places, by topic and queue; queues without messages are left out."""
+    """The ranges between two places, by topic and queue; queues without messages are left out."""
     found = []
     for topic, place in sorted(end.items()):
         before = start[topic].queues if topic in start else {}
@@ -161,7 +161,7 @@ def limited(found: list[Range], rows_max: int) -> list[Range]:
     if total <= rows_max:
         return found
     shares = [each.messages * rows_max // total for each in found]
-    # What rounding left over goes to those it took most from, so that the sum is `rows_max`.
+    # The shares that lost most by rounding down get one message more, up to `rows_max` in all.
     by_loss = sorted(range(len(found)), key=lambda n: (-(found[n].messages * rows_max % total), n))
     for n in by_loss[: rows_max - sum(shares)]:
         shares[n] += 1
@@ -173,7 +173,7 @@ def limited(found: list[Range], rows_max: int) -> list[Range]:
 
 
 def split(found: list[Range], parts_min: int) -> list[Range]:
-    """The same messages in at least so many ranges, if there are as many messages.
+    """The same messages in at least `parts_min` ranges, or one a message if there are fewer.
 
     Large ranges are cut into more pieces than small ones; the order stays.
     """
@@ -194,7 +194,7 @@ def advanced(start: Places, read: list[Range], seen: Places) -> Places:
     Args:
         start: the places before.
         read: what was read beyond them.
-        seen: all topics and queues there are; a queue of which nothing was read stays where it is.
+        seen: all topics and queues there are; a queue without a range in `read` keeps its place.
     """
     after = {}
     for topic, place in seen.items():

@@ -50,7 +50,7 @@ Where = str | dict[str, Wish] | datetime
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was said, checked."""
+    """The options as the user gave them, checked."""
 
     topics: tuple[str, ...]
     """By name, each once."""
@@ -71,7 +71,7 @@ class Options:
     columns: tuple[str, ...]
     """Columns in the order of the row."""
     filter: str | None
-    """What is wanted."""
+    """Tags or SQL that select messages; None: all messages."""
     job: str | None
     """The job's name."""
     timeout: float
@@ -79,7 +79,7 @@ class Options:
 
     @property
     def group(self) -> str | None:
-        """The group that the progress is kept under; None: it is not kept."""
+        """The consumer group that holds the progress; None: no group does."""
         return f"spark-{self.job}" if self.job else None
 
 
@@ -227,7 +227,7 @@ def _filter(said: dict[str, str]) -> str | None:
     text = said.get("filter")
     if text is None:
         return None
-    # It loads numpy, which who has no filter does not wait for.
+    # The module loads numpy, so a read without a filter does not import it.
     from raftmq.filters import compile as compile_filter
 
     try:

@@ -1,7 +1,7 @@
-"""Where topics end now, to be read up to there as often as one likes.
+"""The present ends of topics, for reading a batch up to the same place more than once.
 
-Spark plans a batch anew for each action: without an end of its own, two counts of one DataFrame
-differ while messages come.
+Spark plans a batch again for each action: without a fixed end, two counts of one DataFrame differ
+while messages come.
 """
 
 import json
@@ -13,7 +13,7 @@ from .options import parse
 
 
 def pin(topics: str, *, url: str = "") -> str:
-    """Where topics end now, as the option `endingOffsets` (or a `startingOffsets`) takes it.
+    """The present ends of topics, as the option `endingOffsets` (or `startingOffsets`) takes them.
 
     Args:
         topics: as the option `subscribe`: their names, separated by commas.
@@ -27,5 +27,5 @@ def pin(topics: str, *, url: str = "") -> str:
     try:
         return json.dumps(to_json(Cluster(parse(said)).bounds().end))
     finally:
-        # This process is the user's own: the thread of a client would outlive its last line.
+        # This process is the user's own: the thread of an open client would keep it from ending.
         close_all()

@@ -1,8 +1,8 @@
 """Filters that Spark hands over in a batch read: which ones, which rows they keep, and which
 messages need not be read for them.
 
-Those that are taken are evaluated on every record batch, exactly as Spark would; so it is only a
-matter of speed whether `Bound` sees that a queue or a range of offsets has none of the rows.
+The source evaluates the filters that it takes on every record batch, exactly as Spark would; a
+`Bound`, which rules out queues and ranges of offsets without such rows, only saves time.
 
 | filter | columns | also saves reading |
 |---|---|---|
@@ -51,7 +51,7 @@ class Condition:
     kind: str
     """The name of Spark's class: `EqualTo`, `In`, …."""
     value: Any = None
-    """What it is compared with."""
+    """The value that the column is compared with."""
 
 
 def condition_of(found: Any) -> Condition | None:
@@ -82,7 +82,7 @@ def condition_of(found: Any) -> Condition | None:
 def keeper(
     conditions: tuple[Condition, ...],
 ) -> "Callable[[pa.RecordBatch], pa.RecordBatch] | None":
-    """What leaves out the rows that a condition does not keep; None: there are none."""
+    """A function that drops the rows that a condition does not keep; None: no conditions."""
     if not conditions:
         return None
 
@@ -115,12 +115,12 @@ def _mask(condition: Condition, values: "pa.Array") -> "pa.Array":
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What messages of these conditions can stand between."""
+    """The numbers that the messages of some conditions lie between, both included."""
 
     low: int | None = None
-    """No less; None: anything."""
+    """The least number; None: no lower bound."""
     high: int | None = None
-    """No more."""
+    """The greatest number; None: no upper bound."""
 
     def with_condition(self, condition: Condition, low: int | None, high: int | None) -> "Bound":
         """Narrowed by a condition whose value lies between `low` and `high` as whole numbers."""

@@ -1,10 +1,11 @@
 """Reading one range: from a leader into record batches, in a worker of Spark.
 
-A consumer fetches ahead while Spark takes what is there. It follows leaders that change by itself;
-what it hands over continues without gap or repeat, and it stops exactly at the range's end.
+A consumer fetches ahead while Spark takes the messages that came. The consumer follows a change of
+leader by itself; its messages come without gap or repeat, and reading stops exactly at the range's
+end.
 
-Record batches have up to `ROWS_MAX` rows, and about `BYTES_MAX` bytes: Spark reads smaller ones at
-half the rate, and larger ones take memory.
+Record batches have up to `ROWS_MAX` rows, and about `BYTES_MAX` bytes: Spark reads smaller batches
+at half the rate, and larger ones take memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 ROWS_MAX = 65_536
 """Rows in a record batch."""
 BYTES_MAX = 8 * 1024 * 1024
-"""Bytes of bodies, about, in a record batch; one with a larger body has no other."""
+"""Bytes of bodies in a record batch, about; a body that is larger stands alone in its batch."""
 WAIT_SECONDS = 1.0
 """How long to wait for messages that exist before the cluster is asked about them."""
 
@@ -42,11 +43,11 @@ class Reading:
     url: str
     """The cluster."""
     timeout: float
-    """Seconds without a message until it is given up."""
+    """Seconds without a message until the read fails as `Unavailable`."""
     columns: tuple[str, ...]
-    """The columns, in the order in which they are wanted."""
+    """The columns, in the order in which Spark wants them."""
     filter: str | None
-    """What is wanted; None: all."""
+    """Tags or SQL that select messages; None: all messages."""
     fails_on_loss: bool
     """Whether messages that are gone are an error."""
     gaps: str | None
@@ -111,7 +112,7 @@ class _Range:
                 yield slices
 
     def _fetch(self, rows_max: int) -> list[Slice]:
-        """What comes next, at least something unless all that is left is gone."""
+        """The next messages of the range; empty if none came, or retention took some away."""
         count = min(rows_max, self._wanted.end - self._at)
         try:
             slices = self._consumer.fetch(count, wait=WAIT_SECONDS).slices
@@ -130,7 +131,7 @@ class _Range:
         return slices
 
     def _ask(self, error: Rejected | None) -> None:
-        """Why does nothing come? A leader may be new; messages may be gone."""
+        """Ask the cluster why no message came: a leader may be new; messages may be gone."""
         wanted = self._wanted
         found = self._mq.admin.describe_topic(wanted.topic)
         if found.id != wanted.topic_id:
@@ -157,7 +158,7 @@ def _matching(rows: "pa.RecordBatch", slices: list[Slice], matching: Filter) -> 
     import numpy as np
     import pyarrow as pa
 
-    # A long batch comes in several slices: it is looked at once.
+    # A long batch comes in several slices; the filter runs over each batch once.
     masks = {}
     for part in slices:
         if id(part.batch) not in masks:

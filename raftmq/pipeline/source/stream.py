@@ -1,21 +1,21 @@
-"""The stream read: what Spark's driver asks between micro-batches.
+"""The stream read: the calls of Spark's driver between micro-batches.
 
     initialOffset() ── latestOffset(start, limit) ── partitions(start, end) ── read ... ──┐
                             ^ what ended at `start` is complete: progress is committed    │
                             └─────────────────────────────────────────────────────────────┘
 
 Spark keeps the end of each micro-batch in its checkpoint, and asks for the same range again after a
-crash; so the ranges need nothing else. The group `spark-<job>` is kept for three things:
+crash; so the ranges need nothing else. The group `spark-<job>` serves three purposes:
 
-- *Progress*, for `raftmq group lag`. Spark's own `commit` comes one micro-batch late, and never for
-  the last one; but when it asks for what comes next, what was before is complete.
+- *Progress*, for `raftmq group lag`. Spark calls `commit` one micro-batch late, and never for the
+  last one; but when Spark asks for the next micro-batch, all before it is complete.
 - *`latest`*. Spark does not keep where a query began, and asks again after a crash in the first
-  micro-batch. So the end that was found first is committed to the group, and found there again.
+  micro-batch. So the reader commits the end that it found first to the group, and finds it there.
 - *Loss in the first micro-batch*. For the same reason `earliest` is a later offset after a crash,
-  if retention went on. Where the query began is in the group, so what lies between is a gap.
+  if retention went on. The group holds where the query began, so the messages between are a gap.
 
-Taking the group over fences the driver that had it: two that run one job are noticed. So each
-micro-batch is planned after a commit, even if nothing changed since the last one.
+Taking the group over fences the driver that had it: the older of two drivers of a job gets an
+error. So each micro-batch is planned after a commit, even if nothing changed since the last one.
 
 Left out: a query whose checkpoint loses the completion of its very first micro-batch begins, with
 `latest`, after that micro-batch. Sinks that skip a micro-batch they completed lose nothing.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads micro-batches. Connects when it is first asked something, not before."""
+    """Reads micro-batches. Connects at Spark's first question, not before."""
 
     def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
         _check_start(options)
@@ -61,11 +61,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pinned: Places | None = None
         self._bounds: Bounds | None = None
         self._progress: dict[str, BlockingProgress] = {}
-        # Where the query begins, until a micro-batch is planned that nobody planned before.
+        # Where the query begins; None once `latestOffset` has planned a new micro-batch.
         self._first: Places | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins; the same answer again after a crash in its first micro-batch.
+        """The start of a new query; the same answer again after a crash in its first micro-batch.
 
         Raises:
             PipelineError: a topic does not exist, or the options do not fit it.
@@ -89,7 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; what ended at `start` is complete.
+        """The end of the next micro-batch; the one that ended at `start` is complete.
 
         Raises:
             PipelineError: `start` is of other topics, or another driver runs the job.
@@ -102,25 +102,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = bounds.end if self._pinned is None else self._pinned
         begun = bounds.earliest | places
         wanted = ranges(begun, end)
-        # Where nothing came for a while another driver may have begun, and would plan the same.
+        # After a time without messages another driver may have begun, and would plan the same.
         self._report(places, is_planning=bool(wanted))
         if isinstance(limit, ReadMaxRows):
             wanted = limited(wanted, limit.max_rows)
         return to_json(advanced(begun, wanted, end))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the queues ended when they were last asked, for the query's progress."""
+        """The queues' ends when the cluster was last asked, for the query's progress."""
         return None if self._bounds is None else to_json(self._bounds.end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What the tasks of a micro-batch read.
+        """The ranges that the tasks of a micro-batch read.
 
         Raises:
             PipelineError: retention took messages away, or the places are of other topics.
             Unavailable: a leader was not found in time.
         """
         before, after = from_json(start), from_json(end)
-        # After a crash this comes first, and what was seen then is not known here.
+        # After a crash Spark calls this first, and this process has not asked for bounds yet.
         bounds = self._bounds if self._bounds is not None else self._look()
         bounds.check(before)
         bounds.check(after)
@@ -145,7 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._bounds
 
     def _taken(self, topic: str) -> "BlockingProgress":
-        """The job's progress in a topic; the first call takes it over."""
+        """The job's progress in a topic; the first call takes the group over."""
         group = self._options.group
         assert group is not None
         if topic not in self._progress:
@@ -154,19 +154,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._progress[topic]
 
     def _named(self, topic: str, end: Place) -> Place:
-        """Where the job has come; queues where it has come nowhere begin at the end, for good."""
+        """The job's committed place; queues without one begin at the end, which is committed."""
         progress = self._taken(topic)
         new = {q: offset for q, offset in end.queues.items() if q not in progress.committed}
         if new:
-            # Raises unless it is durable: a crash has to find it again.
+            # A commit that fails raises here: after a crash the query has to find the same place.
             self._commit(progress, new)
         return Place(end.id, {queue: progress.committed[queue] for queue in end.queues})
 
     def _lost_at_first(self, before: Places, after: Places) -> list[Range]:
-        """What retention took of a first micro-batch that is repeated; nothing of others."""
+        """The messages that retention took of a repeated first micro-batch; none of others."""
         if self._options.group is None or before != self._first:
             return []
-        # Committed was where it began; or its end, if it was complete after all.
+        # The group holds where the micro-batch began; or its end, if it was complete after all.
         begun = {
             topic: Place(place.id, place.queues | self._taken(topic).committed)
             for topic, place in before.items()
@@ -179,11 +179,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ranges(begun, reached)
 
     def _report(self, places: Places, *, is_planning: bool = False) -> None:
-        """Commit how far the query has come; a fault waits for the next time.
+        """Commit how far the query has come; after a fault the next call commits again.
 
         Args:
             places: they are committed if they changed.
-            is_planning: or even if not: whoever was fenced plans no micro-batch.
+            is_planning: they are committed even if not: a fenced driver plans no micro-batch.
         """
         if self._options.group is None:
             return
@@ -195,6 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if is_new or is_planning:
                     self._commit(progress, place.queues)
             except (Unavailable, OutcomeUnknown):
+                # The checkpoint holds the place: the group's progress may lag behind it.
                 continue
 
     def _commit(self, progress: "BlockingProgress", offsets: dict[int, int]) -> None:

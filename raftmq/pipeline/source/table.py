@@ -1,4 +1,4 @@
-"""`format("raftmq")`: what Spark makes of the name, the options and a schema."""
+"""`format("raftmq")`: readers and writers for Spark, from the options and a schema."""
 
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ class MessageSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """The name for `format`."""
         return "raftmq"
 
     def schema(self) -> str:

@@ -38,11 +38,11 @@ A row of quantiles is about the messages *stored* in one minute: minute, topic, 
 and KLL sketches of `wait_ms` (`waits`) and `service_ms` (`services`), which Spark merges
 (`kll_merge_agg_bigint`) to any longer time.
 
-What a kill leaves: files of a run that is not in `trace.json`. Nobody reads them, and the next run
-removes them and reads the same records again. So each event is there exactly once.
+A kill leaves files of a run that is not in `trace.json`. No reader reads these files, and the next
+run removes them and reads the same records again. So each event is there exactly once.
 
 Invariants:
-- What is in `trace.json` is durable, and so was all that it names before.
+- `trace.json` is durable, and so were all files that it names before it was written.
 - An hour is built whole from all events about its messages; building it again changes nothing.
 
 Left out: groups that pull by offset, which leave no trace in the log; when the producer sent, which

@@ -1,6 +1,6 @@
 """Questions to a trace: the story of a message, the slowest, quantiles.
 
-All but the quantiles are answered from the files without Spark.
+All but the quantiles come from the files without Spark.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MEASURES = {"wait": "wait_ms", "service": "service_ms", "total": "total_ms"}
-"""What may be slow, and its column: until first handed out, from then to acked, until it ended."""
+"""Measure → its column: until first handed out, from last handed out to acked, until ended."""
 _STORY = ["index", "step", "timestamp", "what", "group", "attempt", "consumer", "until"]
 
 
@@ -31,9 +31,9 @@ class Slow(NamedTuple):
 
 
 def show(folder: Path, topic: str, queue: int, offset: int, *, since: str = "") -> list[Any]:
-    """What became of a message, in the order of the log: rows of the source's table `events`.
+    """The story of a message, in the order of the log: rows of the source's table `events`.
 
-    What is told of whole stretches is among it, whether it concerned the message or not.
+    Events about whole stretches are among the rows, whether they concerned the message or not.
 
     Args:
         folder: the trace's.
@@ -73,10 +73,10 @@ def slowest(
 
     Args:
         folder: the trace's.
-        by: one of `MEASURES`; runs that have none (`total` of what is not over) are left out.
+        by: one of `MEASURES`; runs without it (`total` of a run that is not over) are left out.
         topic: only of this topic.
         group: only of this consumer group.
-        limit: so many.
+        limit: runs at most.
 
     Raises:
         PipelineError: there is no trace there.
@@ -117,7 +117,7 @@ def _read(
 
 
 def _loaded(folder: Path) -> State:
-    """What is durable of a trace that was run."""
+    """The durable state of a trace that was run."""
     state = load(folder)
     if not state.runs:
         fix = f"make one: raftmq pipeline trace run {folder}"
@@ -137,7 +137,7 @@ def quantiles(
     """How long messages waited and were worked on, by topic and group: sketches merged.
 
     Args:
-        spark: what merges them.
+        spark: the session that merges them.
         folder: the trace's.
         at: which quantiles, from 0 to 1.
         topic: only of this topic.

@@ -4,7 +4,7 @@ The messages of an hour are cut into blocks of `BLOCK` offsets a queue; the even
 one group of Spark's, and `life.timelines` makes its rows.
 
 Invariants:
-- An hour is made from its events alone, all of them: to do it again gives the same rows.
+- An hour is made from its events alone, all of them: building it again gives the same rows.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ _NEEDED = (
 
 
 def build(spark: "SparkSession", folder: Path, state: State, hours: list[str]) -> State:
-    """Build these hours; the state after it. What is written counts once the state is saved."""
+    """Build these hours; returns the next state. The files count once that state is saved."""
     from pyspark.sql.functions import broadcast, col
 
     paths = files(folder, EVENTS, state, since=min(hours))
@@ -70,7 +70,7 @@ def quantiles_of(lives: "DataFrame") -> "DataFrame":
     """Sketches a minute, topic and group, in which each message counts."""
     from pyspark.sql import functions as f
 
-    # A sketch has no weights, so each message is told; a run is at most a block.
+    # A sketch has no weights, so each message is added by itself; a run is at most a block.
     each = lives.select(
         f.date_trunc("minute", "stored").alias("minute"),
         "topic",

@@ -28,10 +28,10 @@ def hours_in(batch: "pa.RecordBatch | pa.Table", column: str) -> "pa.Array":
 
 
 class HourFiles:
-    """One file an hour, as rows come. Use it as `with`; on a failure nothing gets its name."""
+    """One file an hour, as rows come. Use it as `with`; after a failure no file gets its name."""
 
     def __init__(self, root: Path, *, run: int, part: int, column: str) -> None:
-        """Write below `root`; `column` is the timestamp that tells the hour."""
+        """Write below `root`; `column` is the timestamp that decides a row's hour."""
         self._root, self._run, self._part, self._column = root, run, part, column
         self._writers: dict[Path, tuple[Path, pq.ParquetWriter]] = {}
 

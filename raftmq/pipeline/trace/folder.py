@@ -1,6 +1,6 @@
-"""What a trace keeps on disk: which files count, and how far each log was read.
+"""The state of a trace on disk: which files count, and how far each log was read.
 
-`trace.json` says it all, and is replaced as a whole:
+`trace.json` holds all of it, and is replaced as a whole:
 
     {"version": 1, "runs": 13, "next": {"1": 5001, "2": 731}, "stale": ["2026-11-22T10"],
      "hours": {"2026-11-22T10": {"built": 12, "ranges": {"3/0": [0, 512]}}},
@@ -21,7 +21,7 @@ Invariants:
 - A file has its name only when all of it is durable; a name has the number of its run.
 - One process writes at a time.
 
-Left out: object stores: it needs `rename` and `flock`, on a disk that all of Spark's workers share.
+Left out: object stores: a trace needs `rename` and `flock`, on a disk that all workers share.
 """
 
 import json
@@ -42,7 +42,7 @@ NAME = "trace.json"
 EVENTS, TIMELINES, QUANTILES = "events", "timelines", "quantiles"
 """The tables."""
 NEVER = -1
-"""As the run that an hour was built after."""
+"""The value of `Hour.built` for an hour that was never built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +57,31 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What `trace.json` says; see the heading."""
+    """The content of `trace.json`; see the heading."""
 
     version: int = VERSION
     """Of the file."""
     runs: int = 0
     """How many runs count: 0 to `runs - 1`."""
     next: dict[str, int] = field(default_factory=dict)
-    """By partition group."""
+    """By partition group: the next record to read."""
     stale: list[str] = field(default_factory=list)
     """Hours to be built, in order."""
     hours: dict[str, Hour] = field(default_factory=dict)
     """By hour: `2026-11-22T10`, UTC."""
     trims: dict[str, int] = field(default_factory=dict)
-    """By `topic id/queue/attachment`."""
+    """By `topic id/queue/attachment`: the offset after the last trimmed one."""
     lost: list[list[int]] = field(default_factory=list)
-    """What was never read."""
+    """Records that retention took unread: [partition group, first, after the last)."""
     cluster: str = ""
     """The cluster's id; empty before the first run."""
 
 
 def load(folder: Path) -> State:
-    """What is durable; of a folder that is new, nothing.
+    """The durable state; an empty one if the folder is new.
 
     Raises:
-        PipelineError: it is of a newer version, or something else has its name.
+        PipelineError: the state is of another version or unreadable, or the folder is no trace's.
     """
     path = folder / NAME
     if not path.exists():
@@ -101,7 +101,7 @@ def load(folder: Path) -> State:
 
 
 def save(folder: Path, state: State) -> None:
-    """Replace what is durable; on return it is."""
+    """Replace the durable state; the new one is durable on return."""
     path = folder / NAME
     unfinished = path.with_name(f"{NAME}{UNFINISHED}")
     with unfinished.open("w") as file:
@@ -114,10 +114,10 @@ def save(folder: Path, state: State) -> None:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Only one process writes into the folder; it is made if it is missing.
+    """Inside, no other process writes into the folder, which is made if it is missing.
 
     Raises:
-        PipelineError: another one does, or it is no folder of a trace.
+        PipelineError: another process writes into it, or it is no folder of a trace.
     """
     load(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,10 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def remove_strays(folder: Path, state: State) -> int:
-    """Remove what does not count: files of runs that were killed, and hours built since anew."""
+    """Remove files that do not count: those of killed runs, and of hours that were rebuilt since.
+
+    Returns how many.
+    """
     count = 0
     for table in (EVENTS, TIMELINES, QUANTILES):
         for path in (folder / table).rglob("*"):
@@ -155,7 +158,7 @@ def _counts(path: Path, table: str, state: State) -> bool:
 
 
 def run_of(path: Path) -> int | None:
-    """The run that wrote a file; None: it is not finished, or nobody's.
+    """The run that wrote a file; None: the file is unfinished, or not a run's.
 
     >>> run_of(Path("r00012-p3.parquet")), run_of(Path("r00012-p3.parquet.unfinished"))
     (12, None)
@@ -175,13 +178,13 @@ def hour_of(path: Path) -> str:
 
 
 def path_of(root: Path, hour: str, run: int, part: int) -> Path:
-    """The reverse: where a table's file of an hour is."""
+    """The path of a table's file of an hour: the reverse of `run_of` and `hour_of`."""
     day, _, number = hour.partition("T")
     return root / f"dt={day}" / f"hour={number}" / f"r{run:05}-p{part}.parquet"
 
 
 def built(state: State, hours: list[str]) -> State:
-    """The state after these hours were built by the run that comes next."""
+    """The state after the next run has built these hours."""
     known = state.hours | {hour: replace(state.hours[hour], built=state.runs) for hour in hours}
     stale = [hour for hour in state.stale if hour not in hours]
     return replace(state, runs=state.runs + 1, hours=known, stale=stale)

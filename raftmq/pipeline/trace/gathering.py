@@ -1,10 +1,10 @@
-"""Events of the logs into Parquet, and which hours that concerns.
+"""Events of the logs into Parquet, and the hours that they concern.
 
-The workers write the rows as they read them, and tell the driver in few words what it was about
-(`Note`). The driver makes the next `State` of that.
+The workers write the rows as they read them, and send the driver notes of what the rows were about
+(`Note`). The driver makes the next `State` from the notes.
 
 Invariants:
-- What is written depends on the records alone; a task that is repeated writes the same file again.
+- A file depends on the records alone; a task that is repeated writes the same file again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,16 +28,16 @@ STORED, TOUCHED, SWEPT, TRIMMED, COUNTED = "stored", "touched", "swept", "trimme
 
 
 class Note(NamedTuple):
-    """What a worker tells of what it wrote."""
+    """A worker's note about the rows that it wrote."""
 
     kind: str
     """One of the words above."""
     hour: str
-    """Of messages stored, or touched."""
+    """The hour of the messages that were stored or touched; empty for other kinds."""
     place: str
     """`topic id/queue`, of trims `topic id/queue/attachment`."""
     low: int
-    """The first offset; of `counted`, the rows."""
+    """The first offset; of `counted`, the number of rows."""
     high: int
     """The offset after the last one."""
 
@@ -52,9 +52,9 @@ Ranges = dict[str, list[tuple[int, int, str]]]
 def gather(
     spark: "SparkSession", url: str, folder: Path, state: State, wanted: list[Span]
 ) -> tuple[State, int]:
-    """Read these records, and write their events; the state after it, and the rows written.
+    """Read these records, and write their events; returns the next state, and the rows written.
 
-    What is written counts once the state is saved.
+    The files count once that state is saved.
     """
     start = {span.partition_group: span.start for span in wanted}
     end = {span.partition_group: span.end for span in wanted}
@@ -114,7 +114,7 @@ def ranges_of(state: State) -> Ranges:
 
 
 def notes_of(batch: "pa.RecordBatch", known: Ranges) -> Iterator[Note]:
-    """What the events of a batch are about."""
+    """Notes of what the events of a batch are about."""
     import pyarrow.compute as pc
 
     assert batch.schema.names == list(COLUMNS)
@@ -133,7 +133,7 @@ def notes_of(batch: "pa.RecordBatch", known: Ranges) -> Iterator[Note]:
             hour = hours.dictionary[code].as_py()
             yield Note(STORED, hour, place, int(starts[some].min()), int(ends[some].max()))
     for row in np.flatnonzero(sweeping).tolist():
-        # They are rare: a reset, or a segment that retention drops.
+        # Sweeping events are rare, so a loop will do: a reset, or a segment that retention drops.
         place = f"{topic_ids[row]}/{queues[row]}"
         if batch["what"][row].as_py() == "trimmed":
             place = f"{place}/{batch['attachment'][row].as_py()}"
@@ -156,7 +156,7 @@ def _by_queue(topic_ids: Any, queues: Any, rows: Any) -> Iterator[tuple[str, Any
 
 
 def _touched(place: str, starts: Any, ends: Any, known: list[tuple[int, int, str]]) -> list[Note]:
-    """The hours whose messages these runs are about."""
+    """A note for each hour whose messages these runs are about."""
     lows = np.array([low for low, _, _ in known], np.int64)
     highs = np.array([high for _, high, _ in known], np.int64)
     first = np.searchsorted(highs, starts, side="right")
@@ -169,7 +169,7 @@ def _touched(place: str, starts: Any, ends: Any, known: list[tuple[int, int, str
 
 
 def noted(state: State, notes: Iterable[Note]) -> State:
-    """The state that knows of these: new hours and messages, and hours to be built."""
+    """The state with these notes: new hours and messages, and hours to be built."""
     hours = {hour: dict(known.ranges) for hour, known in state.hours.items()}
     trims, stale = dict(state.trims), set(state.stale)
     notes = list(notes)
@@ -189,7 +189,7 @@ def noted(state: State, notes: Iterable[Note]) -> State:
     for note in notes:
         place, low = note.place, note.low
         if note.kind == TRIMMED:
-            # What was trimmed before is over already.
+            # Messages below an earlier trim were over already: their hours need no building.
             place, low = place.rpartition("/")[0], trims.get(note.place, 0)
             trims[note.place] = max(low, note.high)
         if note.kind in (TRIMMED, SWEPT):

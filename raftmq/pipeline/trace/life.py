@@ -1,4 +1,4 @@
-"""What became of messages of one queue: their events turned into timelines, without a loop a row.
+"""The lives of messages of one queue: events become timelines, without a Python loop over rows.
 
 A *timeline* is about a run of messages of one queue and one consumer group that had the same life,
 to the millisecond: a thousand messages that were stored, handed out and acked together are one.
@@ -11,14 +11,14 @@ to the millisecond: a thousand messages that were stored, handed out and acked t
 
 Pieces that come out alike and stand side by side are joined.
 
-What is told of all messages before an offset or from one on (`trimmed`, `skipped`, `reset`,
-`filter gone`) means something only for messages that were stored by then, and in some states: as
-in `raftmq.client.Trace`.
+An event about all messages before an offset or from one on (`trimmed`, `skipped`, `reset`,
+`filter gone`) concerns only messages that were stored by then, and only in some states: as in
+`raftmq.client.Trace`.
 
 Invariants:
 - Events come in the order of the log: by index and step.
-- A message that no event of a group is about has no timeline of the group; nor has one whose
-  storing is not among the events.
+- A message has a timeline of a group only if an event of the group is about it, and if the events
+  hold its storing.
 """
 
 from dataclasses import dataclass
@@ -44,9 +44,9 @@ STATES = (
     "purged",
     "skipped",
 )
-"""What a message may be for a group, as in `raftmq.client.Journey.state`."""
+"""The states of a message for a group, as in `raftmq.client.Journey.state`."""
 SETTLED_FROM = 4
-"""From this place on they are final, but for a redrive, a reset, or a filter that goes."""
+"""States from this index on are final, but for a redrive, a reset, or a filter that is removed."""
 _FRESH, _LEASED, _WAITING, _READY, _DEAD, _ACKED, _PASSED, _LOST, _PURGED, _SKIPPED = range(10)
 
 _LEADS_TO = {
@@ -66,9 +66,9 @@ _LEADS_TO = {
     "reset": _FRESH,
     "filter gone": _FRESH,
 }
-"""What a message is after what happened, if that concerns it; by words not named here it stays."""
+"""Event → the state of a message after it; other events leave the state as it was."""
 SWEEPING = ("trimmed", "skipped", "reset", "filter gone")
-"""What is told of a whole stretch."""
+"""Events about a whole stretch: all messages before an offset or from one on."""
 
 TIMELINE = {
     "topic": "string",
@@ -105,7 +105,7 @@ class Events:
     time: Column
     """Milliseconds since 1970."""
     what: Column
-    """A place in `words`."""
+    """An index into `words`."""
     start: Column
     """The first message."""
     end: Column
@@ -115,11 +115,11 @@ class Events:
     attempt: Column
     """How often they were handed out by then."""
     consumer: Column
-    """0: nobody."""
+    """The consumer's id; 0: none."""
     until: Column
-    """Milliseconds since 1970; 0: nothing of the kind."""
+    """Milliseconds since 1970; 0: neither a lease nor a due time."""
     words: list[str]
-    """What may happen."""
+    """The names of the events."""
 
     def take(self, rows: Column) -> "Events":
         """Some of them."""
@@ -137,7 +137,7 @@ class Events:
         )
 
     def are(self, *words: str) -> Column:
-        """Which are one of these."""
+        """A mask of the events with one of these names."""
         wanted = [n for n, word in enumerate(self.words) if word in words]
         return np.isin(self.what, wanted)
 
@@ -162,7 +162,7 @@ def timelines(table: "pa.Table", low: int, high: int) -> "pa.Table":
         lives = _lives(happened.take(happened.attachment == attachment), stored)
         if len(lives["offset"]):
             lives["attachment"] = np.full(len(lives["offset"]), attachment)
-            # The oldest name: a group that is gone is a number.
+            # The oldest row has the group's name: later ones have a number if the group is gone.
             found.append(_table(lives, table["group"][first].as_py()))
     schema = arrow_schema()
     if not found:
@@ -192,7 +192,7 @@ def arrow_schema() -> "pa.Schema":
 
 
 def ends_of(events: "pa.Table | pa.RecordBatch") -> Column:
-    """The offset after each run; of one without an end the highest there is."""
+    """The offset after each run; 2^63 - 1 for a run without an end."""
     import pyarrow.compute as pc
 
     ends = pc.add(events["offset"], events["count"])
@@ -201,7 +201,7 @@ def ends_of(events: "pa.Table | pa.RecordBatch") -> Column:
 
 
 def _events(table: "pa.Table", low: int, high: int) -> Events:
-    """Those about messages in [low, high), cut to that."""
+    """The events about messages in [low, high), cut to that range."""
     what = table["what"].combine_chunks().dictionary_encode()
     start = table["offset"].to_numpy()
     events = Events(
@@ -233,7 +233,7 @@ def _millis(column: "pa.ChunkedArray") -> Column:
 
 
 def _each_trimmed_once(events: Events) -> Events:
-    """What retention takes once it cannot take again: each trim begins where the last one ended."""
+    """Retention takes a message once: cut each trim to begin where the one before ended."""
     keep = np.ones(len(events.time), bool)
     is_trim = events.are("trimmed")
     for attachment in np.unique(events.attachment[is_trim]).tolist():
@@ -251,7 +251,7 @@ def _lives(events: Events, stored: Events) -> dict[str, Column]:
     pieces, rows = _laid(stored, borders)
     born_at[pieces], born[pieces] = stored.index[rows], stored.time[rows]
     pieces, rows = _laid(events, borders)
-    # What is told of a whole stretch is not about messages that came later.
+    # An event about a whole stretch does not concern messages that were stored later.
     is_there = (events.index[rows] >= born_at[pieces]) & (born[pieces] != _NEVER)
     pieces, rows = pieces[is_there], rows[is_there]
     order = np.argsort(pieces, kind="stable")
@@ -264,7 +264,7 @@ def _lives(events: Events, stored: Events) -> dict[str, Column]:
 
 
 def _laid(events: Events, borders: Column) -> tuple[Column, Column]:
-    """Which pieces each event covers: pairs (piece, event), by event."""
+    """The pieces that each event covers, as pairs (piece, event), by event."""
     first = np.searchsorted(borders, events.start)
     sizes = np.searchsorted(borders, events.end) - first
     rows = np.repeat(np.arange(len(sizes)), sizes)
@@ -273,7 +273,7 @@ def _laid(events: Events, borders: Column) -> tuple[Column, Column]:
 
 
 def _states(events: Events, is_first: Column) -> tuple[Column, Column]:
-    """After each event: what the messages are; and whether it concerned them at all.
+    """The state of the messages after each event; and whether the event concerned them.
 
     Args:
         events: by piece, each piece's in order.
@@ -285,7 +285,7 @@ def _states(events: Events, is_first: Column) -> tuple[Column, Column]:
     is_taking, is_filter = events.are("trimmed", "skipped"), events.are("filter gone")
     pending = is_taking | is_filter
     while pending.any():
-        # Those that follow upon what is known; mostly all of them, in one round.
+        # The events whose predecessor's state is known; mostly all of them, in one round.
         rows = np.flatnonzero(pending & ~(_shifted(pending, fill=False) & ~is_first))
         before = _before(states, is_first)[rows]
         stays = np.where(is_filter[rows], before != _PASSED, before >= SETTLED_FROM)
@@ -319,7 +319,7 @@ def _reduced(
     first_handed = np.where(was_handed, events.time[first_at], _NEVER)
     last_handed = np.where(was_handed, events.time[last_at], _NEVER)
     outcome = states[lasts]
-    # A final state was reached by the last event that changed anything.
+    # A final state was reached by the piece's last event: no later one concerned it.
     ended = np.where(outcome >= SETTLED_FROM, events.time[lasts], _NEVER)
     stored = born[here]
     return {
@@ -348,12 +348,12 @@ def _by_piece(operation: np.ufunc, values: Column, firsts: Column) -> Column:
 
 
 def _between(start: Column, end: Column) -> Column:
-    """Milliseconds; never, if one of them never was."""
+    """Milliseconds from `start` to `end`; `_NEVER` if either is."""
     return np.where((start == _NEVER) | (end == _NEVER), _NEVER, end - start)
 
 
 def _joined(lives: dict[str, Column]) -> dict[str, Column]:
-    """Neighbours that are alike become one."""
+    """Join neighbouring runs that are alike."""
     offset, count = lives["offset"], lives["count"]
     if not len(offset):
         return lives

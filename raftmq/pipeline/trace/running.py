@@ -1,8 +1,8 @@
-"""A run: events of the logs since the last one, then the hours that got some.
+"""A run: reads events of the logs since the last run, then builds the hours that got some.
 
     for step in running.run(spark, folder, url=url): show(step)
 
-Each step is committed before it is told; a run that is killed loses the step under way, no more.
+Each step is committed before `run` yields it; a run that is killed loses only the step under way.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ TIMEOUT = 60.0
 
 
 class Plan(NamedTuple):
-    """What a run would do now."""
+    """The work of a run that began now."""
 
     cluster: str
     """The cluster's id."""
@@ -40,11 +40,11 @@ class Plan(NamedTuple):
     lost: list[Span]
     """Records that retention took unread."""
     stale: list[str]
-    """Hours to be built though nothing new is read."""
+    """Hours to be built even if there is no new record to read."""
 
 
 class Step(NamedTuple):
-    """What was done and committed."""
+    """A step that is done and committed."""
 
     records: int
     """Records of the logs that were read."""
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 def plan(folder: Path, url: str, *, skips_lost: bool = False) -> Plan:
-    """What there is to do; changes nothing.
+    """The work of the next run; changes nothing.
 
     Raises:
         PipelineError: retention took records unread, and `skips_lost` is false; or it is another
@@ -67,7 +67,7 @@ def plan(folder: Path, url: str, *, skips_lost: bool = False) -> Plan:
 
 
 def _plan(state: State, url: str, *, skips_lost: bool) -> Plan:
-    # A connection of its own, which is closed: an open one would keep the process from ending.
+    # This connection is closed at once: an open one would keep the process from ending.
     with explained(), blocking.connect(url, timeout=TIMEOUT) as mq:
         cluster, held = mq.admin.cluster().cluster, bounds(mq)
     if state.cluster not in ("", cluster):
@@ -92,14 +92,14 @@ def run(
     skips_lost: bool = False,
     on_plan: Callable[[Plan], None] = lambda _: None,
 ) -> Iterator[Step]:
-    """Read what came since the last run, and build what that concerns.
+    """Read the records since the last run, and build the hours that they concern.
 
     Args:
-        spark: what does it.
+        spark: the session that does the work.
         folder: the trace's, on a disk that all workers share; it is made if it is missing.
         url: the cluster.
         skips_lost: go on where retention took records unread; what was lost is kept in the state.
-        on_plan: told what there is to do, before it is done.
+        on_plan: called with the plan before the work begins.
 
     Raises:
         PipelineError: retention took records unread; another process writes into the folder.
