@@ -6,9 +6,11 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet --inexact
 
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
+
 SOURCES := raftmq tests bench demo docs/generate.py docs/chapters.py
 
-.PHONY: help setup test demo demo-pipeline check fix chaos soak mutants known-bugs seeds bench docs chapters clean
+.PHONY: help setup test campaign demo demo-pipeline check fix chaos soak mutants known-bugs seeds bench docs chapters clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,10 +26,16 @@ $(VENV)/.dev: $(UV) uv.lock pyproject.toml
 setup: $(VENV)/.dev  ## make .venv with the locked dependencies
 	@$(SYNC)  # `pip install .` in .venv puts a copy of the code there, which tests would import
 
-test: setup  ## run the whole test suite
+test: tools  ## run the tests, all but the campaigns
+	$(PYTEST) -m "not campaign"
+
+campaign: tools  ## run the long tests: random faults for minutes, mutants of whole brokers, killed drivers
+	$(PYTEST) -m campaign
+
+.PHONY: tools
+tools: setup
 	@if pkg-config --exists fuse3; then $(SYNC) --extra chaos-disk; fi
 	@$(BIN)/raftmq pipeline prepare || echo 'the tests that start Spark take longer'
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 demo: setup  ## kill a leader mid-stream, prove that nothing is lost (ARGS="--rows 20000")
 	$(SYNC) --group demo

@@ -24,6 +24,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     lines = summary(Path(os.environ[VARIABLE]))
+    if "not campaign" in terminalreporter.config.option.markexpr:
+        # Most kinds are the campaigns' affair.
+        lines = [line for line in lines if not line.startswith(" ")]
     if lines:
         terminalreporter.section("faults that struck")
         for line in lines:

@@ -333,7 +333,7 @@ MUTANTS = (
         name="new-voter-counts",
         what="A new voter is taken for caught up, and counted.",
         # V3: the leader never sends the new voter what it takes it to have.
-        killers=("R14", "R13", "R9", "V3", "assert"),
+        killers=("L2", "R14", "R13", "R9", "V3", "assert"),
         plant=takes_new_voters_for_caught_up,
     ),
     Mutant(
