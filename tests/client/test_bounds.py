@@ -10,7 +10,7 @@ from raftmq.client import connect
 from raftmq.client.pop import session, settlement_sender
 from raftmq.client.pop.consumer import PopConsumer
 from raftmq.client.pop.leases import HeldLease
-from raftmq.client.pop.session import Source
+from raftmq.client.pop.session import PopSession
 from raftmq.client.pop.settlement_sender import SettlementSender
 from raftmq.client.produce import producer
 from raftmq.errors import Unavailable
@@ -52,9 +52,9 @@ def test_fenced_messages_that_nobody_asked_about_are_kept_up_to_a_bound(
     assert [gone.token for gone in settler._tally.gone] == [1, 2, 3]
 
 
-def sources_of(consumer: PopConsumer) -> list[Source]:
+def sessions_of(consumer: PopConsumer) -> list[PopSession]:
     assert consumer._prefetcher is not None
-    return list(consumer._prefetcher.sources.values())
+    return list(consumer._prefetcher.sessions.values())
 
 
 async def test_leases_that_were_settled_are_forgotten(cluster: FakeCluster) -> None:
@@ -67,7 +67,7 @@ async def test_leases_that_were_settled_are_forgotten(cluster: FakeCluster) -> N
         for _ in range(200):
             (message,) = await c.pop(1, wait=5.0)
             await message.ack()
-            most = max(most, *(len(each.leases) for each in sources_of(c)))
+            most = max(most, *(len(each.leases) for each in sessions_of(c)))
     # The table is cleared of what is over each time that it has doubled.
     assert 10 <= most <= 17
 
@@ -85,10 +85,10 @@ async def test_leases_that_ran_out_are_forgotten_though_the_application_keeps_th
     ):
         for _ in range(100):
             kept += await c.pop(1, wait=5.0)
-            for each in sources_of(c):
+            for each in sessions_of(c):
                 for lease in each.leases.values():
                     # As if the application took a minute for each message.
                     lease.deadline -= 60
-            most = max(most, *(len(each.leases) for each in sources_of(c)))
+            most = max(most, *(len(each.leases) for each in sessions_of(c)))
     assert len(kept) == 100
     assert 10 <= most <= 17

@@ -1,6 +1,6 @@
 """The consumer that pops: it gets messages of any queue, and settles them. It owns no queue.
 
-    brokers ──wishes──> sources ──> buffer ──pop──> application ──ack──> settlers ──> brokers
+    brokers ──wishes──> sessions ──> buffer ──pop──> application ──ack──> settlers ──> brokers
 
 The consumer asks ahead, one wish at each leader of the topic's queues, while the application comes
 for more: at first for few messages, and for more each time that the application takes them at once

@@ -1,7 +1,8 @@
 """The prefetcher of a consumer that pops: how much is asked for, when, and what lies on the buffer.
 
-Each partition group of the topic is a source. The prefetcher asks sources while the application
-waits or comes for messages; at other times only for the rest of a standing wish:
+The consumer has a session with each partition group of the topic. The prefetcher asks sessions
+while the application waits or comes for messages; at other times only for the rest of a standing
+wish:
 
 | what was asked for | is then |
 |---|---|
@@ -9,9 +10,9 @@ waits or comes for messages; at other times only for the rest of a standing wish
 | lay here until a third of its lease was left | given back, and halved |
 
 Invariants:
-- A source is asked for more when half of its depth is gone from the buffer.
+- A session is asked for more when half of its depth is gone from the buffer.
 - Stale messages are given back after the standing wish has ended, else they would come back by it.
-- The buffer holds at most `prefetch_bytes` and an answer of each source.
+- The buffer holds at most `prefetch_bytes` and an answer of each session.
 
 Sources: TCP's slow start (RFC 5681).
 """
@@ -33,7 +34,7 @@ from raftmq.wire.popping import Action
 
 from .leases import HeldLease
 from .prefetch_buffer import PrefetchBuffer, Taken
-from .session import Holder, Source
+from .session import Holder, PopSession
 from .settlement_sender import Tally, Waiter
 
 PREFETCH = 500
@@ -117,8 +118,8 @@ class Prefetcher:
             self.tally,
             settings.mode is Mode.ORDERED,
         )
-        """The consumer, as its sources name it."""
-        self.sources: dict[int, Source] = {}
+        """The consumer, as its sessions name it."""
+        self.sessions: dict[int, PopSession] = {}
         """By partition group."""
         self.follow_topic()
 
@@ -133,19 +134,19 @@ class Prefetcher:
         return self.buffer.take_one(anyio.current_time(), self._give_back)
 
     def check(self) -> None:
-        """Raise a source's error; called once the buffer is empty."""
-        for source in self.sources.values():
-            unreadable, source.unreadable = source.unreadable, None
+        """Raise a session's error; called once the buffer is empty."""
+        for session in self.sessions.values():
+            unreadable, session.unreadable = session.unreadable, None
             if unreadable is not None:
                 raise unreadable
-            if source.error is not None:
-                raise source.error
+            if session.error is not None:
+                raise session.error
 
     def ask(
         self, count: int, *, wait: float = float("inf"), only: Container[int] | None = None
     ) -> None:
-        """Ask each idle source that runs low; with a count of 0 only the sources that have more for
-        us, or may have.
+        """Ask each idle session that runs low; with a count of 0 only those that have more for us,
+        or may have.
 
         Args:
             count: the number of messages that the application wants.
@@ -156,43 +157,45 @@ class Prefetcher:
         if buffer.bytes >= settings.prefetch_bytes or self._is_closing:
             return
         # Most calls find all of them asked already.
-        idle = [source for source in self.sources.values() if source.is_idle]
+        idle = [session for session in self.sessions.values() if session.is_idle]
         if not idle:
             return
-        share = -(-count // len(self.sources))
+        share = -(-count // len(self.sessions))
         now = anyio.current_time()
-        for source in idle:
-            if not (count or source.is_more or source.credit):
+        for session in idle:
+            if not (count or session.is_more or session.credit):
                 continue
-            if only is not None and source.group not in only:
+            if only is not None and session.group not in only:
                 continue
-            shelved = buffer.counts.get(source.group, 0)
-            is_low = count > 0 and shelved <= max(source.depth, share) // 2
-            if is_low or source.is_more:
-                is_quick = source.filled_at is not None and now - source.filled_at < GROW_SECONDS
-                if is_quick or source.is_short:
-                    source.depth = min(2 * source.depth, settings.prefetch)
-                    source.is_short = False
-                depth = max(source.depth, share)
+            shelved = buffer.counts.get(session.group, 0)
+            is_low = count > 0 and shelved <= max(session.depth, share) // 2
+            if is_low or session.is_more:
+                is_quick = session.filled_at is not None and now - session.filled_at < GROW_SECONDS
+                if is_quick or session.is_short:
+                    session.depth = min(2 * session.depth, settings.prefetch)
+                    session.is_short = False
+                depth = max(session.depth, share)
                 room = (settings.prefetch_bytes - buffer.bytes) // self._mean_bytes
                 wanted = max(min(depth - shelved, max(room, 1), COUNT_MAX), 0)
                 wait_ms, is_kept = self._wait_ms(wait), wait > 0 and settings.prefetch > 0
-                source.ask(wanted, wait_ms=wait_ms, invisible_ms=self.invisible_ms, is_kept=is_kept)
-            elif source.credit:
-                source.ask_rest(invisible_ms=self.invisible_ms)
+                session.ask(
+                    wanted, wait_ms=wait_ms, invisible_ms=self.invisible_ms, is_kept=is_kept
+                )
+            elif session.credit:
+                session.ask_rest(invisible_ms=self.invisible_ms)
 
     def ask_anew(self) -> None:
-        """Make an answer due from each source that may have messages, and end its wish. A wish that
-        has stood for `HEARD_SECONDS` without an answer tells that the source has none."""
+        """Make an answer due from each session that may have messages, and end its wish. A wish
+        that has stood for `HEARD_SECONDS` without an answer tells that the session has none."""
         before = anyio.current_time() - HEARD_SECONDS
-        for source in self.sources.values():
-            source.is_due = not source.is_waiting_since(before)
-            if source.is_due:
-                source.leave()
+        for session in self.sessions.values():
+            session.is_due = not session.is_waiting_since(before)
+            if session.is_due:
+                session.leave()
 
     def ask_due(self, count: int) -> bool:
-        """Ask sources with a due answer for the messages they have; False: no answer is due."""
-        due = {s.group for s in self.sources.values() if s.is_due and s.error is None}
+        """Ask sessions with a due answer for the messages they have; False: no answer is due."""
+        due = {s.group for s in self.sessions.values() if s.is_due and s.error is None}
         if due:
             self.ask(count, wait=0, only=due)
         return bool(due)
@@ -203,7 +206,7 @@ class Prefetcher:
         seconds = self._router.seconds_max
         if anyio.current_time() < since + seconds:
             return
-        whys = [s.why for s in self.sources.values() if s.is_due]
+        whys = [s.why for s in self.sessions.values() if s.is_due]
         why = next(filter(None, whys), self._router.last_error)
         text = f"a leader of topic {self._view.name!r} did not say for {seconds:g} s what it has"
         raise Unavailable(f"{text}: {why}")
@@ -219,20 +222,20 @@ class Prefetcher:
         Raises:
             Unavailable: a leader has been lost for too long.
         """
-        sources = list(self.sources.values())
-        for source in sources:
+        sessions = list(self.sessions.values())
+        for session in sessions:
             # The application waits for a round trip, as the last answer was full.
-            source.is_short |= source.is_asking and source.filled_at is not None
+            session.is_short |= session.is_asking and session.filled_at is not None
         seconds = self._router.seconds_max
-        lost = [s.lost_since for s in sources if s.lost_since is not None]
+        lost = [s.lost_since for s in sessions if s.lost_since is not None]
         until = min([deadline, *(since + seconds for since in lost)])
         with anyio.move_on_after(until - anyio.current_time()):
             await self._news.wait()
             return
         now = anyio.current_time()
-        if any(s.lost_since is not None and now >= s.lost_since + seconds for s in sources):
-            for source in sources:
-                source.forgive()
+        if any(s.lost_since is not None and now >= s.lost_since + seconds for s in sessions):
+            for session in sessions:
+                session.forgive()
             raise Unavailable(
                 f"a leader of topic {self._view.name!r} has not been found for {seconds:g} s: "
                 f"{self._router.last_error}"
@@ -240,8 +243,8 @@ class Prefetcher:
 
     def leave(self) -> None:
         """End all wishes."""
-        for source in self.sources.values():
-            source.leave()
+        for session in self.sessions.values():
+            session.leave()
 
     def tell(self) -> None:
         """Wake the waiting calls."""
@@ -253,9 +256,11 @@ class Prefetcher:
         view = self._router.topics.get(self._view.name, self._view)
         if view.id != self._view.id:
             return
-        for group in sorted({*view.groups} - {*self.sources}):
-            source = self.sources[group] = Source(self._router, self._tasks, self.holder, group)
-            source.depth = min(self._settings.prefetch, DEPTH_FIRST)
+        for group in sorted({*view.groups} - {*self.sessions}):
+            session = self.sessions[group] = PopSession(
+                self._router, self._tasks, self.holder, group
+            )
+            session.depth = min(self._settings.prefetch, DEPTH_FIRST)
         self.tell()
 
     # -- leases ----------------------------------------------------------------------------------
@@ -284,7 +289,7 @@ class Prefetcher:
             if is_another and lease.latest_deadline(now) > until:
                 self._give_back_awaited(lease, waiter)
             elif is_another or (lease.deadline < least and not is_again):
-                self.sources[lease.group].settler.extend(lease, milliseconds, waiter)
+                self.sessions[lease.group].settler.extend(lease, milliseconds, waiter)
                 short.append(lease)
         return short
 
@@ -296,10 +301,10 @@ class Prefetcher:
         while True:
             await anyio.sleep(min([TICK_SECONDS, *pace]))
             now = anyio.current_time()
-            for source in self.sources.values():
-                source.check_time(now)
+            for session in self.sessions.values():
+                session.check_time(now)
                 if renew is not None:
-                    source.renew(renew, now)
+                    session.renew(renew, now)
             stale = [lease for lease in self.buffer.leases() if lease.stale_at <= now]
             for lease in stale:
                 self._give_back(lease)
@@ -309,22 +314,22 @@ class Prefetcher:
     async def put_away(self) -> None:
         """Stop asking, and give back the messages that are here or on their way."""
         self._is_closing = True
-        unheard = [source for source in self.sources.values() if source.is_unheard]
-        for source in unheard:
-            source.leave(at_end=True)
+        unheard = [session for session in self.sessions.values() if session.is_unheard]
+        for session in unheard:
+            session.leave(at_end=True)
         # A message that the leader handed out must be listed here before it can be given back.
         while self._list_rest(unheard):
             await self._news.wait()
-            unheard = [source for source in unheard if source.is_unheard or source.is_more]
+            unheard = [session for session in unheard if session.is_unheard or session.is_more]
         waiter = Waiter()
         for lease in self.buffer.leases():
-            self.sources[lease.group].give_back(lease, waiter)
+            self.sessions[lease.group].give_back(lease, waiter)
         self.buffer.clear()
-        for source in self.sources.values():
-            source.settler.join_all(waiter)
+        for session in self.sessions.values():
+            session.settler.join_all(waiter)
         await waiter.wait()
-        for source in self.sources.values():
-            source.depart()
+        for session in self.sessions.values():
+            session.depart()
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -335,7 +340,7 @@ class Prefetcher:
         return POLL_MS
 
     def _hear(self) -> None:
-        """Messages came, or a source is idle again: ask for the rest and wake the calls."""
+        """Messages came, or a session is idle again: ask for the rest and wake the calls."""
         shelved = sum(self.buffer.counts.values())
         if shelved:
             self._mean_bytes = max(1, self.buffer.bytes // shelved)
@@ -343,29 +348,29 @@ class Prefetcher:
         self.tell()
 
     def _give_back(self, lease: HeldLease) -> None:
-        """Give back the shelved messages of a stale lease, and ask the source for fewer ahead."""
-        source = self.sources[lease.group]
-        source.depth = max(source.depth // 2, 1)
-        source.is_short = False
-        source.leave()
+        """Give back the shelved messages of a stale lease, and ask the session for fewer ahead."""
+        session = self.sessions[lease.group]
+        session.depth = max(session.depth // 2, 1)
+        session.is_short = False
+        session.leave()
         # A waiter of its own keeps the result out of the tally, which the application reads.
-        source.give_back(lease, Waiter())
+        session.give_back(lease, Waiter())
 
     def _give_back_awaited(self, lease: HeldLease, waiter: Waiter) -> None:
         """Give back the shelved messages of a lease; `waiter` waits for the result."""
-        source, bits = self.sources[lease.group], lease.shelved
-        source.give_back(lease, Waiter())
+        session, bits = self.sessions[lease.group], lease.shelved
+        session.give_back(lease, Waiter())
         # The call only joins: if it took the messages back at an early end, they would be neither
         # shelved nor given back.
-        source.settler.settle(lease, Action.GIVE_BACK, bits, waiter)
+        session.settler.settle(lease, Action.GIVE_BACK, bits, waiter)
 
-    def _list_rest(self, sources: list[Source]) -> bool:
-        """Ask sources for handed-out messages that have not come; False: no answer will come. A
-        source that looks for its leader is asked once the leader is found."""
-        for source in sources:
-            if source.is_idle:
-                source.ask(0, wait_ms=0, invisible_ms=self.invisible_ms)
-        return any(source.is_asking or source.lost_since is not None for source in sources)
+    def _list_rest(self, sessions: list[PopSession]) -> bool:
+        """Ask sessions for handed-out messages that have not come; False: no answer will come. A
+        session that looks for its leader is asked once the leader is found."""
+        for session in sessions:
+            if session.is_idle:
+                session.ask(0, wait_ms=0, invisible_ms=self.invisible_ms)
+        return any(session.is_asking or session.lost_since is not None for session in sessions)
 
 
 def invisible_ms(seconds: float) -> int:

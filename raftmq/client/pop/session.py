@@ -1,4 +1,4 @@
-"""A source: one partition group as a consumer that pops sees it, with its wishes and leases.
+"""A session: one partition group as a consumer that pops sees it, with its wishes and leases.
 
 A wish is a `POP` at the group's leader, one at a time: a number of messages, and a time to wait.
 The leader answers when it has handed out messages. The first wish on a connection, or after a
@@ -61,7 +61,7 @@ _POPPED = FrameKind.POP | REPLY
 
 
 class Holder(NamedTuple):
-    """The consumer, for its sources."""
+    """The consumer, for its sessions."""
 
     topic: str
     """The topic's name."""
@@ -112,7 +112,7 @@ class _Stored(NamedTuple):
     size: int
 
 
-class Source:
+class PopSession:
     """One partition group."""
 
     def __init__(self, router: Router, tasks: TaskScope, holder: Holder, group: int) -> None:
@@ -180,7 +180,7 @@ class Source:
 
     @property
     def is_idle(self) -> bool:
-        """True if the source may be asked."""
+        """True if the session may be asked."""
         return self._wish is None and self.error is None and self.lost_since is None
 
     @property
@@ -194,12 +194,12 @@ class Source:
         return self._wish is not None and self._wish.posted_at < before
 
     def ask_rest(self, *, invisible_ms: int) -> None:
-        """Wish for the rest of the credit, for the rest of its time; only if the source is idle."""
+        """Wish for the rest of the credit, in the rest of its time; only if the session is idle."""
         wait_ms = round((self._credit_until - anyio.current_time()) * 1000)
         self.ask(self._credit, wait_ms=max(wait_ms, 1), invisible_ms=invisible_ms, is_kept=True)
 
     def ask(self, count: int, *, wait_ms: int, invisible_ms: int, is_kept: bool = False) -> None:
-        """Wish for messages; only if the source is idle. A kept wish may leave credit."""
+        """Wish for messages; only if the session is idle. A kept wish may leave credit."""
         assert self.is_idle
         connection = self._router.open_leader(self.group)
         if connection is None:

@@ -64,7 +64,7 @@ class Settlements:
         self._tasks.check()
         waiter = Waiter()
         for lease, bits in parts:
-            settler = self._prefetcher.sources[lease.group].settler
+            settler = self._prefetcher.sessions[lease.group].settler
             settler.settle(lease, action, bits, waiter, delay_ms=delay_ms, reason=reason)
         await self._finish(waiter, timeout)
         return Settlement(waiter.settled, waiter.gone)
@@ -93,14 +93,14 @@ class Settlements:
         """Settle messages without waiting; `flush` returns the results."""
         self._tasks.check()
         for lease, bits in parts:
-            self._prefetcher.sources[lease.group].settler.settle(lease, action, bits, None)
+            self._prefetcher.sessions[lease.group].settler.settle(lease, action, bits, None)
 
     async def flush(self, *, timeout: float | None) -> Settlement:
         """See `PopConsumer.flush`."""
         self._tasks.check()
         waiter = Waiter()
-        for source in self._prefetcher.sources.values():
-            source.settler.join_all(waiter)
+        for session in self._prefetcher.sessions.values():
+            session.settler.join_all(waiter)
         await self._finish(waiter, timeout, take_back=False)
         tally = self._prefetcher.tally
         settled, gone, error = tally.settled, tally.gone, tally.error
@@ -122,7 +122,7 @@ class Settlements:
         waiter = Waiter()
         for lease, bits in parts:
             if lease.lost(bits) != bits:
-                self._prefetcher.sources[lease.group].settler.extend(lease, milliseconds, waiter)
+                self._prefetcher.sessions[lease.group].settler.extend(lease, milliseconds, waiter)
         await self._finish(waiter, timeout)
         gone = []
         for lease, bits in parts:
@@ -181,8 +181,8 @@ class Settlements:
             raise waiter.error
         if not waiter.open:
             return
-        sources = self._prefetcher.sources.values()
-        is_doubtful = [s.settler.withdraw(waiter, take_back=take_back) for s in sources]
+        sessions = self._prefetcher.sessions.values()
+        is_doubtful = [s.settler.withdraw(waiter, take_back=take_back) for s in sessions]
         what = f"a settlement of messages of {self._topic!r} was not answered in time"
         if any(is_doubtful):
             raise OutcomeUnknown(f"{what}; it may have been done: {self._router.last_error}")

@@ -31,7 +31,7 @@ from .producer_batch import Arguments, Entry, PendingPart, PendingSend
 from .queue_sender import CLOSED, MESSAGE_BYTES, QueueSender, Routed, SenderHost, random_id
 from .queues import Queues
 from .receipts import Outgoing, PendingMany, Receipt, SentMany
-from .send_buffer import Room
+from .send_buffer import SendBuffer
 from .settings import ProducerSettings, ProducerStatistics
 from .transaction_inputs import Inputs
 from .transactions import Transaction
@@ -88,7 +88,7 @@ class Producer:
         self._tasks: TaskScope | None = None
         self._host: SenderHost | None = None
         self._queues: Queues | None = None
-        self._room = Room(bytes_max=settings.buffer_bytes, messages_max=settings.buffer_messages)
+        self._room = SendBuffer(settings)
         self._failed: list[Entry] = []
         self._dirty: dict[QueueSender, None] = {}
         self._dirt = anyio.Event()

@@ -4,6 +4,8 @@ from collections import deque
 
 import anyio
 
+from .settings import ProducerSettings
+
 
 class _Waiting:
     __slots__ = ("count", "event", "size")
@@ -14,12 +16,12 @@ class _Waiting:
         self.event = anyio.Event()
 
 
-class Room:
+class SendBuffer:
     """Two budgets taken together. A request larger than a budget fits when the buffer is empty."""
 
-    def __init__(self, *, bytes_max: int, messages_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._messages_max = messages_max
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._bytes_max = settings.buffer_bytes
+        self._messages_max = settings.buffer_messages
         self._waiting: deque[_Waiting] = deque()
         self.bytes_used = 0
         """Bytes taken and not given back."""

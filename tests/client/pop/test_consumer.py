@@ -175,7 +175,7 @@ async def test_settlement_that_cannot_be_packed_fails_alone(cluster: FakeCluster
     async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
         batch = await c.pop(4, wait=5.0)
         lease, _ = batch[0].part
-        settler = c._open_settlements()._prefetcher.sources[lease.group].settler
+        settler = c._open_settlements()._prefetcher.sessions[lease.group].settler
         alone, beside = Waiter(), Waiter()
         # Calls look at a reason before it gets here: whatever they miss must not stay under way.
         settler.settle(lease, Action.REJECT, 1, alone, reason="\ud800")

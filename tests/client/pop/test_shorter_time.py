@@ -83,7 +83,7 @@ async def test_pops_for_several_times_at_once_are_refused(cluster: FakeCluster) 
 class Extending:
     """An prefetcher whose leases are being extended until `answer` is called."""
 
-    sources: ClassVar[dict[int, Any]] = {}
+    sessions: ClassVar[dict[int, Any]] = {}
 
     def __init__(self) -> None:
         self.shelved = [_lease_of_2_seconds()]

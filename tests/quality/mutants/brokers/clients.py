@@ -119,8 +119,8 @@ def gives_the_number_of_a_cancelled_settlement_away(patch: Patch) -> None:
         try:
             await finish(self, waiter, *rest, **options)
         except settlements.anyio.get_cancelled_exc_class():
-            for source in self._prefetcher.sources.values():
-                forget(source.settler, waiter)
+            for session in self._prefetcher.sessions.values():
+                forget(session.settler, waiter)
             raise
 
     patch.set(settlements.Settlements, "_finish", as_if_never_written)

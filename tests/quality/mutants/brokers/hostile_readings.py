@@ -29,7 +29,7 @@ def shortens_leases_in_hand(patch: Patch) -> None:
             if (lease.deadline < least and not is_again) or lease.invisible_ms != milliseconds
         ]
         for lease in short:
-            self.sources[lease.group].settler.extend(lease, milliseconds, waiter)
+            self.sessions[lease.group].settler.extend(lease, milliseconds, waiter)
         return short
 
     patch.set(prefetcher.Prefetcher, "make_invisible", make_invisible)
