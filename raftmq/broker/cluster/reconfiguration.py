@@ -141,9 +141,9 @@ def next_step(group: Group, wanted: list[int], held: int, present: Set[int]) -> 
     missing = [member for member in wanted if member not in known]
     if missing:
         return [Change(ChangeKind.ADD_LEARNER, member) for member in missing]
-    able = {m for m in known & present if m == group.raft.id or _is_caught_up(group, m, held)}
+    able = {m for m in known & present if m == group.raft.id or _keeps_up(group, m, held)}
     learners = [member for member in wanted if member in conf.learners]
-    if not able.issuperset(learners):
+    if not all(member in able and _is_caught_up(group, member) for member in learners):
         return []
     surplus = [member for member in sorted(known) if member not in wanted]
     if group.raft.id in surplus:
@@ -168,17 +168,21 @@ def _standing(member: int, conf: ConfState, present: Set[int]) -> int:
     return max((voter for voter in voters if voter in present), default=member)
 
 
-def _is_caught_up(group: Group, member: int, held: int) -> bool:
-    """True if a member's last round of catching up was a short one (thesis §4.2.1)."""
-    status = group.raft.status()
-    progress = status.progress.get(member)
+def _keeps_up(group: Group, member: int, held: int) -> bool:
+    """True if a member holds what the leader held a moment ago. Few records may be megabytes, which
+    a slow link needs longer for than an election takes."""
+    progress = group.raft.status().progress.get(member)
     return (
         progress is not None
         and progress.state is ProgressState.REPLICATE
-        and progress.match + CAUGHT_UP_LAG_MAX >= status.last_index
-        # Few records may be megabytes, which a slow link needs longer for than an election takes.
         and progress.match >= held
     )
+
+
+def _is_caught_up(group: Group, member: int) -> bool:
+    """True if a member's last round of catching up was a short one (thesis §4.2.1)."""
+    status = group.raft.status()
+    return status.progress[member].match + CAUGHT_UP_LAG_MAX >= status.last_index
 
 
 def is_unused(node: int, views: Mapping[int, ClusterView], *, is_data: bool = False) -> bool:

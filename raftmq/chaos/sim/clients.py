@@ -1,11 +1,11 @@
 """Client processes in the simulated world: each on its own machine, killed and started at will.
 
-A *client* is a number and what it does; each of its processes connects anew, with the real client
-library. A process that is killed stops in the middle of what it does, and another one takes over
-after a while.
+A *client* is a name and a job; each of its processes opens a connection of its own, with the real
+client library. A process that is killed stops in the middle of its job, and another process takes
+over after a while.
 
 Invariants:
-- What a client's process raises, other than the errors a user may expect, ends the run as a bug.
+- Any exception of a client's process but the errors that a user may expect is a bug, and noted.
 """
 
 import traceback
@@ -32,13 +32,13 @@ class Session(NamedTuple):
     """One process of a client."""
 
     number: int
-    """Its own, never used again."""
+    """Number of the process in the history, never used again."""
     random: Random
-    """For all that it chooses."""
+    """Draws all choices of the process."""
 
 
 Job = Callable[[Client, Session], Awaitable[None]]
-"""What a process of a client does with its connection."""
+"""The work of a client's process with its connection."""
 
 
 class Clients:
@@ -58,15 +58,15 @@ class Clients:
         self.failures: list[str] = []
         """Errors that no user should see."""
         self.asked_to_leave: set[int] = set()
-        """Nodes that an administrator has asked to leave, or to be replaced, at any time."""
+        """Nodes whose removal or replacement was ever asked for."""
         self.must_stay: set[int] = set()
-        """Members that stay, because requests under way name them."""
+        """Members that must not be asked to leave, because requests under way name them."""
         self.is_healed = False
         """True from the heal on: what is lost for good is replaced soon."""
 
     @property
     def slowness(self) -> float:
-        """Seconds that a consumer needs for what it was handed, beside what it needs anyway."""
+        """Extra seconds that a consumer needs for each batch."""
         self._felt("consumers slowed", self._slowness > 0)
         return self._slowness
 
@@ -98,7 +98,7 @@ class Clients:
         self._cluster.agenda.effects[effect] += is_felt
 
     def now_ms(self) -> int:
-        """What clients' wall clocks show: they are right."""
+        """The time of the clients' wall clocks, which are right."""
         return WallClock(self._cluster.agenda).now_ms()
 
     def filters_heard(self) -> tuple[int, int]:
@@ -137,14 +137,14 @@ class Clients:
         self._scopes[name].cancel()
 
     async def _live(self, name: str, job: Job) -> None:
-        """One process after the other, until the job is done."""
+        """Run one process after another, until the job is done."""
         is_done = False
         while not is_done:
             is_done = await self._run(name, job)
             await trio.sleep(0.3)
 
     async def _run(self, name: str, job: Job) -> bool:
-        """One process; True if the job is done."""
+        """Run one process; True if the job is done."""
         number = next(self._numbers)
         seed = self._seed * 7919 + number
         process = Process(self._machines[name], self._cluster.agenda, seed=seed)
@@ -182,7 +182,7 @@ class Clients:
                     await job(mq, session)
                 is_done = True
             except Exception as error:
-                # What a user would try again is tried again.
+                # After an error that a user would try again, the client's next process tries again.
                 if not process.is_dead and not all(map(_is_usual, _leaves(error))):
                     self.failures.append("".join(traceback.format_exception(error)))
                     is_done = True
@@ -210,7 +210,7 @@ class Clients:
             self._cluster.network.process_ended(process)
 
     def url(self) -> str:
-        """Where the cluster is: all nodes that were ever started."""
+        """The cluster's address: all nodes that ever had a machine."""
         nodes = [f"node{number}:{PORT}" for number in sorted(self._cluster.machines)]
         return "raftmq://" + ",".join(nodes)
 

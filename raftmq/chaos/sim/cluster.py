@@ -3,7 +3,7 @@
 Each node has a machine of its own, named `node1`, `node2`, ...; the processes on it come and go.
 
 Invariants:
-- The network, the disks and all that a dead process held are rid of it at once; its tasks unwind a
+- A process that dies is cut off from the network and from its disk at once; its tasks unwind a
   little later and can do no harm.
 - A node that gave up (`NodeStopped`) is in `stopped`, one that broke on a bug in `broken`.
 """
@@ -27,11 +27,11 @@ from raftmq.chaos.world.process import Machine, Process, allow_freezing
 from raftmq.chaos.world.simulated import SimulatedWorld
 
 PORT = 7400
-"""Of every node."""
+"""Port of every node."""
 CLUSTER = "test"
-"""The id of each."""
+"""Cluster id of every node."""
 DATA = "/data"
-"""Every node's folder."""
+"""Data folder of every node."""
 
 
 class Cluster:
@@ -49,23 +49,23 @@ class Cluster:
         self._nursery = nursery
         self._seed = seed
         self.agenda = agenda or Agenda.current()
-        """Time."""
+        """The clock of the simulated world, and its due calls."""
         self.random = Random(f"cluster {seed}")
         """For the world's own choices: delays, what a power loss leaves."""
         self.network = Network(self.agenda, Random(f"network {seed}"))
-        """Between all machines."""
+        """The network between all machines."""
         self.peers = [Peer(n, f"node{n}", PORT) for n in range(1, size + 1)]
         """The founders."""
         self.join: dict[int, list[Peer]] = {}
-        """What an operator has written into the settings of a node, in place of the founders."""
+        """By node: peers that an operator has put into its settings, in place of the founders."""
         self.machines: dict[int, Machine] = {}
-        """Of every node there ever was."""
+        """Machines of all nodes that ever existed."""
         self.processes: dict[int, Process] = {}
-        """Those that live."""
+        """Processes that live, paused ones included."""
         self.worlds: dict[int, SimulatedWorld] = {}
-        """Of the nodes that live."""
+        """Worlds of the processes that live."""
         self.nodes: dict[int, ObservedNode] = {}
-        """Those that run; see `processes` for those that stand still."""
+        """Nodes that run; `processes` tells which of them stand still."""
         self.stopped: dict[int, NodeStopped] = {}
         """Nodes that gave up since they were last started, and why."""
         self.broken: dict[int, str] = {}
@@ -75,19 +75,19 @@ class Cluster:
         self.log = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20, reserve_bytes=0)
         """Settings of the nodes' logs; may be replaced before the start."""
         self.raft = Raft(tick_ms=50)
-        """Their pace; likewise."""
+        """The nodes' pace; likewise."""
         self.limits = Limits()
-        """Their limits; likewise."""
+        """The nodes' limits; likewise."""
         self.descriptors_max = 65_536
-        """Files and sockets of each; likewise."""
+        """Most files and sockets of a node; likewise."""
         self.listeners: list[Callable[[int, str], None]] = []
-        """Told, in order, when a node starts, serves, ends, is killed, gives up, breaks."""
+        """Called, in order, when a node starts, serves, ends, is killed, gives up, breaks."""
         self.disk_listeners: list[Callable[[int, str], None]] = []
-        """Told of each changing call that a node makes to its disk."""
+        """Called for each changing call that a node makes to its disk."""
         self.sync_listeners: list[Callable[[int, str], None]] = []
-        """Told of each file of a node whose sync was refused."""
+        """Called for each file of a node whose sync was refused."""
         self.observers: list[Observer] = []
-        """See nodes at their work."""
+        """Observers of what the nodes send and apply."""
         self._scopes: dict[int, trio.CancelScope] = {}
         self._starts = count()
         for peer in self.peers:
@@ -178,6 +178,7 @@ class Cluster:
         with trio.CancelScope() as scope:
             self._scopes[number] = scope
             await process.run(self._serve, number, world, status)
+        # A killed process is buried already, and its number may belong to a successor by now.
         if not process.is_dead:
             self._bury(number, process)
             if number not in self.stopped and number not in self.broken:
@@ -185,7 +186,10 @@ class Cluster:
         status.ended()
 
     async def _serve(self, number: int, world: SimulatedWorld, status: "_Once") -> None:
-        """Run a node until it ends, however that may be."""
+        """Run a node until it ends in any way.
+
+        Errors of a process that is dead already come from its unwinding, and are not noted.
+        """
         process = world.process
         try:
             node = ObservedNode(self.settings(number), world, self.observers)
@@ -215,7 +219,7 @@ class Cluster:
             self.kill(number)
 
     def _broke(self, number: int, process: Process, error: Exception) -> None:
-        """A call from the world into the node raised: its disk's answer, for one."""
+        """A call from the world into the node raised: the answer of its disk, for example."""
         if not process.is_dead:
             scope = self._scopes[number]
             self._note_bug(number, process, error)
@@ -227,7 +231,7 @@ class Cluster:
         self._tell(number, f"breaks: {error!r}")
 
     def _bury(self, number: int, process: Process, *, power: bool = False) -> None:
-        """The process is no more."""
+        """Remove a process that has ended from the tables, the network and the disk."""
         process.die()
         self.agenda.effects["processes ended"] += 1
         for of_living in (self._scopes, self.nodes, self.worlds, self.processes):
@@ -243,6 +247,7 @@ class Cluster:
     def kill(self, number: int, *, power: bool = False) -> None:
         """Stop a node at once: the process crashes, or its machine loses power."""
         scope = self._scopes[number]
+        # Before the end: the watch takes a last look at the node.
         self._tell(number, "loses power" if power else "is killed")
         self._bury(number, self.processes[number], power=power)
         scope.cancel()
@@ -260,7 +265,7 @@ class Cluster:
         await self.wait_until(lambda: process.is_dead)
 
     def leader(self, group: int) -> int:
-        """The node that leads a partition group; 0: none."""
+        """The node that leads a partition group in the highest term; 0: none."""
         leading = [
             (node.groups[group].raft.term, number)
             for number, node in self.nodes.items()
@@ -282,7 +287,7 @@ class Cluster:
         await self.start()
         await self.wait_led(0)
         await self.wait_until(lambda: self.nodes[self.leader(0)].catalog.is_bootstrapped)
-        # Data groups are spread over the nodes: wait until the leadership has been handed round.
+        # Each data group has a preferred leader of its own: wait for the hand-overs.
         spread = {group: (group - 1) % len(self.peers) + 1 for group in (1, 2, 3)}
         await self.wait_until(
             lambda: all(self.leader(group) == node for group, node in spread.items())
@@ -302,14 +307,14 @@ class Cluster:
         return self.leader(group)
 
     async def wait_until(self, holds: Callable[[], bool], seconds: float = 120) -> None:
-        """Wait until something is so."""
+        """Wait until `holds()` is true."""
         with trio.fail_after(seconds):
-            # Under a simulated clock, looking again after a sleep costs nothing.
+            # Polling costs nothing under a simulated clock.
             while not holds():  # noqa: ASYNC110
                 await trio.sleep(0.01)
 
     def members(self, group: int) -> set[int]:
-        """The nodes that vote in a partition group, as its leader sees them; none: nobody leads."""
+        """The nodes that vote in a partition group, by its leader; empty while it has no leader."""
         leader = self.leader(group)
         voters = self.nodes[leader].groups[group].conf_state.voters if leader else ()
         return set(map(node_of, voters))

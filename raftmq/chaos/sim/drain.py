@@ -1,21 +1,21 @@
-"""After the heal: everything must come back to life, and what was promised must be there.
+"""After the heal: the cluster must come back to life, and must hold all that it promised.
 
-1. who is down is started, and every partition group has a leader again;
-2. who was damaged is whole again by itself; who says that it cannot is replaced by a new node; and
-   data groups have as many voters as they were founded with, if there are nodes for them, and
-   whoever gave up a group has deleted its log;
+1. dead nodes are started, and every partition group has a leader again;
+2. damaged nodes become whole by themselves; a new node replaces each one that says that it cannot;
+   and data groups have as many voters as they were founded with, if there are nodes for them, and
+   nodes that gave up a group have deleted its log;
 3. sends succeed, producers end, consumers read everything;
 4. all replicas come level, and every disk can be read;
-5. a node makes the index files anew that it is robbed of;
+5. a node whose index files are deleted writes them again;
 6. groups that have nodes to move to do so, also while one node, which leads them later, does not
-   hear the catalog's leader, and while a voter is down and the leader stands still. The groups are
-   led after all machines have lost their power, the last time without a machine that led. Clients
-   send nothing by then, so the records of these changes are the last ones.
+   hear the catalog's leader, and while a voter is down and the leader stands still. The groups have
+   leaders after all machines have lost their power, the last time without a machine that led.
+   Clients send nothing by then, so the records of these changes are the last ones.
 
-Each step has a time by which a working cluster is done; being late breaks V1, V3, V5 or V11.
+Each step has a time by which a working cluster is done; a late step breaks V1, V3, V5 or V11.
 
 In *liveness mode* a random quorum is healed and the rest stays dead, as long as every partition
-group keeps a majority of its voters: the promise is that a minority may fail for good.
+group keeps a majority of its voters: the product promises that a minority may fail for good.
 
 Sources: VOPR's liveness mode; Jepsen's final generators.
 """
@@ -52,27 +52,27 @@ from raftmq.machine.catalog.replicas import member_of
 Workload = LogWorkload | RegisterWorkload
 
 LEADER_SECONDS = 20.0
-"""From the heal until all groups are led: ten election timeouts, and what a restart takes."""
+"""From the heal until all groups have leaders: ten election timeouts, and a restart."""
 START_SECONDS = 0.001
 """Until nodes that the heal starts have processes."""
 MEND_SECONDS = 60.0
 """Until damaged nodes have mended themselves, or have said that they cannot. A round of the scrub
 comes on top, see `_scrub_seconds`."""
 REPAIR_SECONDS = 90.0
-"""Until those are replaced and no group counts on them."""
+"""Until nodes that cannot mend themselves are replaced and no group counts on them."""
 COPIES_SECONDS = 30.0
-"""Until data groups have the voters that they shall have."""
+"""Until data groups have their number of voters."""
 LEFTOVER_SECONDS = 60.0
 """Until nodes have deleted the logs of groups that moved away: a few rounds of asking."""
 UNHEARD_SECONDS = 22.0
-"""How long a catalog is out of date before its node leads, and how long the node leads: longer than
-`leaving.CATALOG_SECONDS_MAX`."""
+"""How long a node's catalog is outdated before the node leads, and how long the node leads with
+that catalog: longer than `leaving.CATALOG_SECONDS_MAX`."""
 STILL_SECONDS_MAX = 10.0
-"""How long a leader may stand still while its group is told to change."""
+"""Longest pause of a leader after the catalog has changed its group."""
 STEPS_SECONDS = 10.0
-"""Until a leader that goes on has taken the steps that it takes."""
+"""Until a leader has taken its steps after a pause."""
 MARK_SECONDS = 5.0
-"""Until voters have written down who they are; a look every second is enough for that."""
+"""Until the voters' logs prove the commit of the last change; a look every second is enough."""
 PROGRESS_SECONDS = 20.0
 """Until an operation succeeds."""
 PROGRESS_OPERATIONS = 20
@@ -84,7 +84,7 @@ LEVEL_SECONDS = 30.0
 
 
 class _Wrecked(Exception):
-    """Half of the nodes broke on bugs: nothing will come back to life, and enough is known."""
+    """Half of the nodes broke on bugs, which are violations: the cluster cannot come to rest."""
 
 
 async def drain(
@@ -94,12 +94,12 @@ async def drain(
     is_liveness: bool = False,
     at_rest: Callable[[], None] = lambda: None,
 ) -> None:
-    """Bring a healed cluster to rest; what does not happen in time becomes a violation.
+    """Bring a healed cluster to rest; a step that does not end in time becomes a violation.
 
     Args:
         stage: of the run.
         workload: what clients do.
-        is_liveness: whether nodes that are down stay so.
+        is_liveness: whether as many nodes as the groups can bear stay dead.
         at_rest: called when clients have nothing left to do, and before members change.
     """
     with suppress(_Wrecked):
@@ -111,7 +111,7 @@ async def drain(
 
 async def _drain(stage: Stage, workload: Workload, *, is_liveness: bool) -> None:
     if is_liveness:
-        # The heal starts who is down; a start that has not begun could not be ended.
+        # The heal starts dead nodes: a process must exist before it can be ended.
         await trio.sleep(START_SECONDS)
         _leave_dead(stage)
     await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), "groups without a leader")
@@ -127,6 +127,7 @@ async def _drain(stage: Stage, workload: Workload, *, is_liveness: bool) -> None
     await _require(
         stage, "V5", DRAIN_SECONDS, lambda: not workload.producers_left, "clients do not end"
     )
+    # The ends are the last ones only when no producer works.
     await workload.find_ends()
     await _require(
         stage, "V3", DRAIN_SECONDS, lambda: workload.is_drained, "queues are not read to their end"
@@ -139,9 +140,10 @@ async def _drain(stage: Stage, workload: Workload, *, is_liveness: bool) -> None
 
 
 async def _change_members_at_rest(stage: Stage) -> None:
-    """What only a leader's memory knows of a change of members is lost: with the members of before,
-    or with the leader itself."""
+    """Change members, and lose what only a leader's memory knows of the change: together with the
+    former members, or together with the leader itself."""
     groups = stage.watch.moments.keys() - {SYSTEM_GROUP}
+    # If each node votes in each data group, no group has a node to move to.
     if all(set(stage.members()) <= stage.cluster.members(number) for number in groups):
         return
     await _change_members_unheard(stage)
@@ -156,7 +158,7 @@ async def _change_members_at_rest(stage: Stage) -> None:
 
 async def _change_members_unheard(stage: Stage) -> None:
     """Groups change while one node and the catalog's leader do not hear each other; then the node
-    leads, with an older catalog. What it does by that is V12's affair."""
+    leads, with an older catalog. V12 judges the changes that the node makes by that catalog."""
     cluster, leader = stage.cluster, stage.cluster.leader(SYSTEM_GROUP)
     carried = [cluster.members(number) for number in sorted(stage.watch.moments)]
     beside = set().union(*(nodes for nodes in carried if leader not in nodes))
@@ -180,8 +182,8 @@ async def _change_members_unheard(stage: Stage) -> None:
 
 
 async def _change_members_beside_the_dead(stage: Stage) -> None:
-    """A voter dies while the leader stands still, and the group shall consist of these two. The
-    third voter must stay as long as the dead one is down: without it nobody can lead."""
+    """A voter dies while the leader stands still, and the catalog narrows the group to these two.
+    The third voter must stay while the dead one is down: no node can lead without the third."""
     cluster, chief = stage.cluster, stage.cluster.leader(SYSTEM_GROUP)
     chosen = [
         (number, leader, other)
@@ -218,7 +220,7 @@ async def _change_all(
 
 
 async def _lose_power(stage: Stage, *, but: int = 0) -> None:
-    """All machines lose their power; groups are led when they are back, if need be `but` one."""
+    """All machines lose power; groups have leaders after the restart, with `but` still down."""
     nodes = stage.members()
     if but:
         stage.hold_down(but)
@@ -232,7 +234,7 @@ async def _lose_power(stage: Stage, *, but: int = 0) -> None:
 
 
 async def level(stage: Stage) -> None:
-    """Wait until the replicas of each partition group are equal, and note who they are."""
+    """Wait until the replicas of each partition group are equal, and note the voters."""
     await _require(stage, "V3", LEVEL_SECONDS, partial(_is_level, stage), "replicas differ")
     for group in stage.watch.moments:
         stage.final_members[group] = stage.cluster.members(group)
@@ -247,10 +249,10 @@ async def _require(
     *,
     more: Callable[[], float] = lambda: 0.0,
 ) -> None:
-    """Wait until something holds; a wait of more than `seconds`, and of what `more` gives at that
-    time beyond them, is a violation."""
+    """Wait until `holds()` is true. A wait of more than `seconds`, plus the `more()` seconds that
+    are computed when those have passed, is a violation."""
     began = trio.current_time()
-    # In simulated time, looking again and again costs little.
+    # Polling costs little in simulated time.
     while not holds():
         if 2 * len(stage.cluster.broken) >= len(stage.members()):
             raise _Wrecked
@@ -265,7 +267,7 @@ async def _require(
 
 
 def _situation(stage: Stage) -> str:
-    """Who is there, for whoever reads that something is missing."""
+    """The state of the cluster, for the text of a violation."""
     gone = [n for n in stage.members() if n not in stage.cluster.nodes]
     words = [f"members {stage.members()}", f"down {gone}", f"damaged {sorted(stage.damaged)}"]
     words.append(f"leaving {sorted(stage.leaving)}")
@@ -315,7 +317,7 @@ def _is_level(stage: Stage) -> bool:
 
 
 async def _repair(stage: Stage) -> None:
-    """Wait until the damaged are whole, and replace those that cannot be."""
+    """Wait until damaged nodes are whole, and replace those that cannot mend themselves."""
     await _require(
         stage,
         "V3",
@@ -324,6 +326,7 @@ async def _repair(stage: Stage) -> None:
         "damaged nodes are not whole",
         more=partial(_scrub_seconds, stage),
     )
+    # A pending request names this member, and would be valid once the member has left.
     must_stay = stage.clients.must_stay
     await _require(
         stage, "V5", DRAIN_SECONDS, lambda: not must_stay, "requests that name members do not end"
@@ -339,7 +342,7 @@ async def _repair(stage: Stage) -> None:
                 is_granted = await replace(stage, old, new)
                 await trio.sleep(0.5)
         replaced[old] = new
-    # A group may be moving from one of them to another, so none of them can be waited for alone.
+    # A group may be moving from one replaced node to another: all replacements begin first.
     for old, new in replaced.items():
         what = f"node {old} was replaced by {new} and is not forgotten"
         await _require(stage, "V3", REPAIR_SECONDS, partial(stage.has_left, old), what)
@@ -358,16 +361,16 @@ async def _repair(stage: Stage) -> None:
 
 
 def _scrub_seconds(stage: Stage) -> float:
-    """A round of the scrub on the fullest damaged disk, at its size of now: clients go on to write.
-    The scrub alone finds rot in records that are applied and that no client reads."""
+    """Duration of a scrub round on the fullest damaged disk, at its present size: clients go on to
+    write. Only the scrub finds rot in records that are applied and that no client reads."""
     rate = stage.cluster.log.scrub_bytes_per_second
     disks = (stage.cluster.machines[node].disk for node in sorted(stage.damaged))
     return max((scrub_looks(disk, rate) * LOOK_SECONDS for disk in disks), default=0.0)
 
 
 def scrub_looks(disk: MemoryFiles, rate: int) -> int:
-    """The looks of one round of the scrub at `rate` bytes a second. Each look reads one snapshot,
-    or a second's worth of one segment, however small they are."""
+    """Number of looks of a scrub round at `rate` bytes a second. Each look reads one snapshot, or a
+    second's worth of one segment, however small they are."""
     looks = 0
     for path in disk.paths():
         if path.endswith(SEGMENT_SUFFIX):
@@ -377,13 +380,13 @@ def scrub_looks(disk: MemoryFiles, rate: int) -> int:
 
 
 def _is_mended(stage: Stage) -> bool:
-    """Whoever of the members is damaged still has said that it cannot mend that."""
+    """True if each member that is still damaged has said that it cannot mend itself."""
     stage.note_mended(reads_snapshots=False)
     return all(stage.is_spoilt(node) for node in stage.damaged & stage.known)
 
 
 def _require_readable(stage: Stage) -> None:
-    """What the members' disks hold must be sound by now."""
+    """Require that the disks of undamaged members are sound."""
     for node in sorted(set(stage.members()) - stage.damaged):
         held = held_logs(stage.cluster.machines[node].disk.copy(), node)
         if isinstance(held, str):
@@ -412,8 +415,9 @@ def _is_whole(stage: Stage) -> bool:
 
 
 def _has_copies(stage: Stage) -> bool:
-    """Each data group has as many voters as the cluster was founded with, as far as there are nodes
-    for them. Settings and founders tell the number: what the brokers make of it is judged."""
+    """True if each data group has as many voters as the cluster was founded with, as far as there
+    are nodes for them. The number comes from settings and founders, not from the brokers, which are
+    judged here."""
     catalog = stage.newest_catalog()
     if catalog is None:
         return False
@@ -450,7 +454,7 @@ def _leave_dead(stage: Stage) -> None:
     """Kill as many nodes for good as every group can bear."""
     candidates = stage.members()
     stage.random.shuffle(candidates)
-    # Who is damaged will not come back by itself.
+    # Damaged nodes first: they will not come back by themselves.
     candidates.sort(key=lambda node: node not in stage.damaged)
     dead: set[int] = set()
     for node in candidates:
@@ -462,7 +466,7 @@ def _leave_dead(stage: Stage) -> None:
 
 def _can_lose(stage: Stage, dead: set[int]) -> bool:
     """True if each group keeps a majority of every half of every membership that may count, and of
-    the one that the catalog wants: a change to that may be in the logs already."""
+    the membership that the catalog wants: a change to the latter may be in the logs already."""
     down = dead | stage.damaged
     catalog = stage.newest_catalog()
     for wanted in catalog.groups.values() if catalog is not None else ():

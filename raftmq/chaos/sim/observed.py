@@ -1,16 +1,16 @@
-"""A node that is seen at its work, and that can end at named points of it.
+"""A node whose work is observed, and whose process can end at failpoints.
 
-It is the broker's own `Node`; what a group or a connection asks of its host is passed on to it, and
-told to whoever looks. So the points lie between the parts of the product, not inside of them:
+The node is the broker's own `Node`. Each call of a group or a connection to its host is reported to
+observers and passed on, so the failpoints lie between the parts of the product, not inside them:
 
 | point | before it | after it |
 |---|---|---|
 | `send append` and so on | nothing has left | the link has the message |
-| `apply batch` and so on | the machine has it, nobody was told | the answers wait to leave |
-| `receive produce` and so on | the frame is whole, nobody has looked | it was acted upon |
+| `apply batch` and so on | the machine has it, no request is answered | the answers wait to leave |
+| `receive produce` and so on | the frame is whole and unread | the node has acted upon it |
 
 Invariants:
-- Looking changes nothing.
+- Observing changes nothing.
 
 Sources: etcd's gofail points; `raftmq.chaos.real.points` names those of real processes.
 """
@@ -49,7 +49,7 @@ POINTS = (
     *(_name("apply", kind) for kind in Kind),
     *(_name("receive", kind) for kind in _RECEIVED),
 )
-"""Every point that is worth arming, before it or after it, whatever clients do."""
+"""Failpoints that are worth arming in every workload, before or after the step."""
 POP_POINTS = tuple(
     _name("receive", kind)
     for kind in (
@@ -57,9 +57,9 @@ POP_POINTS = tuple(
         FrameKind.BEGIN, FrameKind.END,
     )
 )  # fmt: skip
-"""Of what is asked for by consumers that pop, and by producers of withheld messages."""
+"""Failpoints of requests from consumers that pop, and from producers of withheld messages."""
 MEMBER_POINTS = (_name("receive", FrameKind.HEARTBEAT),)
-"""Of what is asked for by members that share out queues."""
+"""Failpoints of requests from members that share out queues."""
 
 FLOW_POINTS = tuple(
     _name("receive", kind)
@@ -68,8 +68,8 @@ FLOW_POINTS = tuple(
         FrameKind.HEARTBEAT, FrameKind.CLAIM, FrameKind.RESET,
     )
 )  # fmt: skip
-"""Of what is asked for by hand-offs, broadcast instances, consumers that claim, and by whoever
-moves a group."""
+"""Failpoints of requests from hand-offs, broadcast instances, consumers that claim, and clients
+that move a group."""
 
 _SENDING = {kind: _name("send", kind) for kind in MessageKind}
 _APPLYING = {kind: _name("apply", kind) for kind in Kind}
@@ -77,13 +77,13 @@ _RECEIVING = {int(kind): _name("receive", kind) for kind in FrameKind}
 
 
 class Observer(Protocol):
-    """Whoever looks."""
+    """An observer of nodes."""
 
     def sent(self, node: int, group: Group, message: Message) -> None:
         """A message is about to leave for another member."""
 
     def applied(self, node: int, group: Group, records: Sequence[Record]) -> None:
-        """Records were applied; on a leader, who waits for them is answered."""
+        """Records were applied; a leader is about to answer the requests that wait for them."""
 
     def at_border(self, node: int, group: Group, record: Record) -> None:
         """The machine stands just after this record, the last one of a segment."""
@@ -100,7 +100,7 @@ class ObservedNode(Node):
         self._observers = observers
 
     def send(self, group: Group, message: Message) -> None:
-        """As the node."""
+        """As `Node.send`, with a failpoint."""
         point = _SENDING[message.kind]
         self._process.passes(point, after=False)
         for observer in self._observers:
@@ -109,7 +109,7 @@ class ObservedNode(Node):
         self._process.passes(point, after=True)
 
     def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
-        """As the node."""
+        """As `Node.applied`, with a failpoint for each record."""
         points = [_APPLYING[Kind(record.kind)] for record in records]
         for point in points:
             self._process.passes(point, after=False)
@@ -120,14 +120,14 @@ class ObservedNode(Node):
             self._process.passes(point, after=True)
 
     def at_border(self, group: Group, record: Record) -> None:
-        """As the node."""
+        """As `Node.at_border`."""
         for observer in self._observers:
             observer.at_border(self.id, group, record)
         super().at_border(group, record)
 
     def handle(self, connection: Connection, frame: Frame) -> None:
-        """As the node."""
-        # A stranger may send a kind that there is not.
+        """As `Node.handle`, with a failpoint."""
+        # A stranger may send a frame of an unknown kind.
         point = _RECEIVING.get(frame.kind, "receive nothing known")
         self._process.passes(point, after=False)
         super().handle(connection, frame)

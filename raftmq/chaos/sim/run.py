@@ -3,13 +3,13 @@
     outcome = run(Schedule(...))                     # or with workload="register", is_liveness=True
     print(outcome)
 
-What is judged, and by whom:
+Parts that are judged, and their judges:
 
 | part | by |
 |---|---|
 | sends and polls | `check_total_queue`, `check_log` |
 | commits, and reads of what was committed | `check_linearizability` |
-| who owns which queue, and what is committed by whom | `MembersWorkload` |
+| owners of queues, and commits of owners | `MembersWorkload` |
 | pops and what is settled | `check_pop`, from the history; `PopLog`, from the committed log |
 | delayed messages and transactions | `check_withheld`, from the history; `PopLog` |
 | logs, time line, progress of every partition group | `check_evidence` |
@@ -90,34 +90,34 @@ WORKLOADS: Mapping[WorkloadName, type[LogWorkload] | type[RegisterWorkload]] = {
     "flows": FlowsWorkload,
     "admin": AdminWorkload,
 }
-"""What clients can do in a run; `queue` does as `log` does and is judged as one bag of messages."""
+"""Workloads by name; `queue` runs the clients of `log` and is judged as one bag of messages."""
 POPPING: frozenset[WorkloadName] = frozenset({"pop", "flows"})
-"""Workloads whose clients pop: the committed log is read along."""
+"""Workloads whose clients pop: the ledger replays their committed logs."""
 OWN_POINTS: Mapping[WorkloadName, tuple[str, ...]] = {
     "pop": POP_POINTS,
     "members": MEMBER_POINTS,
     "flows": FLOW_POINTS,
 }
-"""Crash points of requests that only these clients make."""
+"""Failpoints of requests that only these clients make."""
 
 PACES = (Raft(tick_ms=50), Raft())
-"""By the seed: twice as fast as a node's default, and the default itself, at which timeouts of
-clients and elections meet as they do for users."""
+"""The seed chooses one: twice as fast as a node's default, or the default, at which timeouts of
+clients and elections coincide as they do for users."""
 RETENTION_MS = 3_600_000
-"""Longer than any run, and shorter than the jumps of clocks: whatever is dropped was too young."""
+"""Longer than any run, and shorter than the jumps of clocks: each dropped record was too young."""
 RETENTION_EVERY = 10
-"""Of so many runs with `--workload pop` one keeps so little that messages are dropped unread."""
+"""One in this many runs with `--workload pop` keeps so little that messages are dropped unread."""
 LITTLE = {"segment_bytes": 16_384, "retention_bytes": 32_768, "dead_bytes": 16_384}
 CACHE_BYTES = 8192
-"""With `--workload admin`: what a group that has just been made must read is on disk."""
+"""With `--workload admin`: small, so that a group that has just been made must read from disk."""
 RESERVE_BYTES = 1 << 20
-"""Of each disk: some tens of seconds of what clients send."""
+"""Reserve of each disk: some tens of seconds of the clients' traffic."""
 
 SPREAD_MS_MAX = 3000
-"""Clocks that differ by more say nothing of leases that run for a second to four."""
+"""Clocks that differ by more than this are not used to judge leases of one to four seconds."""
 
 ROT = frozenset({"bit-flip", "bad-sector", "unreadable-sector", "misdirected-write"})
-"""Faults that may strike what is read for a key alone: then a client looks for keys."""
+"""Faults that may strike data that only searches by key read: a client searches then."""
 
 ACKED_MIN = 20
 """A run with fewer successful operations is vacuous."""
@@ -130,13 +130,13 @@ def run(
     is_liveness: bool = False,
     nodes: int = 3,
 ) -> Outcome:
-    """Play a schedule and judge what came of it.
+    """Play a schedule and judge the run.
 
     Args:
-        schedule: the faults, the seed of everything else, and how long.
+        schedule: the faults, the seed of all other choices, and the duration.
         workload: what clients do meanwhile.
         is_liveness: heal a quorum only; see `drain`.
-        nodes: of the cluster; schedules name them from 1.
+        nodes: number of founding nodes; schedules name them from 1.
     """
     agenda = Agenda()
     play = _Run(schedule, workload, is_liveness=is_liveness, nodes=nodes, agenda=agenda)
@@ -149,7 +149,7 @@ def run(
 
 
 class _Run:
-    """The parts of one run, and what is left of them."""
+    """The parts of one run, and their results."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _Run:
         )
 
     async def main(self) -> None:
-        """Play."""
+        """Play the schedule, heal, and drain."""
         schedule = self._schedule
         async with trio.open_nursery() as nursery:
             cluster = Cluster(nursery, size=self._nodes, seed=schedule.seed, agenda=self._agenda)
@@ -188,7 +188,8 @@ class _Run:
             if is_little:
                 cluster.log = msgspec.structs.replace(cluster.log, **LITTLE)
             if self._workload_name == "admin":
-                # Newcomers wait for each message, and retention believes two wrong clocks of three.
+                # Newcomers wait for each message, so retention is off: it may believe two wrong
+                # clocks of three.
                 cluster.log = msgspec.structs.replace(
                     cluster.log, cache_bytes=CACHE_BYTES, retention_ms=0
                 )
@@ -227,9 +228,11 @@ class _Run:
             nemesis.heal()
             if self._workload_name == "pop":
                 await keep_silence(stage, seed=schedule.seed)
+                # Clients stood still: the time to service counts from the end of the silence.
                 self._availability.heal()
             rest = self._availability.end
             await drain(stage, self._workload, is_liveness=self._is_liveness, at_rest=rest)
+            # A drain that was cut short, as half of the nodes broke, has not called it.
             rest()
             watch.end()
             self._elapsed = watch.now_ms / 1000
@@ -240,7 +243,7 @@ class _Run:
             nursery.cancel_scope.cancel()
 
     def stood_still(self, finding: TimeStandsStill) -> Outcome:
-        """The outcome of a run that did not get to its end: nothing else in it is judged."""
+        """The outcome of a run whose time stands still: no other check judges the run."""
         at_ms = int(self._agenda.now * 1000)
         return Outcome(
             World.SIM,
@@ -253,7 +256,7 @@ class _Run:
         )
 
     def outcome(self) -> Outcome:
-        """Judge."""
+        """Judge the run."""
         stage, watch = self._stage, self._watch
         history = self._recorder.history()
         violations = [*stage.violations, *self._availability.judge(history, self._workload.served)]
@@ -286,8 +289,8 @@ class _Run:
         compared["answers by their deadlines"] = self.deadlines.compared.total()
         compared.update(self._availability.compared)
         compared.update(self._leaving.compared)
-        # What this far was not compared must be, in each run; of what servers did, some runs show
-        # nothing (no sync failed), and only a campaign must.
+        # Each comparison so far must occur in every run. A comparison of servers may be empty in
+        # some runs (no sync failed), and must occur in a campaign.
         vacuous = self._why_vacuous(compared)
         of_servers = judge_servers(gather(stage, watch))
         for _, report in of_servers:
@@ -320,7 +323,7 @@ class _Run:
         )
 
     def _noticed(self, at_ms: int) -> list[Violation]:
-        """What was noticed of nodes and of their network while the run went on."""
+        """Violations by nodes, and on their network, that were noticed during the run."""
         watch, network = self._watch, self._stage.cluster.network
         found = [Violation("R4", watch.now_ms, text) for text in self._stage.handed.lacking]
         found += [Violation("member-id", watch.now_ms, text) for text in watch.reused]
@@ -337,10 +340,10 @@ class _Run:
         reports = []
         messages = history.is_function("send", "poll")
         registers = history.is_function("read", "write")
-        # A queue that was not drained was reported as such; what is missing then may be there.
+        # An undrained queue is reported as such: its missing messages may still be there.
         is_drained = self._workload.is_drained
-        # What leases promise by the clock is judged, whatever else befell the world, as sharply as
-        # its clocks were right. Answers that the network held up make the rules weaker.
+        # Leases are judged by the clock under every fault, as sharply as the clocks were right.
+        # Answers that the network held up weaken the rules.
         clock_ms_max = self._clock_ms_max()
         if isinstance(self._workload, FlowsWorkload):
             return self._workload.judge(history, clock_ms_max=clock_ms_max)
@@ -374,17 +377,17 @@ class _Run:
         return reports
 
     def _clock_ms_max(self) -> int | None:
-        """By how much times of clients and of logs may differ; None: nothing is judged by times.
+        """Largest difference between times of clients and of logs; None: no check goes by times.
 
-        A log's time lies between what the clock that is furthest behind shows and what the one that
-        is furthest ahead has shown; while it is ahead of its leader's clock it goes on more slowly,
-        and nothing that it times ends early.
+        A log's time lies between the time of the clock that is furthest behind and the latest time
+        of the clock that was furthest ahead. While the log's time is ahead of its leader's clock,
+        it advances more slowly, and no timed event ends early.
         """
         cluster = self._stage.cluster
         clocks = [machine.clock for machine in cluster.machines.values()]
         ahead = max(clock.ahead_ms_max for clock in clocks)
         spread = round(ahead + max(clock.behind_ms_max for clock in clocks))
-        # What retention by size takes from a consumer is fenced before its time.
+        # Retention by size fences messages in a consumer's hands before their leases end.
         if spread > SPREAD_MS_MAX or cluster.log.retention_bytes:
             return None
         if self._agenda.effects[TOLD]:
@@ -409,8 +412,8 @@ class _Run:
 
 
 def _stops_of_caller() -> int:
-    """How often the process that calls has gone on after it stood still. A call may begin in the
-    moment in which the process stops."""
+    """How often the calling process has gone on after a pause. Pauses themselves are not counted: a
+    call may begin in the moment in which its process stops."""
     process = Process.current()
     return process.thaws if process is not None else 0
 

@@ -1,18 +1,17 @@
-"""What a nemesis works on: the cluster, who may be broken next, and who is started again.
+"""The stage of a nemesis: the cluster, the nodes that may be damaged next, restarts of dead nodes.
 
 A *seat* is a place among the founding nodes, numbered from 1 as in schedules. A node that is
-replaced leaves its seat to its successor, so that "node 2" of a schedule always means somebody.
+replaced leaves its seat to its successor, so "node 2" of a schedule always names a node.
 
-Who died is started again after a little while, as a service manager would do it. A damaged disk is
-the node's own business: it mends itself, and is *whole* again when it has all that it had promised.
-Only a node whose disk says that it is somebody else's, or not in which term it voted, stays stopped
-until the drain replaces it, as an operator would.
+A dead process is started again after a short pause, as a service manager would do. A node mends a
+damaged disk itself, and is *whole* again when the node has all that it had promised. Only a node
+whose disk names another node, or does not tell in which term the node voted, stays stopped until
+the drain replaces the node, as an operator would.
 
-The *atlas* keeps a broken disk from being more than the product promises to survive: fewer than
-half of the seats, and of each partition group's voters, carry damage at any time, and count as
-damaged until they were seen to be whole;
-and what a node is made to forget without a trace must still be held by a majority of the others.
-Damage beyond that is withheld, and counted.
+The *atlas* keeps damage within the limits that the product promises to survive: fewer than half of
+the seats, and of each partition group's voters, carry damage at any time; a damaged node counts as
+damaged until it was seen to be whole. Records that a node is made to forget without a trace must
+still be held by a majority of the nodes. Damage beyond these limits is withheld, and counted.
 
 Invariants:
 - At each moment fewer than half of the seats, and of the voters of each partition group, carry
@@ -50,30 +49,30 @@ RESTART_SECONDS = (0.1, 2.0)
 """A process that died comes back after a time between these."""
 
 GIVES_UP_MAX = 4
-"""A node that gives up so often after the heal, without serving in between, is broken for good."""
+"""After the heal, a node that gives up this often without serving in between is hopeless."""
 
 REFRESH_SECONDS = 0.2
-"""How often it is found out who belongs to the cluster."""
+"""Seconds between two looks at the cluster's membership."""
 
 GONE_SECONDS = 4.0
-"""A node that has left is stopped so long after that."""
+"""Seconds from the end of a node's membership until the node is stopped."""
 
 MENDED_SECONDS = 2.0
-"""How often it is found out whether a damaged node is whole."""
+"""Seconds between two looks whether damaged nodes are whole."""
 
 BEYOND_MENDING = ("WrongFolder", "KnownOtherwise", "Superseded", "WrongLog")
-"""What a node's last words begin with if starting it again is of no use."""
+"""Errors of stopped nodes for which a restart is of no use: beginnings of their texts."""
 
 TERM_UNKNOWN = "in which term it voted cannot be told"
-"""What rot is said to be that a node cannot mend."""
+"""Part of the error of a node that cannot mend its rot."""
 
 
 class Stage:
     """Everything a fault's handler may touch."""
 
     shrinks_by = 0
-    """A node that may leave though no other takes its copies over; 0: none. Until the catalog has
-    forgotten the node, groups may lose a voter at any time."""
+    """A node that may leave though no other node takes over its copies; 0: none. Until the catalog
+    has forgotten the node, groups may lose a voter at any time."""
 
     def __init__(
         self,
@@ -88,50 +87,50 @@ class Stage:
         self.cluster = cluster
         """The nodes, their machines and the network."""
         self.watch = watch
-        """What is seen of them."""
+        """Observations of the nodes."""
         self.clients = clients
-        """Who uses them."""
+        """The users of the cluster."""
         self.taps = taps
-        """What is known of their connections, and left out of them."""
+        """Recorded connections, and the kinds of frames that are left out of them."""
         self.handed = Handed(cluster, watch)
-        """What the nodes gave away."""
+        """Records that the nodes sent and acknowledged."""
         self.random = Random(f"stage {seed}")
-        """For all that a schedule leaves open."""
+        """Draws all that a schedule leaves open."""
         self.agenda = cluster.agenda
-        """Time."""
+        """The clock of the simulated world, and its due calls."""
         self.counts: Counter[str] = Counter()
         """Crashes, restarts and so on; faults that had no effect, by name."""
         self.struck: Counter[str] = Counter()
         """Faults that had an effect, by name."""
         self.violations: list[Violation] = []
-        """What was noticed at once."""
+        """Violations that were noticed during the run."""
         self.seats = {peer.id: peer.id for peer in cluster.peers}
-        """Which node sits where."""
+        """Node by seat."""
         self.damaged: set[int] = set()
-        """Nodes whose disks do not hold what they held, until they were seen to hold it again."""
+        """Nodes whose disks were damaged, until the nodes were seen to be whole again."""
         self.was_damaged: set[int] = set()
-        """All that ever were."""
+        """Nodes whose disks were ever damaged, harmless damage included."""
         self._promised: dict[int, dict[int, int]] = {}
         self.joining: set[int] = set()
         """Nodes that were started to join, and are not in the catalog yet."""
         self.known: set[int] = set(self.seats.values())
         """The nodes of the catalog, by the newest of its replicas."""
         self.leaving: set[int] = set()
-        """Those of them that are about to leave."""
+        """Known nodes that are about to leave."""
         self.retired: set[int] = set()
         """Nodes that have left the cluster."""
         self.final_members: dict[int, set[int]] = {}
-        """By partition group: its voters in the end."""
+        """By partition group: its voters at the end of the run."""
         self.recoveries: dict[int, list[Recovery]] = defaultdict(list)
-        """By partition group: what recovering copies of disks before a start gave."""
+        """By partition group: results of recoveries of disk copies, made before each start."""
         self.derived: dict[int, list[Derived]] = defaultdict(list)
-        """By partition group: index files that a node had to make anew."""
+        """By partition group: index files that a node had to write again."""
         self.own_points: tuple[str, ...] = ()
-        """Crash points of requests that only this workload's clients make."""
+        """Failpoints of requests that only this workload's clients make."""
         self.had_members: dict[int, list[list[int]]] = {}
-        """By partition group: the sets of members that it had, the founders first."""
+        """By partition group: all sets of members so far, the founders first."""
         self.stays_until: dict[int, float] = {}
-        """By partition group: the time from which it may be moved again."""
+        """By partition group: the time from which the group may be moved again."""
         self._nursery = nursery
         self._left_dead: set[int] = set()
         self._is_over = False
@@ -146,17 +145,17 @@ class Stage:
 
     @property
     def is_healing(self) -> bool:
-        """True from the heal on: nothing is broken any more."""
+        """True from the heal on: no fault of the schedule begins."""
         return self.clients.is_healed
 
     def _noted_call(self, node: int, call: str) -> None:
-        """A node changes something on its disk: is a replica being deleted?"""
+        """Note a deleted replica: its node creates the file `GONE` before the log is deleted."""
         if call.endswith(f"/{GONE}") and call.startswith("create"):
             self.watch.note_deleted(node, int(call.split("/")[-2]))
             self.counts["logs deleted"] += 1
 
     def begin(self) -> None:
-        """Keep up with who belongs to the cluster."""
+        """Follow the cluster's membership from now on."""
         if not self._is_over:
             self.refresh()
             if self.agenda.now >= self._looked_at + MENDED_SECONDS:
@@ -166,9 +165,9 @@ class Stage:
             self.agenda.call_after(REFRESH_SECONDS, self.begin)
 
     def _follow_advice(self) -> None:
-        """After the heal, do as an operator does whose node says that its settings are of old.
+        """After the heal, act as the operator of a node that says that its settings are outdated.
 
-        As long as a node in the settings serves, its table is enough.
+        While a node that the settings name serves, that node's table of the cluster is enough.
         """
         if not self.is_healing:
             return
@@ -184,10 +183,10 @@ class Stage:
                 self.restart_soon(number)
 
     def end(self) -> None:
-        """The run is over."""
+        """Stop following the cluster: the run is over."""
         self._is_over = True
 
-    # Who is there.
+    # Membership
 
     def node(self, seat: int) -> int:
         """The node on a seat."""
@@ -210,7 +209,7 @@ class Stage:
         return [node for node in nodes if node in self.cluster.processes]
 
     def leader(self) -> int:
-        """Who leads the busiest data group; 0: nobody leads any."""
+        """The leader of the busiest data group that has one, else of the system group; 0: none."""
         groups = sorted(self.watch.commits.items(), key=lambda item: (-item[1], item[0]))
         leaders = [self.cluster.leader(group) for group, _ in groups if group]
         return next((leader for leader in leaders if leader), self.cluster.leader(0))
@@ -224,32 +223,33 @@ class Stage:
         return [*map(self.host, self.members()), *self.clients.hosts()]
 
     def newest_catalog(self) -> Catalog | None:
-        """What the node that knows most knows of the cluster; None if no node runs."""
+        """The newest catalog of the nodes that run; None if no node runs."""
         catalogs = [node.catalog for node in self.cluster.nodes.values()]
         return max(catalogs, key=lambda one: one.applied, default=None)
 
     def _is_catalog_known(self) -> bool:
-        """False while nobody who runs has a catalog as new as one that was seen.
+        """False while no running node has a catalog as new as one that was seen before.
 
-        Then it cannot be told what a node should hold: a node that lost the catalog and runs alone
-        would seem to lack nothing.
+        An older catalog does not tell what a node should hold: a node that lost the catalog and
+        runs alone would seem to lack nothing.
         """
         catalog = self.newest_catalog()
         return (catalog.applied if catalog is not None else 0) >= self._applied
 
     def _wanted_on(self, node: int) -> set[int]:
-        """The partition groups that a node shall carry."""
+        """The partition groups that the newest catalog places on a node."""
         catalog = self.newest_catalog()
         groups = catalog.groups.values() if catalog is not None else ()
         return {group.id for group in groups if node in group.members}
 
     def refresh(self) -> None:
-        """Find out who belongs to the cluster by now, and give free seats to those without one."""
+        """Read the members from the newest catalog, and give free seats to those without one."""
         catalog = self.newest_catalog()
+        # An older catalog than one seen before would bring back nodes that have left.
         if catalog is None or len(catalog.nodes) < 2 or catalog.applied < self._applied:
             return
         for listed in catalog.nodes.values():
-            # Without a machine it is none that a fault brought: a stranger asked for it.
+            # A fault that brings a node sets up its machine: a stranger asked for this node.
             if listed.id not in self.cluster.machines:
                 text = f"the catalog names node {listed.id} at {listed.host!r}, {listed.port}"
                 self._note_belief(text)
@@ -268,7 +268,7 @@ class Stage:
                 self.seats[seat] = free[0]
 
     def _check_uncounted(self, node: int) -> None:
-        """The catalog has forgotten a node: an operator stops it, so no vote of it may count."""
+        """The catalog has forgotten a node: its operator stops it, so no vote of it may count."""
         for number in sorted(self.watch.moments):
             leader = self.cluster.leader(number)
             group = self.cluster.nodes[leader].groups[number] if leader else None
@@ -280,16 +280,16 @@ class Stage:
                 text = f"group {number}: node {node} has left, and counts by its leader: {conf}"
                 self.violations.append(Violation("V10", self.watch.now_ms, text))
 
-    # Deaths and births.
+    # Kills and restarts
 
     def kill(self, node: int, *, power: bool = False, crash: bool = True) -> None:
-        """End a node's process, or take its machine's power; without effect if it is down."""
+        """End a node's process, or cut its machine's power; no effect if the node is down."""
         if node in self.cluster.processes:
             self.counts["crashes"] += crash
             self.cluster.kill(node, power=power)
 
     def lose_power_on_crash(self, node: int) -> None:
-        """The next crash point that is reached takes the machine's power too."""
+        """Let the next failpoint that the node reaches cut the machine's power, too."""
         self._power_on_crash.add(node)
         process = self.cluster.processes.get(node)
         if process is not None:
@@ -301,20 +301,20 @@ class Stage:
         self.kill(node, power=power)
 
     def hold_down(self, node: int) -> None:
-        """Do not start it again before as many calls of `let_up`."""
+        """Keep a node from being started before `let_up` is called as often as `hold_down`."""
         self._held[node] += 1
 
     def let_up(self, node: int) -> None:
-        """It may be started again."""
+        """Undo one `hold_down`; after the last one the node is started soon."""
         self._held[node] -= 1
         self.restart_soon(node)
 
     def once_serving(self, node: int, task: Callable[[], object]) -> None:
-        """Do something when the node has opened its logs the next time, unless the heal is on."""
+        """Call `task` when the node next has opened its logs, unless the heal has begun."""
         self._on_serving[node] = task
 
     def restart_soon(self, node: int, seconds: float | None = None) -> None:
-        """Start it after a while, if it is still down then and may be up."""
+        """Start a node after a pause, if the node is then down and may be up."""
         pause = self.random.uniform(*RESTART_SECONDS) if seconds is None else seconds
         self.agenda.call_after(pause, lambda: self.restart(node))
 
@@ -323,17 +323,18 @@ class Stage:
         is_wanted = node not in self.retired and not self._held[node] and not self._is_over
         if not is_wanted or node in self.cluster.processes or self.is_spoilt(node):
             return
-        # After a refused sync an operator restarts the machine: its memory may show what is lost.
+        # An operator restarts the machine after a refused sync: the page cache may show lost data.
         self.cluster.machines[node].disk.drop_caches()
         self.counts["restarts"] += 1
         self._try_recovery(node)
         for group in self.watch.moments if node in self.damaged else ():
-            # Rot that came while it ran is found now, and the log is cut before it.
+            # The start finds rot that came while the node ran, and cuts the log before the rot.
             self.watch.rename(node, group)
         self.cluster.start_soon(node)
 
     def _try_recovery(self, node: int) -> None:
-        """Recover a copy of a disk, twice: what was synced must be there, and nothing change."""
+        """Recover a copy of a disk twice: synced data must be there, and the second time changes
+        nothing."""
         if node in self.damaged:
             return
         trial = self.cluster.machines[node].disk.copy()
@@ -348,14 +349,14 @@ class Stage:
             self.recoveries[group].append(Recovery(node, durable, log.last, once, again))
 
     def leave_dead(self, node: int) -> None:
-        """End a node for good, without anybody being told."""
+        """End a node for good, without notice to the cluster."""
         self._left_dead.add(node)
         self.watch.note(node, "stays dead")
         self.hold_down(node)
         self.kill(node, crash=False)
 
     def is_left_dead(self, node: int) -> bool:
-        """True if it was ended for good."""
+        """True if `leave_dead` ended the node."""
         return node in self._left_dead
 
     def is_spoilt(self, node: int) -> bool:
@@ -365,7 +366,7 @@ class Stage:
             return True
         if stopped is None:
             return False
-        # Before the heal, a disk that refuses may work again later.
+        # Before the heal, a disk that refuses calls may work again later.
         is_hopeless = self.is_healing and self._failures[node] >= GIVES_UP_MAX
         text = str(stopped)
         return text.startswith(BEYOND_MENDING) or TERM_UNKNOWN in text or is_hopeless
@@ -391,14 +392,15 @@ class Stage:
         self.restart_soon(node)
 
     def spawn(self, task: Callable[..., Any], *args: Any) -> None:
-        """Run something beside; its exceptions end the run."""
+        """Run a task in the background; its exceptions end the run."""
         self._nursery.start_soon(task, *args)
 
-    # Who may be hurt for good, and who was.
+    # The atlas: lasting damage
 
     def may_damage(self, node: int) -> bool:
-        """True if a disk may be damaged without the damaged ones becoming half of all, or half of
-        the voters of a partition group."""
+        """True if, with this disk damaged, fewer than half of the seats, and of the voters of each
+        partition group, carry damage."""
+        # A group may lose a voter at any time, or an old catalog does not tell the voters.
         if self.shrinks_by or not self._is_catalog_known():
             return False
         hurt = self.damaged | {node}
@@ -407,7 +409,7 @@ class Stage:
         return all(2 * len(hurt & voters) < len(voters) for voters in self._voters() if voters)
 
     def _voters(self) -> Iterator[set[int]]:
-        """Nodes that vote together, by the catalog and by each replica that runs."""
+        """Sets of nodes that vote together, by the newest catalog and by each running replica."""
         catalog = self.newest_catalog()
         for placed in catalog.groups.values() if catalog is not None else ():
             yield set(placed.members)
@@ -418,10 +420,10 @@ class Stage:
                 yield {node_of(member) for member in conf.voters_outgoing}
 
     def note_damage(self, node: int, *, forgets: bool = True) -> None:
-        """A disk was damaged. With `forgets`, what it held does not bind its replicas any more."""
+        """Note a damaged disk. With `forgets`, earlier promises no longer bind its replicas."""
         self.damaged.add(node)
         self.was_damaged.add(node)
-        # It is whole when it holds all that may have been committed by now.
+        # The node is whole when it holds all that may have been committed by now.
         self._promised[node] = dict(self.watch.commits)
         for group in self.watch.moments if forgets else ():
             self.watch.rename(node, group)
@@ -440,8 +442,9 @@ class Stage:
     def note_mended(self, *, reads_snapshots: bool = True) -> None:
         """Find out which damaged nodes are whole again.
 
-        As snapshots are not mended, one that is rotten is passed over when nothing is damaged any
-        more; before that, the next damage might hit who has the good one.
+        Nodes do not mend snapshots. With `reads_snapshots` a node with a rotten one stays damaged:
+        the next damage might hit the node with a good one. The drain damages nothing, and ignores
+        rotten snapshots.
         """
         for node in sorted(self.damaged) if self._is_catalog_known() else ():
             if self._is_whole(node, reads_snapshots=reads_snapshots):
@@ -450,17 +453,17 @@ class Stage:
                 self.watch.note(node, "is whole again")
 
     def _memberships(self) -> Iterator[tuple[int, ConfState]]:
-        """Of each group: what those who shall carry it count on."""
+        """By group: the memberships that count for the nodes which the catalog places it on."""
         for other in self.cluster.nodes.values():
             for number in self._wanted_on(other.id) & other.groups.keys():
                 yield number, other.groups[number].conf_state
 
     def _is_missed(self, node: int) -> bool:
-        """True if a group counts on a self of the node that is lost.
+        """True if a group counts on a member of the node whose log is lost.
 
-        One that was wiped re-enters as another member, which learns first; as long as a joint
-        membership needs its lost self, the loss of one more would be the loss of a majority. A
-        group that moves away from the node may need it, too.
+        A wiped node enters again as another member, which is a learner first. While a joint
+        membership needs the lost member, the loss of one more would be the loss of a majority. A
+        group that moves away from the node may need the lost member, too.
         """
         own = self.cluster.nodes[node].groups
         return any(
@@ -470,7 +473,7 @@ class Stage:
         )
 
     def _is_whole(self, node: int, *, reads_snapshots: bool) -> bool:
-        """True if a node counts everywhere, has nothing to mend, and holds all it had promised."""
+        """True if a node votes in its groups, has nothing to mend, and holds all it promised."""
         running, wanted = self.cluster.nodes.get(node), self._wanted_on(node)
         if running is None or not running.is_serving or wanted - set(running.groups):
             return False

@@ -44,7 +44,7 @@ class Administrators:
     """State that all administrators of a run share."""
 
     def __init__(self, recorder: Recorder, *, topic: str, counts: Counter[str]) -> None:
-        """`topic`: one that stays, for attachments and filters."""
+        """`topic`: a topic that is never deleted, for attachments and filters."""
         self._recorder = recorder
         self._topic = topic
         self._counts = counts
@@ -52,7 +52,7 @@ class Administrators:
     async def administer(
         self, mq: Client, process: int, random: Random, is_wanted: Callable[[], bool]
     ) -> None:
-        """Be one of them; a cancelled one leaves a call without an end."""
+        """Be one administrator; a cancelled one leaves a call without an end."""
         while is_wanted():
             call = random.choice([self._about_topic, self._about_group, self._about_filter])
             await call(mq, process, random)

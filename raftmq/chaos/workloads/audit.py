@@ -1,4 +1,4 @@
-"""What consumer groups have left to do, as their leaders tell an administrator."""
+"""The remaining work of consumer groups, as their leaders tell an administrator."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from raftmq.client.message import parse_id
 
 @dataclass(slots=True)
 class Left:
-    """What one group has left to do of a topic."""
+    """The remaining work of one group on a topic."""
 
     books: dict[int, Books] = field(default_factory=dict)
     """By queue, from 0."""
@@ -18,7 +18,7 @@ class Left:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left but dead letters."""
+        """True if nothing is left but dead letters."""
         return all(
             one.next == one.end and not one.leased + one.waiting + one.ready
             for one in self.books.values()
@@ -26,12 +26,12 @@ class Left:
 
 
 def offset_of(id: str) -> int:  # noqa: A002  # what it is called everywhere
-    """Where the message of this id stands in its queue."""
+    """Offset in its queue of the message with this id."""
     return parse_id(id)[1]
 
 
 async def find_left(mq: Client, topic: str) -> dict[str, Left]:
-    """By consumer group: what is left, asked of one leader after the other.
+    """The remaining work by consumer group, asked of one leader after another.
 
     Raises:
         Unavailable, OutcomeUnknown: a leader was not found.

@@ -60,7 +60,7 @@ CALLS: dict[type, tuple[str, ...]] = {
     PoppedMessages: _SETTLING,
     HeldClaim: ("release",),
 }
-"""What is measured: calls whose `timeout` is for the whole call."""
+"""The measured calls: their `timeout` is for the whole call."""
 
 LATER: dict[str, type[PendingSend] | type[PendingMany]] = {
     "send_nowait": PendingSend,
@@ -103,11 +103,11 @@ class Deadlines:
         self.late: list[str] = []
         """Calls that were answered too late, the first few."""
         self.late_count = 0
-        """All of them."""
+        """Number of all calls that were answered too late."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Calls of any client in this process are measured while this lasts."""
+        """Measure the calls of all clients in this process while the context lasts."""
         with ExitStack() as stack:
 
             def replace(owner: type, name: str, measured: object) -> None:
@@ -144,7 +144,7 @@ class Deadlines:
         @functools.wraps(send)
         def begins(one: Any, *args: Any, timeout: float | None = None, **named: Any) -> Any:
             pending = send(one, *args, timeout=timeout, **named)
-            # The object is kept with its deadline, so that its id is no other's.
+            # The object is kept with its deadline, so that no other object gets its id.
             begun[id(pending)] = self._begin(pending, timeout)
             return pending
 

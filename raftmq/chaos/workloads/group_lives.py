@@ -53,8 +53,8 @@ class GroupLives:
         # done.
         self._moves: Counter[str] = Counter()
         self._done: Counter[str] = Counter()
-        # Group → offset → moves that had begun at its last hand-out after which it was settled, or
-        # may be.
+        # Group → offset → number of moves that had begun at the last hand-out of the message after
+        # which the message was settled, or may have been.
         self._latest: dict[str, dict[int, int]] = {group: {} for group in GROUPS}
         self._end: int | None = None
         # A reset of the group with members is under way.
@@ -74,7 +74,7 @@ class GroupLives:
         await mq.admin.create_topic(TOPIC, queues=1)
 
     async def find_end(self, mq: Client) -> None:
-        """No further message is sent: takers are to settle what there is.
+        """No further message is sent: takers are to settle all messages up to the present end.
 
         Raises:
             Unavailable: no node could be reached.
@@ -95,6 +95,7 @@ class GroupLives:
     async def _move(self, mq: Client, group: str, random: Random) -> None:
         timeout = random.choice(CALL_SECONDS)
         is_reset = random.random() < 0.5
+        # Before the request: messages may come again although it has no answer.
         self._moves[group] += 1
         self._is_resetting = is_reset and group == SHARED
         try:
@@ -103,7 +104,7 @@ class GroupLives:
             else:
                 await mq.admin.delete_consumer_group(group, force=True, timeout=timeout)
         except (Unavailable, OutcomeUnknown):
-            # It may be that nothing comes again.
+            # The move may not have happened.
             self._counts["moves in doubt"] += 1
         except Rejected as error:
             # The group was deleted just before, and is not made again yet.

@@ -36,7 +36,7 @@ GROUP = "h"
 OUTPUTS = "out"
 """The topic of the outputs."""
 INVISIBLE_SECONDS = (1.0, 3.0)
-"""How long inputs are a consumer's alone."""
+"""Durations of leases: until then an input belongs to one consumer."""
 SCHEDULE_SECONDS = (0.2,)
 ATTEMPTS_MAX = 1000
 """No input becomes a dead letter."""
@@ -45,7 +45,7 @@ CALL_SECONDS = 2.0
 COMMITS_MAX = 2
 """A commit without an answer is sent again, to learn its outcome."""
 GONE_BACK_SHARE = 0.3
-"""Of the consumers whose commit is in doubt."""
+"""Share of the consumers with a commit in doubt that give the inputs back."""
 ROLLED_BACK = frozenset({Reason.FENCED, Reason.TRANSACTION_ENDED})
 """Answers to a commit by which its outputs never become visible."""
 
@@ -68,7 +68,7 @@ class HandOffs:
         self._number_of = number_of
         self._counts = counts
         self.is_draining = False
-        """True: all is committed."""
+        """True: consumers commit every hand-off."""
         self.is_read = False
         """True: the outputs were read, and all clients end."""
 
@@ -172,7 +172,7 @@ class HandOffs:
         random: Random,
         impatience: Impatience,
     ) -> bool:
-        """Whether all outputs are stored."""
+        """Send an output of each input; True if all outputs are stored."""
         bodies: dict[int, list[bytes]] = {}
         for each in part:
             bodies.setdefault(each.queue, []).append(b"%d %d" % (self._number_of(each.body), name))
@@ -202,7 +202,7 @@ class HandOffs:
             self._counts["hand-offs rolled back"] += 1
 
     async def _is_committed(self, transaction: Transaction) -> bool:
-        """Whether a commit without all outputs is taken."""
+        """True if a commit without all outputs is taken."""
         try:
             await transaction.commit()
         except RaftmqError:
@@ -217,7 +217,7 @@ class HandOffs:
         random: Random,
         impatience: Impatience,
     ) -> bool:
-        """Whether it is over; False: it is in doubt, and the consumer goes back."""
+        """True if the hand-off is over; False: it is in doubt, and its inputs are given back."""
         again = random.random() < 0.1
         for tried in range(COMMITS_MAX):
             try:
@@ -228,7 +228,7 @@ class HandOffs:
                 self._counts["hand-offs fenced"] += 1
                 self._recorder.fail(operation)
             except Unavailable:
-                # Of this call nothing happened; of the one before it may have.
+                # This call changed nothing, but the call before it may have committed.
                 end = self._recorder.unknown if tried else self._recorder.fail
                 end(operation)
             except (OutcomeUnknown, Cancelled):

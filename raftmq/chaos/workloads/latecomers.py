@@ -64,7 +64,7 @@ class Latecomers:
         await mq.admin.create_topic(TOPIC, queues=QUEUES_FIRST)
 
     async def come(self, mq: Client, random: Random, is_wanted: Callable[[], bool]) -> None:
-        """Be one latecomer after the other, as long as the topic may get queues.
+        """Be one latecomer after another, while the topic may get queues.
 
         Raises:
             Unavailable, OutcomeUnknown: no node could be reached.
@@ -87,7 +87,7 @@ class Latecomers:
             # A request of a latecomer that was killed may have added a queue meanwhile.
             self._queues = await self._count(mq)
             if isinstance(consumer, Consumer):
-                # In an old queue that no member has taken up the group begins later.
+                # In a queue that no member owned before the alteration, the group begins later.
                 while len(consumer.assignment) < self._queues:
                     await consumer.fetch(1, wait=0.1)
         info = await mq.admin.alter_topic(TOPIC, self._queues + 1, timeout=CALL_SECONDS)
@@ -104,7 +104,7 @@ class Latecomers:
         self._counts[f"latecomers, {kind}"] += 1
 
     async def _count(self, mq: Client) -> int:
-        """How many queues there are."""
+        """Number of the topic's queues."""
         return len((await mq.admin.describe_topic(TOPIC, timeout=CALL_SECONDS)).queues)
 
     async def _send(self, producer: Producer, queue: int) -> None:

@@ -41,8 +41,8 @@ FIRST_SECONDS = 0.4
 """Longest time from the first pop to the request for a filter, if the pop comes first: about as
 long as keys are read from a slow disk."""
 FOLLOW_SECONDS = 1.0
-"""A leader with a slow disk hears of a filter so long after the request was answered: what is asked
-of it until then may come without the filter."""
+"""Longest time after the answer to a request for a filter until a leader with a slow disk hears of
+the filter: messages that were asked of this leader until then may come without the filter."""
 CALL_SECONDS = 2.0
 ASKED = 10
 """Messages that are asked for at a time, of the leader of each queue."""
@@ -67,7 +67,8 @@ class Newcomers:
         self._filters = filters
         self._sent: dict[Place, str] = {}
         self._made = 0
-        # When all had heard of the last subscription, its version, and the pops until soon after.
+        # When all leaders had heard of the last subscription; its version; and the number of pops
+        # until `FOLLOW_SECONDS` after that.
         self._filtered_at, self._version = 0.0, 0
         self._early_pops = 0
         self.is_read = True
@@ -78,7 +79,7 @@ class Newcomers:
         await mq.admin.create_topic(TOPIC, queues=QUEUES)
 
     async def come(self, mq: Client, random: Random, is_wanted: Callable[[], bool]) -> None:
-        """Be one newcomer after the other.
+        """Be one newcomer after another.
 
         Raises:
             Unavailable, OutcomeUnknown: no node could be reached.

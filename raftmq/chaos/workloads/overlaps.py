@@ -8,12 +8,12 @@
 | | queue |
 | a reader | when all is over: lists which transactions are open, and what stands in the queues |
 
-Messages and transactions are written down as by `raftmq.chaos.workloads.withholding`, and judged by
-`check_withheld` and `check_pop`. A call that is not answered in time is given up, so that the run
-goes on: `Deadlines` judges it.
+Messages and transactions have the same form in the history as those of
+`raftmq.chaos.workloads.withholding`, and are judged by `check_withheld` and `check_pop`. A call
+without an answer in time is given up, so that the run goes on: `Deadlines` judges it.
 
 Invariants:
-- A message is a number. One that a closed producer has not written is `fail`.
+- A message is a number. A message that a closed producer has not written is `fail`.
 """
 
 from collections import Counter
@@ -104,7 +104,7 @@ class Overlaps:
         try:
             await transaction.send(self._body_of(number), tag=tag_of(number), queue=queue)
         except Rejected:
-            # The other one failed.
+            # The other half message failed.
             self._recorder.fail(operation)
         except RaftmqError:
             self._recorder.unknown(operation)
@@ -207,7 +207,7 @@ class Overlaps:
     # The end
 
     async def read_all(self, mq: Client, process: int) -> None:
-        """List what is open, and read the queues from their start to their ends.
+        """List the open transactions, and read the queues from their start to their ends.
 
         Raises:
             Unavailable, OutcomeUnknown: no node could be reached.

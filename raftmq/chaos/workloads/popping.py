@@ -9,15 +9,15 @@
 
 Waits and leases are short, so that messages come again and become dead letters while faults last.
 Some pops ask for shorter or longer leases than those before: messages in hand keep their time.
-Some calls are cancelled in the middle; the consumer says the same again, or something else, or is
-left for another one. When all is sent, `is_draining` makes everybody ack all that comes, and an
-*auditor* asks what is left until nothing is: that list ends the history.
+Some calls are cancelled in the middle; the consumer repeats the call, makes a different one, or is
+left for another one. When all is sent, `is_draining` makes every consumer ack all messages, and an
+*auditor* asks for the remaining work until none is left: that list ends the history.
 
 A message with a key has the value (number, key) in the history, others a number: see
 `raftmq.checkers.pop.calls`.
 
 Invariants:
-- What an error leaves open is `unknown`: of many messages some may be settled.
+- A call in doubt after an error is `unknown`: some of its messages may be settled.
 
 Sources: Jepsen's queue workloads; RocketMQ's POP issues, for what consumers do wrong.
 """
@@ -57,18 +57,18 @@ RED = "red"
 
 
 class Kind(NamedTuple):
-    """What a consumer group is."""
+    """Settings of a consumer group."""
 
     consumers: int
-    """How many run."""
+    """Number of consumers."""
     order: Ordering = ""
-    """What it keeps in order."""
+    """The unit within which messages stay in order; empty: no order."""
     tags: str | None = None
-    """What it wants; None: everything."""
+    """Tag of the messages that the group takes; None: all messages."""
 
     @property
     def mode(self) -> Literal["pop", "ordered"]:
-        """How it is served."""
+        """Mode of the group."""
         return "ordered" if self.order else "pop"
 
 
@@ -80,13 +80,13 @@ KINDS: Mapping[str, Kind] = {
 }
 """By consumer group."""
 FEW = ("a", "o", "f")
-"""Groups that suffice where time is dear."""
+"""Groups that suffice where time is short."""
 REDRIVEN = "a"
 """The group whose dead letters an operator looks through."""
 SCHEDULE_SECONDS = (0.3, 1.0)
 ATTEMPTS_MAX = 3
 INVISIBLE_SECONDS = (1.0, 2.0, 4.0)
-"""How long messages are a consumer's alone."""
+"""Durations of leases: until then a message belongs to one consumer."""
 OTHER_TIME_SHARE = 0.3
 """Share of the pops that ask for a time of their own, which later pops keep."""
 HELD_SHARE = 0.15
@@ -102,9 +102,9 @@ BEYOND: Sequence[Mapping[str, float]] = (
 """Options of a consumer beyond their bounds: a lease of a millisecond is over before a message
 comes, and messages would become dead letters that no application has seen."""
 BEYOND_SHARE = 0.2
-"""Of the consumers that are opened: this share asks for one of these first."""
+"""Share of the opened consumers before which the client asks for one of these."""
 LEFT_SHARE = 0.2
-"""Of the consumers of which a call is cancelled."""
+"""Share of the consumers that are left after a cancelled call."""
 SETTLE_SECONDS = 2.0
 """Timeout of settling."""
 OPERATE_SECONDS = 4.0
@@ -114,10 +114,10 @@ LOOK_SECONDS = 0.5
 
 
 class Habits(Protocol):
-    """What faults make of consumers."""
+    """Effects of faults on consumers."""
 
     slowness: float
-    """Seconds for what one was handed, beside what it needs anyway."""
+    """Extra seconds that a consumer needs for each batch."""
     repeats: int
     """Batches to be acked twice."""
     late_acks: int
@@ -125,7 +125,7 @@ class Habits(Protocol):
 
 
 class Popping:
-    """What all clients of a run share."""
+    """State that all clients of a run share."""
 
     def __init__(
         self,
@@ -143,13 +143,13 @@ class Popping:
         self.habits = habits
         self.topic = topic
         self.number_of = number_of
-        """What a body says."""
+        """The number in a message's body."""
         self.queue_name = queue_name
-        """What a queue is called in the history."""
+        """Name of a queue in the history."""
         self.counts = counts
         """Delivered, settled, refused and so on."""
         self.groups = groups
-        """Those that there are, of `KINDS`."""
+        """The consumer groups of this run, a part of `KINDS`."""
         self.now_ms = now_ms
         """The clients' wall clock; None: how late answers come is not measured."""
         self.late_ms = 0
@@ -188,7 +188,7 @@ class Popping:
             group: the consumer group.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         mode = KINDS[group].mode
         impatience = Impatience(Random(random.getrandbits(64)), self.counts)
@@ -203,7 +203,7 @@ class Popping:
                 await _Consuming(self, group, consumer, process, random, impatience).run()
 
     async def _go_beyond(self, mq: Client, group: str, random: Random) -> None:
-        """Ask for what is out of bounds: it is refused, and changes nothing."""
+        """Open a consumer with an option out of bounds: the refusal must change nothing."""
         options: Mapping[str, Any] = random.choice(BEYOND)
         try:
             async with mq.consumer(self.topic, group=group, mode=KINDS[group].mode, **options):
@@ -214,10 +214,10 @@ class Popping:
             self.counts["options refused"] += 1
 
     async def audit(self, mq: Client, process: int) -> None:
-        """Look what is left, again and again; the last look is written down.
+        """Ask for the remaining work until none is left, and write down the last answer.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         while True:
             left = await find_left(mq, self.topic)
@@ -242,7 +242,7 @@ class Popping:
         """Look through dead letters now and then: some are redriven, a few thrown away.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         while not self.is_draining:
             await trio.sleep(random.expovariate(1 / OPERATE_SECONDS))
@@ -270,7 +270,7 @@ class Popping:
 
 
 def _part(letter: DeadLetter, random: Random) -> DeadLetter:
-    """Of a letter with several messages some, at least one."""
+    """A part of a letter: of several messages at least one, or the only one."""
     if len(letter.ids) == 1:
         return letter
     return letter.part(random.sample(letter.ids, random.randint(1, len(letter.ids))))
@@ -353,14 +353,14 @@ class _Consuming:
         return messages
 
     async def _work(self, messages: PoppedMessages) -> None:
-        """Whatever an application may do."""
+        """Treat a batch as any application may: settle, extend, wait, forget."""
         habits, luck = self._shared.habits, self._random.random()
         if habits.late_acks and self._kept is not None:
             habits.late_acks -= 1
             kept, self._kept = self._kept, None
             await self._ack_all(kept)
         if luck < 0.05:
-            # Forgotten: its time runs out.
+            # The batch is forgotten: its leases run out.
             self._kept = messages
             return
         if luck < 0.10:
@@ -390,14 +390,14 @@ class _Consuming:
                 await self._ack_all(messages)
             return
         except (Unavailable, OutcomeUnknown):
-            # Of messages of several leaders some may be settled.
+            # Some messages may be settled: several leaders may hold them.
             self._counts["unknown"] += 1
             self._recorder.unknown(operation)
             return
         self._end(operation, named, messages, settlement)
 
     async def _settle_one(self, message: PoppedMessage) -> None:
-        # A nack that is under way is joined by another one, whatever the delay of that is.
+        # All tries have one delay: a nack joins another under way, whatever its own delay.
         delay = self._random.choice([None, 0.0, 0.5])
         while await self._is_cancelled(message, delay) and self._random.random() < 0.5:
             pass
@@ -476,7 +476,7 @@ class _Consuming:
     def _got(self, message: PoppedMessage) -> Got:
         shared = self._shared
         if shared.now_ms is not None:
-            # A client counts a lease from when the answer came, its leader from when it was made.
+            # A client counts a lease from the arrival of the answer, its leader from the making.
             late_ms = round(shared.now_ms() + 1000 * message.remaining) - message.deadline
             shared.late_ms = max(shared.late_ms, late_ms)
         value = written(shared.number_of(message.body), message.key)
@@ -522,14 +522,14 @@ async def pop_written(
             partial(consumer.pop, count, wait=0.5, invisible=invisible)
         )
     except Cancelled:
-        # What it took comes with the next pop, or goes back when the consumer is left.
+        # The next pop returns the messages that this call took, or they go back with its consumer.
         recorder.unknown(operation)
         raise
     except Unavailable:
         recorder.fail(operation)
         return None
     except OutcomeUnknown:
-        # Whether what was popped ahead has that time is in doubt: the next pop says the rest.
+        # It is in doubt whether messages popped ahead have the asked time; the next pop goes on.
         recorder.unknown(operation)
         return None
     end_pop(recorder, operation, group, [got(each) for each in messages])
@@ -537,7 +537,7 @@ async def pop_written(
 
 
 def got_of(message: PoppedMessage, queue: str, value: Value) -> Got:
-    """What the history says of a message that a pop gave."""
+    """The history's entry for a popped message."""
     remaining_ms = round(1000 * message.remaining)
     return Got(queue, message.offset, value, message.token, message.attempt, remaining_ms)
 
@@ -548,7 +548,7 @@ def written(number: int, key: str | None) -> Value:
 
 
 def is_red(value: Value) -> bool:
-    """Whether a message has the tag."""
+    """True if a message has the tag `RED`."""
     number = value[0] if isinstance(value, tuple) else value
     assert isinstance(number, int)
     return tag_of(number) == RED
@@ -572,11 +572,11 @@ def judge_pop(
 
     Args:
         history: what clients did.
-        groups: which there are.
+        groups: the consumer groups of the run.
         clock_ms_max: see `PopRules`.
-        is_drained: False: nobody could tell what is left, which was reported as such.
+        is_drained: False: no auditor saw the end of the work, which was reported as such.
         handing_ms_max: see `PopRules`.
-        late_ms_max: the same.
+        late_ms_max: see `PopRules`.
     """
     reports = []
     for group in groups:

@@ -1,8 +1,8 @@
 """Registers: the committed offsets of consumer groups, read and written by many at once.
 
-A broker promises that a commit is linearizable and so is asking for it. Several clients commit
-different offsets of one queue in one consumer group, in no order, and ask what is committed. Each
-written value is unique in its register, so that a wrong answer has nowhere to hide.
+A broker promises that commits and questions for committed offsets are linearizable. Several clients
+commit different offsets of one queue in one consumer group, in no order, and ask for the committed
+offset. Each written value is unique in its register, so that each answer names one write.
 
 Invariants:
 - A write that did not end with an answer is `unknown`, or `fail` if the client promised that
@@ -20,17 +20,17 @@ from raftmq.errors import OutcomeUnknown, RaftmqError, Unavailable
 TOPIC = "r"
 QUEUES = 3
 MESSAGES = 4000
-"""In each queue: offsets beyond its end cannot be committed."""
+"""Messages in each queue: offsets beyond its end cannot be committed."""
 GROUPS = 3
-"""Consumer groups; each has a register a queue."""
+"""Consumer groups; each has one register for each queue."""
 THINK_SECONDS = 0.15
 """Between two operations of a client, on average."""
 CLIENTS = 4
-"""That work at the same time."""
+"""Clients that work at the same time."""
 
 
 class Registers:
-    """What all clients of a run share."""
+    """State that all clients of a run share."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -63,7 +63,7 @@ class Registers:
             is_wanted: False ends it.
 
         Raises:
-            Unavailable: nobody could be reached.
+            Unavailable: no node could be reached.
         """
         while is_wanted():
             group = f"g{random.randrange(GROUPS)}"

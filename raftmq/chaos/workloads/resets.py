@@ -10,7 +10,7 @@
 The form of the history: `raftmq.checkers.pop.resets` and `raftmq.checkers.log.instances`.
 
 Invariants:
-- A place is never beyond what the group has come to, so that no message is passed over.
+- A place is never beyond the offset that the group has reached, so that no message is passed over.
 - A clone without an answer is given up: the next one has another name.
 """
 
@@ -70,16 +70,16 @@ class Resets:
         self._queues = queues
         self._number_of = number_of
         self._counts = counts
-        # Group or instance → queue → how far it has come.
+        # Group or instance → queue → the offset that it has reached.
         self._reached: dict[str, Counter[int]] = {
             name: Counter() for name in (POPPED, *map(instance_name, INSTANCES))
         }
         self._clones = 0
         self._is_cloned = trio.Event()
-        # The group that pops was, once at least.
+        # True: the group that pops was reset, at least once.
         self._was_reset = False
         self.clone = ""
-        """The group that was made as a clone; empty: none was yet."""
+        """Name of the clone; empty: no clone was made yet."""
         self.ends: dict[int, int] | None = None
         """By queue: where instances may stop; None: not yet known."""
         self.drained: set[str] = set()
@@ -90,7 +90,7 @@ class Resets:
         """True: poppers end."""
 
     def end(self) -> None:
-        """All is done: poppers end, also one that waits for a clone."""
+        """Let all poppers end, also a popper that waits for a clone."""
         self.is_over = True
         self._is_cloned.set()
 
@@ -240,7 +240,7 @@ class Resets:
             count = random.randint(1, 60)
             messages = await impatience.call(partial(consumer.fetch, count, wait=0.4))
         except Cancelled:
-            # What it took comes with the next poll.
+            # The next poll returns the messages that the cancelled call took.
             self._recorder.unknown(operation)
             return
         except Unavailable:
@@ -267,7 +267,7 @@ class Resets:
         except Rejected as error:
             if error.reason is not Reason.FENCED:
                 raise
-            # Of some queues the commit may count.
+            # The commit may hold for some of the queues.
             self._recorder.unknown(operation)
         except (Unavailable, OutcomeUnknown, Cancelled):
             self._recorder.unknown(operation)

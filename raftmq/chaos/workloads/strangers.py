@@ -15,7 +15,7 @@ from raftmq.wire.messages import PROTOCOL, FrameKind, Hello
 
 MIB = 1 << 20
 FRAME_BYTES = 3 * MIB
-"""Of a frame that never ends."""
+"""Size of the content of a frame that never ends."""
 
 
 def client_hello() -> bytes:
@@ -32,7 +32,7 @@ def endless_frame() -> bytes:
 
 @cache
 def bombs(queue: int) -> bytes:
-    """Small frames that decompress to much, of a producer that no client may be."""
+    """Small frames with large contents, under a producer id that no client may use."""
     sealed = encode([bytes(4 * MIB)], compression=Compression.ZSTD)
     batch = sealed.to_bytes(queue=queue, producer=RESERVED, first_sequence=0)
     frames = (encode_frame(FrameKind.PRODUCE, number, b"", [batch]) for number in range(1, 4))

@@ -10,7 +10,7 @@ Calls on messages of `g` are recorded and judged as those of `raftmq.chaos.workl
 `x` see `raftmq.checkers.objects.topic_lives`.
 
 Invariants:
-- A message for a queue that was added is sent after the answer which said so.
+- A message is sent to an added queue only after the answer that confirmed the queue.
 """
 
 from collections import Counter
@@ -55,12 +55,12 @@ class Growing:
         self._body_of = body_of
         self._counts = counts
         self._queues = QUEUES_FIRST
-        # Process → how many queues there were when its producer looked.
+        # Process → number of queues when its producer looked.
         self._seen: dict[int, int] = {}
 
     @property
     def queues(self) -> int:
-        """How many there are, by the last answer to the administrator."""
+        """Number of queues, by the last answer to the administrator."""
         return self._queues
 
     async def prepare(self, mq: Client) -> None:
@@ -97,7 +97,7 @@ class Growing:
                 await trio.sleep(random.expovariate(1 / THINK_SECONDS))
 
     async def look_again(self, mq: Client, is_wanted: Callable[[], bool]) -> None:
-        """Let a client see soon what it would see after half a minute: the queues that were added.
+        """Let a client see added queues soon; by itself it would see them after half a minute.
 
         Raises:
             Unavailable: no node could be reached.
@@ -144,7 +144,7 @@ class Passing:
         self._counts = counts
         self._life = 0
         self.lives = 0
-        """Whole ones."""
+        """Number of whole lives of the topic."""
 
     async def live(
         self, mq: Client, process: int, random: Random, is_wanted: Callable[[], bool]
@@ -161,7 +161,7 @@ class Passing:
             await trio.sleep(random.expovariate(1 / REST_SECONDS))
 
     async def _delete_old(self, mq: Client) -> None:
-        """What a process that died has left."""
+        """Delete the topic that a process which died may have left."""
         try:
             await mq.admin.delete_topic(PASSING, timeout=CALL_SECONDS)
         except Rejected as error:
@@ -192,7 +192,7 @@ class Passing:
             self._counts["lives cut short"] += 1
 
     async def _look(self, mq: Client, process: int, life: int) -> None:
-        """Is there a topic of that name before this life has made it?"""
+        """Look for a topic of that name, before this life makes it."""
         operation = self._recorder.invoke(process, LOOK, PASSING, life)
         found = await mq.admin.list_topics(timeout=CALL_SECONDS)
         if any(topic.name == PASSING for topic in found):
@@ -209,7 +209,7 @@ class Passing:
         life: int,
         random: Random,
     ) -> bool:
-        """Whether it is stored."""
+        """Send a message; True if it is stored."""
         operation = self._recorder.invoke(process, function, PASSING, (number, life))
         queue = random.randrange(PASSING_QUEUES)
         try:
@@ -227,7 +227,7 @@ class Passing:
         return True
 
     async def _take(self, consumer: PopConsumer, process: int, life: int, wanted: set[int]) -> None:
-        """Take and acknowledge until all that is stored came."""
+        """Take and acknowledge until all stored messages have come."""
         missing = set(wanted)
         while missing:
             operation = self._recorder.invoke(process, TAKE, PASSING, life)

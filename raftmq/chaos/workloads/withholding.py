@@ -3,18 +3,19 @@
 | client | does |
 |---|---|
 | a producer | sends messages with delays, takes some back; opens transactions, and commits, rolls |
-| | back or leaves them; says some outcomes twice, or the other one too |
-| a decider | ends what was left open for a while, save for some that stay undecided for ever; |
-| | is asked meanwhile about all that is open, by a check-back that knows no outcome |
+| | back or leaves them; sends some outcomes twice, or the other outcome, too |
+| a decider | ends transactions that are open for a while, save for some that stay undecided for |
+| | ever; is asked meanwhile about all open ones, by a check-back that knows no outcome |
 | a reader | when all is over: leaves some transactions open, and ends one of them as soon as a |
 | | check-back is asked about it; which transactions are open, that each is asked about, and what |
 | | stands in the queues |
 
-Delays are short, so that all fall due in time. How it is written down:
+Delays are short, so that all fall due in time. The form of the history:
 `raftmq.checkers.pop.withheld_calls`.
 
 Invariants:
-- What an error leaves open is `unknown`; a half message is, unless the broker refused it.
+- A call in doubt after an error is `unknown`; so is each failed half message that the broker did
+  not refuse.
 
 Sources: RocketMQ's timer and transaction issues, for what clients do at the wrong moment.
 """
@@ -65,7 +66,7 @@ LOOK_SECONDS = 1.0
 ASKED_SECONDS = 1.0
 """Age of transactions that a checker is asked about in the end."""
 UNDECIDED_EVERY = 7
-"""One transaction of so many is never decided by the decider."""
+"""One in this many transactions is never ended by the decider."""
 KEYS = 20
 """Different keys."""
 BEHIND = 4
@@ -74,7 +75,7 @@ that its check-back says arrives; the others must be asked about in the same rou
 
 
 class Withholding:
-    """What all clients of a run share."""
+    """State that all clients of a run share."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class Withholding:
         self._counts = counts
         # When the last delayed message is due, by trio's clock.
         self._due_at = 0.0
-        # Queue → messages that must be there in the end, as far as anybody knows.
+        # Queue → messages that must be there in the end, by the answers so far.
         self._stored: dict[int, set[Value]] = {}
         # Transaction → its messages that are stored, with their queues.
         self._halves: dict[str, list[tuple[int, Value]]] = {}
@@ -109,11 +110,11 @@ class Withholding:
         """Transaction → when a process that checks back was last asked about it, by trio's
         clock."""
         self.checks_since = inf
-        """Since when the process of the decider checks back; infinity: it does not."""
+        """Time from which the decider's process checks back; infinity: it does not."""
         self.passed_over: list[str] = []
         """Transactions that a check-back was not asked about in a round, in words."""
         self.behind = 0
-        """Transactions for which that was looked at."""
+        """Number of transactions for which that was checked."""
         self.is_draining = False
         """True: the decider ends."""
         self.is_read = False
@@ -133,7 +134,7 @@ class Withholding:
             is_sending: False: it is time to end.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         async with mq.producer(self._topic) as producer, trio.open_nursery() as nursery:
             while is_sending():
@@ -232,7 +233,7 @@ class Withholding:
         self, producer: Producer, process: int, queue: int, value: Value, name: str
     ) -> None:
         operation = self._recorder.invoke(process, CANCEL, self._queue_name(queue), value)
-        # Whatever comes of it, it need not be there.
+        # Until the outcome is known, the message need not be there.
         self._stored[queue].discard(value)
         try:
             is_mine = await producer.cancel(name, timeout=END_SECONDS)
@@ -278,7 +279,7 @@ class Withholding:
     async def _send_halves(
         self, transaction: Transaction, name: str, process: int, random: Random
     ) -> bool:
-        """Whether all are known to be stored. All go to one queue, as one group must hold them."""
+        """True if all halves are surely stored. All go to one queue: one group must hold them."""
         _, key, queue = self._message(random)
         for _ in range(random.randint(1, 4)):
             number = self._recorder.unique_value()
@@ -288,7 +289,7 @@ class Withholding:
             try:
                 await transaction.send(body, key=key, tag=tag_of(number), queue=named)
             except Rejected:
-                # Somebody has ended it meanwhile.
+                # Another client has ended the transaction meanwhile.
                 self._recorder.fail(operation)
                 return False
             except RaftmqError:
@@ -342,7 +343,7 @@ class Withholding:
         """End what producers left open, until all is over.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         first_seen: dict[str, float] = {}
         async with mq.check_back(SHOP, self._note_asked, after=0.0, every=LOOK_SECONDS / 2):
@@ -357,7 +358,7 @@ class Withholding:
                 self.checks_since = inf
 
     def _note_asked(self, transaction: OpenTransaction) -> None:
-        """How it ended is not known here."""
+        """Note the question; the outcome of the transaction is not known here."""
         self.asked[transaction.note] = trio.current_time()
 
     async def _decide(self, mq: Client, process: int, first_seen: dict[str, float]) -> None:
@@ -374,7 +375,7 @@ class Withholding:
     # The end
 
     async def _be_asked(self, mq: Client, names: set[str]) -> None:
-        """Wait until a checker was asked about all of these, whatever clocks have shown."""
+        """Wait until a checker was asked about all these transactions, also after wrong clocks."""
         left, is_done = set(names), trio.Event()
 
         def check(transaction: OpenTransaction) -> None:
@@ -386,12 +387,12 @@ class Withholding:
             while left:
                 with trio.move_on_after(LOOK_SECONDS):
                     await is_done.wait()
-                # An ending that stood on the network may have come since the list.
+                # An ending that was delayed on the network may have arrived since the list.
                 left &= {one.note for one in await mq.open_transactions(SHOP)}
         self._counts["asked about"] = len(names)
 
     async def _leave_open(self, mq: Client, process: int) -> list[str]:
-        """Open transactions in one queue, and end none; those that are surely open, in order."""
+        """Open transactions in one queue, and end none; returns the surely open ones, in order."""
         names = []
         async with mq.producer(self._topic) as producer:
             for _ in range(BEHIND):
@@ -403,7 +404,7 @@ class Withholding:
         return names
 
     async def _be_overtaken(self, mq: Client, process: int) -> None:
-        """Check back, and be slower than another process, so that an end is refused: the check-back
+        """Check back more slowly than another process, so that an end is refused: the check-back
         goes on with the transactions behind that one."""
         names = await self._leave_open(mq, process)
         if len(names) < BEHIND:
@@ -432,7 +433,7 @@ class Withholding:
 
             if transaction.note == overtaken:
                 await self._end(overtaken, process, end, is_commit=False)
-            # What was rolled back cannot be committed.
+            # The commit of a transaction that was rolled back is refused.
             return True if is_ended else None
 
         self.behind += len(behind)
@@ -444,11 +445,11 @@ class Withholding:
         all that must be there was found.
 
         Raises:
-            Unavailable, OutcomeUnknown: nobody could be reached.
+            Unavailable, OutcomeUnknown: no node could be reached.
         """
         await trio.sleep(max(self._due_at - trio.current_time(), 0))
         async with self._deciding:
-            # What is being decided now will be in the queues; after it nothing is decided.
+            # A decision under way reaches the queues before the list, and no decision follows.
             assert self.is_draining
         await self._be_overtaken(mq, process)
         listing = self._recorder.invoke(process, OPEN)
@@ -458,7 +459,7 @@ class Withholding:
         await self._be_asked(mq, {one.note for one in opened})
         ends = await mq.admin.find_offsets(self._topic, "latest")
         starts = await mq.admin.find_offsets(self._topic, "earliest")
-        # What retention may have taken is not waited for.
+        # The reader does not wait for messages that retention may have dropped.
         missing = {
             (queue, value)
             for queue, values in self._stored.items()
@@ -492,7 +493,7 @@ def judge_withheld(
         clock_ms_max: see `WithheldRules`.
         is_drained: False: the reader did not find all that must be there, which was reported as
             such.
-        retains_all: the same.
+        retains_all: see `WithheldRules`.
     """
     rules = WithheldRules(clock_ms_max=clock_ms_max, is_drained=is_drained, retains_all=retains_all)
     report = check_withheld(history, rules)

@@ -1,9 +1,9 @@
-"""Is there service while a majority is well? Windows of a run, and what clients got done in them.
+"""Is there service while a majority is well? Windows of a run, and the calls that succeed in them.
 
 A *stretch* is a time in which the same nodes are well, and a majority of each partition group's
 voters is among them. After its first `SETTLE_SECONDS`, which elections and clients need, a stretch
 is cut into windows. In each window most calls to each queue have to succeed, at whatever pace the
-nodes have. The check asks for no cause: it found a leader that handed over in vain, again and
+nodes have. The check looks for no cause: it found a leader that handed over in vain, again and
 again, and it judges every workload under every fault.
 
 | what happens | the node is not well | no stretch |
@@ -15,13 +15,13 @@ again, and it judges every workload under every fault.
 | members come or go | | x |
 
 Invariants:
-- Looking changes nothing: no call here has an effect on a node.
-- A stretch ends with any change of who is well, and with each fault that begins or ends.
+- Observing changes nothing: no call here has an effect on a node.
+- A stretch ends with any change of the well nodes, and with each fault that begins or ends.
 - Each judgement is counted (`compared`). A run that had windows, and calls in none of them, is
   vacuous.
 
-Left out: a disk that is slow for long. Its node goes on leading and every call to it is slow;
-nothing finds that out and moves the office.
+Left out: a disk that is slow for long. Its node goes on leading and every call to the node is slow;
+the product does not notice that, and does not move the leadership.
 
 Sources: FoundationDB's and VOPR's liveness checks; the shares that service-level objectives state.
 """
@@ -50,10 +50,10 @@ HARMLESS = frozenset(
 """Faults that must cost no availability: no deadline of the service goes by the wall clock."""
 
 LOOK_SECONDS = 0.1
-"""Between two looks at who is well."""
+"""Between two looks at which nodes are well."""
 SETTLE_SECONDS = 10.0
-"""From a change of who is well until there must be service: five of the longest election timeouts
-at the default pace."""
+"""From a change of the well nodes until there must be service: five of the longest election
+timeouts at the default pace."""
 WINDOW_SECONDS = 10.0
 """Length of a window; a rest that is shorter is not judged."""
 CALLS_MIN = 5
@@ -84,17 +84,17 @@ class Window(NamedTuple):
 
 
 class _State(NamedTuple):
-    """Who is well."""
+    """The nodes that are well at one time, and whether service can be required."""
 
     is_excused: bool
-    """True if no service can be asked for."""
+    """True if no service can be required."""
     well: tuple[int, ...]
     changes: int
     """Faults that have begun or ended so far."""
 
 
 class Availability:
-    """Who was well when, in one run; and the verdict."""
+    """The well nodes of one run over time, and the verdict."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -105,7 +105,7 @@ class Availability:
         self._is_over = False
         self._healed_at = 0.0
         self.windows: list[Window] = []
-        """Those that can be judged."""
+        """The windows that can be judged."""
         self.compared: Counter[str] = Counter()
         """Windows and times that were judged, by name."""
 
@@ -150,7 +150,7 @@ class Availability:
         self._is_over = True
 
     def look(self) -> None:
-        """Find out who is well, and close the stretch if that changed."""
+        """Find out which nodes are well, and close the stretch if that changed."""
         if self._is_over:
             return
         state = self._find()
@@ -182,8 +182,8 @@ class Availability:
         return running.is_serving and not process.is_frozen
 
     def _has_majorities(self, well: set[int]) -> bool:
-        """True if every group has a majority of every membership that may count among the well
-        ones, and no membership is about to change."""
+        """True if the well nodes are a majority of every membership that may count, in every group,
+        and no membership is about to change."""
         nodes, catalog = self._stage.cluster.nodes, self._stage.newest_catalog()
         carried = {number for node in well for number in nodes[node].groups}
         # A group of one replica, or of few in a large cluster, may have no well node at all.
@@ -199,7 +199,7 @@ class Availability:
         return bool(well)
 
     def judge(self, history: History, judged: Sequence[str] = JUDGED) -> list[Violation]:
-        """What clients did not get done in the windows, and after the heal."""
+        """Violations: windows in which too few calls succeeded, and late service after the heal."""
         calls = list(_calls(history, judged))
         found, began = [], self._stage.watch.began
         if self.windows:
@@ -223,7 +223,7 @@ class Availability:
         return found + self._judge_heal(calls)
 
     def _judge_heal(self, calls: "list[_Call]") -> list[Violation]:
-        """The time from the heal until each queue was served."""
+        """Judge the time from the heal until each queue was served."""
         first: dict[str, float] = {}
         tried: dict[str, float] = defaultdict(float)
         for of, begin, end, is_ok in calls:
@@ -249,7 +249,7 @@ _Call = tuple[str, float, float, bool]
 
 
 def _calls(history: History, judged: Sequence[str]) -> Iterator[_Call]:
-    """The calls that ended: one whose client was killed in the middle tells nothing."""
+    """The calls that ended: a call whose client was killed in the middle proves nothing."""
     begun: dict[int, tuple[str, float]] = {}
     names = [name in judged for name in history.functions]
     for row in range(len(history)):

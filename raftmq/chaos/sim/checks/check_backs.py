@@ -1,4 +1,4 @@
-"""Is a process that checks back asked about each open transaction, whatever befalls other groups?
+"""Is a process that checks back asked about each open transaction, whatever happens elsewhere?
 
 The decider of `--workload pop` checks back all the time (`workloads.withholding`). Ten times a
 second each partition group is looked at. While a group is *served*, the decider has to be asked
@@ -18,7 +18,7 @@ In the end the reader checks back while another process ends one of the transact
 goes on with the transactions behind that one: V9, too.
 
 Invariants:
-- Looking changes nothing: no call here has an effect on a node.
+- Observing changes nothing: no call here has an effect on a node.
 
 Sources: our own; a check-back that asked one partition group after the other.
 """
@@ -38,7 +38,7 @@ from .availability import CONFINED, Availability
 DECIDER = "decider"
 """The client that checks back."""
 BORNE = (CONFINED | set(FAMILIES["partition"])) - {"flap", "slow-node", "stall-loop"}
-"""Faults under which a group can be served all the same."""
+"""Faults that may last while a group counts as served."""
 LOOK_SECONDS = 0.1
 """Between two looks."""
 ASKED_SECONDS_MAX = CALL_SECONDS + 4.0
@@ -53,13 +53,13 @@ COMPARED_BEHIND = "V9 transactions behind a refused end"
 
 
 class CheckBacks:
-    """Who was asked about what, in one run; and the verdict."""
+    """The check-backs of one run, and the verdict."""
 
     def __init__(self, stage: Stage, withholding: Withholding, availability: Availability) -> None:
         self._stage = stage
         self._withholding = withholding
         self._availability = availability
-        # Partition group → what it has been served by, and since when.
+        # Partition group → the service that it has had without a break, and since when.
         self._served: dict[int, tuple[object, float]] = {}
         # Transactions that were open, by group, and since when they have been seen so.
         self._open: dict[tuple[int, str], float] = {}
@@ -88,6 +88,7 @@ class CheckBacks:
             if by is None:
                 self._served[number] = None, now
                 continue
+            # `since` may lie ahead, after a fault between leader and decider.
             if by != before:
                 since = max(now, since)
             if not self._is_plain(leader):
@@ -98,7 +99,7 @@ class CheckBacks:
         self._open = {key: since for key, since in self._open.items() if key in seen}
 
     def _judge(self, number: int, group: Group, served_since: float) -> set[tuple[int, str]]:
-        """Judge the open transactions of a group that is served; gives them."""
+        """Judge the open transactions of a group that is served; returns their keys."""
         machine, now = group.machine, self._stage.agenda.now
         seen: set[tuple[int, str]] = set()
         if not isinstance(machine, PartitionMachine):
@@ -124,7 +125,7 @@ class CheckBacks:
         return seen
 
     def end(self) -> None:
-        """Take over what the reader has seen in the end: see `Withholding.passed_over`."""
+        """Take over the reader's findings: see `Withholding.passed_over`."""
         at_ms, withholding = self._stage.watch.now_ms, self._withholding
         self.violations += [Violation("V9", at_ms, text) for text in withholding.passed_over]
         if withholding.behind:
@@ -140,7 +141,8 @@ class CheckBacks:
         return self._availability.lasting <= BORNE
 
     def _served_by(self, leader: int, group: Group) -> object | None:
-        """What serves a group now; None: nothing does."""
+        """Identity of the service of a group, which changes with leader, term and decider; None:
+        the group is not served."""
         stage, since = self._stage, self._withholding.checks_since
         if DECIDER not in stage.clients.names() or since > stage.agenda.now:
             return None
@@ -151,6 +153,6 @@ class CheckBacks:
         return leader, stage.cluster.incarnations[leader], group.raft.term, since
 
     def _is_plain(self, leader: int) -> bool:
-        """Whether nothing is wrong between a leader and the decider."""
+        """True if nothing is wrong between a leader and the decider."""
         network, node = self._stage.cluster.network, self._stage.host(leader)
         return network.link(node, DECIDER).is_plain and network.link(DECIDER, node).is_plain

@@ -1,4 +1,4 @@
-"""What the servers held and did, gathered after a run from disks and from what was seen."""
+"""Evidence of what the servers held and did, gathered after a run from disks and observations."""
 
 from raftmq.chaos.sim.stage import Stage
 from raftmq.checkers import Evidence, NodeLog, Report, check_evidence

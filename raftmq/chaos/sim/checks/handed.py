@@ -1,16 +1,16 @@
-"""What nodes gave away, and which syncs failed them: evidence for L4, L5, L8 and R13.
+"""Records that nodes sent and acknowledged, and failed syncs: evidence for L4, L5, L8 and R13.
 
 | part | what is taken down |
 |---|---|
 | `served` | committed records as they leave for another member, by the checksum of their bytes |
-| `acknowledged` | records of its own term that a leader applies: who waits for them is told |
-| `lacking` | what a new leader lacks of that, when it has applied the first record of its term |
-| `sync_failures` | refused syncs of a log; those of other files promise nothing to anybody |
+| `acknowledged` | records of its own term that a leader applies, and answers |
+| `lacking` | acknowledged records that a new leader lacks when it has applied its first record |
+| `sync_failures` | refused syncs of a log; no promise rests on syncs of other files |
 
 Invariants:
-- Looking changes nothing.
+- Observing changes nothing.
 
-Left out: what consumers are handed; there the history has the values themselves.
+Left out: messages that consumers are handed; the history has their values.
 """
 
 from collections import defaultdict
@@ -29,9 +29,9 @@ from raftmq.log.segment import SEGMENT_SUFFIX
 from .watch import Watch
 
 _CRC_BYTES = 4
-"""A record's checksum comes first and is of all that follows."""
+"""A record's checksum comes first and covers all that follows."""
 _ANSWERED = frozenset({Kind.BATCH, Kind.COMMANDS})
-"""Kinds of records that somebody waits for."""
+"""Kinds of records whose clients wait for an answer."""
 
 
 class Handed:
@@ -41,7 +41,7 @@ class Handed:
         self._incarnations = cluster.incarnations
         self._watch = watch
         self.served: dict[int, dict[Served, None]] = defaultdict(dict)
-        """By partition group, each once."""
+        """Served records by partition group, each once."""
         self.acknowledged: dict[int, list[Acknowledged]] = defaultdict(list)
         """By partition group, in order of time."""
         self.sync_failures: dict[int, list[SyncFailed]] = defaultdict(list)
@@ -55,7 +55,7 @@ class Handed:
         cluster.sync_listeners.append(self._sync_failed)
 
     def sent(self, node: int, group: Group, message: Message) -> None:
-        """See `Observer`. What is not committed may yet be replaced, and proves nothing."""
+        """See `Observer`. An uncommitted record may yet be replaced, and proves nothing."""
         commit, served = group.raft.commit, self.served[group.number]
         for record in message.entries:
             if record.index > commit:
@@ -79,7 +79,7 @@ class Handed:
         ]
 
     def _look_into(self, node: int, group: Group) -> None:
-        """Raft §5.4: a leader holds all that was committed in earlier terms, wherever it was."""
+        """Raft §5.4: a leader holds all records that any node committed in earlier terms."""
         term, log = group.raft.term, group.storage
         office = group.number, term, node
         if office in self._compared:
@@ -88,7 +88,7 @@ class Handed:
         first, last = log.first_index(), log.last_index()
         for told in self.acknowledged[group.number]:
             index = told.entry.index
-            # What a snapshot stands for has no terms; an index and a term name one record.
+            # Records in a snapshot have no terms; elsewhere an index and a term name one record.
             is_held = index < first or (index <= last and log.term(index) == told.entry.term)
             self.lookups += told.entry.term < term
             if told.entry.term < term and not is_held:

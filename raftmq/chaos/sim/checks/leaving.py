@@ -1,17 +1,17 @@
-"""Changes of members, as leaders apply them: do they follow the catalog, and is a node that leaves
-said to be unused while a data group still counts on it?
+"""Changes of members, as leaders apply them: do they follow the catalog, and is a leaving node
+noted as unused while a data group still counts on it?
 
 The leader of the system group asks all nodes, and notes which leaving nodes are in no data group
 (`LeaderTasks.has_moved`). Then the system group drops them. A data group counts on a node as long
 as either half of its membership has the node. So a leader that applies the end of a change of its
 own term must not find a node that leaves by this change among those noted: V10.
 
-A leader changes the members of a data group as the catalog wants, which it may have heard of late,
-or not at all: V12. A member that comes must have been wanted by one of the catalogs of the last
-CATALOG_SECONDS_MAX; a voter whose node is wanted under another id goes only when that one votes.
+A leader changes the members of a data group as the catalog wants, but may hear of a new catalog
+late, or not at all: V12. One of the catalogs of the last CATALOG_SECONDS_MAX must have wanted a
+member that comes; a voter whose node is wanted under another id goes only when the other id votes.
 
 Invariants:
-- Looking changes nothing.
+- Observing changes nothing.
 
 Left out: changes of an earlier term. Another leader may have applied such a change, and have
 answered by it.
@@ -34,8 +34,8 @@ COMPARED = "V10 leaving nodes that a data group dropped"
 CHANGED = "V12 members that came or went"
 """Name of a comparison."""
 CATALOG_SECONDS_MAX = 20.0
-"""How old the catalog may be by which a change is applied: it was new when the change was proposed,
-which a leader of the same term has committed since."""
+"""Greatest age of the catalog behind an applied change: the catalog was new when the change was
+proposed, and a leader of the same term has committed the change since."""
 
 
 class Leaving:
@@ -49,7 +49,7 @@ class Leaving:
         self._catalogs: deque[tuple[float, dict[int, list[int]]]] = deque()
         self._newest: tuple[int, dict[int, list[int]]] = (-1, {})
         self.early: list[str] = []
-        """Nodes that were said to be unused too early, in words."""
+        """Nodes that were noted as unused too early, in words."""
         self.astray: list[str] = []
         """Changes that no catalog of the last seconds wanted, in words."""
         self.compared: Counter[str] = Counter()
@@ -73,7 +73,7 @@ class Leaving:
         last, before = self._applied.get(key, (0, after))
         self._applied[key] = records[-1].index, after
         if records[0].index != last + 1:
-            # A snapshot came between, which may have another membership.
+            # A snapshot came between, whose membership may be another one.
             return
         is_own = any(
             record.kind == Kind.MEMBERSHIP and record.term == group.raft.term for record in records

@@ -1,4 +1,4 @@
-"""What a node's disk holds, read with the product's own recovery from a copy of it."""
+"""The logs on a node's disk, read from a copy of the disk with the product's own recovery."""
 
 from typing import NamedTuple
 
@@ -19,11 +19,11 @@ class Held(NamedTuple):
     vote: int
     commit: int
     base: Entry
-    """What stands before the first entry."""
+    """The entry before the first one; `NO_ENTRY` if the log begins with its first record."""
     entries: tuple[Entry, ...]
-    """All that are kept."""
+    """All entries that the log keeps."""
     digest: int
-    """Of all the entries' bytes, and of the snapshots' as far as they can be read."""
+    """Checksum of all entries' bytes, and of the snapshots as far as they can be read."""
     has_rotten_snapshot: bool
     """True if a snapshot cannot be read; the log itself can."""
 
@@ -34,7 +34,7 @@ class Held(NamedTuple):
 
 
 def held_logs(disk: MemoryFiles, node: int) -> dict[int, Held] | str:
-    """By partition group: what a disk holds; or why its node would not start. Changes the disk."""
+    """The logs on a disk by partition group, or why its node would not start. Changes the disk."""
     folder = f"{DATA}/groups"
     try:
         names = disk.list(folder)

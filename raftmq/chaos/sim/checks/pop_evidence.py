@@ -1,13 +1,13 @@
-"""The committed logs of all data groups, read along by the ledger after the run.
+"""The ledger replays the committed logs of all data groups after the run.
 
 The twin of each machine (`twins`) hands out and answers again: `PopLog` judges that.
 
-Where retention goes by size (`retains_little`) it drops what groups have not read. Groups must be
-told of that before, and of no more, and the counts of lost messages that clients get must be those
-of the second machine.
+Retention by size (`retains_little`) drops messages that groups have not read. A leader must
+announce these messages to the groups before, and no others, and the counts of lost messages that
+clients get must be those of the twin.
 
 Invariants:
-- Looking changes nothing.
+- Observing changes nothing.
 - Each comparison is counted; a kind of comparison that was never made is vacuous, not good.
 """
 
@@ -38,12 +38,12 @@ class PopEvidence(Twins):
     """An observer of all nodes of a cluster."""
 
     def __init__(self, cluster: Cluster, *, retains_little: bool = False) -> None:
-        """`retains_little`: retention must have dropped something, or nothing was shown."""
+        """`retains_little`: a run in which retention dropped nothing is vacuous."""
         super().__init__(cluster, lambda group: isinstance(group.machine, PartitionMachine))
         self._catalog: Catalog | None = None
         self.compared.update({RECORDS: 0, STATES: 0, DELIVERIES: 0})
         self.lost = 0
-        """Messages that retention took from groups, as clients were told in the end."""
+        """Messages that retention took from groups, by the last counts that clients got."""
         if retains_little:
             self.compared[GIVEN_UP] = self.compared[LOST] = 0
 
@@ -53,7 +53,7 @@ class PopEvidence(Twins):
         self.take_states()
 
     def judge(self, history: History, *, is_drained: bool) -> list[PopBreach]:
-        """What the machines did wrong; if the run is drained, nothing is due any more."""
+        """Errors of the machines; in a drained run each message that is still due is an error."""
         breaches: list[PopBreach] = []
         ledgers = []
         for number, records in sorted(self._records.items()):
@@ -89,7 +89,7 @@ class PopEvidence(Twins):
                 self.compared[GIVEN_UP] += given_up
                 if fact:
                     ledger.note("Q25", fact)
-            # The index of the log is not made here: what it would be made of must not pile up.
+            # No index takes these here: they must not pile up.
             machine.serving.take_traced()
             for fact in self.at_border_differ(number, index, machine):
                 ledger.note("R21", fact)
@@ -97,7 +97,7 @@ class PopEvidence(Twins):
             attached.group.audit()
 
     def _miscounted(self, history: History, ledgers: list[PopLog]) -> Iterator[PopBreach]:
-        """What clients are told of what retention took, and what the log says."""
+        """Counts of lost messages that clients got and that differ from the log's counts."""
         for number, queue, traffic in self._traffic(history):
             for ledger in ledgers:
                 group = ledger.groups.get(number)
@@ -122,7 +122,7 @@ class PopEvidence(Twins):
             yield number, queue, traffic
 
     def _strange(self, history: History, ledgers: list[PopLog]) -> Iterator[PopBreach]:
-        """What clients saw and the log does not know."""
+        """Deliveries that clients saw and that no log knows."""
         for number, queue, traffic in self._traffic(history):
             for seen in traffic.deliveries:
                 self.compared[DELIVERIES] += 1
@@ -134,22 +134,23 @@ class PopEvidence(Twins):
 class KeptQueues:
     """Places of each queue's messages in a log, and the offsets before which groups gave up.
 
-    A leader tells of all queues before it trims, and another one may trim less than what was told.
+    A leader announces the new starts of all queues before it trims its log. Another leader may then
+    trim less than was announced.
     """
 
     def __init__(self) -> None:
         # By queue: the ends of its batches, and their places in the log.
         self._ends: dict[int, list[int]] = defaultdict(list)
         self._indexes: dict[int, list[int]] = defaultdict(list)
-        # By queue: where it begins as groups were told, and in which term.
+        # By queue: its start as groups were told, and the term of that announcement.
         self._told: dict[int, tuple[int, int]] = {}
         self._log_start = 1
 
     def follow(
         self, record: Record, results: Sequence[Result], machine: PartitionMachine
     ) -> Iterator[tuple[int, str]]:
-        """A record was applied: how many messages groups were told to give up with it, and what is
-        wrong with that; empty: nothing."""
+        """A record was applied: the number of messages that groups were told to give up with it,
+        and the error in that, in words; empty: no error."""
         for result in results:
             if isinstance(result, Appended) and not result.duplicate:
                 self._ends[result.queue].append(result.base_offset + result.count)
@@ -170,8 +171,8 @@ class KeptQueues:
                 yield 0, fact
 
     def _why_wrong(self, record: Record, machine: PartitionMachine) -> Iterator[str]:
-        """What should have been told before the log was trimmed: of queues without a group, too, as
-        one may be opened until the trim."""
+        """Queues whose start was not announced before the log was trimmed. Queues without a group
+        count, too, as a group may be opened until the trim."""
         for queue in sorted(machine.ends):
             dropped = bisect_left(self._indexes[queue], self._log_start)
             first = self._ends[queue][dropped - 1] if dropped else 0

@@ -1,4 +1,4 @@
-"""Index files are derived: a node that is robbed of them writes the same bytes again (L6).
+"""Index files are derived: a node whose index files are deleted writes the same bytes again (L6).
 
 Sources: Kafka's and RocketMQ's indexes, which are rebuilt from the log.
 """
@@ -21,7 +21,7 @@ REBUILD_SECONDS = 30.0
 async def rebuild_indexes(stage: Stage) -> None:
     """Stop a node, delete its index files, start it, and wait until it has them again.
 
-    A node that was damaged is spared: an index file may be all that proves a segment's rot.
+    A node that was damaged is spared: an index file may be the only proof of a segment's rot.
     """
     candidates = set(stage.alive(stage.members())) - stage.was_damaged
     if not candidates:
@@ -36,7 +36,7 @@ async def rebuild_indexes(stage: Stage) -> None:
     stage.watch.note(node, f"is robbed of {len(before)} index files")
     stage.let_up(node)
     with trio.move_on_after(REBUILD_SECONDS):
-        # In simulated time, looking again and again costs little.
+        # Polling costs little in simulated time.
         while _missing(disk, before):  # noqa: ASYNC110
             await trio.sleep(0.05)
     for path in _missing(disk, before):
@@ -53,7 +53,7 @@ def _digest(disk: MemoryFiles, path: str) -> int:
 
 
 def _missing(disk: MemoryFiles, paths: dict[str, int]) -> list[str]:
-    """The index files that are not there although their segments are."""
+    """The index files that do not exist although their segments do."""
     there = set(disk.paths())
     return [
         path

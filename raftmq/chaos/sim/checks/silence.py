@@ -1,4 +1,4 @@
-"""A silence after the heal: all clients stand still, and time alone has work to do.
+"""A silence after the heal: all clients stand still, and only timers have work to do.
 
 Under traffic each new record arms timers again, so traffic hides a forgotten timer. In the silence
 no request comes. One node stands still as well, and each leader hands over to that node in vain:

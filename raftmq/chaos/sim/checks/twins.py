@@ -68,7 +68,7 @@ class Twins:
                     self._states[number][node] = group.machine.applied, group.machine.snapshot()
 
     def differences(self) -> list[PopBreach]:
-        """Where a node's machine was another than its twin; three of each group at the most."""
+        """Differences between the nodes' machines and their twins; at most three of each group."""
         breaches: list[PopBreach] = []
         for number, records in sorted(self._records.items()):
             self.compared[_kind(number)] += 0
@@ -89,7 +89,7 @@ class Twins:
                 return
             machine.apply(records[index])
             if isinstance(machine, PartitionMachine):
-                # Handed to no consumer, and put into no index.
+                # No consumer and no index takes these: they must not pile up.
                 machine.serving.take_handed()
                 machine.serving.take_traced()
             for fact in self.at_border_differ(number, index, machine):
@@ -97,14 +97,14 @@ class Twins:
         yield from self.in_the_end_differ(number, machine)
 
     def at_border_differ(self, number: int, index: int, machine: Machine) -> Iterator[str]:
-        """The twin has just applied a record: which nodes had another state there, for people."""
+        """The twin has just applied a record: the nodes with another state there, in words."""
         for node, crc in self._borders.get((number, index), ()):
             self.compared[BORDERS] += 1
             if crc != google_crc32c.value(machine.snapshot()):
                 yield f"group {number}: the state of node {node} is not what its log gives"
 
     def in_the_end_differ(self, number: int, machine: Machine) -> Iterator[PopBreach]:
-        """Nodes that have applied everything have the twin's state, byte for byte."""
+        """Nodes that have applied all records and differ from the twin's state in any byte."""
         expected = machine.snapshot()
         for node, (applied, state) in sorted(self._states[number].items()):
             if applied != machine.applied:

@@ -1,18 +1,18 @@
-"""Looking into every node while a run goes on: roles, terms, commit indexes, digests.
+"""Observations of every node during a run: roles, terms, commit indexes, digests.
 
-Every tenth of a second, and whenever a node starts or ends, each replica on each node is looked at:
-that gives the time line of the evidence, the changes of office for the report, and the coverage.
-What is written down of a node is what a crash could not take from it: term and vote as they stand
-on its disk, its last record there; of a leader what it holds in memory, as an election rests on it.
+The watch looks at each replica on each node every tenth of a second, and whenever a node starts or
+ends: that gives the time line of the evidence, the changes of role for the report, and the
+coverage. The watch notes what a crash cannot take from a node: term, vote and last record on its
+disk; of a leader also what it holds in memory, as an election rests on that.
 
 Invariants:
-- Looking changes nothing: no call here has an effect on a node.
-- A replica goes by its member id: one whose log was deleted or lost must come back under another
-  id, or it is held to what the old one promised.
-- A replica that was made to forget something on its disk, which nobody could notice, is another one
-  from then on (`rename`): what the old one promised to keep does not bind it.
+- Observing changes nothing: no call here has an effect on a node.
+- A replica's identity is its member id: a replica whose log was deleted or lost must come back
+  under another id, or is held to the promises of the old one.
+- A replica that a fault made to forget something on its disk, without a trace, gets another name
+  (`rename`): the promises under the old name do not bind it.
 
-Left out: what happens between two looks; the core simulator looks at every step.
+Left out: events between two looks; the core simulator looks at every step.
 """
 
 from collections import Counter, defaultdict
@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.1
 """Between two looks."""
 
 RENAMED = 1000
-"""Added to a node's number for each time that it was made to forget."""
+"""Added to a member id for each time that the replica was made to forget."""
 
 _ROLES = {
     Role.FOLLOWER: "follower",
@@ -45,7 +45,7 @@ _PROGRESS = {
 
 
 class Watch:
-    """Eyes on a cluster."""
+    """Observes the nodes of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -57,26 +57,26 @@ class Watch:
         self._names: Counter[tuple[int, int]] = Counter()
         self._is_over = False
         self.moments: dict[int, list[Moment]] = defaultdict(list)
-        """By partition group, in order of time."""
+        """States of replicas, by partition group, in order of time."""
         self.progress: dict[int, list[ProgressAt]] = defaultdict(list)
-        """What leaders thought of their followers, when it changed."""
+        """By partition group: the leaders' view of their followers' progress, at each change."""
         self.digests: dict[int, dict[tuple[int, int], int]] = defaultdict(dict)
         """By partition group: digest of a node's machine, by (node, index)."""
         self.commits: dict[int, int] = defaultdict(int)
         """By partition group: the highest commit index seen."""
         self.durable: dict[tuple[int, int], int] = {}
-        """The last record on disk of a (node, partition group), as it was when last looked at."""
+        """The last record on disk of a (node, partition group), at the last look."""
         self.timeline: list[Happening] = []
-        """For the report."""
+        """Events for the report."""
         self.trimmed: dict[int, int] = {}
         """Partition group → when a replica was first seen whose log retention had cut, in
         milliseconds, though all clocks but one were right."""
         self._ahead: set[int] = set()
         """Nodes whose clocks were once far ahead: answers of clocks are remembered."""
         self.elections = 0
-        """Changes of office to leader."""
+        """Changes of role to leader."""
         self.coverage: Counter[Coverage] = Counter()
-        """Situations that faults struck in."""
+        """Situations in which faults struck."""
         self._progress: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         self._peers: dict[tuple[int, int], set[int]] = {}
         self._ids: dict[tuple[int, int], int] = {}
@@ -89,7 +89,7 @@ class Watch:
 
     @property
     def now_ms(self) -> int:
-        """Since the run began."""
+        """Milliseconds since the run began."""
         return int((self._agenda.now - self.began) * 1000)
 
     def begin(self) -> None:
@@ -98,29 +98,30 @@ class Watch:
         self._look_again()
 
     def end(self) -> None:
-        """One last look."""
+        """Take a last look."""
         self.look()
         self._is_over = True
 
     def note(self, node: int, what: str) -> None:
-        """Something for the time line."""
+        """Add an event to the time line."""
         self.timeline.append(Happening(self.now_ms, node, what))
         self._agenda.trace(f"{self.now_ms} {node} {what}".encode())
 
     def rename(self, node: int, group: int) -> None:
-        """A node's replica forgets, as it may: it is another one from now on."""
+        """A fault made a node's replica forget: the replica gets another name."""
         self._names[node, group] += 1
         self.durable.pop((node, group), None)
 
     def note_deleted(self, node: int, group: int) -> None:
-        """A replica's log is deleted, or lost: a recovery finds nothing of it, and its member must
-        not be seen again."""
+        """A replica's log is deleted or lost: a recovery need not find it, and its member must not
+        be seen again."""
         self.durable.pop((node, group), None)
         if (node, group) in self._ids:
             self._used_up.add((group, self._ids.pop((node, group))))
 
     def _check_id(self, number: int, group: Group) -> None:
-        """A blank log under an old id soon looks as the old one did: hence by the id itself."""
+        """Note a member id that is used again. A blank log under an old id soon looks like the old
+        log, so the id itself is compared."""
         self._ids[number, group.number] = group.raft.id
         used = group.number, group.raft.id
         if used in self._used_up:
@@ -131,11 +132,12 @@ class Watch:
             )
 
     def _check_files(self, number: int, group: Group) -> None:
-        """What is deleted under an open log is served until the process ends, and lost then."""
+        """Note files that a replica counts on and its disk lacks: an open log serves a deleted file
+        until the process ends, and loses it then."""
         store, files = group.store, self._cluster.files[number]
         paths = [store.path_of_snapshot(meta.index) for meta in store.snapshots]
         paths += map(store.path_of, store.sealed)
-        # What a fault took is the disk's doing.
+        # The replica is not to blame for a file that a fault took.
         for path in [path for path in paths if path not in files.taken]:
             try:
                 files.inode(path)
@@ -178,6 +180,7 @@ class Watch:
             self.trimmed.setdefault(group.number, self.now_ms)
         durable = self.durable[key] = group.cache.last_index()
         last = raft.last_index if is_leader else durable
+        # The commit index may be ahead of this node's disk.
         commit = min(raft.commit, durable)
         state = group.store.hard_state
         term = raft.term if is_leader else state.term
@@ -201,14 +204,14 @@ class Watch:
         raft, office = group.raft, (name, group.number)
         progress = raft.status().progress
         gone = self._peers.get(office, set()) - set(progress)
-        # Who left and came back between two looks is a learner that begins anew.
+        # A learner whose match fell has left and come back between two looks.
         gone |= {
             peer
             for peer, seen in progress.items()
             if seen.is_learner and seen.match < self._match(name, group, peer)
         }
         for peer in sorted(gone):
-            # It is another one to its leader.
+            # A peer that returns gets another name, as its progress may begin from zero.
             self._returns[name, group.number, peer] += 1
         self._peers[office] = set(progress)
         for peer, seen in progress.items():
@@ -225,7 +228,7 @@ class Watch:
         return match if term == group.raft.term else 0
 
     def situations(self, node: int, fault: str) -> list[Coverage]:
-        """A fault is about to strike a node: in which situation is each of its replicas?"""
+        """The situations of a node's replicas, when a fault is about to strike the node."""
         running = self._cluster.nodes.get(node)
         if running is None or not running.groups:
             return [Coverage("dead" if node else "none", "same", "unknown", fault)]

@@ -1,4 +1,4 @@
-"""The faults of the simulated world: how each one is made, and what must be seen of it.
+"""The faults of the simulated world: their handlers, and the effects by which they count as struck.
 
 Start reading at `nemesis` (a schedule, played).
 """

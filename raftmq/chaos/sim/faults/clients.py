@@ -1,7 +1,7 @@
-"""Making clients misbehave: they crash, stand still, come and go, and send again.
+"""Faults of clients: they crash, stand still, come and go, and send again.
 
-What a client sends twice is sent by the network here: a recorded connection is played once more, on
-another connection, so that the broker sees old requests with their old numbers.
+The network makes the repeats of a client: it plays a recorded connection again, on another
+connection, so that the broker sees old requests with their old numbers.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def _crash_consumer(stage: Stage) -> None:
 
 
 def hang(stage: Stage, event: Event) -> Undo | None:
-    """A consumer stands still, with what it was handed."""
+    """A consumer stands still, and keeps its messages."""
     name = _some_client(stage, "consumer")
     if not name:
         return None
@@ -48,7 +48,7 @@ def hang(stage: Stage, event: Event) -> Undo | None:
 
 
 def slow(stage: Stage, event: Event) -> Undo:
-    """Consumers need long for each message."""
+    """Consumers need a second more for each batch."""
     stage.clients.slowness += 1.0
 
     def undo() -> None:
@@ -64,7 +64,7 @@ def resend(stage: Stage, event: Event) -> None:
 
 
 def retry_storm(stage: Stage, event: Event) -> Undo:
-    """All clients' connections break again and again: whatever was under way is sent again."""
+    """All clients' connections break again and again: requests under way are sent again."""
     network, hosts = stage.cluster.network, set(stage.clients.hosts())
     is_over = False
 
@@ -85,10 +85,10 @@ def retry_storm(stage: Stage, event: Event) -> Undo:
 
 
 def ack_twice(stage: Stage, event: Event) -> None:
-    """Consumers commit their next position twice."""
+    """A consumer commits its next position, or acks its next batch, twice."""
     stage.clients.repeats += 1
 
 
 def ack_late(stage: Stage, event: Event) -> None:
-    """A consumer commits an older position after a later one."""
+    """A consumer commits an older position after a later one, or acks a forgotten batch late."""
     stage.clients.late_acks += 1

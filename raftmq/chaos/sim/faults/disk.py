@@ -1,9 +1,9 @@
-"""Making the faults of disks: refused calls while a node runs, damage while it is down.
+"""Faults of disks: refused calls while a node runs, damage while it is down.
 
-Damage is tried on a copy of the disk first. A node may notice it, as long as a minority has to (see
-`stage`): it mends itself. A node that would not notice and have lost something is more dangerous:
-no Raft survives members that forget votes or acknowledged records without a trace, so such damage
-is done only where nothing was promised:
+Damage is tried on a copy of the disk first. A node may notice the damage, as long as only a
+minority is damaged (see `stage`): the node mends itself. A node that would not notice a loss is
+more dangerous: no Raft survives members that forget votes or acknowledged records without a trace,
+so such damage is done only where nothing was promised:
 
 | the copy after the damage | what is done |
 |---|---|
@@ -12,10 +12,10 @@ is done only where nothing was promised:
 | has lost committed records that a majority of others still holds | the same |
 | else | nothing: the damage is withheld, and counted |
 
-A leader that counts on what is now forgotten makes such a node stop once (`RecordsLost`) and
+A leader that counts on the forgotten records makes such a node stop once (`RecordsLost`) and
 abstain from then on.
 
-Each function makes one fault begin, and returns what ends it, if it lasts.
+Each function makes one fault begin, and returns its undo if the fault lasts.
 """
 
 import errno
@@ -39,12 +39,12 @@ from raftmq.log.segment import (
 Undo = Callable[[], None]
 
 DAMAGE_SECONDS = 0.2
-"""A node is down so long before its disk is damaged."""
+"""A node is down for this time before its disk is damaged."""
 
 AGAIN_SHARE = 1 / 3
 AGAIN_CALLS = 12
-"""`AGAIN_SHARE` of the nodes that lost their disk lose power at one of these first calls on the new
-disk: the nodes have to come back twice, and may have been let in by then."""
+"""`AGAIN_SHARE` of the nodes that lost their disk lose power at one of this many first calls to the
+new disk: such a node has to come back twice, and may have been let in by the second time."""
 
 
 def _disks(stage: Stage, event: Event) -> list[MemoryFiles]:
@@ -76,7 +76,7 @@ def read_error(stage: Stage, event: Event) -> None:
 
 
 def short_write(stage: Stage, event: Event) -> None:
-    """The next write takes a part, or none: who writes goes on with the rest."""
+    """The next write takes a part of its data, or none: the writer goes on with the rest."""
     for disk in _disks(stage, event):
         disk.short_next()
 
@@ -89,7 +89,7 @@ def torn_write(stage: Stage, event: Event) -> None:
 
 
 def full_disk(stage: Stage, event: Event, *, error: int = errno.ENOSPC) -> Undo:
-    """A disk takes only so many bytes more."""
+    """A disk takes only `level` more bytes."""
     disks = _disks(stage, event)
     for disk in disks:
         disk.space, disk.full_errno = disk.used() + int(event.level), error
@@ -102,19 +102,19 @@ def full_disk(stage: Stage, event: Event, *, error: int = errno.ENOSPC) -> Undo:
 
 
 def low_disk(stage: Stage, event: Event) -> Undo:
-    """A disk has a share of the reserve left: above 1 all goes on, but an office that was given up
-    is not taken again; above a half a node follows and does not lead; below it does neither."""
+    """A disk has a share of the reserve left. Above 1 its node goes on, but takes up no role that
+    it gave up; above a half the node follows and does not lead; below a half it does neither."""
     reserve = stage.cluster.log.reserve_bytes
     return full_disk(stage, event._replace(level=event.level * reserve))
 
 
 def full_quota(stage: Stage, event: Event) -> Undo:
-    """The same with the error of a quota."""
+    """As `full_disk`, with the error of a quota."""
     return full_disk(stage, event, error=errno.EDQUOT)
 
 
 def read_only(stage: Stage, event: Event) -> Undo:
-    """A disk takes nothing."""
+    """A disk refuses every change."""
     disks = _disks(stage, event)
     for disk in disks:
         disk.is_read_only = True
@@ -155,8 +155,8 @@ def harm(how: damage.Damage, *, power: bool = False) -> Callable[[Stage, Event],
 
 
 def unreadable_sector(stage: Stage, event: Event) -> None:
-    """Sectors cannot be read any more: when a node starts, or just after it has read its log. Then
-    the records there may be unapplied, and the node knows their CRCs alone."""
+    """Sectors become unreadable: before a node starts, or just after it has read its log. In the
+    second case the records there may be unapplied, and the node knows only their CRCs."""
     if stage.random.random() < 0.5:
         harm(damage.spoil_sectors)(stage, event)
         return
@@ -172,11 +172,11 @@ def _damage(stage: Stage, node: int, how: damage.Damage) -> None:
 
 
 def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
-    """Damage a node that is down, if the atlas allows it; whether it was done."""
+    """Damage a node's disk, if the atlas allows that; True if the disk was damaged."""
     disk = stage.cluster.machines[node].disk
     trial = disk.copy()
     for path in disk.paths():
-        # The copy knows of no earlier syncs, which some damage goes by.
+        # Some kinds of damage need the earlier syncs, which the copy lacks.
         trial.inode(path).synced = list(disk.inode(path).synced)
     state = stage.random.getstate()
     if not how(trial, stage.random):
@@ -191,14 +191,15 @@ def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
     if verdict == "withheld":
         stage.counts["damage withheld"] += 1
         return False
+    # Equal draws do to the disk what was tried on the copy.
     stage.random.setstate(state)
     how(disk, stage.random)
     stage.counts["damage done"] += 1
     stage.agenda.effects["disks damaged"] += 1
     stage.watch.note(node, f"disk damaged: {verdict}")
     if verdict == "harmless":
-        # Whoever reads by an index passes over it. Without one it may be found, as rot: such a node
-        # must not be robbed of its indexes.
+        # Reads by an index pass over such damage; reads without an index may find it, as rot. So
+        # the drain must not delete the index files of this node.
         stage.was_damaged.add(node)
     else:
         stage.note_damage(node)
@@ -211,8 +212,8 @@ def _differs(disk: MemoryFiles, trial: MemoryFiles, path: str) -> bool:
 
 
 def _is_spare(disk: MemoryFiles, path: str) -> bool:
-    """Whether a log must be opened without a file as with it: all but segments, and the snapshots
-    that are the only one from which the unsealed segments can be applied."""
+    """True if a log must open without this file as with it: not so for segments, and for the only
+    snapshot from which the unsealed segments can be applied."""
     folder, _, name = path.rpartition("/")
     names = set(disk.list(folder)) if folder else set()
     index = parse_name(name, SNAPSHOT_SUFFIX)
@@ -229,13 +230,14 @@ def _is_spare(disk: MemoryFiles, path: str) -> bool:
 def _judge(
     stage: Stage, node: int, before: dict[int, Held] | str, after: dict[int, Held] | str
 ) -> str:
-    """What a damage amounts to: withheld, noticed, forgets, harmless."""
+    """The verdict on a damage: withheld, noticed, forgets, harmless."""
     if isinstance(before, str):
         return "withheld"  # it is damaged already
+    # A log that is gone without an error would be forgotten without a trace.
     if isinstance(after, str) or set(before) - set(after):
         return "noticed" if stage.may_damage(node) and isinstance(after, str) else "withheld"
     if not stage.may_damage(node):
-        return "withheld"  # what is not noticed at the start may be noticed later
+        return "withheld"  # damage that is not noticed at the start may be noticed later
     others: list[dict[int, Held]] = []
     for other in stage.members():
         if other != node:
@@ -248,6 +250,7 @@ def _judge(
 def _judge_group(
     stage: Stage, group: int, before: Held, after: Held, others: list[dict[int, Held]]
 ) -> str:
+    # A node that forgets its vote may vote twice in one term.
     if (before.term, before.vote) != (after.term, after.vote):
         return "withheld"
     if before.digest == after.digest and before.last == after.last:

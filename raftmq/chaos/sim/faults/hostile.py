@@ -1,9 +1,9 @@
-"""Strangers at a node's port: they say Hello under any name, hold what they can, and answer with
-bytes that no node can read, or with lies (`lies`).
+"""Strangers at a node's port: they say Hello under any name, hold as much as they can, and answer
+with bytes that no node can read, or with lies (`lies`).
 
-A stranger needs no password, so all of this happens to a node on an open network. What it may cost
-is measured from outside the node's code, by the network: connections that the node holds open,
-bytes that it took of frames without an end, and attempts to connect to where a stranger pointed.
+A stranger needs no password, so all of this happens to a node on an open network. The network
+measures the cost, outside the node's code: connections that the node holds open, bytes of
+unfinished frames that the node took, and attempts to connect to addresses that a stranger named.
 
 | name | limit |
 |---|---|
@@ -11,8 +11,8 @@ bytes that it took of frames without an end, and attempts to connect to where a 
 | `B2` | connections of strangers: half of the machine's descriptors |
 | `B3` | no attempt to connect to a stranger's address a while after the last one left |
 
-That no node ends, and that no stranger's word decides anything, is checked wherever a node breaks
-or gives up (`stage`).
+`stage` checks, wherever a node breaks or gives up, that strangers end no node and that no word of a
+stranger decides anything.
 """
 
 from collections.abc import Awaitable, Callable
@@ -55,32 +55,33 @@ from .lies import SAYS, lie
 Undo = Callable[[], None]
 
 LIMITS = Limits(connection_bytes_max=2 * MIB, requests_bytes_max=8 * MIB)
-"""Of nodes that strangers come to: small ones, which a few strangers reach."""
+"""Limits of nodes in runs with strangers: small, so that a few strangers reach them."""
 DESCRIPTORS = 512
-"""Likewise."""
+"""Most files and sockets of such a node."""
 READ_BYTES = 512 * 1024
-"""What a node may have read of a connection beyond its limits: one read, and what came before."""
+"""Bytes that a node may have read of a connection beyond its limits: one read, and the rest of an
+earlier one."""
 PAUSE_SECONDS = 0.15
 """Between two attacks of a stranger, on average."""
 LOOK_SECONDS = 0.25
 GUEST = 1000
-"""Strangers who stay are nodes from this number on."""
+"""Strangers who stay say that they are nodes with numbers from this one on."""
 STAY_SECONDS = 30.0
-"""Half of the strangers stay after their attacks, as guests of all nodes: so much longer, or until
+"""Half of the strangers stay after their attacks, as guests of all nodes: for this time, or until
 the heal. Nodes ask some questions less than three times a minute."""
 LIE_SHARE = 0.7
-"""Answers that can be read."""
+"""Share of the answers that a node can read."""
 GONE_SECONDS = 5.0
-"""Time after the last stranger from which on no node may look for one."""
+"""Time after a stranger's end from which on no node may try to connect to it."""
 
 NO_HOSTS = ("a..b", "x" * 64, "é" * 70, "a\0b", "", "a b", "\ud7ff")
 NO_PORTS = (-1, 0, 65_536, 2**31, 2**64 - 1)
 SOMEWHERE = "nowhere"
-"""A good name without a machine."""
+"""A valid host name without a machine."""
 
 
 def strangers(stage: Stage, event: Event) -> Undo:
-    """A stranger does what it likes to a node."""
+    """A stranger attacks a node."""
     (node,) = stage.nodes_of(event)
     stranger = _Stranger(stage, node)
     stage.spawn(stranger.run)
@@ -105,11 +106,11 @@ class _Stranger:
         self._endless: list[Stream] = []
 
     def leave(self) -> None:
-        """Its attacks end: it goes, and all it has open with it; or it stays as a guest."""
+        """End the attacks: the stranger closes all connections and goes, or stays as a guest."""
         self._attacking.cancel()
 
     async def run(self) -> None:
-        """Attack until `leave`, then stay or not."""
+        """Attack until `leave`, then stay as a guest in half of the cases."""
         with self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen, nursery)
@@ -189,17 +190,17 @@ class _Stranger:
             await self._open()
 
     async def _inflate(self) -> None:
-        """Send small frames that decompress to much, for queues that exist and that do not."""
+        """Send small frames with large contents, for queues that exist and that do not."""
         queue = self._random.choice((7, 1 << 16, 2 << 16))
         await self._open(client_hello(), bombs(queue))
 
     async def _babble(self) -> None:
-        """Send anything."""
+        """Send random bytes."""
         is_greeted = self._random.random() < 0.7
         await self._open(client_hello() if is_greeted else b"", anything(self._random))
 
     async def _mistype(self) -> None:
-        """Ask for a node at an address that is none."""
+        """Ask for a node at an invalid address."""
         host, port = self._random.choice([(host, PORT) for host in NO_HOSTS] + [("ok", 2**64 - 1)])
         change = pack(ChangeMember("add", 60, host, port))
         parts = encode_frame(FrameKind.MEMBER, 1, change)
@@ -207,7 +208,7 @@ class _Stranger:
         await self._open(client_hello(), *parts)
 
     async def _listen(self, nursery: trio.Nursery) -> None:
-        """Answer those who connect back."""
+        """Answer nodes that connect back."""
         listener = await self._stage.cluster.network.listen(self._process, PORT)
         while True:
             nursery.start_soon(self._answer, await listener.accept())
@@ -244,8 +245,8 @@ class _Stranger:
         """Measure what the node holds, from outside."""
         stage, seen = self._stage, set[str]()
         while True:
-            # A process that lost power holds nothing, though its connections look open; one that
-            # stands still accepts nothing, and its system connects on.
+            # A machine without power holds nothing, though its connections look open. A paused
+            # process accepts nothing, while its operating system still completes connections.
             held = [each for each in self._streams if each.is_open and not each.is_orphan]
             held = [each for each in held if each.is_held]
             endless = [stream for stream in held if stream in self._endless]
@@ -264,7 +265,7 @@ class _Stranger:
     def _look_for_attempts(self) -> None:
         """From now on, no node may look for this stranger."""
         if any(process.is_frozen for process in self._stage.cluster.processes.values()):
-            # That node hears later that the stranger has gone.
+            # A paused node hears only later that the stranger has gone.
             self._stage.agenda.call_after(GONE_SECONDS, self._look_for_attempts)
             return
         self._stage.cluster.network.must_not_be_sought.add(self._host)

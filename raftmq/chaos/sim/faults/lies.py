@@ -36,10 +36,10 @@ INDEXES = (0, 1, 10**6, 10**18)
 
 
 def lie(random: Random, frame: Frame, *, host: str) -> tuple[bytes, bytes] | None:
-    """An answer to a question, header and body; None to one that is no node's.
+    """An answer to a question, header and body; None to a question of another kind.
 
     Args:
-        random: of all choices.
+        random: draws all choices.
         frame: the question.
         host: the stranger's own address.
     """

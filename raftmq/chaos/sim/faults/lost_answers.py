@@ -19,25 +19,25 @@ from raftmq.chaos.sim.cluster import Cluster
 from raftmq.client import Client
 
 BREAKS_SHARE = 0.7
-"""Of the answers: the connection breaks, and they never come; the others come late."""
+"""Share of these answers that never come, as the connection breaks; the others come late."""
 BREAK_SECONDS = (0.05, 2.0)
-"""Until a connection breaks: the change is made long before, and others can act meanwhile."""
+"""Until a connection breaks: the change is made long before, and other clients act meanwhile."""
 LATE_SECONDS = (0.5, 6.0)
-"""How late an answer comes: some later than the client waits before it asks again."""
+"""Delay of a late answer; some are longer than the client waits before it asks again."""
 EFFECT = "answers lost or late"
 
 
 def plant_lost_answers(
     mq: Client, cluster: Cluster, *, host: str, share: float, random: Random
 ) -> None:
-    """Have a share of the answers to a client's calls lost, or late.
+    """Lose or delay a share of the answers to a client's calls.
 
     Args:
         mq: the client.
         cluster: the nodes that answer.
         host: the client's machine.
-        share: of its calls.
-        random: draws which, and how.
+        share: the share of the client's calls.
+        random: draws the calls, and the kind and time of the fault.
     """
     router = mq._router
     call_leader = router.call_leader

@@ -1,7 +1,7 @@
-"""Changing the cluster's nodes while it is under fire.
+"""Changes of the cluster's nodes under other faults.
 
-A change is asked for by a process of its own, as `raftmq cluster add` would; it may be refused or
-go unanswered. Each function begins one change and does not wait for it.
+A process of its own asks for each change, as `raftmq cluster add` would; the request may be refused
+or go unanswered. Each function begins one change and does not wait for its end.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,17 +24,17 @@ NODES_MAX = 7
 cluster gets two more nodes. It bounds how many nodes are replaced in one run."""
 
 CHANGE_SECONDS = 6.0
-"""How long a change of members is tried."""
+"""Timeout of a request for a change of members."""
 
 SHRINKS_FROM = 3
-"""Nodes of a cluster that may lose one before another one joins."""
+"""Size of a cluster that may lose a node before another node joins."""
 
 SHRINK_SHARE = 0.5
-"""Of the removals from such a cluster: a node leaves first, and one joins later."""
+"""Share of the removals from such a cluster in which a node leaves first, and one joins later."""
 
 LOOK_SECONDS = 0.1
 LEAVE_LOOKS = 200
-"""Looks at the catalog, at most, before the new node joins: the other one leaves first."""
+"""Most looks at the catalog before the new node joins: the other node leaves first."""
 
 
 def new_node(stage: Stage) -> int:
@@ -48,7 +48,7 @@ def may_grow(stage: Stage) -> bool:
 
 
 async def ask(stage: Stage, change: Callable[[Client], Awaitable[None]]) -> bool:
-    """Have a client ask for a change; whether it was granted."""
+    """Let a client ask for a change; True if it was granted."""
     is_granted = False
     stage.agenda.effects["changes asked for"] += 1
 
@@ -68,7 +68,7 @@ async def ask(stage: Stage, change: Callable[[Client], Awaitable[None]]) -> bool
 
 
 def start_new(stage: Stage) -> int:
-    """Start a node that is to join; its number."""
+    """Start a node that is to join; returns its number."""
     new = new_node(stage)
     stage.cluster.prepare(new)
     stage.joining.add(new)
@@ -77,7 +77,7 @@ def start_new(stage: Stage) -> int:
 
 
 async def replace(stage: Stage, old: int, new: int) -> bool:
-    """Ask for a new node in the place of another; whether that was granted."""
+    """Ask for a new node in the place of another; True if that was granted."""
     stage.clients.asked_to_leave.add(old)
     host = stage.host(new)
     change = partial(_replace, old=old, new=new, host=host, timeout=CHANGE_SECONDS)
@@ -102,7 +102,8 @@ async def _add(stage: Stage) -> None:
 
 
 async def _remove(stage: Stage, node: int) -> None:
-    """Take a node out; only if three stay, so that a minority may still fail."""
+    """Take a node out, if as many sound nodes stay as there were founders: a minority may still
+    fail."""
     out = {node} | stage.damaged | stage.leaving
     staying = stage.known - out
     may_leave = node in stage.known - stage.clients.must_stay
@@ -139,8 +140,8 @@ def remove_voter(stage: Stage, event: Event) -> None:
 
 
 def _may_shrink(stage: Stage, node: int) -> bool:
-    """True if a node may leave a cluster of three though no other can take its copies over: all are
-    well, and the nodes that stay can do without it."""
+    """True if a node may leave a cluster of three though no other can take over its copies: all
+    nodes are sound, and no node comes or goes."""
     return (
         len(stage.seats) == len(stage.members()) == SHRINKS_FROM
         and node in stage.known - stage.clients.must_stay
@@ -150,16 +151,17 @@ def _may_shrink(stage: Stage, node: int) -> bool:
 
 
 async def _shrink_and_grow(stage: Stage, node: int) -> None:
-    """A node leaves, and groups have a copy less until another one has joined."""
+    """A node leaves, and groups have one copy fewer until another node has joined."""
     stage.shrinks_by = node
     stage.counts["shrunk"] += await _ask_to_remove(stage, node)
     for _ in range(LEAVE_LOOKS):
         if stage.is_healing or stage.has_left(node):
             break
         await trio.sleep(LOOK_SECONDS)
+    # Until the node has left, no disk may be damaged: see `Stage.shrinks_by`.
     if stage.has_left(node):
         stage.shrinks_by = 0
-    # A node that joins while another is leaving takes its copies over: it is a replacement.
+    # A node that joins while another is leaving would take over its copies, as a replacement.
     if not stage.is_healing:
         await _add(stage)
 
@@ -173,7 +175,7 @@ async def _add_and_remove(stage: Stage, node: int) -> None:
 
 
 def remove_leader(stage: Stage, event: Event) -> None:
-    """Whoever leads leaves."""
+    """The leader leaves the cluster."""
     leader = stage.leader()
     if leader:
         stage.spawn(_add_and_remove, stage, leader)

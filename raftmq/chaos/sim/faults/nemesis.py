@@ -1,6 +1,6 @@
-"""Plays a schedule: each event begins at its time, ends after its time, and at the heal all end.
+"""Plays a schedule: each fault begins at its time, and ends after its duration or at the heal.
 
-`HANDLERS` has an entry for every fault of the catalogue that can be made here; a test holds that.
+`HANDLERS` has an entry for every fault of the catalogue that can be made here; a test checks that.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from .effects import EFFECTS
 
 Undo = Callable[[], None]
 Handler = Callable[[Stage, Event], Undo | None]
-"""Makes a fault begin; returns what ends it, or None if it happens once or found nobody."""
+"""Makes a fault begin; returns its undo, or None if it happens once or found no target."""
 
 HANDLERS: Mapping[str, Handler] = {
     "isolate-node": network.isolate_node,
@@ -129,7 +129,7 @@ HANDLERS: Mapping[str, Handler] = {
 
 
 class Nemesis:
-    """Whoever breaks things."""
+    """Makes the faults of a schedule, and ends them."""
 
     def __init__(self, stage: Stage, schedule: Schedule, availability: Availability) -> None:
         self._stage = stage
@@ -155,6 +155,7 @@ class Nemesis:
         if stage.is_healing:
             return
         stage.watch.note(0, str(event))
+        # Before the fault strikes: the situations and the excuse are those of the present leader.
         nodes = stage.nodes_of(event) or [stage.leader()]
         situations = [each for node in nodes for each in stage.watch.situations(node, event.fault)]
         self._strikes.begin(number, event.fault, situations)
@@ -164,7 +165,7 @@ class Nemesis:
             self._undos[number] = undo
             stage.agenda.call_after(event.lasts_ms / 1000, partial(self._end, number, event))
         else:
-            # It happens once, or found nothing to strike: there is nothing left to excuse.
+            # The fault happens once, or found no target: it excuses no later failure.
             self._availability.fault_ends(number)
 
     def _end(self, number: int, event: Event) -> None:
@@ -176,8 +177,9 @@ class Nemesis:
             self._strikes.end(number)
 
     def heal(self) -> None:
-        """End everything; who is dead is started again."""
+        """End all faults, and start dead nodes again."""
         stage = self._stage
+        # Before any undo: the later steps of faults, as of `swizzle`, do nothing from now on.
         stage.clients.is_healed = True
         stage.watch.note(0, "heal")
         for number in sorted(self._undos):

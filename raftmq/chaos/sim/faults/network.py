@@ -1,10 +1,10 @@
-"""Making the faults of the network: partitions of every shape, bad links, broken connections.
+"""Faults of the network: partitions of every shape, bad links, broken connections.
 
-A partition blocks links between machines: what is sent waits and arrives after the heal, as TCP
-sends it again. Three partitions in ten also reset the connections they cut, as a firewall would
-that rejects.
+A partition blocks links between machines: sent data waits and arrives after the heal, as TCP sends
+it again. Three partitions in ten also reset the connections that they cut, as a firewall that
+rejects packets would.
 
-Each function here makes one fault of the catalogue begin, and returns what ends it, if it lasts.
+Each function here makes one fault of the catalogue begin, and returns its undo if it lasts.
 """
 
 from collections.abc import Callable, Iterable
@@ -57,7 +57,7 @@ def isolate_node(stage: Stage, event: Event) -> Undo:
 
 
 def isolate_leader(stage: Stage, event: Event) -> Undo | None:
-    """Cut whoever leads off from all others."""
+    """Cut the leader off from all others."""
     leader = stage.leader()
     if not leader:
         return None
@@ -71,7 +71,7 @@ def split(stage: Stage, event: Event) -> Undo:
 
 
 def bridge(stage: Stage, event: Event) -> Undo:
-    """Two halves that only one node reaches both of."""
+    """Split the nodes into two halves that only one node reaches."""
     (middle,) = stage.nodes_of(event)
     others = _others(stage, middle)
     half = len(others) // 2
@@ -105,7 +105,7 @@ def deaf(stage: Stage, event: Event) -> Undo:
 
 
 def quorum_loss(stage: Stage, event: Event) -> Undo:
-    """All reach one node, and nobody else."""
+    """All nodes reach one node, and no other."""
     (hub,) = stage.nodes_of(event)
     others = _others(stage, hub)
     return block(stage, edges_between(others, others))
@@ -141,7 +141,7 @@ def chain(stage: Stage, event: Event) -> Undo:
 
 
 def cut_clients(stage: Stage, event: Event) -> Undo | None:
-    """Clients do not reach whoever leads."""
+    """Clients do not reach the leader."""
     leader = stage.leader()
     if not leader:
         return None
@@ -153,7 +153,7 @@ def _pair(stage: Stage, event: Event) -> list[str]:
 
 
 def _repeat(stage: Stage, seconds: float, step: Callable[[], None]) -> Undo:
-    """Do something again and again, until the end."""
+    """Call `step` again and again, at drawn intervals, until the undo."""
     is_over = False
 
     def again() -> None:
@@ -170,7 +170,7 @@ def _repeat(stage: Stage, seconds: float, step: Callable[[], None]) -> Undo:
 
 
 def _toggle(stage: Stage, seconds: float, make: Callable[[], Undo]) -> Undo:
-    """Make a fault and end it, again and again."""
+    """Make a fault and end it, again and again, until the undo."""
     undos: list[Undo] = []
 
     def step() -> None:
@@ -254,7 +254,7 @@ def delay(stage: Stage, event: Event) -> Undo:
 
 
 def reorder(stage: Stage, event: Event) -> Undo:
-    """A share of the pieces is held up on its connection, so that others overtake."""
+    """A share of the pieces is held up on its connection, so that pieces of others overtake."""
     return _everywhere(
         stage,
         lambda link: setattr(link, "lag_share", event.level),
@@ -272,7 +272,7 @@ def loss(stage: Stage, event: Event) -> Undo:
 
 
 def slow_link(stage: Stage, event: Event) -> Undo:
-    """A link carries little, both ways."""
+    """A link carries `level` bytes a second each way."""
     one, other = _pair(stage, event)
     links = [stage.cluster.network.link(a, b) for a, b in edges_between([one], [other])]
     for link in links:
@@ -286,7 +286,7 @@ def slow_link(stage: Stage, event: Event) -> Undo:
 
 
 def half_open(stage: Stage, event: Event) -> Undo:
-    """Connections between two nodes take everything and never answer."""
+    """Connections between two nodes take all data and deliver none."""
     network = stage.cluster.network
     edges = edges_between(*([host] for host in _pair(stage, event)))
     for source, target in edges:
@@ -321,7 +321,7 @@ def lost_names(stage: Stage, event: Event) -> Undo:
 
 
 def _strike(stage: Stage, event: Event, how: Callable[[Pipe, bytes], bytes | None]) -> None:
-    """Do something to the next piece from one node to another, and from a client to it."""
+    """Apply `how` to the next piece from one node to another, and from a client to the latter."""
     source, target = _pair(stage, event)
     network = stage.cluster.network
     network.link(source, target).strikes.append(how)
@@ -340,7 +340,7 @@ def cut_in_frame(stage: Stage, event: Event) -> None:
 
 
 def corrupt_frame(stage: Stage, event: Event) -> None:
-    """A bit of the next piece is another one when it arrives."""
+    """One bit of the next piece is flipped when the piece arrives."""
 
     def how(_pipe: Pipe, data: bytes) -> bytes:
         changed = bytearray(data)

@@ -1,7 +1,7 @@
-"""Making the faults of processes and clocks: deaths, restarts, pauses, wrong times.
+"""Faults of processes and clocks: ends, restarts, pauses, wrong times.
 
-A process that stands still does so as a whole: see `raftmq.chaos.world.process`.
-Each function makes one fault begin, and returns what ends it, if it lasts.
+A pause stops a whole process: see `raftmq.chaos.world.process`.
+Each function makes one fault begin, and returns its undo if the fault lasts.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ from raftmq.chaos.world.process import Process
 Undo = Callable[[], None]
 
 SLICE_SECONDS = 0.05
-"""A process with little of its processor runs once in such a slice."""
+"""A slow process runs once in each slice of this length."""
 
 NODE_POINTS_SHARE = 0.4
-"""Share of crash points that are not the disk's."""
+"""Share of failpoints that are not the disk's."""
 OWN_POINTS_SHARE = 0.5
-"""Share of these that belong to requests which only this workload's clients make, if any do."""
+"""Share of those for requests that only this workload's clients make, if there are any."""
 
 
 def kill(stage: Stage, event: Event) -> None:
@@ -32,7 +32,7 @@ def kill(stage: Stage, event: Event) -> None:
 
 
 def kill_leader(stage: Stage, event: Event) -> None:
-    """Whoever leads ends at once."""
+    """The leader's process ends at once."""
     stage.kill(stage.leader())
 
 
@@ -75,7 +75,7 @@ async def _roll(stage: Stage, nodes: list[int]) -> None:
 
 
 async def _stop(stage: Stage, node: int) -> None:
-    """Ask a node to end; it is started again by itself."""
+    """Stop a node gracefully if it serves, else kill it; the stage starts it again."""
     process = stage.cluster.processes.get(node)
     if process is None:
         return
@@ -110,7 +110,7 @@ def pause(stage: Stage, event: Event) -> Undo:
 
 
 def pause_leader(stage: Stage, event: Event) -> Undo | None:
-    """Whoever leads stands still."""
+    """The leader's process stands still."""
     leader = stage.leader()
     return _frozen([stage.cluster.processes[leader]]) if leader else None
 
@@ -178,8 +178,8 @@ def stall_loop(stage: Stage, event: Event) -> Undo:
 
 
 def crash_point(stage: Stage, event: Event) -> None:
-    """A process ends when it next comes to a point of its code that touches the disk, or where it
-    sends, receives or has applied something."""
+    """A process ends when it next comes to a failpoint: a call of its disk, or a place where the
+    node sends, receives or has applied something."""
     for node in stage.nodes_of(event):
         process, after = stage.cluster.processes.get(node), stage.random.random() < 0.5
         if process is not None and stage.random.random() < NODE_POINTS_SHARE:

@@ -1,12 +1,13 @@
 """Frames on the wire: recorded and sent again, or left out by kind.
 
-TCP neither repeats nor loses a part of a stream. But a request whose connection broke is sent again
-on another one, by clients and by peers; what arrives twice so is made here by playing the beginning
-of a recorded connection on a new one. Requests that were refused are left out: their client was
-told that nothing happened, and may have given up. So are changes of nodes, which have no number: an
-`add_node` that comes again after a `remove_node` adds the node again. And a peer may leave out any
-message to another, as Raft allows it; so frames of one kind are taken out of the stream between two
-nodes.
+TCP neither repeats nor loses a part of a stream. But clients and peers send a request again on
+another connection if the first connection broke. A replay makes such repeats: it plays a part of a
+recorded connection on a new one. Refused requests are left out: their client knows that nothing
+happened, and may have given up. Changes of nodes are left out, too, as they have no number: an
+`add_node` that comes again after a `remove_node` adds the node again.
+
+A peer may leave out any message to another, as Raft allows; so a filter takes frames of some kinds
+out of the stream between two nodes.
 
 All connections are tapped when they are opened, from before the cluster is founded: links between
 nodes stand for the whole run if nothing breaks them.
@@ -30,7 +31,7 @@ from raftmq.wire.messages import FrameKind
 from raftmq.wire.raft import RaftHeader
 
 FRAMES_MAX = 200
-"""Frames that one replay sends."""
+"""Most frames that one replay sends, after the greeting."""
 
 DROPPED: dict[int, frozenset[int]] = {
     1: frozenset({
@@ -64,7 +65,7 @@ def frames_of(data: bytes) -> Iterator[bytes]:
 def play_again(
     stage: "Stage", wanted: Callable[[str, str], bool], *, is_elsewhere: bool = False
 ) -> None:
-    """Send what some connection sent earlier once more, on a connection of its own."""
+    """Send a part of a recorded connection again, on a connection of its own."""
     known = [c for c in stage.taps.recorded if wanted(*c.ends) and c.out.record]
     while known:
         connection = stage.random.choice(known)
@@ -83,7 +84,7 @@ def play_again(
 
 
 def _repeatable(connection: Connection) -> list[bytes]:
-    """What a connection began with: the greeting, and the requests that may come again."""
+    """The recorded greeting of a connection, and its requests that may come again."""
     refused = set(_refused(bytes(connection.back.record)))
     frames = list(frames_of(bytes(connection.out.record)))
     return frames[:1] + [
@@ -94,7 +95,7 @@ def _repeatable(connection: Connection) -> list[bytes]:
 
 
 def _refused(answers: bytes) -> Iterator[int]:
-    """Which requests were refused on a connection."""
+    """Correlations of the requests that were refused on a connection."""
     for frame in frames_of(answers):
         if frame[9] == FrameKind.ERROR and _correlation(frame):
             yield _correlation(frame)
@@ -129,19 +130,20 @@ async def _play(stage: "Stage", source: str, target: str, frames: list[bytes]) -
 
 
 def stale_replay(stage: "Stage", event: Event) -> None:
-    """What a node sent to another some time ago arrives once more."""
+    """Frames that a node sent to another some time ago arrive again."""
     hosts = {stage.host(node) for node in stage.members()}
     play_again(stage, lambda source, target: source in hosts and target in hosts)
 
 
 def duplicate(stage: "Stage", event: Event) -> Callable[[], None]:
-    """Again and again, something that was sent arrives once more."""
+    """Frames that were sent arrive again, repeatedly."""
     is_over = False
     clients = set(stage.clients.hosts())
 
     def again() -> None:
         if not is_over:
-            # Links between nodes carry most, and what clients change is told once: half and half.
+            # Links between nodes carry most frames, and clients send each change once: each kind
+            # of connection gets half of the replays.
             is_client = stage.random.random() < 0.5
             play_again(stage, lambda source, _target: (source in clients) is is_client)
             stage.agenda.call_after(0.2 / event.level * stage.random.random(), again)
@@ -155,7 +157,7 @@ def duplicate(stage: "Stage", event: Event) -> Callable[[], None]:
 
 
 class Taps:
-    """What all connections of a run are tapped for; made before the first one is opened."""
+    """Taps on all connections of a run; made before the first connection is opened."""
 
     def __init__(self, network: Network, faults: set[str]) -> None:
         self.recorded: list[Connection] = []
@@ -163,7 +165,7 @@ class Taps:
         self.dropped_kinds: frozenset[int] = frozenset()
         """Kinds of consensus messages that are lost between nodes now."""
         self.effects = network.effects
-        """What befell the world."""
+        """Effects of faults on the simulated world, by name."""
         self._is_filtering = "drop-kind" in faults
         network.is_recording = bool(faults & {"duplicate", "stale-replay", "client-resend"})
         if network.is_recording or self._is_filtering:
@@ -183,7 +185,7 @@ class FrameFilter:
         self._rest = b""
 
     def __call__(self, data: bytes) -> bytes:
-        """What is to travel; a frame travels when it is whole."""
+        """The bytes that travel on: frames that are whole by now, without the dropped kinds."""
         data = self._rest + data
         kept = []
         size = 0
@@ -204,7 +206,7 @@ class FrameFilter:
 
 
 def drop_kind(stage: "Stage", event: Event) -> Callable[[], None]:
-    """One kind of message between nodes is lost."""
+    """Messages of some kinds are lost between nodes."""
     taps, kinds = stage.taps, DROPPED[int(event.level)]
     taps.dropped_kinds = taps.dropped_kinds | kinds
 

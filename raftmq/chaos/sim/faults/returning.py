@@ -1,10 +1,10 @@
 """Members that return: groups that move away and back, nodes that left and come again, lost logs.
 
-A group moves to nodes that do not carry it, as far as there are any, or back to members that it had
-before, in any order. A log is deleted some ten seconds after its replica moved away, so that within
-one run replicas return to nodes that still have their log, that are deleting it, and that did.
+A group moves to nodes that do not carry it, as far as there are any, or back to earlier members, in
+any order. A log is deleted some ten seconds after its replica moved away, so that within one run
+replicas return to nodes that still have the log, that are deleting it, and that have deleted it.
 
-Each function begins one change and does not wait for it.
+Each function begins one change and does not wait for its end.
 """
 
 from collections.abc import Callable
@@ -24,25 +24,25 @@ from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog, Group, PutGrou
 from raftmq.machine.commands import encode_commands
 
 BACK_SHARE = 0.5
-"""Moves that go to members that the group had before, if it had others."""
+"""Share of moves back to earlier members, if the group had others than now."""
 
 STAY_SECONDS_MAX = 25.0
-"""A group that has moved stays for a time up to this: some replicas return before their logs are
-deleted, some after it."""
+"""Longest rest of a group after a move: some replicas return before their logs are deleted, some
+after that."""
 
 CRASH_AGAIN_SHARE = 0.5
-"""Lost logs whose next one is begun with a crash."""
+"""Share of lost logs after which the node crashes while it begins the next log."""
 
 NEXT_LOG_POINTS = tuple(
     f"{operation} {kind}"
     for kind in ("json", "log")
     for operation in ("create", "append", "datasync", "rename")
 )
-"""Points of the disk that a node passes when it begins another log: it notes the log's member id in
-`node.json`."""
+"""Failpoints of the disk that a node passes when it begins another log: the node notes the log's
+member id in `node.json`."""
 
 PROPOSE_SECONDS = 5.0
-"""A move is proposed for up to this time; there may be no leader."""
+"""Longest time of attempts to propose a move: there may be no leader."""
 
 
 def move_group(stage: Stage, event: Event) -> None:
@@ -59,15 +59,15 @@ async def _move(stage: Stage) -> None:
 
 
 async def change_all(stage: Stage, change: Callable[[Stage, Catalog, Group], Group | None]) -> None:
-    """Each data group gets other members, as `moved_apart` or `shrunk` say. Returns when the
-    catalog has it, or after some time in vain."""
+    """Give each data group the members that `change` plans. Returns when the catalog has them, or
+    after `PROPOSE_SECONDS` in vain."""
 
     def plan(catalog: Catalog) -> list[Group | None]:
         return [change(stage, catalog, group) for group in catalog.groups.values() if group.id]
 
     done = trio.Event()
     with trio.move_on_after(PROPOSE_SECONDS):
-        # In simulated time, looking again and again costs little.
+        # Polling costs little in simulated time.
         while not _propose(stage, plan, done.set):  # noqa: ASYNC110
             await trio.sleep(0.1)
         await done.wait()
@@ -78,10 +78,10 @@ def _propose(
     plan: Callable[[Catalog], list[Group | None]],
     then: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Propose what is planned, if there is something; False if the time is not right for it."""
+    """Propose the planned groups, if there are any; False if the catalog's leader is not ready."""
     leader = stage.cluster.leader(SYSTEM_GROUP)
     system = stage.cluster.nodes[leader].groups[SYSTEM_GROUP] if leader else None
-    # A plan that is made from a catalog that is about to change would undo that change.
+    # A plan made from a catalog that is about to change would undo that change.
     if system is None or not system.is_current or not system.is_settled:
         return False
     moved = [group for group in plan(stage.cluster.nodes[leader].catalog) if group is not None]
@@ -94,7 +94,7 @@ def _propose(
 
 
 def _moved(stage: Stage, catalog: Catalog) -> Group | None:
-    """A group with the members that it shall have; None if there is nowhere to go."""
+    """A data group with other members; None if no group can move."""
     random, now = stage.random, stage.agenda.now
     free = [n for n in catalog.groups if n and stage.stays_until.get(n, 0.0) <= now]
     if not free:
@@ -116,8 +116,8 @@ def _moved(stage: Stage, catalog: Catalog) -> Group | None:
 def _moved_away(
     stage: Stage, catalog: Catalog, group: Group, *, size: int = 0, staying: int = 0
 ) -> Group | None:
-    """A group on as many other nodes as there are, but for some that stay; None if it carries all
-    of them."""
+    """A group on other nodes, as far as there are any, and `staying` of its own; None if the nodes
+    would be the same, or too few."""
     size = size or len(group.members)
     able = _able(stage, catalog)
     away, here = sorted(able.difference(group.members)), sorted(able & set(group.members))
@@ -130,16 +130,17 @@ def _moved_away(
 
 
 def moved_apart(stage: Stage, catalog: Catalog, group: Group) -> Group | None:
-    """A group on as many nodes as it was founded on, most of which are others."""
+    """A group on as many nodes as it was founded on, all but one of them new, if possible."""
     moved = _moved_away(stage, catalog, group, size=len(group.founders), staying=1)
-    # The last one stays: as the first one it leads, and no new leader's record follows the change.
+    # The node that stays comes first, and leads: no new leader's record follows the change.
     return moved and structs.replace(moved, members=moved.members[::-1])
 
 
 def exchanged(
     stage: Stage, catalog: Catalog, group: Group, *, between: tuple[int, int]
 ) -> Group | None:
-    """A group that has the first of these nodes and not the second one, with another third one."""
+    """A group of three that keeps the first node of `between`, never has the second, and exchanges
+    another member; None if that is impossible."""
     node, apart = between
     free = sorted(_able(stage, catalog) - {*group.members, apart})
     others = [each for each in group.members if each not in between]
@@ -151,7 +152,7 @@ def exchanged(
 def narrowed(
     stage: Stage, catalog: Catalog, group: Group, *, number: int, to: tuple[int, int]
 ) -> Group | None:
-    """The group of that number on two of its nodes."""
+    """The group `number` on two of its nodes; None for the others."""
     return structs.replace(group, members=list(to)) if group.id == number else None
 
 
@@ -196,8 +197,8 @@ return_blank = partial(return_node, is_blank=True)
 
 
 def lose_group(stage: Stage, event: Event) -> None:
-    """A node loses the log of one group while it is down, and nothing else. Some crash again while
-    they begin the next log."""
+    """A node loses the log of one group while it is down, and nothing else. Some nodes crash again
+    while they begin the next log."""
     for node in stage.nodes_of(event):
         disk = stage.cluster.machines[node].disk
         numbers = [name for name in disk.list(f"{DATA}/groups") if name.isdigit()]
@@ -207,7 +208,7 @@ def lose_group(stage: Stage, event: Event) -> None:
         number = stage.random.choice(sorted(numbers))
         stage.hold_down(node)
         stage.kill(node)
-        # What is left of the node must not take the lost log for its own: it keeps its name.
+        # The replica is not renamed: under the same member id its next log must hold all promises.
         stage.note_damage(node, forgets=False)
         stage.watch.note_deleted(node, int(number))
         folder = f"{DATA}/groups/{number}"
@@ -221,7 +222,8 @@ def lose_group(stage: Stage, event: Event) -> None:
 
 
 def crash_write(stage: Stage, event: Event) -> None:
-    """A process ends right after its next write of records; sometimes with its machine's power."""
+    """A process ends right after its next write or sync of records; sometimes its machine loses
+    power, too."""
     for node in stage.alive(stage.nodes_of(event)):
         if stage.random.random() < 0.5:
             stage.lose_power_on_crash(node)

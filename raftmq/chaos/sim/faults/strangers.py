@@ -1,4 +1,4 @@
-"""A node of another cluster at an address that nodes and clients believe to know."""
+"""A node of another cluster at an address that nodes and clients know as a member's."""
 
 import trio
 

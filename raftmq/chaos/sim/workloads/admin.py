@@ -64,7 +64,7 @@ class AdminWorkload(LogWorkload):
 
     @property
     def is_drained(self) -> bool:
-        """True if all was looked at, and groups have taken all."""
+        """True if the last look is over, and groups have taken all messages."""
         return self._has_looked and self._lives.is_drained and self._newcomers.is_read
 
     def judge(self, history: History) -> list[Report]:

@@ -1,4 +1,4 @@
-"""Clients of all that is left: claims, hand-offs, broadcast groups, resets, topics that change.
+"""Clients of other features: claims, hand-offs, broadcast groups, resets, topics that change.
 
 | topic | clients | see |
 |---|---|---|
@@ -9,8 +9,8 @@
 | `g`, `x` | clients of topics that get more queues, or come and go | `workloads.topics` |
 | `g` | calls of one producer, or of one transaction, at once | `workloads.overlaps` |
 
-Each part is written down by functions of its own and judged by a checker of its own; the consumer
-groups that pop are also judged by the committed log.
+Each part has functions of its own in the history, and a checker of its own; the consumer groups
+that pop are also judged by the committed log.
 """
 
 from collections.abc import Awaitable, Callable
@@ -115,7 +115,7 @@ class FlowsWorkload(LogWorkload):
         start("leaver", self._job(self._leave))
 
     async def find_ends(self) -> None:
-        """From now on all that is left is done, and an auditor looks until nothing is."""
+        """Let clients finish the remaining work, and start an auditor that waits for its end."""
         await super().find_ends()
         self._claims.is_draining = self._hand_offs.is_draining = True
         self._resets.is_draining = self._popping.is_draining = True

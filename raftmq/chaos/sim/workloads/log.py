@@ -54,7 +54,7 @@ KEYS = 20
 
 
 def queue_key(queue: int) -> str:
-    """How a queue is named in the history."""
+    """Name of a queue in the history."""
     return f"{TOPIC}/{queue}"
 
 
@@ -64,7 +64,7 @@ def body_of(value: int, padding: int) -> bytes:
 
 
 def value_of(body: bytes) -> int:
-    """What a message carries."""
+    """The value that a message carries."""
     return int(body.partition(b" ")[0])
 
 
@@ -104,7 +104,7 @@ class LogWorkload:
             self._clients.start(f"consumer-{group}", self._consumer_of(group))
 
     async def look(self, mq: Client, session: Session) -> None:
-        """Look for keys, in parts of the indexes that are read for nothing else."""
+        """Search by key: that reads parts of the indexes which nothing else reads."""
         while self.is_sending:
             # A key without a message is looked for in every index, and none costs more than a few.
             key = f"k{session.random.randrange(2 * KEYS)}"
@@ -118,7 +118,7 @@ class LogWorkload:
             await trio.sleep(session.random.expovariate(1 / LOOK_SECONDS))
 
     async def find_ends(self) -> None:
-        """Ask how far the queues go, as far as anybody can tell."""
+        """Ask the leaders for the ends of the queues."""
 
         async def job(mq: Client, _: Session) -> None:
             self.ends = await mq.admin.find_offsets(TOPIC, "latest")

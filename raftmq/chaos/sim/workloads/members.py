@@ -1,16 +1,17 @@
 """Producers, and consumers that share out a topic's queues as members of one group.
 
-Each client is one member after the other: it joins, reads, commits, and leaves or goes without a
-word; faults kill it, let it stand still, cut it off. What is read are polls of the history: that
-all is read in the end, by whoever it was, `check_total_queue` says.
+Each client is one member after another: the member joins, reads, commits, and leaves or ends
+without leaving; faults kill it, pause it, cut it off. Its reads are polls of the history:
+`check_total_queue` checks that the members together read everything.
 
 One more client makes groups that begin at the latest message: see
 `raftmq.chaos.workloads.latecomers`.
 
 Invariants, asserted by the clients themselves:
-- Whoever has a queue has it under an epoch that nobody else ever has.
-- What the leader tells as committed is never less than what was committed before it was asked, by
-  any owner: no commit of a former one, however late, lands after its successor's.
+- The owner of a queue has an epoch that no other owner of the queue ever has.
+- The offset that the leader tells as committed is never less than an offset that any owner had
+  committed before the question: no commit of a former owner, however late, lands after its
+  successor's.
 """
 
 from collections import Counter
@@ -33,17 +34,17 @@ MEMBERS = 3
 GROUP = "m"
 SESSION_SECONDS = 3.0
 LIFE_SECONDS = 12.0
-"""A member leaves after so long, on average, and another one comes."""
+"""Mean life of a member; then the member leaves, and another one comes."""
 DIES_SHARE = 0.3
 """Share of members that end without leaving their group."""
 WORK_SECONDS = 0.2
-"""What a member needs for what it was handed, on average."""
+"""Mean time that a member works on a batch."""
 READS_SHARE = 0.5
-"""Before so many commits it is asked what is committed."""
+"""Share of commits before which the member asks for the committed offsets."""
 
 
 class _Commit(NamedTuple):
-    """What a commit said."""
+    """Contents of a commit."""
 
     offsets: dict[int, int]
     epochs: dict[int, int]
@@ -57,7 +58,7 @@ class MembersWorkload(LogWorkload):
         super().__init__(clients, recorder)
         # Queue and epoch → the process that owned it.
         self._owners: dict[tuple[int, int], int] = {}
-        # Queue → how far somebody has committed, and was told so.
+        # Queue → the highest offset of a commit that was acknowledged to any member.
         self._reached: Counter[int] = Counter()
         self._latecomers = Latecomers(counts=self.counts)
         self.producers_left += 1
@@ -81,7 +82,7 @@ class MembersWorkload(LogWorkload):
 
     @property
     def is_drained(self) -> bool:
-        """True if all that is there was read and committed, and latecomers have read theirs."""
+        """True if all messages were read and committed, and latecomers have read theirs."""
         return self._is_committed and self._latecomers.is_read
 
     async def _come(self, mq: Client, session: Session) -> None:
@@ -90,7 +91,7 @@ class MembersWorkload(LogWorkload):
 
     @property
     def _is_committed(self) -> bool:
-        """True if all that is there was read and committed by a member."""
+        """True if members have read and committed all messages."""
         return self.ends is not None and all(
             self._reached[queue] >= end for queue, end in self.ends.items()
         )
@@ -116,7 +117,7 @@ class MembersWorkload(LogWorkload):
         while trio.current_time() < until and not self._is_committed:
             await self._poll(consumer, session)
             await trio.sleep(random.expovariate(1 / WORK_SECONDS) + self._clients.slowness)
-            # What was committed last has stood for a while: an older commit may have come since.
+            # Some time has passed since the last commit: an older commit may have arrived since.
             if random.random() < READS_SHARE:
                 await self._read_committed(consumer)
             latest = _Commit(consumer.position, consumer.epochs, consumer._sequence + 1)
@@ -158,7 +159,7 @@ class MembersWorkload(LogWorkload):
                 self._reached[queue] = max(self._reached[queue], offset)
 
     async def _send_late(self, consumer: Consumer, commit: "_Commit") -> None:
-        """A commit that stood somewhere on the network arrives after the next one."""
+        """A commit that was delayed on the network arrives after the next one."""
         view = consumer._view
         assert view is not None
         numbers = {view.id << QUEUE_BITS | queue: queue for queue in commit.epochs}

@@ -1,8 +1,8 @@
 """Producers, and consumers that pop, in the simulated world; see `raftmq.chaos.workloads.popping`.
 
 Producers do as in the log workload; one more delays messages and opens transactions, see
-`raftmq.chaos.workloads.withholding`. What the sleep of one process costs the others, faults show: a
-client that hangs holds what it was handed.
+`raftmq.chaos.workloads.withholding`. Faults show what one paused process costs the others: a client
+that hangs holds its messages.
 """
 
 from raftmq.chaos.sim.clients import Clients, Job, Session
@@ -14,10 +14,10 @@ from raftmq.client import Client
 from .log import PRODUCERS, QUEUES, TOPIC, LogWorkload, body_of, queue_key, value_of
 
 CALM_CLOCK_MS = 200
-"""Clocks that are right agree so well with what a leader stamped a moment ago."""
+"""Greatest difference between a right clock and a time that a leader stamped a moment ago."""
 CALM_LATE_MS = 10_000
-"""Without faults a message that is due comes so soon: others may have taken it ahead meanwhile, and
-held it for a part of the longest lease, more than once."""
+"""Longest delay of a due message without faults: other consumers may have popped the message ahead
+meanwhile, and held it for a part of the longest lease, more than once."""
 
 
 LOST_ANSWERS = 0.2
@@ -52,7 +52,7 @@ class PopWorkload(LogWorkload):
 
     @property
     def withholding(self) -> Withholding:
-        """What delays messages, opens transactions, and checks back."""
+        """The clients that delay messages, open transactions, and check back."""
         return self._withholding
 
     @property
@@ -81,7 +81,7 @@ class PopWorkload(LogWorkload):
         self._clients.start("operator", self._operate, lost_answers=LOST_ANSWERS)
 
     async def find_ends(self) -> None:
-        """From now on everything is acked, and somebody looks what is left."""
+        """Let consumers ack everything, and start an auditor that asks for the remaining work."""
         self._popping.is_draining = self._withholding.is_draining = True
         self._clients.start("auditor", self._audit)
 

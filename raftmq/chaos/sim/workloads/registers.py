@@ -50,7 +50,7 @@ class RegisterWorkload:
         return self.counts["acked"]
 
     async def find_ends(self) -> None:
-        """There is nothing to be read to its end."""
+        """Do nothing: registers have no queues to read to their ends."""
 
     @property
     def is_drained(self) -> bool:
