@@ -1,4 +1,4 @@
-"""What encoding and decoding a batch, and cutting frames, costs a message; a table on stdout.
+"""The cost per message of encoding and decoding a batch, and of cutting frames; a table on stdout.
 
     python bench/batch_micro.py [COUNT [BODY_BYTES]]
 
@@ -21,7 +21,7 @@ def best_us(work: Callable[[], object]) -> float:
     """Microseconds that `work` takes at its fastest."""
     timer = timeit.Timer(work)
     number, seconds = timer.autorange()
-    # About a tenth of a second a run.
+    # So that a run takes about a tenth of a second.
     number = max(1, int(number * 0.1 / max(seconds, 1e-9)))
     return min(timer.repeat(7, number)) / number * 1e6
 

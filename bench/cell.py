@@ -26,14 +26,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("scenario", choices=SCENARIOS)
     parser.add_argument("--seconds", type=float, default=6.0)
     chosen = parser.parse_args(arguments)
-    # A shell's background job is started with SIGINT ignored, which Python leaves so.
+    # A shell starts a background job with SIGINT ignored, and Python does not change that.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     run(chosen.system, chosen.scenario, chosen.seconds)
 
 
 def run(system_name: str, scenario_name: str, seconds: float) -> None:
-    """Start the system, measure, stop it; print what happens."""
+    """Start the system, measure, and stop it; print each phase and the row."""
     system = SYSTEMS[system_name]()
     scenario = SCENARIOS[scenario_name]
     _say({"phase": "starting"})
@@ -68,7 +68,7 @@ def _say(line: dict[str, object]) -> None:
 
 
 def _stop(number: int, _: FrameType | None) -> None:
-    # Once: a second signal must not interrupt the cleaning up.
+    # A second signal must not interrupt the clean-up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(128 + number)

@@ -1,9 +1,9 @@
-"""How fast the core simulator is, and many seeds in a row to see that it raises no false alarm.
+"""The speed of the core simulator; or many seeds in a row, to see that it raises no false alarm.
 
     python -m bench.chaos_core                        the speed, on the fixed set-up and on seeds
     python -m bench.chaos_core --seeds 10000 [--first 0] [--budget 600]
 
-Speed is told in simulated hours a CPU-minute, with all invariants looked at after every event:
+Speed is given in simulated hours a CPU-minute, with all invariants checked after every event:
 `steady` is three nodes, heartbeats every 100 ms and ten messages a second without faults; `seeds`
 are 60 simulated seconds each, with settings and faults as the seed draws them.
 """
@@ -19,7 +19,7 @@ from raftmq.chaos.faults import Schedule
 
 STEADY_SECONDS = 300.0
 PROPOSALS_PER_SECOND = 5.5
-"""Of 1.8 records each on average: ten messages a second."""
+"""Proposals have 1.8 records on average: ten messages a second."""
 
 SAMPLE = 40
 
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def steady() -> None:
-    """The fixed set-up, without faults."""
+    """Measure the fixed set-up, without faults."""
     settings = replace(STEADY, proposals_per_second=PROPOSALS_PER_SECOND)
     begin = process_time()
     outcome = run(Schedule(1, STEADY_SECONDS, ()), settings)
@@ -58,7 +58,7 @@ def rate(simulated_seconds: float, cpu_seconds: float) -> str:
 
 
 def seeds(numbers: range, seconds: float, budget: float) -> int:
-    """Runs of seeds, one line at the end, and one for each that is not good."""
+    """Run seeds; print each outcome that is not good, and a line at the end."""
     total: Counter[str] = Counter()
     begin, simulated, done, bad = process_time(), 0.0, 0, 0
     for seed in numbers:

@@ -1,8 +1,8 @@
-"""What judging costs: queue and log checkers on many operations, the search on recorded histories.
+"""The cost of judging: queue and log checkers on many operations, the search on recorded histories.
 
     python bench/checkers.py [OPERATIONS [CORPUS]]
 
-Processor seconds of one core, and operations a second. The made-up history is a perfect one: ten
+Processor seconds of one core, and operations a second. The generated history has no anomaly: ten
 producers, ten readers, a hundred queues, polls of ten messages, so that every check runs to its
 end. `CORPUS` is a folder of recorded histories for `raftmq.checkers.check`.
 """
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 def measured(name: str, operations: int, work: Callable[[], Result]) -> Result:
-    """Run once and print the processor seconds."""
+    """Run `work` once and print its processor seconds; returns its result."""
     start = time.process_time()
     result = work()
     seconds = time.process_time() - start
@@ -54,7 +54,7 @@ def measured(name: str, operations: int, work: Callable[[], Result]) -> Result:
 
 
 def queue_history(operations: int) -> History:
-    """Sends of one message each, and polls of ten; 1 in 11 operations is a poll."""
+    """Sends of one message each, and polls of ten messages; 1 in 11 operations is a poll."""
     polls = operations // (POLL_MESSAGES + 1)
     sends = polls * POLL_MESSAGES
     value = np.arange(sends, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What one proposal costs the leader, in CPU time: `python -m bench.consensus_micro`.
+"""The leader's CPU time for one proposal: `python -m bench.consensus_micro`.
 
 A leader of three with asynchronous storage writes, and nothing else: no disk, no network. The
 followers' answers are made before the clock starts. One cycle is
@@ -6,8 +6,8 @@ followers' answers are made before the clock starts. One cycle is
     propose -> ready -> own disk's responses -> two followers' answers -> ready -> applied
 
 and, as the commit index goes out in appends of its own, two more answers to those. Encoding the
-records (`raftmq.log.record.encode`) is timed apart, as it grows with their number; consensus
-itself should not. `--profile` prints where the time goes.
+records (`raftmq.log.record.encode`) is timed apart: its cost grows with the number of records, and
+the cost of consensus itself should not. `--profile` prints where the time goes.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from raftmq.consensus import (
 from raftmq.log.record import Kind, encode
 
 TRIM_CYCLES = 64
-"""The stored log is cut this often: its growth is not what is measured."""
+"""Cycles between two compactions of the stored log, whose growth is not measured."""
 
 
 class Leader:
@@ -50,7 +50,7 @@ class Leader:
             self.answer(self.raft.last_index)
 
     def work(self) -> None:
-        """Hand out the work and report it done; the log goes to a list."""
+        """Take the work of `ready` and report it done; storage is a list in memory."""
         ready = self.raft.ready()
         self.storage.append(ready.entries)
         for message in ready.messages:
@@ -60,7 +60,7 @@ class Leader:
                         self.raft.step(response)
 
     def answer(self, index: int) -> None:
-        """Both followers hold everything up to `index`."""
+        """Answer for both followers that they hold everything up to `index`."""
         for peer in (2, 3):
             kind = MessageKind.APPEND_RESPONSE
             self.raft.step(Message(kind, 1, sender=peer, term=1, index=index))
@@ -77,7 +77,7 @@ def cycle(leader: Leader, items: list[Proposal]) -> None:
 
 
 def encoding_us(items: list[Proposal], cycles: int) -> float:
-    """µs to encode `items` into a list, each with the CRC of the one before."""
+    """µs to encode `items` into a list, each with the CRC of the previous record."""
     start = time.process_time()
     for _ in range(cycles):
         records, chain = [], 0
@@ -89,7 +89,7 @@ def encoding_us(items: list[Proposal], cycles: int) -> float:
 
 
 def measure(records: int, size_bytes: int, cycles: int) -> tuple[float, float]:
-    """(µs a cycle, µs of it spent encoding): the best of five rounds."""
+    """(µs a cycle, µs of encoding the same records): the best of five rounds."""
     items: list[Proposal] = [(Kind.BATCH, b"x" * size_bytes, 1)] * records
     best = encoding = float("inf")
     for _ in range(5):

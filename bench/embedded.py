@@ -30,7 +30,7 @@ Report = Callable[[str, str], None]
 
 
 async def start_seconds(folder: Path) -> float:
-    """From `open` to the first receipt."""
+    """Seconds from `open` to the first receipt."""
     began = time.perf_counter()
     async with raftmq.open(folder) as mq:
         await mq.admin.create_topic("orders", queues=4)
@@ -40,7 +40,7 @@ async def start_seconds(folder: Path) -> float:
 
 
 async def awaited(mq: raftmq.Client, report: Report) -> None:
-    """One message at a time."""
+    """Send one message at a time, awaiting each."""
     async with mq.producer("orders") as producer:
         seconds = []
         for _ in range(SENDS):
@@ -52,7 +52,7 @@ async def awaited(mq: raftmq.Client, report: Report) -> None:
 
 
 async def batched(mq: raftmq.Client, report: Report) -> None:
-    """Batches of 100, many under way."""
+    """Send batches of 100 messages, with up to `WINDOW` batches under way."""
     bodies = [BODY] * BATCH_MESSAGES
     async with mq.producer("orders") as producer:
         began = time.perf_counter()
@@ -68,7 +68,7 @@ async def batched(mq: raftmq.Client, report: Report) -> None:
 
 
 async def popped(mq: raftmq.Client, report: Report) -> None:
-    """All that was sent, popped and acknowledged a hundred at a time."""
+    """Pop and acknowledge all messages that were sent, a hundred at a time."""
     count = 0
     async with mq.consumer("orders", group="bench", mode="pop") as consumer:
         began = time.perf_counter()

@@ -29,7 +29,7 @@ from raftmq.wire.messages import PROTOCOL, FrameKind, Hello
 
 QUEUES = "1,100,1000,4000"
 PARK_SECONDS = 0.002
-"""Between a fetch and the message that ends its wait."""
+"""Pause between a fetch and the message that ends the fetch's wait."""
 
 
 class Caller:
@@ -47,7 +47,7 @@ class Caller:
         self._socket.sendall(b"".join(encode_frame(kind, self._number, header, body)))
 
     def receive(self) -> Frame:
-        """Its answer."""
+        """Wait for the answer to the last request."""
         while not (frames := list(self._parser.frames())):
             self._parser.feed(self._socket.recv(1 << 20))
         (frame,) = frames

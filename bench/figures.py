@@ -1,9 +1,9 @@
-"""Figures of a benchmark: what was measured, what was wanted, and two ways held against each other.
+"""Figures of a benchmark: measured values, their targets, and the comparison of two ways.
 
     compared("read", ours, theirs, rounds=3, words=("arrow", "tuples"), unit="rows/s", wanted=6.0)
 
 Invariants:
-- Two ways take turns, so that what else the machine does meets both alike.
+- Two ways take turns, so that other load on the machine disturbs both alike.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.table import Table
 
 Way = Callable[[], float]
-"""Does the work once; its rate, or the seconds that it took."""
+"""Does the work once; returns its rate, or the seconds that it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +23,19 @@ class Figure:
     """One line of the result."""
 
     name: str
-    """What it is."""
+    """Name of the measured quantity."""
     value: float
-    """How much."""
+    """The measured value."""
     unit: str = ""
-    """Of what; empty: a ratio, or a number."""
+    """Unit of the value; empty: a ratio, or a plain number."""
     wanted: float | None = None
-    """What it is to reach; None: it is there for comparison."""
+    """The target; None: the figure is only reported."""
     is_limit: bool = False
-    """Lower is better: `wanted` is the most that it may be, and not the least."""
+    """True: `wanted` is an upper bound; False: a lower bound."""
 
     @property
     def is_met(self) -> bool:
-        """Whether it is as wanted."""
+        """Does the value meet the target? True without a target."""
         if self.wanted is None:
             return True
         return self.value <= self.wanted if self.is_limit else self.value >= self.wanted
@@ -52,17 +52,17 @@ def compared(
     wanted: float | None,
     is_limit: bool = False,
 ) -> list[Figure]:
-    """Both in turn, after one of each that does not count.
+    """Measure both ways in turn, after one uncounted call of each.
 
     Args:
-        name: of the scenario.
+        name: name of the scenario.
         ours: one way.
-        theirs: the other.
-        rounds: how often each is measured.
-        words: what the two ways are called.
-        unit: of what they give.
-        wanted: the median of ours / theirs, of neighbours; None: there for comparison.
-        is_limit: the ratio may be at most so much, as where the ways give seconds.
+        theirs: the other way.
+        rounds: number of measurements of each way.
+        words: names of the two ways.
+        unit: unit of the ways' results.
+        wanted: target for the median of ours / theirs of each round; None: no target.
+        is_limit: the target is an upper bound, as for ways that return seconds.
     """
     ours(), theirs()
     pairs = [(ours(), theirs()) for _ in range(rounds)]
@@ -78,7 +78,7 @@ def compared(
 
 
 def table(figures: Sequence[Figure]) -> Table:
-    """The figures for people."""
+    """The figures as a table for people."""
     shown = Table("", "measured", "wanted", box=None)
     for each in figures:
         sign = "≤" if each.is_limit else "≥"
@@ -90,5 +90,5 @@ def table(figures: Sequence[Figure]) -> Table:
 
 
 def write(figures: Sequence[Figure], path: Path) -> None:
-    """The figures for programs: a JSON list with an object each."""
+    """Write the figures for programs: a JSON list with an object for each figure."""
     path.write_text(json.dumps([asdict(each) for each in figures], indent=2) + "\n")

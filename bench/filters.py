@@ -1,4 +1,4 @@
-"""What filters cost, as ratios within one run: `python -m bench.filters`.
+"""The cost of filters, as ratios within one run: `python -m bench.filters`.
 
     python -m bench.filters [--expressions 10000] [--messages 500] [--rounds 4] [--json FILE]
 
@@ -9,9 +9,9 @@
 | one batch | `Index.match_batch`, with decoding | the same scan, message by message |
 | add | one more expression beside 100,000 | 1 ms |
 
-The expressions are what subscribers of one topic write: 1 to 5 message types, each with one more
-equality, of 3,000 types. A share of them has no message type: half of those ask for an equality of
-another property and a range, and half for a range alone, which nothing can index.
+The expressions are like those of subscribers of one topic: 1 to 5 of 3,000 message types, each with
+another equality. A share of the expressions has no message type: half of these have an equality of
+another property and a range, and half have ranges only, which no index can use.
 
 CPU seconds of this process are compared; each figure is the best of several rounds, and the sides
 of a ratio take turns. A table goes to stdout, progress to stderr, and JSON to the file.
@@ -50,17 +50,17 @@ class Row(TypedDict):
     """One line of the result."""
 
     name: str
-    """What was measured."""
+    """Name of the measured work."""
     ours: float
     """Our CPU microseconds for one unit of work."""
     theirs: float | None
-    """Those of what it is compared with; None: it is compared with a fixed time."""
+    """CPU microseconds of the other way for one unit of work, or a fixed time."""
     unit: str
     """The unit of work."""
     ratio: float
-    """How many times less we need."""
+    """`theirs` / `ours`."""
     wanted: float
-    """What the ratio should be at least."""
+    """The least ratio that meets the target."""
 
 
 class Load(NamedTuple):
@@ -71,7 +71,7 @@ class Load(NamedTuple):
 
 
 def load(expressions: int, messages: int, share: float, seed: int = 1) -> Load:
-    """What subscribers of one topic write, and what is sent to it."""
+    """Expressions of subscribers of one topic, and messages of the topic, drawn from a seed."""
     random = Random(seed)
     plain = round(expressions * share)
     texts = [_typed(random) for _ in range(expressions - plain)]
@@ -106,7 +106,7 @@ def _message(random: Random) -> dict[str, Any]:
 
 
 def generated(formula: Formula) -> Callable[[dict[str, Any]], bool]:
-    """The formula as Python source: the good naive way, and right for these properties' types."""
+    """The formula as a Python function: a fast naive way, correct for these properties' types."""
     test: Callable[[dict[str, Any]], bool] = eval(f"lambda p: {_source(formula)}")
     return test
 
@@ -156,7 +156,7 @@ def parsing(rounds: int) -> Row:
 
 
 def matching(given: Load, share: float, rounds: int) -> list[Row]:
-    """The index against a scan, by message and by batch; their answers are compared too."""
+    """The index against a scan, by message and by batch; checks that the answers are equal."""
     index: Index[int] = Index()
     for number, text in enumerate(given.texts):
         index.add(number, text)
@@ -191,7 +191,7 @@ def matching(given: Load, share: float, rounds: int) -> list[Row]:
 
 
 def adding(count: int) -> Row:
-    """One more expression beside so many."""
+    """The cost of adding an expression to an index of `count` expressions."""
     given = load(count, 0, 0.02, seed=2)
     index: Index[int] = Index()
     for number, text in enumerate(given.texts):
@@ -205,7 +205,7 @@ def adding(count: int) -> Row:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """For people."""
+    """The rows as a table for people."""
     shown = Table(box=None, pad_edge=False)
     for heading in ("what", "ours µs", "other µs", "a", "ratio", "wanted", "met"):
         shown.add_column(heading, justify="left" if heading in ("what", "a", "met") else "right")

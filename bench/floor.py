@@ -1,10 +1,11 @@
 """The floor: the same bytes through bare replication, the limit of this language and machine.
 
-Three `floor_server` processes and, here, the load: it keeps a window of frames in flight, or one,
-or reads the log back. A frame's body stands for a whole batch: 100 messages of 100 bytes are one
-body of 10,000 opaque bytes, as they are one record in raftmq.
+Three `floor_server` processes, and the load in this process: it keeps a window of frames in flight,
+or one frame, or reads the log back. A frame's body stands for a whole batch: 100 messages of 100
+bytes are one body of 10,000 opaque bytes, as they are one record in raftmq.
 
-Whatever a broker adds (records, checksums, consensus, queues, offsets) shows as its ratio to this.
+The ratio of a broker's rate to the floor's shows the cost of all that the broker adds (records,
+checksums, consensus, queues, offsets).
 
 Left out: encoding and decoding of messages. The floor's client sends one prepared body and, when
 reading back, walks the frames without looking into them.
@@ -43,7 +44,7 @@ class Floor:
     settings = "3 processes, fdatasync on a majority before the ack, no broker logic"
 
     def available(self) -> str | None:
-        """Always None: it needs nothing but trio."""
+        """None: the floor needs only trio."""
         return None
 
     def __enter__(self) -> Self:
@@ -73,12 +74,12 @@ class Floor:
         return trio.run(self._single, size, seconds)
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Read back what a `produce` left."""
+        """Read back the log of a `produce`."""
         trio.run(self._produce, size, batch, window, seconds)
         return trio.run(self._read_back, size, batch, seconds)
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Not there."""
+        """Unsupported."""
         raise Unsupported("the floor has no leases: compare with its consume")
 
     def _start(self, name: str, *follower_ports: str) -> str:
@@ -138,7 +139,7 @@ class _Window:
         self._sent = 0
 
     async def run(self, meter: Meter, batch: int) -> Sample:
-        """Send until the meter is over, then wait for the answers that are still due."""
+        """Send until the meter is over, then wait for the outstanding answers."""
         answered = 0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._outbox.run)

@@ -8,8 +8,8 @@ writes what it receives and answers with the position it has made durable.
                          |  disk thread               | disk thread
     client <--count----- 2 of 3 durable <--position---+
 
-The log is one stream of bytes, so everything is known by position in it: no frame is copied,
-joined or looked into, the leader only walks the length prefixes to know where frames end.
+The log is one stream of bytes, and every state is a position in the stream: no frame is copied,
+joined or parsed, the leader only walks the length prefixes to find the ends of frames.
 
 | field of a frame | bytes | meaning |
 |---|---|---|
@@ -20,17 +20,17 @@ joined or looked into, the leader only walks the length prefixes to know where f
 All integers are little-endian. An answer to a client is eight bytes: frames durable so far on
 this connection. A follower's answer is eight bytes: bytes durable in all.
 
-How it is fast, in the order of what it gains: large receives, one write and one fdatasync for all
-that waits, sends tried at once on the socket before any task is woken, cumulative answers, one
+Why the floor is fast, the largest gain first: large receives, one write and one fdatasync for all
+waiting data, sends tried at once on the socket before any task is woken, cumulative answers, one
 long-lived disk thread that reports through `run_sync_soon`.
 
 Invariants:
-- A frame is answered only when the leader's fdatasync or a follower's covers it on two disks.
+- A frame is answered only when fdatasyncs on two of the three disks cover the frame.
 - A failed write or fdatasync ends the process.
 
 Left out: terms, elections, CRCs, catching up, more than one client at a time, bounds on what a
-client may send (ours keeps a window). That is the point: this is the limit that logic is
-measured against.
+client may send (ours keeps a window). The floor is the limit that a broker's logic is measured
+against, so it has no such logic.
 """
 
 import os
@@ -103,9 +103,9 @@ class FrameWalker:
 
 
 class Outbox:
-    """Bytes on their way out of one socket: offered to the kernel at once, queued if it is full.
+    """Bytes to send on one socket: offered to the kernel at once, queued if the socket is full.
 
-    Offering first saves a task switch a send, which is a third of a small message's latency.
+    Offering first saves a task switch for each send, a third of a small message's latency.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -114,14 +114,14 @@ class Outbox:
         self._is_full = trio.Event()
 
     def put_nowait(self, *pieces: bytes | memoryview) -> None:
-        """Send after all that was put before."""
+        """Send these pieces after all earlier ones."""
         is_idle = not self._queue
         self._queue.extend(pieces)
         if is_idle:
             self._offer()
 
     async def run(self) -> None:
-        """Send what did not fit at once. Cancelled by the end of the connection."""
+        """Send the queued bytes when the socket is writable. Cancelled when the connection ends."""
         while True:
             await self._is_full.wait()
             self._is_full = trio.Event()
@@ -148,7 +148,7 @@ class Outbox:
 
 
 class Disk:
-    """An append-only file behind one thread: all that waits goes into one write and one sync.
+    """An append-only file behind one thread: all waiting data goes into one write and one sync.
 
     `on_durable(position)` runs in the trio loop after each sync.
     """
@@ -195,14 +195,14 @@ class Leader:
         self._client: Outbox | None = None
 
     async def run_links(self) -> None:
-        """Move bytes to the followers and positions back, for ever."""
+        """Move bytes to the followers and positions back, until cancelled."""
         async with trio.open_nursery() as nursery:
             for number, (sock, link) in enumerate(zip(self._followers, self._links, strict=True)):
                 nursery.start_soon(link.run)
                 nursery.start_soon(self._hear_follower, number + 1, sock)
 
     async def serve(self, sock: socket.socket) -> None:
-        """Serve one client until it hangs up; its first byte says what it wants."""
+        """Serve one client until it closes the connection; its first byte is `WRITE` or `READ`."""
         stream = trio.socket.from_stdlib_socket(sock)
         kind = await stream.recv(1)
         if kind == WRITE:
@@ -243,7 +243,7 @@ class Leader:
             self._on_durable(member, position)
 
     async def _read_back(self, stream: trio.socket.SocketType) -> None:
-        # Page-cached preads of this size take 0.1 ms: cheaper on the loop than a thread's switch.
+        # A page-cached pread of this size takes 0.1 ms: cheaper than a switch to a thread.
         at, end = 0, sorted(self._durable)[len(self._durable) // 2]
         while at < end:
             data = memoryview(os.pread(self._disk.file, min(READ_BYTES, end - at), at))
@@ -253,7 +253,7 @@ class Leader:
 
 
 async def positions(stream: trio.socket.SocketType):  # type: ignore[no-untyped-def]
-    """The last of the eight-byte counts in each receive; they are cumulative, so it is enough."""
+    """The last eight-byte count of each receive: counts are cumulative, so the last is enough."""
     rest = b""
     while data := await stream.recv(65536):
         rest += data
@@ -264,7 +264,7 @@ async def positions(stream: trio.socket.SocketType):  # type: ignore[no-untyped-
 
 
 async def follow(path: Path, sock: socket.socket) -> None:
-    """Be a follower of the leader at the other end of `sock` until it hangs up."""
+    """Follow the leader at the other end of `sock` until it closes the connection."""
     leader = Outbox(sock)
     disk = Disk(path, lambda position: leader.put_nowait(POSITION.pack(position)))
     stream = trio.socket.from_stdlib_socket(sock)
@@ -285,7 +285,7 @@ def prepared(sock: socket.socket) -> socket.socket:
 async def main(path: Path, follower_ports: list[int]) -> None:
     """Run a leader of the followers at these ports, or a follower if there are none.
 
-    Prints the port it listens on, on loopback, once it does.
+    Prints the loopback port once the process listens on it.
     """
     listener = trio.socket.from_stdlib_socket(socket.create_server(("127.0.0.1", 0)))
     print(listener.getsockname()[1], flush=True)

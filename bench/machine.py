@@ -1,4 +1,4 @@
-"""What the numbers were measured on, in words."""
+"""Description of the machine that the numbers were measured on."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def describe() -> dict[str, str]:
-    """Facts a reader needs to place the numbers. Probes the disk for a fraction of a second."""
+    """Facts that a reader needs to judge the numbers. Probes the disk for under a second."""
     return {
         "processor": f"{os.cpu_count()} x {_processor()}",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
@@ -25,7 +25,7 @@ def describe() -> dict[str, str]:
 
 
 def warning() -> str | None:
-    """Why this machine cannot give honest numbers, if so."""
+    """Why this machine gives wrong numbers; None: no reason is known."""
     kind = file_system(tempfile.gettempdir())
     if kind in _IN_MEMORY:
         return (

@@ -1,4 +1,4 @@
-"""How fast messages get into Spark and out of it: `python -m bench.pipeline`.
+"""The rates of reading into Spark and writing from Spark: `python -m bench.pipeline`.
 
     python -m bench.pipeline [--messages 4000000] [--rounds 3] [--only read,write,...] [--json FILE]
 
@@ -12,9 +12,9 @@
 | archive | a stream to its end into Parquet | the same into a sink that throws away |
 | first | from a session to the rows of its first query, in a process of its own | - |
 
-Two ways that are compared take turns; the ratio is the median of those of neighbours. Messages have
-100 bytes, a key and one of eight tags, in four queues. A stream comes in four micro-batches.
-Nodes, Spark and all else share the machine.
+Two compared ways take turns; the ratio is the median of the ratios of neighbouring runs. Messages
+have 100 bytes, a key and one of eight tags, in four queues. A stream is four micro-batches. Nodes,
+Spark and the benchmark share the machine.
 """
 
 import argparse
@@ -45,14 +45,14 @@ SCENARIOS = (
 )  # fmt: skip
 TOPIC, QUEUES, TAGS = "bench", 4, 8
 COLUMNS = "queue,offset,key,tag,body,timestamp"
-"""What is read; both ways read the same."""
+"""Columns that both ways read."""
 BODY_BYTES = 100
 CHUNK = 10_000
 FIRST_RUNS = 3
 
 
 class Bench:
-    """A cluster with messages, and a Spark."""
+    """A cluster with messages, and a Spark session."""
 
     def __init__(self, spark: "SparkSession", url: str, folder: Path, count: int) -> None:
         self._spark = spark
@@ -62,7 +62,7 @@ class Bench:
         self._runs = 0
 
     def fill(self) -> None:
-        """Make the topic that is read."""
+        """Create the topic that is read, and fill it."""
         with raftmq.blocking.connect(self._url) as mq:
             mq.admin.create_topic(TOPIC, queues=QUEUES)
             with mq.producer(TOPIC) as producer:
@@ -75,13 +75,13 @@ class Bench:
                     )
 
     def read(self, form: str) -> float:
-        """All messages into nothing."""
+        """Read all messages into a sink that drops rows; returns messages a second."""
         rows = self._reader(form).load()
         save = rows.write.format("noop").mode("overwrite").save
         return self._timed(save, self._count)
 
     def write(self, form: str) -> float:
-        """A quarter as many rows into a topic of their own."""
+        """Write a quarter as many rows into a new topic; returns messages a second."""
         self._runs += 1
         count = self._count // 4
         topic = f"written-{self._runs}"
@@ -101,7 +101,7 @@ class Bench:
         return rate
 
     def windows(self, form: str) -> float:
-        """The stream to its end, counted by tag and second."""
+        """Read the stream to its end, counted by tag and second; returns messages a second."""
         from pyspark.sql.functions import window
 
         rows = self._stream(form).withWatermark("timestamp", "1 second")
@@ -109,7 +109,7 @@ class Bench:
         return self._to_the_end(counted, "noop", "update", {})
 
     def archive(self, sink: str) -> float:
-        """The stream to its end into an archive, or into nothing."""
+        """Read the stream to its end into an archive, or into a sink that drops rows."""
         rows = self._spark.readStream.format("raftmq").option("url", self._url)
         rows = rows.option("subscribe", TOPIC).option("maxOffsetsPerTrigger", self._count // 4)
         if sink == "noop":
@@ -165,7 +165,7 @@ with pipeline.session() as spark:
 
 
 def first(url: str) -> list[Figure]:
-    """How long the first query of a session takes."""
+    """The time of a session's first query, as the median of `FIRST_RUNS` processes."""
     took = []
     for _ in range(FIRST_RUNS):
         command = [sys.executable, "-c", _FIRST, url, TOPIC]

@@ -2,15 +2,15 @@
 
     python -m bench.pipeline_check 10000000 [--memory 2g] [--no-joins] [--folder DIR]
 
-A made-up history of so many operations is written as a folder of Parquet parts, and judged as a
-bag: what was lost, doubled, or never sent. Ten producers send one message an operation to a hundred
-queues, ten readers poll ten messages at once: 1 operation in 11 is a poll, and a message has three
-rows. Ten losses, five duplicates and two messages that nobody sent are planted; the run fails
-unless exactly these are found.
+A generated history of OPERATIONS operations is written as a folder of Parquet parts, and judged as
+a bag: messages may be lost, doubled, or never sent. Ten producers send one message an operation to
+a hundred queues, ten readers poll ten messages at once: 1 operation in 11 is a poll, and a message
+has three rows. Ten losses, five duplicates and two messages without a send are planted; the run
+fails unless exactly these are found.
 
-For the ratio, the same sets are compared by joins in the same run: an anti-join for what was lost,
-a grouping for what is double, over the same columns as Spark reads them. That counts in the joins'
-favour: they take each answered send's row as an acknowledgement, and look for nothing else.
+For the ratio, the same sets are compared by joins in the same run: an anti-join for lost messages,
+a grouping for doubled ones, over the same columns as Spark reads them. The joins have the easier
+work: they take each answered send's row as an acknowledgement, and check nothing else.
 """
 
 import argparse
@@ -38,20 +38,20 @@ Integers = NDArray[np.int64]
 QUEUES = 100
 PROCESSES = 10
 MESSAGES = 10
-"""Of a poll."""
+"""Messages of one poll."""
 ROUND_ROWS = 3 * MESSAGES + 1
-"""Ten sends of two rows, a poll of one, ten deliveries."""
+"""Rows of a round: ten sends of two rows, a poll's invoke, ten deliveries."""
 PART_ROUNDS = 100_000
-"""In a file: three million rows."""
+"""Rounds in a file: three million rows."""
 PLACE = 4
-"""Of the message that something happens to, in its poll."""
+"""Place of the planted mistake among the messages of its poll."""
 PLANTED = {"lost-middle": 10, "unexpected": 2, "duplicated": 5}
 SEND, POLL = 0, 1
 INVOKE, OK = 0, 1
 
 
 def write_history(folder: Path, operations: int) -> int:
-    """Store a history in parts, mistakes included; how many rows it has."""
+    """Store a history with its planted mistakes, in parts; returns the number of rows."""
     rounds = operations // (MESSAGES + 1)
     chosen = np.linspace(rounds // 10, rounds - rounds // 10, PLANTED["lost-middle"]).astype(int)
     for part, first in enumerate(range(0, rounds, PART_ROUNDS)):
@@ -64,12 +64,12 @@ def write_history(folder: Path, operations: int) -> int:
 
 
 def _delivered(rounds: Integers, chosen: list[int], stranger: int) -> Integers:
-    """By round: the messages that its poll brings; -1 for none."""
+    """Round → the messages of its poll; -1: a lost message."""
     delivered = rounds[:, None] * MESSAGES + np.arange(MESSAGES)
     for number, one in enumerate(chosen):
         if rounds[0] <= one <= rounds[-1]:
             place = one - int(rounds[0])
-            # Three are lost, in the place of two come strangers, in that of five come others again.
+            # Three are lost, two are replaced by messages never sent, five by earlier messages.
             again = int(delivered[place, PLACE - 1])
             instead = -1 if number < 3 else stranger + number if number < 5 else again
             delivered[place, PLACE] = instead
@@ -77,7 +77,7 @@ def _delivered(rounds: Integers, chosen: list[int], stranger: int) -> Integers:
 
 
 def _table(rounds: Integers, delivered: Integers) -> pa.Table:
-    """Rounds of ten sends to one queue, a poll, and what it brings."""
+    """The rows of rounds: ten sends to one queue, a poll, and its messages."""
     shape = len(rounds), ROUND_ROWS
     sends, poll = slice(0, 2 * MESSAGES), 2 * MESSAGES
     first = (rounds * (MESSAGES + 1))[:, None]
@@ -116,7 +116,7 @@ def _texts(codes: NDArray[np.integer], texts: list[str]) -> pa.Array:
 
 
 def by_joins(spark: "SparkSession", folder: Path) -> tuple[int, int]:
-    """How many messages were lost, and how many came again, by an anti-join and a grouping."""
+    """(lost messages, repeated deliveries), found by an anti-join and a grouping."""
     rows = spark.read.parquet(str(folder)).where("type = 'ok' and value is not null")
     sent, got = rows.where("function = 'send'"), rows.where("function = 'poll'")
     lost = sent.join(got, "value", "left_anti").count()
@@ -141,7 +141,7 @@ def main() -> None:
             size = sum(file.stat().st_size for file in folder.iterdir())
             print(f"{options.operations:,} operations, {rows:,} rows, {size / 1e6:,.0f} MB")
         with pipeline.session("bench", memory=options.memory) as spark:
-            # A first query starts the workers; that is not what is measured.
+            # A first query starts the workers, whose start is not measured.
             spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
             sys.exit(_measure(spark, folder, is_compared=not options.no_joins))
 

@@ -1,4 +1,4 @@
-"""How fast the jobs of the pipeline are: `python -m bench.pipeline_jobs`.
+"""The speed of the pipeline's jobs: `python -m bench.pipeline_jobs`.
 
     python -m bench.pipeline_jobs [--only reconcile,cdc,trace] [--rounds 3] [--scale 1.0]
                                   [--json FILE]
@@ -11,9 +11,9 @@
 
 The messages of `trace` were popped and acknowledged; one in 50 failed once and came again.
 
-Two ways that are compared take turns; the ratio is the median of those of neighbours. Each time the
-result is held against what is known to be right, outside of the time that is measured. Nodes, Spark
-and all else share the machine. A scale below 1 makes all numbers of rows smaller, to try it.
+Two compared ways take turns; the ratio is the median of the ratios of neighbouring runs. Each
+result is compared with the known right one, outside the measured time. Nodes, Spark and the
+benchmark share the machine. A scale below 1 shrinks all numbers of rows, for a trial.
 """
 
 import argparse
@@ -54,7 +54,7 @@ TOPIC = "bench"
 
 
 def reconcile(spark: "SparkSession", folder: Path, rows: int, rounds: int) -> list[Figure]:
-    """Digests first, against a join of all keys."""
+    """Compare two sides by digests first, against a join of all keys."""
     wanted = write_sides(folder / "left", folder / "right", rows)
     left, right = (
         Side.parse(f"parquet:{folder / name}", key="id", amount="cents")
@@ -87,7 +87,7 @@ def _differences(found: "DataFrame") -> "list[tuple[object, ...]]":
 
 
 def cdc(spark: "SparkSession", folder: Path, rows: int, rounds: int) -> list[Figure]:
-    """Changes merged into the last version, against the table made anew."""
+    """Merge changes into the last version, against rebuilding the table from all changes."""
     wanted = digest_of(table_after(rows))
     base, numbers = folder / "base", count()
     with _cluster() as url, raftmq.blocking.connect(url) as mq:
@@ -122,7 +122,7 @@ def cdc(spark: "SparkSession", folder: Path, rows: int, rounds: int) -> list[Fig
 
 
 def trace(spark: "SparkSession", folder: Path, messages: int, rounds: int) -> list[Figure]:
-    """From the logs to timelines and quantiles, after one that does not count."""
+    """Make timelines and quantiles from the logs, after one uncounted round."""
     measured = []
     with _cluster() as url:
         with raftmq.blocking.connect(url) as mq:
@@ -150,7 +150,7 @@ def trace(spark: "SparkSession", folder: Path, messages: int, rounds: int) -> li
 
 
 def _check_lives(folder: Path, messages: int, failed: int) -> None:
-    """Each message has one life, which ended well; those that failed were handed out twice."""
+    """Check that each message has one life that ended acked, and that failed ones came twice."""
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
 
@@ -165,7 +165,7 @@ def _check_lives(folder: Path, messages: int, failed: int) -> None:
 
 @contextmanager
 def _cluster() -> Iterator[str]:
-    """Three nodes; where they are."""
+    """Three nodes; yields their URL."""
     with (
         start_blocking_portal("trio") as portal,
         portal.wrap_async_context_manager(testing.cluster()) as nodes,
@@ -178,7 +178,7 @@ SCENARIOS = {
     "cdc": (cdc, TABLE_ROWS),
     "trace": (trace, MESSAGES),
 }
-"""By name: what measures it, and on how many rows."""
+"""Name → (function that measures, number of rows or messages)."""
 
 
 def run(names: Sequence[str], rounds: int, scale: float) -> list[Figure]:

@@ -1,6 +1,6 @@
-"""What `bench.pipeline_jobs` measures on: two sides, changes of a table, lives of messages.
+"""The data of `bench.pipeline_jobs`: two sides, changes of a table, lives of messages.
 
-All of it follows from numbers, so that what has to come out is known without the jobs.
+All data is computed from row numbers, so that the right results are known without the jobs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from raftmq.blocking import BlockingClient
 
 FILES = 4
-"""Of a side."""
+"""Parquet files of one side."""
 CHUNK = 10_000
 """Messages in one call of the producer."""
 
 Difference = tuple[str, str, Decimal]
-"""Key, kind, left less right."""
+"""(key, kind, left minus right)."""
 
 
 def write_sides(left: Path, right: Path, rows: int) -> list[Difference]:
-    """Two sides as Parquet, the second in another order; how they differ, by key."""
+    """Write two sides as Parquet, the second in another order; returns the differences by key."""
     numbers = np.arange(rows)
     cents = numbers * 7919 % 100_000 + 1
     _write_side(left, numbers, cents)
@@ -37,7 +37,7 @@ def write_sides(left: Path, right: Path, rows: int) -> list[Difference]:
     numbers, cents = numbers[order], cents[order]
     gone, again, changed = numbers[[rows // 5, rows // 3, rows // 2]].tolist()
     missed, doubled, other = cents[[rows // 5, rows // 3, rows // 2]].tolist()
-    # The last rows: a key that comes again, and one that is new in the place of one that goes.
+    # The right side ends with two rows: a key a second time, and a new key in place of a gone one.
     stays = np.ones(rows, bool)
     stays[rows // 5] = False
     cents[rows // 2] += 5
@@ -80,9 +80,9 @@ TABLE = Table(
         Column("note", "text", "TEXT", 0),
     ),
 )
-"""What is captured."""
+"""The captured table."""
 CHANGED_EVERY = 100
-"""One row of so many changes: 1 %."""
+"""One row in this many changes: 1 %."""
 
 
 def row_of(number: int, *, is_changed: bool = False) -> Row:
@@ -97,7 +97,7 @@ def row_of(number: int, *, is_changed: bool = False) -> Row:
 
 
 def snapshot(rows: int) -> Iterator[Message]:
-    """The table as it was first, as one transaction."""
+    """The table before the changes, as one transaction."""
     yield message_of(TABLE, Change(Op.EMPTY, 1, 1, "1", None), is_last=False)
     for number in range(rows):
         change = Change(Op.READ, 1, number + 2, "1", None, None, row_of(number))
@@ -105,7 +105,7 @@ def snapshot(rows: int) -> Iterator[Message]:
 
 
 def changed(rows: int) -> Iterator[Message]:
-    """What came after it, each change a transaction: of ten one deletes, one makes a new row."""
+    """The changes, each a transaction: of ten one deletes a row, one creates one, eight update."""
     for step, number in enumerate(range(0, rows, CHANGED_EVERY)):
         change = _change(step, number, rows)
         yield message_of(TABLE, change, is_last=True)
@@ -123,7 +123,7 @@ def _change(step: int, number: int, rows: int) -> Change:
 
 
 def table_after(rows: int) -> Iterator[Iterable[Value]]:
-    """The rows that there have to be in the end, as values in the order of the columns."""
+    """The right rows of the table after the changes, as values in the order of the columns."""
     for number in range(rows):
         step, rest = divmod(number, CHANGED_EVERY)
         if rest or step % 10 > 1:
@@ -134,7 +134,7 @@ def table_after(rows: int) -> Iterator[Iterable[Value]]:
 
 
 def send(mq: "BlockingClient", topic: str, messages: Iterable[Message]) -> None:
-    """Send what a capture would send, in order."""
+    """Send messages in order, as a capture sends them."""
     with mq.producer(topic) as producer:
         rest = iter(messages)
         while batch := list(islice(rest, CHUNK)):
@@ -148,14 +148,14 @@ def send(mq: "BlockingClient", topic: str, messages: Iterable[Message]) -> None:
 TAKEN = 1_000
 """Messages that a consumer takes at once."""
 FAILS_EVERY = 50
-"""One message of so many fails once."""
+"""One message in this many fails once."""
 
 
 def live(mq: "BlockingClient", topic: str, count: int, *, queues: int) -> int:
-    """Messages that are sent, popped and acknowledged; how many of them failed once.
+    """Send, pop and acknowledge messages; returns the number of messages that failed once.
 
-    Of what came at once every second message is acknowledged first and the others after it, as
-    where several work side by side: so almost each acknowledgement is an event of its own.
+    Of each pop every second message is acknowledged first, then the others, as when several workers
+    share the messages: so almost every acknowledgement is an event of its own.
     """
     mq.admin.create_topic(topic, queues=queues)
     mq.admin.create_consumer_group("workers", schedule=[0.1], attempts_max=3)

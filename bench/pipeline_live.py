@@ -4,18 +4,18 @@
                                   [--json FILE]
 
 Three node processes, a process that sends at an even rate, and `raftmq pipeline live` as a process
-of its own run on this machine together. This process reads the page's events as a browser does: for
-each picture, the age of the oldest message of the batch that it shows is the time of its arrival
-less the time at which the message was made. Pictures of the warm-up, which begins with the first
-picture that shows a message, are left out. At the end the
-windows, flushed by `--once`, are held against what was sent: counts and sums have to be equal.
+of its own run on this machine together. This process reads the page's events as a browser does. For
+each picture, the age of the oldest message in the picture's batch is the time at which the picture
+arrives minus the time at which the message was made. Pictures of the warm-up, which begins with the
+first picture that shows a message, are left out. At the end the windows, flushed by `--once`, are
+compared with the messages that were sent: counts and sums must be equal.
 
 | figure | meaning |
 |---|---|
-| `age_p50`, `age_p95`, `age_max` | of the oldest message shown, seconds |
-| `pictures` | that were measured |
-| `sent_rate` | messages a second that were sent in fact |
-| `is_exact` | whether the windows hold what was sent |
+| `age_p50`, `age_p95`, `age_max` | age of the oldest message shown, seconds |
+| `pictures` | number of measured pictures |
+| `sent_rate` | messages a second that the sender reached |
+| `is_exact` | true if counts and sums of the windows equal those of the messages sent |
 """
 
 import argparse
@@ -46,7 +46,7 @@ TOPIC = "trades"
 QUEUES = 4
 TAGS = ("books", "electronics", "garden", "groceries", "music", "shoes", "toys", "travel")
 TICK_SECONDS = 0.02
-"""Between two sends of the producer."""
+"""Pause between two sends of the producer."""
 BOARD = ["--by", "tag", "--json", "cents bigint, buyer string", "--sum", "json.cents as cents",
          "--distinct", "json.buyer as buyers", "--event", "created"]  # fmt: skip
 
@@ -75,9 +75,9 @@ def main() -> None:
 
 
 async def send(url: str, rate: int) -> dict[str, int]:
-    """Send at an even rate until SIGTERM; what was sent, summed up."""
+    """Send at an even rate until SIGTERM; returns count, sum of cents, and rate."""
     chooser = random.Random(1)
-    # Bodies are made before: the sender shares the cores with all else.
+    # Bodies are made in advance: the sender shares the cores with the processes under test.
     cents = [chooser.randrange(10_000) for _ in range(20_000)]
     bodies = [
         json.dumps({"cents": value, "buyer": str(chooser.randrange(50_000))}).encode()
@@ -103,7 +103,7 @@ async def send(url: str, rate: int) -> dict[str, int]:
 
 
 def measure(rate: int, seconds: float, warm: float) -> dict[str, object]:
-    """One rate on a cluster of its own."""
+    """Measure one rate, on a new cluster."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raftmq-live-")))
         portal = stack.enter_context(start_blocking_portal("trio"))
@@ -141,13 +141,13 @@ def _command(url: str, folder: Path) -> list[str]:
 
 
 def _start(url: str, folder: Path) -> tuple["subprocess.Popen[str]", str]:
-    """The job, and where its page is."""
+    """Start the job; returns its process and the URL of its page."""
     job = subprocess.Popen([*_command(url, folder), "--page", "0"], stderr=subprocess.PIPE,
                            stdout=subprocess.DEVNULL, text=True)  # fmt: skip
     assert job.stderr is not None
     for line in job.stderr:
         if (found := re.search(r"http://\S+", line)) is not None:
-            # It goes on to tell of its progress: nobody reads it, and a full pipe would stop it.
+            # The job goes on writing progress to stderr, and a full pipe would block it.
             threading.Thread(target=job.stderr.read, daemon=True).start()
             return job, found[0]
     raise SystemExit("the job ended before it served its page")
@@ -181,7 +181,7 @@ def _watch(page: str, warm: float, seconds: float) -> list[float]:
 
 
 def _finish(url: str, folder: Path) -> tuple[int, int]:
-    """Count what is left, close all windows; the sums of all files."""
+    """Count the remaining messages and close all windows; returns sums over all files."""
     subprocess.run([*_command(url, folder), "--once"], check=True, timeout=300,
                    env={**os.environ}, stdout=subprocess.DEVNULL)  # fmt: skip
     table = parquet.read_table(folder / "live" / "windows")

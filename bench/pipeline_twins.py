@@ -1,6 +1,7 @@
-"""The source and the sink row by row, as most connectors for Spark have them: for comparison.
+"""A source and a sink that work row by row, like most connectors for Spark: for comparison.
 
-Everything else is alike: the same plan, the same consumer and producer, the same messages.
+All other parts are those of raftmq: the same plan, the same consumer and producer, the same
+messages.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +36,7 @@ CHUNK = 5_000
 
 
 def rows_of(reading: Reading, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-    """The messages of a range as tuples, one after the other."""
+    """The messages of a range as tuples, made column by column."""
     assert isinstance(partition, Part)
     wanted = partition.range
     for slices in reading._slices(wanted):
@@ -52,7 +53,7 @@ def rows_of(reading: Reading, partition: InputPartition) -> Iterator[tuple[Any, 
 
 
 def rows_of_each(reading: Reading, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-    """The same, each tuple made from a message: as code that loops over a consumer does."""
+    """The messages of a range as tuples, made message by message, as in a loop over a consumer."""
     assert isinstance(partition, Part)
     wanted = partition.range
     for slices in reading._slices(wanted):
@@ -86,13 +87,13 @@ class RowStreamReader(StreamReader):
 
 
 class RowWriter(DataSourceWriter):
-    """The sink: a call of the producer for so many rows, and no promise to write them once."""
+    """The sink: a call of the producer for each `CHUNK` rows, without exactly-once writes."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._url, self._topic = options["url"], options["topic"]
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-        """The rows of a task."""
+        """Send the rows of a task, and wait for all receipts."""
         with raftmq.blocking.connect(self._url) as mq, mq.producer(self._topic) as producer:
             pending = []
             for chunk in _chunks(iterator):
@@ -120,11 +121,11 @@ class RowSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """The argument of `format`."""
         return "raftmq-rows"
 
     def schema(self) -> str:
-        """As `raftmq` has it."""
+        """The schema of the format `raftmq`."""
         return ddl(self._options().columns)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
@@ -156,7 +157,7 @@ class EachSource(RowSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """The argument of `format`."""
         return "raftmq-each"
 
     def reader(self, schema: "StructType") -> DataSourceReader:

@@ -1,17 +1,18 @@
-"""What consumer groups that pop keep and how late they are: `python -m bench.popping`.
+"""Memory and delays of consumer groups that pop: `python -m bench.popping`.
 
     python -m bench.popping [--leases 1000000] [--seconds 10] [--only leases,late,latency]
 
 | scenario | measured |
 |---|---|
-| leases | memory of so many leases of one message; the longest step in which they run out |
+| leases | memory of many leases of one message; the longest step in which they run out |
 | late | how late failed messages come again, while 50,000 messages/s flow through three nodes |
 | latency | from send to hand-out at 10,000 messages/s; the p50 of single awaited sends beside it |
 
-`leases` is a bare machine in this process, the others are three nodes.
-The flow of `late` and `latency` is popped and acknowledged by the consumer that is measured.
-Lateness counts from the moment at which a message may come again, as the consumer reckons it: the
-answer to its nack plus the delay. It may be early by the way of that answer; such count as 0.
+`leases` runs a bare state machine in this process, the others run three nodes.
+The measured consumer pops and acknowledges the flow of `late` and `latency`.
+Lateness counts from the moment at which a message may come again, as the consumer computes it: the
+answer to its nack plus the delay. The nodes count from before that answer, so a message may come
+early; its lateness is 0.
 """
 
 import argparse
@@ -46,7 +47,7 @@ BATCH_MESSAGES = 10_000
 LATE_RATE, LATE_BATCH = 50_000, 500
 LATENCY_RATE, LATENCY_BATCH = 10_000, 10
 NACK_EVERY = 500
-"""One message of so many fails."""
+"""One message in this many fails."""
 NACK_SECONDS = 1.0
 SINGLES = 300
 
@@ -55,24 +56,24 @@ class Figure(TypedDict):
     """One line of the result."""
 
     name: str
-    """What it is."""
+    """Name of the measured quantity."""
     value: float
-    """How much."""
+    """The measured value."""
     unit: str
-    """Of what."""
+    """Unit of the value; empty: a plain number."""
     wanted: float | None
-    """At most so much; None: it is there for comparison."""
+    """The target, an upper bound; None: the figure is only reported."""
 
 
 class _Log:
-    """A machine and the log that feeds it."""
+    """A state machine and the log that feeds it."""
 
     def __init__(self) -> None:
         self.machine = PartitionMachine()
         self._chain = 0
 
     def add(self, kind: Kind, payload: bytes, now: int) -> None:
-        """Apply one more record."""
+        """Append and apply a record."""
         record = encode_record(
             payload,
             index=self.machine.applied + 1,
@@ -84,13 +85,13 @@ class _Log:
         )
         self._chain = record.crc
         self.machine.apply(record)
-        # As the shell does.
+        # The shell does the same after each record.
         self.machine.serving.take_handed()
         self.machine.serving.take_traced()
 
 
 def leases(count: int) -> list[Figure]:
-    """So many leases of one message each, which run out at once."""
+    """Make `count` leases of one message each, which all run out at the same time."""
     log = _Log()
     policy = Policy(schedule_ms=(60_000,))
     opened = OpenGroup(1, 1, "bench", 1, Mode.POP, policy, [], [])
@@ -126,7 +127,7 @@ def leases(count: int) -> list[Figure]:
 
 
 class _Flow:
-    """Messages at a pace, popped by one consumer."""
+    """Messages sent at an even rate, and popped by one consumer."""
 
     def __init__(self, mq: Client, rate: int, batch: int, seconds: float) -> None:
         self._mq = mq
@@ -138,7 +139,7 @@ class _Flow:
         self.late: list[float] = []
 
     async def run(self, *, with_failures: bool) -> None:
-        """Send and pop until the time is over and nothing is left."""
+        """Send and pop until the time is over and no message is left."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send)
             nursery.start_soon(self._pop, with_failures)
@@ -165,7 +166,7 @@ class _Flow:
                 popped += len(messages)
                 attempts = messages.attempts
                 if max(attempts, default=1) > 1:
-                    # Answers may bring what is fresh together with what comes again.
+                    # An answer may have first and repeated deliveries; only the latter count.
                     for message, attempt in zip(messages, attempts, strict=True):
                         if attempt > 1:
                             self.late.append(max(0.0, now - again.pop(message.id)))
@@ -239,7 +240,7 @@ def measure(names: Sequence[str], count: int, seconds: float) -> list[Figure]:
 
 
 def table(figures: Sequence[Figure]) -> Table:
-    """For people."""
+    """The figures as a table for people."""
     shown = Table(box=None, pad_edge=False)
     for heading in ("figure", "value", "at most", "met"):
         shown.add_column(heading, justify="left" if heading == "figure" else "right")

@@ -1,6 +1,6 @@
 """Server processes of a benchmark: started on loopback, always stopped.
 
-Three nets, because a benchmark that leaves servers behind spoils the next one:
+Two ways to end them, because a benchmark that leaves servers behind spoils the next one:
 
 | what ends the benchmark | what ends the children |
 |---|---|
@@ -60,8 +60,8 @@ class Cluster:
         environment: Mapping[str, str] | None = None,
         is_piped: bool = False,
     ) -> subprocess.Popen[str]:
-        """Start one process. Its output goes to `<name>.log`; a piped one keeps stdin and stdout
-        for talking to us. `environment` replaces ours."""
+        """Start one process. Its output goes to `<name>.log`; with `is_piped` only its stderr does,
+        and stdin and stdout are pipes to us. `environment` replaces ours."""
         log: IO[str] = (self.folder / f"{name}.log").open("w")
         pipe = subprocess.PIPE
         with log:
@@ -80,7 +80,7 @@ class Cluster:
         return child
 
     def log_tail(self, name: str) -> str:
-        """The last lines a process wrote, for an error message."""
+        """The last lines of a process's log, for an error message."""
         text = (self.folder / f"{name}.log").read_text(errors="replace")
         return "\n".join(text.splitlines()[-15:])
 
@@ -98,8 +98,8 @@ class Cluster:
         deadline = time.monotonic() + STOP_SECONDS_MAX
         for child in self._children:
             _wait_unreaped(child, deadline)
-            # The child is a zombie at most, so its group's number is still its own: what it left
-            # behind, or itself if it would not stop, goes now.
+            # The child was not reaped, so its group's number is still its own: end the processes
+            # that it left behind, or the child itself if it did not stop.
             _signal_group(child, signal.SIGKILL)
             child.wait()
             for pipe in (child.stdin, child.stdout):
@@ -138,7 +138,7 @@ def wait_for_port(port: int, cluster: Cluster, *, seconds_max: float = 30.0) -> 
 
 
 def output_of(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> str:
-    """What a short-lived program prints: its output, or its complaint if it has none."""
+    """The output of a short-lived program; its stderr if it has no output."""
     done = subprocess.run(
         list(command),
         capture_output=True,
@@ -151,7 +151,7 @@ def output_of(command: Sequence[str], *, environment: Mapping[str, str] | None =
 
 
 def first_line(command: Sequence[str]) -> str:
-    """The first line a program prints, such as its version."""
+    """The first line of a program's output, such as its version."""
     return next(iter(output_of(command).strip().splitlines()), "")
 
 

@@ -1,9 +1,9 @@
 """raftmq under test: three `raftmq serve` processes, and the public client on trio.
 
-One topic of six queues over three partition groups, each group led by another node. Every ack is a
-majority's fdatasync. The producer's settings are the defaults; the scenario's batch is what one
-call hands in, and calls that meet in a queue share a stored batch. Reading goes by `fetch`, in
-batches, with committed offsets once a second. Popping goes by `pop` and `ack_nowait`.
+One topic of six queues over three partition groups, each group led by another node. Every ack means
+an fdatasync on a majority. The producer's settings are the defaults; one call sends the scenario's
+batch, and calls that meet in a queue share a stored batch. Reading uses `fetch`, in batches, and
+commits offsets once a second. Popping uses `pop` and `ack_nowait`.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ QUEUES = 6
 TOPIC = "bench"
 START_SECONDS_MAX = 30.0
 FETCH = 10_000
-"""Messages of one fetch at the most."""
+"""Most messages of one fetch."""
 CONFIRM_SECONDS = 0.02
-"""The pace at which acknowledgements are counted."""
+"""Pause between two counts of confirmed acknowledgements."""
 
 
 class RaftmqSystem:
@@ -40,10 +40,10 @@ class RaftmqSystem:
     def __init__(self) -> None:
         self._cluster: Cluster | None = None
         self.url = ""
-        """Of the cluster, once it runs."""
+        """URL of the cluster; empty until the cluster runs."""
 
     def available(self) -> str | None:
-        """It is always there: it is what this repository builds."""
+        """None: raftmq is always available in its own repository."""
         return None
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class RaftmqSystem:
         self._cluster.close()
 
     async def _settle(self) -> None:
-        """Create the topic and wait until each node leads its share."""
+        """Create the topic, and wait until each node leads a group."""
         async with raftmq.connect(self.url, timeout=START_SECONDS_MAX) as mq:
             await mq.admin.create_topic(TOPIC, queues=QUEUES)
             with trio.fail_after(START_SECONDS_MAX):
@@ -124,7 +124,7 @@ class RaftmqSystem:
         return meter.sample()
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Fill the log, then read it back by position."""
+        """Fill the log, then read all messages back by position."""
         self.produce(size=size, batch=batch, window=window, seconds=seconds)
         return trio.run(self._consume, size, FETCH, seconds)
 
@@ -143,7 +143,7 @@ class RaftmqSystem:
         return meter.sample(until_last=True)
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Fill the log, read it in batches of this size, then pop and acknowledge all of it."""
+        """Fill the log, read it in batches of `batch`, then pop and acknowledge all messages."""
         self.produce(size=size, batch=batch, window=window, seconds=seconds)
         plain = trio.run(self._consume, size, batch, seconds)
         sample = trio.run(self._pop, size, batch, window, seconds)
@@ -152,8 +152,8 @@ class RaftmqSystem:
         return dataclasses.replace(sample, settings=settings)
 
     async def _pop(self, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """One task pops batch after batch, and acknowledges each without waiting; what counts is
-        what another task hears to be confirmed. `window` batches are asked for ahead."""
+        """One task pops batch after batch, and acknowledges each without waiting; another task
+        counts the confirmed acknowledgements. The consumer prefetches `window` batches."""
         meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
         entries = -await self._log_entries()
         async with (
@@ -187,7 +187,7 @@ class RaftmqSystem:
         return meter.sample(until_last=True, settings=settings)
 
     async def _log_entries(self) -> int:
-        """Records in the logs of all data groups, by their leaders' last index."""
+        """Number of records in the logs of all data groups: the sum of the leaders' last index."""
         async with raftmq.connect(self.url) as mq:
             total = 0
             for node in (1, 2, 3):

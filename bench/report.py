@@ -4,19 +4,20 @@
 
 | field | meaning |
 |---|---|
-| scenario, system, version, settings | what was measured, and what a reader must know to compare |
+| scenario, system, version, settings | the measurement, and facts that a comparison needs |
 | messages_per_s, mb_per_s | acknowledged (or delivered) messages, and their bodies' 10^6 bytes |
-| p50_ms, p99_ms | of an acknowledgement, null where there is none |
+| p50_ms, p99_ms | latency of an acknowledgement, null where there is none |
 | ratio_to_floor | messages_per_s over the floor's in the same scenario; null without a floor |
 
-Rows of growth have a scenario such as `backlog-produce`; which case of it they are is said by the
-system's name. What is no rate is a figure: scenario, name, value, unit, and what is wanted of it.
+Rows of growth have a scenario such as `backlog-produce`, and name their case in `system`. A number
+that is no rate is a figure: scenario, name, value, unit, and target.
 
-`benchmarks.md` says the same, and where raftmq loses, and how it stands to its own targets.
+`benchmarks.md` shows all of `benchmarks.json`, the scenarios in which raftmq loses, and raftmq's
+own targets.
 
 Invariants:
 - Pure: rows in, text out. Dates and machines are arguments.
-- Every sentence about who is faster is computed from the rows.
+- Every sentence that compares speeds is computed from the rows.
 """
 
 import statistics
@@ -51,7 +52,7 @@ class Skip(TypedDict):
 
     system: str
     scenario: str | None
-    """None: the system could not run at all."""
+    """The scenario; None: the system could not run in any."""
     reason: str
 
 
@@ -60,19 +61,19 @@ class Figure(TypedDict):
 
     scenario: str
     name: str
-    """What was measured, for people."""
+    """Name of the measured quantity, for people."""
     value: float
     unit: str
-    """Empty for a ratio."""
+    """Unit of the value; empty: a ratio."""
     wanted: float | None
-    """The target; None: only reported."""
+    """The target; None: the figure is only reported."""
     is_least: bool
     """True: `value` should be at least `wanted`; False: at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All of one run."""
+    """All results of one run."""
 
     date: str
     command: str
@@ -85,7 +86,7 @@ class Result:
 
 
 def median_row(rounds: Sequence[Row]) -> Row:
-    """The row of the round with the median rate: one that was measured, not a mixture."""
+    """The row of the round with the median rate: a measured row, not a mixture of two."""
     middle = statistics.median_low([row["messages_per_s"] for row in rounds])
     return next(row for row in rounds if row["messages_per_s"] == middle)
 
@@ -98,7 +99,7 @@ def with_ratios(rows: Iterable[Row]) -> list[Row]:
 
 
 def losses(rows: Sequence[Row]) -> list[str]:
-    """Where a peer beats raftmq, one sentence each; the floor is no peer."""
+    """Sentences about each scenario in which a peer beats raftmq; the floor is no peer."""
     sentences = []
     for scenario, table in by_scenario(rows).items():
         ours = table.get("raftmq")
@@ -115,7 +116,7 @@ def losses(rows: Sequence[Row]) -> list[str]:
 
 
 def targets(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
-    """Each target of raftmq that the rows can tell: claim, wanted, got, is met."""
+    """Each target of raftmq for which there are rows: claim, wanted, got, is met."""
     table = by_scenario(rows)
 
     def rate(scenario: str, system: str) -> float | None:
@@ -162,7 +163,7 @@ def targets(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
 
 
 def is_met(figure: Figure) -> bool | None:
-    """Does the figure meet its target; None if it has none."""
+    """Does the figure meet its target? None if it has no target."""
     value, wanted = figure["value"], figure["wanted"]
     if wanted is None:
         return None
@@ -170,8 +171,7 @@ def is_met(figure: Figure) -> bool | None:
 
 
 def by_scenario(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
-    """Rows by scenario and system, scenarios in their standing order; those of growth are left
-    out."""
+    """Scenario → system → row, in the order of `SCENARIOS`; rows of growth are left out."""
     table: dict[str, dict[str, Row]] = {}
     rows = [row for row in rows if row["scenario"] in SCENARIOS]
     for row in sorted(rows, key=lambda row: list(SCENARIOS).index(row["scenario"])):
@@ -180,7 +180,7 @@ def by_scenario(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A row as people read it: system, messages/s, MB/s, p50, p99, ratio."""
+    """A row as texts for people: system, messages/s, MB/s, p50, p99, ratio."""
     ratio = row["ratio_to_floor"]
     return (
         row["system"],
@@ -193,7 +193,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def figure_cells(figure: Figure) -> tuple[str, str, str, str]:
-    """A figure as people read it: name, value, what is wanted, whether it is met."""
+    """A figure as texts for people: name, value, target, `yes` or `no` for a met target."""
     unit = f" {figure['unit']}" if figure["unit"] else ""
     wanted = ""
     if figure["wanted"] is not None:

@@ -42,7 +42,7 @@ from bench.scenarios import GROWTH, SCENARIOS, SYSTEMS, why_unavailable
 
 STOP_SECONDS_MAX = 20.0
 CELL_SECONDS_MAX = 240.0
-"""On top of what is measured: a cell that takes longer than this hangs."""
+"""Time of a cell beside its measurements, at most: a cell that takes longer hangs."""
 GROWTH_SECONDS_MAX = 900.0
 """A scenario of growth takes two to four minutes."""
 GROWTH_WINDOW_SECONDS_MAX = 2.0
@@ -51,7 +51,7 @@ GROWTH_ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one cell: a row, or why there is none."""
+    """The result of one cell: a row, or the reason why there is none."""
 
     row: report.Row | None
     reason: str = ""
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def main(arguments: list[str]) -> int:
-    """Run what the arguments choose; the exit status."""
+    """Run the cells and scenarios that the arguments choose; returns the exit status."""
     chosen = _parse(arguments)
     errors = Console(stderr=True)
     if warned := machine.warning():
@@ -152,7 +152,7 @@ def _systems(text: str) -> list[str]:
 def _run_all(
     scenarios: Sequence[str], systems: Sequence[str], seconds: float, rounds: int, errors: Console
 ) -> dict[tuple[str, str], list[Outcome]]:
-    """Every cell's outcomes, one a round."""
+    """The outcomes of every cell, one for each round."""
     cells: dict[tuple[str, str], list[Outcome]] = {
         (scenario, system): [] for scenario in scenarios for system in systems
     }
@@ -180,7 +180,7 @@ def _run_all(
 def _run_cell(
     system: str, scenario: str, seconds: float, progress: Progress, title: str = ""
 ) -> Outcome:
-    """Run one cell in its process, showing its phases; stopping us stops it."""
+    """Run one cell in a process of its own, and show its phases; the cell stops when we stop."""
     passes = 2 if scenario.startswith(("consume", "pop")) else 1
     name = title or f"{scenario} · {system}"
     task = progress.add_task(name, total=seconds * passes + 1.0, phase="")
@@ -190,12 +190,12 @@ def _run_cell(
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What the scenarios of growth found."""
+    """The results of the scenarios of growth."""
 
     rows: list[report.Row]
     figures: list[report.Figure]
     skipped: list[report.Skip]
-    """Those that failed."""
+    """The scenarios that failed."""
 
 
 def _run_growth(names: Sequence[str], seconds: float, scale: float, errors: Console) -> Growth:
@@ -223,7 +223,7 @@ def _run_growth(names: Sequence[str], seconds: float, scale: float, errors: Cons
 def _run_child(
     command: list[str], task: TaskID, progress: Progress, seconds_max: float
 ) -> tuple[dict[str, object], int, str]:
-    """Run a program that says its phases: its last line, its status, and what it complained of."""
+    """Run a program that prints its phases; returns its last line, its status, and its stderr."""
     try:
         with tempfile.TemporaryFile("w+") as complaints, _started(command, complaints) as child:
             last = _follow(child, task, progress, time.monotonic() + seconds_max)
@@ -238,7 +238,7 @@ def _run_child(
 
 @contextlib.contextmanager
 def _started(command: list[str], complaints: "object") -> "Iterator[subprocess.Popen[bytes]]":
-    # A session of its own: Ctrl-C reaches us, and we pass it on once, and wait for the cleaning.
+    # In a session of its own, the child gets no Ctrl-C: we terminate it once, and it cleans up.
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -263,7 +263,7 @@ def _started(command: list[str], complaints: "object") -> "Iterator[subprocess.P
 def _follow(
     child: "subprocess.Popen[bytes]", task: TaskID, progress: Progress, deadline: float
 ) -> dict[str, object]:
-    """Show the cell's phases and the time it ran; its last line."""
+    """Show the child's phases and running time; returns its last line."""
     assert child.stdout is not None
     os.set_blocking(child.stdout.fileno(), False)
     rest, last, running_since = b"", {}, None

@@ -1,11 +1,11 @@
-"""The scenarios every system is put through, the systems, and the scenarios of growth, by name.
+"""The scenarios that are measured on every system, the systems, and the scenarios of growth.
 
-| operation | what is timed |
+| operation | timed work |
 |---|---|
 | produce | acknowledged publishes with a window in flight |
 | single | one publish at a time, awaited |
-| consume | reading back what an untimed produce left |
-| pop | the same as consumers of a queue: each message leased and acknowledged |
+| consume | reading back the messages of an untimed produce |
+| pop | reading them back as consumers of a queue: each message leased and acknowledged |
 """
 
 import importlib
@@ -26,9 +26,9 @@ class Scenario:
     """One kind of work."""
 
     name: str
-    """In result rows and for `--only`."""
+    """Name in result rows and for `--only`."""
     title: str
-    """For people."""
+    """Title for people."""
     operation: Literal["produce", "single", "consume", "pop"]
     size: int
     """Bytes of a message's body."""
@@ -38,7 +38,7 @@ class Scenario:
     """Batches in flight."""
 
     def run(self, system: System, seconds: float) -> Sample:
-        """Measure a running system."""
+        """Measure the scenario on a running system."""
         size, batch, window = self.size, self.batch, self.window
         match self.operation:
             case "produce":
@@ -74,11 +74,11 @@ GROWTH = {
     "restart": "Restart with a log of 2 GiB",
     "slow": "Slow and dead followers and readers",
 }
-"""What raftmq alone is put through (`bench.growth`), by name, and for people."""
+"""Name → title of the scenarios that only raftmq runs (`bench.growth`)."""
 
 
 def _raftmq() -> System:
-    # Its file comes with the client, which this folder must be usable without.
+    # The benchmarks of other systems must work without raftmq's client, which this file imports.
     module = importlib.import_module("bench.raftmq_system")
     system: System = module.RaftmqSystem()
     return system
@@ -95,7 +95,7 @@ SYSTEMS: dict[str, Callable[[], System]] = {
 
 
 def why_unavailable(name: str) -> str | None:
-    """None if the system can run here, else one line that says what installs it."""
+    """None if the system can run here, else one line that says how to install it."""
     if name == "raftmq" and importlib.util.find_spec("bench.raftmq_system") is None:
         return "bench/raftmq_system.py is not there yet"
     return SYSTEMS[name]().available()

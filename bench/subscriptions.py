@@ -1,10 +1,10 @@
-"""What thousands of filtered groups cost a broker, end to end: `python -m bench.subscriptions`.
+"""The cost of thousands of filtered groups for a broker: `python -m bench.subscriptions`.
 
     python -m bench.subscriptions [--messages 1000000] [--groups 2000] [--readers 16] [--json FILE]
 
 One node is a process of its own, with a real disk. Batches of 500 messages go to one topic; some of
-the groups read while they come, as consumers do. The CPU seconds of the node's process are
-compared, each scenario on a new node:
+the groups read the messages as they arrive. The CPU seconds of the node's process are compared,
+each scenario on a new node:
 
 | scenario | the node |
 |---|---|
@@ -12,9 +12,9 @@ compared, each scenario on a new node:
 | index | takes them, matches each batch for all groups, and serves those that read |
 | scan | the same, with each filter evaluated on each batch, as columns; equal parts are shared |
 
-The filters are those of `bench.filters`, 2 % of them without a message type. The scan goes through
-a share of the messages (`--scanned`), and its time is scaled up; what it costs does not depend on
-how many came before.
+The filters are those of `bench.filters`, 2 % of them without a message type. The scan gets a share
+of the messages (`--scanned`), and its time is scaled up: the cost of a message does not depend on
+the number of earlier messages.
 
 Sources: Notify and ONS reported that such an index saved up to 32 % of their brokers' CPU.
 """
@@ -47,7 +47,7 @@ SCENARIOS = ("no groups", "index", "scan")
 LOADED_BATCHES = 40
 """Different batches; they are sent in turn."""
 WARM_BATCHES = 2
-"""Sent before anything is measured."""
+"""Batches that are sent before the measurement."""
 
 
 class Row(TypedDict):
@@ -56,15 +56,15 @@ class Row(TypedDict):
     name: str
     """The scenario."""
     messages: int
-    """How many were really sent."""
+    """Number of messages that were sent, without scaling."""
     cpu_seconds: float
-    """Of the node, for a million messages."""
+    """CPU seconds of the node for a million messages."""
     received: int
-    """Messages that the reading groups got, of those really sent: all that match."""
+    """Messages that the reading groups got, warm-up included: all that match."""
 
 
 class Scan:
-    """What a broker without an index would do, behind the index's face."""
+    """A scan of all filters with the interface of `Index`, as a broker without an index does."""
 
     def __init__(self) -> None:
         self._filters: dict[int, Any] = {}
@@ -100,7 +100,7 @@ class Scanned:
 
 
 def serve(scenario: str, config: str) -> int:
-    """In the node's process."""
+    """Run the node, in its process; for the scenario `scan` without an index."""
     from raftmq.broker.deliver import matching
     from raftmq.cli.app import run
 
@@ -110,7 +110,7 @@ def serve(scenario: str, config: str) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used so far."""
+    """CPU seconds that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
@@ -123,14 +123,14 @@ class Measured:
         self._count = messages // BATCH_MESSAGES
         given = filters.load(groups, LOADED_BATCHES * BATCH_MESSAGES, 0.02)
         self._texts = given.texts if scenario != "no groups" else []
-        # Those with more types match more often; all kinds are among the first.
+        # The filters are shuffled: the first ones are a random sample of all kinds.
         self._readers = min(readers, len(self._texts))
         self._props = given.messages
         self._received = 0
         self._is_done = False
 
     async def run(self, url: str, pid: int) -> Row:
-        """Subscribe, send, read; what the node used meanwhile."""
+        """Subscribe, send and read; returns the CPU time that the node used for it."""
         async with connect(url, timeout=60) as mq:
             await mq.admin.create_topic(TOPIC, 1)
             expected = self._expected(WARM_BATCHES) + self._expected(self._count)
@@ -156,7 +156,7 @@ class Measured:
         )
 
     def _expected(self, batches: int) -> int:
-        """What the readers must get of so many batches."""
+        """Number of messages that the readers must get from the first `batches` batches."""
         index: Index[int] = Index()
         for number, text in enumerate(self._texts[: self._readers]):
             index.add(number, text)
@@ -189,7 +189,7 @@ class Measured:
 
 
 def measure(scenario: str, messages: int, groups: int, readers: int) -> Row:
-    """One scenario on a node of its own."""
+    """Measure one scenario, on a new node."""
     with processes.Cluster("subscriptions") as cluster:
         (port,) = free_ports(1)
         config = cluster.folder / "node.toml"
@@ -210,7 +210,7 @@ def measure(scenario: str, messages: int, groups: int, readers: int) -> Row:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """For people."""
+    """The rows as a table for people."""
     shown = Table(box=None, pad_edge=False)
     for heading in ("scenario", "messages sent", "CPU s a million", "above no groups", "received"):
         shown.add_column(heading, justify="left" if heading == "scenario" else "right")

@@ -1,21 +1,21 @@
-"""What a system under test is, and how its work is counted.
+"""The interface of a system under test, and the meter that counts its work.
 
 A *system* is a cluster of three server processes on loopback plus the load that drives it. Its
-methods block: each owns its event loop, so a trio client, an asyncio client and a callback client
-look alike. Each call is one measurement on a cluster started for it alone:
+methods block: each one runs its own event loop, so a trio client, an asyncio client and a callback
+client look alike. Each call is one measurement, on a cluster started for that call:
 
     with system:                       # three servers in a temporary folder, ready to serve
         sample = system.produce(size=100, batch=100, window=256, seconds=6.0)
 
-A load tells a `Meter` of each acknowledgement; the meter drops what arrives during the warm-up
-and after the deadline.
+A load reports each acknowledgement to a `Meter`; the meter ignores acknowledgements during the
+warm-up and after the deadline.
 
 Invariants:
 - `messages` counts acknowledged (or, in `consume`, delivered) messages only; in `pop` those whose
   acknowledgement is confirmed, where the protocol confirms it.
 - Latency runs from just before the send of a message (or batch) to its acknowledgement in the
   client, so it includes the time spent waiting behind the window's other batches.
-- A system without a feature raises `Unsupported`; it never reports a figure of something else.
+- A system without a feature raises `Unsupported`; it never measures something else instead.
 """
 
 import time
@@ -34,7 +34,7 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement. Everything in it is of the measured part only, without the warm-up."""
+    """One measurement. All fields cover the measured part only, without the warm-up."""
 
     messages: int
     """Messages acknowledged or delivered."""
@@ -45,9 +45,9 @@ class Sample:
     p50_ms: float | None
     """Median latency of an acknowledgement; None where the operation has none (reading back)."""
     p99_ms: float | None
-    """99th percentile of the same."""
+    """99th percentile of the latency; None like `p50_ms`."""
     settings: str = ""
-    """What this call did differently from what was asked, such as a smaller window."""
+    """Deviations of this call from its arguments, such as a smaller window."""
 
     @property
     def messages_per_s(self) -> float:
@@ -61,22 +61,22 @@ class Sample:
 
 
 class System(Protocol):
-    """A cluster under test. Construct it cheaply: the servers start on entering it."""
+    """A cluster under test. The constructor is cheap: the servers start when it is entered."""
 
     @property
     def name(self) -> str:
-        """How the result rows call it."""
+        """Name of the system in result rows."""
 
     @property
     def version(self) -> str:
-        """Of the servers, and of the client where it differs. Read only once `available`."""
+        """Versions of servers and client. Read it only if `available` returns None."""
 
     @property
     def settings(self) -> str:
-        """What a reader must know to compare: replication, durability, tuning."""
+        """Facts that a comparison needs: replication, durability, tuning."""
 
     def available(self) -> str | None:
-        """None if it can run here, else one line that says what installs it."""
+        """None if the system can run here, else one line that says how to install it."""
 
     def __enter__(self) -> Self: ...
 
@@ -94,12 +94,12 @@ class System(Protocol):
         """Publish one message at a time, awaiting each acknowledgement."""
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Fill the log by `produce` for `seconds`, then read it all back, timed, for as long
-        at most. Queues acknowledge what they deliver; logs are read by position."""
+        """Fill the log by `produce` for `seconds`, then read all of it back, timed, for `seconds`
+        at most. Consumers of a queue acknowledge messages; logs are read by position."""
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """The same, as a group of consumers that shares the messages: each is handed to one of
-        them, and acknowledged."""
+        """As `consume`, by a group of consumers that share the messages: each message is handed to
+        one consumer, and acknowledged."""
 
 
 class Meter:
@@ -127,7 +127,7 @@ class Meter:
         self._latencies = array("d")
 
     def is_over(self) -> bool:
-        """The deadline has passed: send no more."""
+        """Has the deadline passed? Then the load must send no more."""
         return self._clock() >= self.deadline
 
     def on_ack(self, messages: int, sent_at: float) -> None:
@@ -146,7 +146,11 @@ class Meter:
             self._last = now
 
     def sample(self, *, settings: str = "", until_last: bool = False) -> Sample:
-        """The measurement. `until_last` ends it at the last event, for work that ran out."""
+        """The measurement. `until_last` ends it at the last event, for work that may run out.
+
+        Raises:
+            RuntimeError: nothing was counted.
+        """
         if self._messages == 0:
             raise RuntimeError("nothing was acknowledged in the measured part")
         end = self._last if until_last else self.deadline

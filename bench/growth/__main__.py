@@ -59,10 +59,10 @@ def _say(line: dict[str, object]) -> None:
 
 
 def _stop(number: int, _: FrameType | None) -> None:
-    # Once: a second signal must not interrupt the cleaning up.
+    # A second signal must not interrupt the clean-up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Not by an exception: it would have to find its way out of an event loop and its threads.
+    # Not by an exception, which would have to pass through an event loop and its threads.
     close_all()
     os._exit(128 + number)
 

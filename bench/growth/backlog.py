@@ -1,8 +1,8 @@
-"""Does a backlog cost anything: an empty log against 20 million stored messages.
+"""The cost of a backlog: an empty log against 20 million stored messages.
 
 Two clusters, one topic of six queues each. One is filled first, with batches like those that are
-then measured; the other is founded anew for each round, or it would be no empty log after a few
-windows. In a round both publish, and both read at the end while publishing, one after the other.
+then measured; the other is a new cluster for each round, since its log would not stay empty. In a
+round both publish, and then both read at the end while publishing, one cluster after the other.
 """
 
 from collections.abc import Callable

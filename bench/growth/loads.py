@@ -1,4 +1,4 @@
-"""Loads in windows: so many seconds of work after a short warm-up, on one cluster at a time.
+"""Loads in windows: some seconds of work after a short warm-up, on one cluster at a time.
 
 | load | counts | in flight |
 |---|---|---|
@@ -6,8 +6,8 @@
 | `tail` | messages that a reader at the end has received | sent and not yet received |
 | `read` | messages received | what the consumer fetches ahead |
 
-`alternate` lets two sides take turns, A B B A A B ..., so that a slow drift of the machine is
-alike for both, and neither always comes first.
+`alternate` lets two sides take turns, A B B A A B ..., so that a slow drift of the machine affects
+both alike, and neither side is always first.
 """
 
 import time
@@ -39,15 +39,15 @@ _FETCH_WAIT_SECONDS = 0.2
 
 
 class Load:
-    """A client of one cluster, with a producer, and what it drives."""
+    """A client of one cluster, with a producer; each method is a kind of work."""
 
     def __init__(self, nodes: Nodes, client: raftmq.Client, producer: raftmq.Producer) -> None:
         self.nodes = nodes
         """The cluster."""
         self.client = client
-        """Connected to it."""
+        """A client that is connected to the cluster."""
         self.producer = producer
-        """For `TOPIC`."""
+        """A producer of `TOPIC`."""
 
     @classmethod
     @asynccontextmanager
@@ -65,7 +65,7 @@ class Load:
             yield cls(nodes, client, producer)
 
     async def fill(self, messages: int, *, tell: Callable[[str], None]) -> None:
-        """Store so many messages, in batches to all queues in turn."""
+        """Store `messages` messages, in batches to all queues in turn."""
         under_way: deque[raftmq.client.PendingMany] = deque()
         step = max(1, messages // BATCH // 10)
         for number in range(messages // BATCH):
@@ -78,7 +78,7 @@ class Load:
             await pending.wait()
 
     async def produce(self, seconds: float, queues: Sequence[int] | None = None) -> Window:
-        """Publish batches to these queues in turn; None: to all, as the producer likes."""
+        """Publish batches to these queues in turn; None: to all, as the producer chooses."""
         meter = _Meter(self.nodes, seconds)
         turns = cycle(queues or [None])
         under_way: deque[tuple[float, raftmq.client.PendingMany]] = deque()
@@ -95,7 +95,7 @@ class Load:
         return window
 
     async def tail(self, seconds: float, queues: Sequence[int] | None = None) -> Window:
-        """Publish, and read at the end what arrives; no more under way than the window."""
+        """Publish, and read the messages at the end; a window bounds the messages under way."""
         async with self.client.consumer(TOPIC, start="latest", queues=queues) as consumer:
             meter = _Meter(self.nodes, seconds)
             on_way = _OnWay()
@@ -113,7 +113,7 @@ class Load:
         return window
 
     async def read(self, seconds: float, consumer: raftmq.Consumer) -> Window:
-        """Read on with a consumer, for as long as there is something."""
+        """Read with a consumer from its position on, until the window ends."""
         meter = _Meter(self.nodes, seconds)
         while not meter.is_over():
             messages = await consumer.fetch(_FETCH_MESSAGES, wait=_FETCH_WAIT_SECONDS)
@@ -122,7 +122,7 @@ class Load:
 
 
 async def create_topic(nodes: Nodes, queues: int) -> None:
-    """Create the topic; return when each data group has a leader, a different node each."""
+    """Create the topic; return when each data group has a leader on a node of its own."""
     async with raftmq.connect(nodes.url, timeout=CONNECT_SECONDS_MAX) as client:
         await client.admin.create_topic(TOPIC, queues=queues)
         with trio.fail_after(CONNECT_SECONDS_MAX):
@@ -141,7 +141,7 @@ async def alternate(
     rounds: int,
     is_reversed: bool = False,
 ) -> tuple[list[Window], list[Window]]:
-    """Windows of both sides, taking turns; the n-th of both are neighbours."""
+    """Windows of both sides, which take turns; the n-th windows of both are neighbours."""
     plain_windows, grown_windows = [], []
     for number in range(rounds):
         if (number % 2 == 1) is is_reversed:
@@ -170,10 +170,11 @@ class _Meter:
         return time.perf_counter() >= self._end
 
     def count(self, messages: int, sent_at: float | None = None) -> None:
-        """So many arrived now, sent at that time."""
+        """Count messages that arrived now and were sent at `sent_at`; None: no latency."""
         now = time.perf_counter()
         if now < self._begin:
             return
+        # The first arrival after the warm-up begins the window: time and cost start together.
         if self._server_seconds is None:
             self._begin, self._server_seconds = now, self._nodes.cpu_seconds()
             return
@@ -183,7 +184,7 @@ class _Meter:
             self._latencies.append(now - sent_at)
 
     def window(self) -> Window:
-        """What was counted. To be called at the deadline, before anything is drained."""
+        """The counted window. Call it at the deadline, before anything is drained."""
         server_seconds = self._nodes.cpu_seconds() - (self._server_seconds or 0.0)
         seconds = time.perf_counter() - self._begin
         return Window(self._messages, seconds, server_seconds, tuple(sorted(self._latencies)))

@@ -6,7 +6,7 @@
         nodes.kill(3)
 
 Invariants:
-- The folder and every process are gone on exit, however it comes, paused ones too.
+- The folder and every process, also a paused one, are gone after the exit, also after an error.
 - Memory and processor time are the kernel's figures of the node's own process.
 """
 
@@ -32,12 +32,12 @@ _TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 class Memory(NamedTuple):
-    """What a process holds, in MiB."""
+    """Memory of a process, in MiB."""
 
     resident: float
-    """All of it, mapped files included."""
+    """Resident memory, mapped files included."""
     anonymous: float
-    """Without mapped files, which the kernel may drop at any time."""
+    """Resident memory without mapped files, which the kernel may drop at any time."""
 
 
 class Nodes:
@@ -64,13 +64,14 @@ class Nodes:
     def close(self) -> None:
         """Kill every node and remove the folder."""
         _LIVE.remove(self)
-        # Their data is thrown away: there is nothing to hand over. A paused one dies of this too.
+        # SIGKILL, which ends a paused node, too: the data is thrown away, so that a graceful end
+        # has no use.
         self.kill(*self._processes)
         self._cluster.close()
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The URL for clients."""
         return "raftmq://" + ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
     @property
@@ -83,7 +84,7 @@ class Nodes:
         return self._ports[number - 1]
 
     def start(self, *numbers: int) -> None:
-        """Start nodes (none named: all) without waiting for them."""
+        """Start nodes, without a number all nodes, and do not wait for them."""
         peers = ", ".join(
             f'{{id = {peer}, host = "127.0.0.1", port = {self.port(peer)}}}'
             for peer in self.numbers
@@ -102,11 +103,11 @@ class Nodes:
         return self._cluster.folder / f"data{number}"
 
     def data_bytes(self, number: int) -> int:
-        """Bytes of a node's files."""
+        """Bytes in all files of a node."""
         return sum(path.stat().st_size for path in self.data(number).rglob("*") if path.is_file())
 
     def wait_answering(self, number: int) -> float:
-        """Wait until a node answers for its groups; `time.perf_counter` of that moment."""
+        """Wait until a node gives its routing table; returns `time.perf_counter` of that moment."""
         deadline = time.perf_counter() + START_SECONDS_MAX
         while ask_groups(self.port(number)) is None:
             self._check(number, deadline)
@@ -128,20 +129,20 @@ class Nodes:
             raise RuntimeError(f"node {number} does not answer\n{tail}")
 
     def pause(self, number: int) -> None:
-        """SIGSTOP."""
+        """Pause a node with SIGSTOP."""
         self._processes[number].send_signal(signal.SIGSTOP)
 
     def resume(self, number: int) -> None:
-        """SIGCONT; nothing if it is not running or not paused."""
+        """Resume a node with SIGCONT; no effect on a node that is not paused."""
         with contextlib.suppress(ProcessLookupError):
             self._processes[number].send_signal(signal.SIGCONT)
 
     def kill(self, *numbers: int) -> None:
-        """SIGKILL all of these at once; returns when they are gone."""
+        """End nodes with SIGKILL, all at once; return when the processes are gone."""
         self._end(signal.SIGKILL, numbers)
 
     def stop(self, *numbers: int) -> None:
-        """SIGTERM, the graceful end; returns when they are gone."""
+        """End nodes gracefully with SIGTERM; return when the processes are gone."""
         self._end(signal.SIGTERM, numbers)
 
     def _end(self, number: signal.Signals, nodes: tuple[int, ...]) -> None:
@@ -163,7 +164,7 @@ class Nodes:
         return [self.memory(number) for number in sorted(self._processes)]
 
     def resident_max(self) -> float:
-        """The resident memory of the node that has most, in MiB."""
+        """The resident memory of the largest node, in MiB."""
         return max(memory.resident for memory in self.memories())
 
     def forget_pages(self) -> None:
@@ -180,7 +181,7 @@ _LIVE: list[Nodes] = []
 
 
 def close_all() -> None:
-    """Close every cluster that is open, from wherever a signal was taken."""
+    """Close every open cluster; for handlers of signals."""
     while _LIVE:
         _LIVE[-1].close()
 
@@ -189,7 +190,7 @@ VERSION = raftmq.__version__
 
 
 def _cpu_seconds(pid: int) -> float:
-    # The name in the second field may hold blanks: count from behind its bracket.
+    # The name in the second field may contain blanks: count fields after its closing bracket.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_SECONDS
 

@@ -1,10 +1,10 @@
-"""What a scenario reports: rows as all benchmarks have, and figures with what is wanted of them.
+"""The result of a scenario: rows like those of all benchmarks, and figures with their targets.
 
 Rates go into rows (`bench.report.Row`), so programs read all of `benchmarks.json` alike. Ratios,
 times to start and memory are *figures*: a name, a value, a unit, and a target where there is one.
 
 Invariants:
-- A ratio compares windows that stood side by side, never two that were minutes apart.
+- A ratio compares neighbouring windows, never windows that are minutes apart.
 """
 
 import statistics
@@ -17,14 +17,14 @@ from bench.system import percentile
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a load did in one stretch of time."""
+    """The work of a load in one stretch of time."""
 
     messages: int
     seconds: float
     server_seconds: float
     """Processor time of all nodes."""
     latencies: tuple[float, ...] = ()
-    """Seconds of each acknowledgement, ascending; empty where there is none."""
+    """Latency of each acknowledgement in seconds, ascending; empty for loads without them."""
 
     @property
     def rate(self) -> float:
@@ -39,7 +39,7 @@ class Window:
 
 @dataclass(slots=True)
 class Outcome:
-    """All that one scenario found."""
+    """The rows and figures of one scenario."""
 
     scenario: str
     version: str
@@ -98,18 +98,18 @@ class Outcome:
 
 
 def rate_ratio(plain: Sequence[Window], grown: Sequence[Window]) -> float:
-    """The median over neighbouring windows of grown over plain messages a second."""
+    """The median ratio of messages a second, grown over plain, of neighbouring windows."""
     return statistics.median(g.rate / p.rate for p, g in zip(plain, grown, strict=True))
 
 
 def cost_ratio(plain: Sequence[Window], grown: Sequence[Window]) -> float:
-    """The same for the servers' processor time a message."""
+    """The median ratio of the servers' processor time a message, grown over plain."""
     pairs = zip(plain, grown, strict=True)
     return statistics.median(g.server_cost / p.server_cost for p, g in pairs)
 
 
 def middle(windows: Sequence[Window]) -> Window:
-    """The window with the median rate: one that was measured, not a mixture."""
+    """The window with the median rate: a measured window, not a mixture of two."""
     rate = statistics.median_low([window.rate for window in windows])
     return next(window for window in windows if window.rate == rate)
 

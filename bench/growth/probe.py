@@ -1,7 +1,7 @@
-"""A bare connection to a node: asks at once, retries nothing, and can refuse to read.
+"""A bare connection to a node: it sends at once, never retries, and can refuse to read.
 
-The client would hide what is measured here: when exactly a node begins to answer, and what a
-reader that never empties its socket does to a node.
+The client would hide two things that are measured here: the moment at which a node begins to
+answer, and the effect on a node of a reader that never empties its socket.
 """
 
 import contextlib
@@ -28,19 +28,19 @@ _FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Reading(NamedTuple):
-    """How to read a queue."""
+    """A position from which a queue is read."""
 
     queue: int
-    """The cluster-wide number."""
+    """The queue's cluster-wide number."""
     offset: int
-    """The next message."""
+    """Offset of the next message."""
 
 
 class Probe:
     """One connection to one node, after its greeting. Blocking; close it by `with`."""
 
     def __init__(self, port: int) -> None:
-        """Connect. Raises `OSError` or `ProtocolError` if nobody answers there."""
+        """Connect. Raises `OSError` or `ProtocolError` if no node answers at the port."""
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS_MAX)
         self._parser = FrameParser(_FRAME_BYTES_MAX)
         self._correlation = 0
@@ -61,12 +61,12 @@ class Probe:
         self._socket.close()
 
     def post(self, kind: int, header: bytes) -> None:
-        """Send a request and do not read the answer."""
+        """Send a request, without reading the answer."""
         self._socket.sendall(b"".join(encode_frame(kind, self._correlation, header)))
         self._correlation += 1
 
     def ask(self, kind: int, header: bytes) -> Frame:
-        """Send a request; its answer."""
+        """Send a request; returns its answer."""
         self.post(kind, header)
         while True:
             data = self._socket.recv(_RECEIVE_BYTES)
@@ -78,7 +78,7 @@ class Probe:
                 return frames[0]
 
     def post_fetches(self, readings: list[Reading], *, count: int, bytes_max: int) -> None:
-        """Ask `count` times for the same messages, and read no answer."""
+        """Send `count` requests for the same messages, without reading the answers."""
         header = pack(Fetch([FetchFrom(*each) for each in readings], 0, bytes_max))
         self._socket.settimeout(0.0)
         frames = b"".join(
@@ -86,7 +86,7 @@ class Probe:
             for number in range(count)
             for part in encode_frame(FrameKind.FETCH, self._correlation + number, header)
         )
-        # What the node does not take is not sent: it has stopped reading, as it should.
+        # A node that has enough requests rightly stops reading; the rest is not sent.
         with contextlib.suppress(BlockingIOError):
             self._socket.send(frames)
         self._correlation += count
@@ -101,11 +101,11 @@ def ask_groups(port: int) -> ClusterView | None:
 
 
 def served_queues(port: int, readings: list[Reading]) -> set[int]:
-    """Of these queues those that the node gives messages of now."""
+    """The queues of `readings` that the node serves without an error at present."""
     served: set[int] = set()
     try:
         with Probe(port) as probe:
-            # An answer may be cut after its first queue, so each is asked for on its own.
+            # A node may cut an answer after its first queue, so each request asks for one queue.
             for each in readings:
                 header = pack(Fetch([FetchFrom(*each)], 0, 1))
                 frame = probe.ask(FrameKind.FETCH, header)
@@ -113,7 +113,7 @@ def served_queues(port: int, readings: list[Reading]) -> set[int]:
                     queues = unpack(Fetched, frame.header).queues
                     served |= {found.queue for found in queues if found.error is None}
     except (OSError, ProtocolError):
-        pass  # not up yet, or starting: what it served so far counts
+        pass  # The node is not up yet: the queues that it served so far count.
     return served
 
 

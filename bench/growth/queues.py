@@ -1,8 +1,8 @@
-"""Do idle queues cost anything: 16 queues busy among 20,000, against 16 queues alone.
+"""The cost of idle queues: 16 queues busy among 20,000, against 16 queues alone.
 
-Two clusters. The one has a topic of 20,000 queues, and each of them holds messages of a producer
-of its own session, so that nothing about a queue is blank; the other has a topic of 16. The same
-16 queues are written, and read at the end, on both in turn. Then the traffic goes to all 20,000.
+Two clusters. One has a topic of 20,000 queues, and each queue holds messages of a producer with its
+own session, so that no queue is blank; the other has a topic of 16. Both clusters in turn write the
+same 16 queues and read them at the end. Then the traffic goes to all 20,000.
 """
 
 import time
@@ -112,7 +112,7 @@ async def _spread(
 
 
 async def _idle(nodes: Nodes) -> float:
-    """The processor time that a cluster takes while nothing is asked of it, in percent of one."""
+    """Processor time of a cluster without requests, in percent of one processor."""
     await trio.sleep(1.0)
     before = nodes.cpu_seconds()
     await trio.sleep(IDLE_SECONDS)

@@ -1,13 +1,13 @@
-"""How long a start takes with a 2 GiB log: from the start of the process to the first answer.
+"""The time of a start with a 2 GiB log: from the start of the process to the first answer.
 
 | moment | is reached when |
 |---|---|
 | answering | the node gives its routing table: all groups are open |
-| caught up | it has applied what the others had when it was started |
+| caught up | the node has applied what the others had applied when the node was started |
 | serving | each queue is read at its leader, which has applied all that was committed |
 
-Times are wall-clock time since the processes were started, Python's own start included. When all
-three start at once they share the machine's processors, as they would not on machines of their own.
+Times are wall-clock time since the processes were started, Python's own start included. Three nodes
+that start at once share the processors of one machine, unlike nodes on machines of their own.
 """
 
 import time
@@ -22,7 +22,7 @@ from .probe import Reading, applied_indexes, served_queues
 
 LOG_BYTES = 2 << 30
 RECORD_BYTES = BATCH * (SIZE + 1)
-"""Of a batch, not quite: enough to choose the number of messages from."""
+"""Approximate size of a batch in the log, to choose the number of messages."""
 QUEUES = 6
 SERVING_SECONDS_MAX = 3.0
 ROUNDS_MAX = 3
@@ -30,7 +30,7 @@ _POLL_SECONDS = 0.02
 
 
 def run(scale: float, seconds: float, rounds: int, tell: Callable[[str], None]) -> Outcome:
-    """Start up to `rounds` times each, the slowest counts; `scale` shrinks the log for a trial."""
+    """Start up to `rounds` times in each case, and note the slowest; `scale` shrinks the log."""
     outcome = Outcome("restart", VERSION)
     with Nodes("restart") as nodes:
         nodes.start()
@@ -76,11 +76,11 @@ def _note(outcome: Outcome, name: str, seconds: Sequence[float]) -> None:
 
 
 async def _fill(nodes: Nodes, messages: int, tell: Callable[[str], None]) -> list[Reading]:
-    """Fill the log; where each queue can be read."""
+    """Fill the log; returns a position for each queue from which it can be read."""
     async with Load.on(nodes) as load:
         await load.fill(messages, tell=tell)
         found = await load.client.admin.describe_topic(TOPIC, timeout=CONNECT_SECONDS_MAX)
-        # The newest batch of a queue is not in any cache after a start.
+        # After a start the newest batch of a queue is in no cache: it must be read from the log.
         return [Reading(found.id << 16 | queue.queue, queue.end - 1) for queue in found.queues]
 
 

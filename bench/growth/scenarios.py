@@ -1,4 +1,4 @@
-"""What runs behind each name in `bench.scenarios.GROWTH`."""
+"""The functions that measure the scenarios of `bench.scenarios.GROWTH`, by name."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from . import backlog, queues, restart, slow
 from .outcome import Outcome
 
 Run = Callable[[float, float, int, Callable[[str], None]], Outcome]
-"""Measure: scale, seconds of a window, windows of each side, whom to tell what goes on."""
+"""Called with: scale, seconds of a window, windows of each side, a function for progress texts."""
 
 RUNS: dict[str, Run] = {
     "backlog": backlog.run,

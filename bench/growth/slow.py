@@ -1,13 +1,13 @@
-"""Do slow and dead members and readers cost the others anything: rate and memory beside them.
+"""The cost of slow and dead members and readers: rate and memory of the other nodes meanwhile.
 
-One node leads nothing, so that what is done to it is done to a follower. It is paused (SIGSTOP),
-slowed (paused for most of each tenth of a second), killed, and let catch up. Readers are of two
-kinds: connections that ask for megabytes and never read an answer, and a consumer far behind that
-reads what only the disk has, a little at a time. Healthy windows stand between the others.
+One node leads no group, and is the follower of every case. It is paused (SIGSTOP), slowed (paused
+for most of each tenth of a second), killed, and let catch up. Readers are of two kinds: connections
+that ask for megabytes and never read an answer, and a consumer far behind, which reads messages
+that only the disk has, a few at a time. A healthy window precedes each window of a case.
 
-The nodes of this cluster share the processors of one machine: a follower that is paused gives its
-share to the others, so a ratio above 1 is no merit; one that catches up takes a larger share, and
-reading what readers asked for takes some while it lasts, so these two have no target.
+The nodes of this cluster share the processors of one machine: a paused follower leaves its share to
+the others, so a ratio above 1 is no merit. A follower that catches up takes a larger share, and so
+does reading for the connections that ask: these two cases have no target.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -25,16 +25,16 @@ from .outcome import Outcome, Window, middle
 from .probe import Probe, Reading, applied_indexes
 
 MESSAGES = 6_000_000
-"""Stored at first: three times what the caches hold."""
+"""Messages stored before the cases: three times what the caches hold."""
 QUEUES = 6
 FOLLOWER = 3
 LEADERS = (1, 2)
 LEAST_RATIO = 0.9
 ROUNDS_MAX = 3
 LONG_WINDOWS = 6
-"""A window in which memory is watched is so many times as long as the others."""
+"""Length of a window in which memory is watched, in windows."""
 DRIFT_MIB_MAX = 16.0
-"""What counts as flat: growth in the second half of a long window."""
+"""Most growth of memory in the second half of a long window."""
 RUN_SECONDS, PAUSE_SECONDS = 0.01, 0.09
 CAUGHT_UP_SECONDS_MAX = 60.0
 STUCK_READERS = 4
@@ -46,7 +46,7 @@ SETTINGS = f"3 nodes, 3 partition groups on 2 leaders, {QUEUES} queues, batches 
 
 
 class _Cluster(NamedTuple):
-    """What every case needs."""
+    """The cluster, its load and topic, for all cases."""
 
     nodes: Nodes
     load: Load
@@ -110,7 +110,7 @@ async def _measure(
 
 
 async def _watched(outcome: Outcome, name: str, cluster: _Cluster) -> Window:
-    """A long window, in which the memory of the leaders is watched."""
+    """A long window, during which the memory of the leaders is sampled."""
     samples: list[float] = []
 
     async def watch() -> None:
@@ -133,7 +133,7 @@ async def _watched(outcome: Outcome, name: str, cluster: _Cluster) -> Window:
 
 
 async def _lead_elsewhere(client: raftmq.Client) -> None:
-    """Let the follower lead nothing, from now on."""
+    """Transfer the follower's groups to other leaders, until the follower leads none."""
     with trio.fail_after(CONNECT_SECONDS_MAX):
         while True:
             view = await client.admin.cluster()
@@ -146,9 +146,9 @@ async def _lead_elsewhere(client: raftmq.Client) -> None:
 
 
 async def _wait_caught_up(nodes: Nodes) -> float:
-    """Wait until the follower has applied what the leaders have now; how long that took."""
+    """Wait until the follower has applied what the leaders have applied; returns the seconds."""
     begun = trio.current_time()
-    # A call blocks this loop for a moment; nothing else runs in it now.
+    # A call blocks the event loop for a moment, in which no other task has work.
     wanted = applied_indexes(nodes.port(LEADERS[0]))
     for group, index in applied_indexes(nodes.port(LEADERS[1])).items():
         wanted[group] = max(index, wanted.get(group, 0))
@@ -207,7 +207,7 @@ async def _killed(cluster: _Cluster) -> AsyncIterator[None]:
 async def _asking_readers(cluster: _Cluster) -> AsyncIterator[None]:
     with ExitStack() as probes:
         for node in LEADERS:
-            # A queue that another node leads would be answered with an error, at once.
+            # The node would answer at once, with an error, for a queue that another node leads.
             readings = cluster.led_by(node)
             for _ in range(STUCK_READERS):
                 probe = probes.enter_context(Probe(cluster.nodes.port(node)))
@@ -218,7 +218,7 @@ async def _asking_readers(cluster: _Cluster) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _stuck_readers(cluster: _Cluster) -> AsyncIterator[None]:
     async with _asking_readers(cluster):
-        # By then the leaders have read as much for them as they may hold.
+        # After one window the leaders have read as much for these readers as they may hold.
         await cluster.load.produce(cluster.seconds)
         yield
 

@@ -1,10 +1,10 @@
-"""Installs two versions of pysyncobj, plays the same seeds with both, writes what was found.
+"""Installs two versions of pysyncobj, plays the same seeds with both, and writes the page.
 
     python -m bench.known_bugs [--seeds 0..199] [--seconds 60] [--docs docs/chaos]
 
 The versions go into folders of the temporary directory, never into the project's environment.
-Writes docs/chaos/known-bugs.md and its .json; the exit status is 1 if a published bug that can be
-run was not found in the old version.
+Writes docs/chaos/known-bugs.md and its .json; the exit status is 1 if a published bug that a run
+can show was not found in the old version.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def install(requirement: str) -> Path:
-    """Bring a version into a folder of its own; without `==` the newest there is."""
+    """Install a version into a folder of its own; without `==` the newest version."""
     site = SITES / requirement.replace("==", "-")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--upgrade", "--no-deps", "--target", str(site), requirement]
@@ -54,7 +54,7 @@ def install(requirement: str) -> Path:
 
 
 def play(site: Path, seeds: str, seconds: float) -> Found:
-    """Play seeds with the version in a folder, in a process of its own."""
+    """Play seeds with the version in the folder `site`, in a process of its own."""
     command = [sys.executable, "-m", "bench.known_bugs.play", "--seeds", seeds]
     command += ["--seconds", str(seconds)]
     environment = os.environ | {"PYTHONPATH": str(site), "PYTHONHASHSEED": "0"}
@@ -71,7 +71,7 @@ def play(site: Path, seeds: str, seconds: float) -> Found:
 
 
 def write(found: Sequence[Found], folder: Path, *, seconds: float) -> None:
-    """The page, and the same as JSON."""
+    """Write the results as JSON, and the page."""
     made = {"day": f"{datetime.now(UTC):%Y-%m-%d}", "seconds": seconds}
     rows = [one.to_json() for one in found]
     text = json.dumps(made | {"versions": rows}, indent=1) + "\n"

@@ -1,7 +1,7 @@
-"""What was published about pysyncobj 0.3.11: which promise each bug breaks, and what cannot be run.
+"""The published bugs of pysyncobj 0.3.11: the promise that each bug breaks, or why no run shows it.
 
-A bug counts as found if its invariant breaks in a run, judged by the harness's checkers. Where the
-same invariant breaks for another reason too, a bug has a narrower look of its own at the evidence.
+A bug counts as found if the harness's checkers find its invariant broken in a run. Where another
+cause breaks the same invariant, the bug has a function (`look`) that searches the evidence for it.
 
 Sources: SandTable (EuroSys 2024); the issues and pull requests of bakwc/PySyncObj as numbered.
 """
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from raftmq.checkers.servers.evidence import Evidence, Moment
 
 Look = Callable[[Evidence], str]
-"""What shows the bug; empty: nothing."""
+"""A sentence that shows the bug in the evidence; empty: the evidence does not show it."""
 
 
 def commit_falls_over_a_standing_log(evidence: Evidence) -> str:
-    """The commit index falls while the log stays as long: the leader's word was taken as it is."""
+    """The commit index falls while the log stays: the node copied the leader's commit index."""
     last: dict[int, Moment] = {}
     for moment in evidence.timeline:
         before = last.get(moment.node)
@@ -36,21 +36,21 @@ class Bug:
     """One published bug."""
 
     issue: str
-    """Number in bakwc/PySyncObj."""
+    """Number of the issue in bakwc/PySyncObj."""
     what: str
-    """In one sentence."""
+    """The bug in one sentence."""
     invariant: str = ""
-    """Which promise of Raft it breaks; empty: it cannot be run, see `reason`."""
+    """The promise of Raft that the bug breaks; empty: no run can show the bug, see `reason`."""
     look: Look | None = None
-    """If breaking the invariant alone does not name it."""
+    """Finds the bug where the broken invariant may have another cause; None: the invariant does."""
     reason: str = ""
-    """Why it cannot be run."""
+    """Why no run can show the bug."""
 
     def __post_init__(self) -> None:
         assert bool(self.invariant) != bool(self.reason), self
 
     def shown(self, broken: Mapping[str, str], evidence: Evidence) -> str:
-        """How a run shows it; empty: it does not."""
+        """A sentence that shows the bug in a run; empty: the run does not show it."""
         if self.look is not None:
             return self.look(evidence)
         return broken.get(self.invariant, "")
@@ -106,4 +106,4 @@ BUGS = (
         reason="it is in the TCP transport, whose place the simulated one takes",
     ),
 )
-"""Those that a run can show, then those that it cannot."""
+"""Bugs that a run can show, then bugs that no run can show."""

@@ -1,7 +1,7 @@
-"""The members together, and what the core simulator's fault handlers know a cluster by.
+"""The members together, with the interface that the core simulator's fault handlers use.
 
-The handlers of `raftmq.chaos.core` reach a cluster through its `Stage`; what they use of it stands
-here under the same names: `network`, `loop`, `at_place`, `leader()`, `counts`.
+The handlers of `raftmq.chaos.core` reach a cluster through its `Stage`; the attributes that they
+use have the same names here: `network`, `loop`, `at_place`, `leader()`, `counts`.
 """
 
 from collections import Counter
@@ -17,21 +17,21 @@ from raftmq.chaos.core.network import Network
 from raftmq.consensus import Message
 
 BATCHES_SHARE = 0.7
-"""In so many runs pysyncobj's `appendEntriesUseBatch` is on, as by default."""
+"""Share of the runs with pysyncobj's `appendEntriesUseBatch` on, as by default."""
 
 LEADER = 2
-"""pysyncobj's number of that state."""
+"""pysyncobj's number for the state of a leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """Who leads, as handlers ask for it."""
+    """The leader, in the form that handlers expect."""
 
     node: Member
 
 
 class Cluster:
-    """Everything. It is state."""
+    """Members, network, streams and evidence of one run."""
 
     def __init__(self, seed: int, nodes: int, edition: Edition, folder: Path) -> None:
         self.seed = seed
@@ -41,13 +41,13 @@ class Cluster:
         self.trace = Trace()
         self.counts: Counter[str] = Counter()
         self.errors: dict[str, int] = {}
-        """What pysyncobj raised, and the seed."""
+        """Exception that pysyncobj raised → the seed."""
         self.uses_batches = self.random.random() < BATCHES_SHARE
         self.network = Network(self.loop, Random(f"network {seed}"), _deliver_nothing)
         self.streams = Streams(self.loop, self.network, Random(f"streams {seed}"))
         self.watch = Watch(self)
         self.at_place: dict[int, Member] = {}
-        """By number, which is the place too: nobody is ever replaced."""
+        """Member by number, which is also its place: no member is ever replaced."""
         for number in range(1, nodes + 1):
             self.at_place[number] = Member(number, self, folder / str(number))
         edition.arrange(lambda: self.loop.now_us / 1e6, Random(f"pysyncobj {seed}"))
@@ -64,13 +64,13 @@ class Cluster:
         self.streams.begin(list(self.at_place.values()))
 
     def leader(self) -> Leading | None:
-        """Who leads in the highest term, if anyone does; it may be cut off."""
+        """The leader of the highest term, which may be cut off; None: no member leads."""
         leading = [one for one in self.at_place.values() if one.is_up and _leads(one)]
         newest = max(leading, key=lambda one: int(one.inside("raftCurrentTerm")), default=None)
         return None if newest is None else Leading(newest)
 
     def is_agreed(self) -> bool:
-        """Whether all are up, under one leader, with one log that is committed and applied."""
+        """Are all members up, under one leader, with one log that is committed and applied?"""
         members = list(self.at_place.values())
         if not all(one.is_up for one in members) or sum(map(_leads, members)) != 1:
             return False

@@ -1,11 +1,11 @@
-"""What is noted of pysyncobj's nodes at every step, as evidence for the harness's own checkers.
+"""Records of pysyncobj's nodes at every step, as evidence for the harness's own checkers.
 
-Nothing is judged here: `raftmq.checkers.check_evidence` does, with the functions that judge
-raftmq and anybody else. They need the state of nodes over time, leaders' view of their followers,
-the logs in the end, digests of the machines, and what clients were told.
+This module judges nothing: `raftmq.checkers.check_evidence` judges the evidence, with the functions
+that judge raftmq and any other system. These need the state of nodes over time, the leaders' view
+of their followers, the logs at the end, digests of the state machines, and the answers to clients.
 
 Invariants:
-- A moment is noted whenever a node differs from what was noted last.
+- A moment is noted whenever a node's state differs from its last noted state.
 """
 
 import zlib
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 ROLES = ("follower", "candidate", "leader")
 
 LogItem = tuple[bytes, int, int]
-"""Of pysyncobj's journal: command, index, term."""
+"""An entry of pysyncobj's journal: command, index, term."""
 
 
 class Watch:
-    """Looks inside after every step. It is state."""
+    """Records the state of the members after every step."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
@@ -41,7 +41,7 @@ class Watch:
         self._last: dict[int, tuple[object, ...]] = {}
         self._seen: dict[tuple[int, int], tuple[int, int]] = {}
         self._digests: dict[tuple[int, int], dict[int, int]] = {}
-        """By member and life: the running digest by index."""
+        """(member, life) → index → running digest of the applied values."""
 
     def started(self, member: "Member") -> None:
         """A process has read its journal."""
@@ -50,7 +50,7 @@ class Watch:
         self.look(member)
 
     def look(self, member: "Member") -> None:
-        """Note what a node is now."""
+        """Note a node's state, if it changed."""
         if member.store is None:
             return
         log = member.inside("raftLog")
@@ -97,16 +97,17 @@ class Watch:
         digests[index] = zlib.crc32(b"%d %d" % (index, value), before)
 
     def acknowledged(self, member: "Member", value: int, result: object) -> None:
-        """A client was told that its value is replicated."""
+        """A client got the answer that its value is replicated."""
         cluster = self._cluster
         cluster.counts["acked"] += 1
         assert result == value, f"a client that put {value} was answered {result}"
+        # pysyncobj calls back before it counts the entry as applied.
         index = member.inside("raftLastApplied") + 1
         entry = next(one for one in _entries(member) if one.index == index)
         self._acknowledged.append(Acknowledged(cluster.loop.now_us, member.id, member.lives, entry))
 
     def evidence(self) -> Evidence:
-        """All that was noted; every process must be up."""
+        """All evidence of the run; every process must be up."""
         nodes = [
             NodeLog(
                 member.id,
@@ -124,7 +125,7 @@ class Watch:
         )
 
     def machines(self) -> Evidence:
-        """The machines of all lives: they are gone with them, and were promised to agree."""
+        """The state machines of all lives, as digests: also those of ended processes must agree."""
         return Evidence(
             nodes=tuple(
                 NodeLog(number, (), digests=digests)
@@ -134,7 +135,7 @@ class Watch:
 
 
 def _vote(member: "Member") -> int:
-    # The field was renamed when it became persistent.
+    # The field was renamed when pysyncobj made it persistent.
     for name in ("votedForNodeId", "votedFor"):
         if hasattr(member.store, f"_SyncObj__{name}"):
             return int(member.inside(name) or 0)

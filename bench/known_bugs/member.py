@@ -1,14 +1,14 @@
-"""One machine with a pysyncobj process on it most of the time: ticks, messages, ends, starts.
+"""One machine, on which a pysyncobj process runs until it is killed: ticks, messages, restarts.
 
-pysyncobj runs as it is, through its own doors: a `Transport` that hands messages to `Streams`, and
-`doTick`, called every 50 ms and after what has arrived, as its own thread does. Its clock and its
-randomness are replaced in its module (`Edition.arrange`), and its sockets are not there. Its
-journal is a real file, which a process that is killed leaves as it is.
+pysyncobj runs unchanged, through its own interfaces: a `Transport` that hands messages to
+`Streams`, and `doTick`, called every 50 ms and after each arrival, as pysyncobj's own thread does.
+Its clock and its randomness are replaced in its module (`Edition.arrange`), and it has no sockets.
+Its journal is a real file, which a killed process leaves unchanged.
 
 Invariants:
-- Whatever pysyncobj raises is noted, and it goes on, as its own thread does.
+- Every exception that pysyncobj raises is noted, and the process goes on, as with its own thread.
 
-Sources: `pysyncobj.syncobj._autoTickThread` for the order of things.
+Sources: `pysyncobj.syncobj._autoTickThread` for the order of the steps.
 """
 
 import pickle
@@ -26,16 +26,16 @@ TICK_US = 50_000
 """pysyncobj's `autoTickPeriod`."""
 
 WAKE_US = 2_000
-"""What has arrived is acted on by the next tick, so long afterwards at most."""
+"""Longest time from the arrival of a message to the tick that acts on it."""
 
 RESTART_US, RESTART_SPREAD_US = 200_000, 1_500_000
-"""A process that ended is started again after the first to both together."""
+"""Delay of a restart: the first, plus a random part of the second."""
 
 Call = Callable[..., None]
 
 
 class Edition:
-    """pysyncobj as it was found, with another clock, other dice and no sockets."""
+    """An installed version of pysyncobj, with another clock and random source and no sockets."""
 
     def __init__(self, package: ModuleType) -> None:
         from pysyncobj import syncobj, transport
@@ -48,7 +48,7 @@ class Edition:
         self.conf_type = package.SyncObjConf
 
     def arrange(self, now: Callable[[], float], random: Random) -> None:
-        """Make it read this clock and throw these dice from now on, in all its instances."""
+        """Replace the clock and the random source of all instances from now on."""
         module: Any = self._module
         module.monotonicTime = now
         module.random = random
@@ -57,7 +57,7 @@ class Edition:
 
 
 class _Poller:
-    """There is nothing to poll."""
+    """A poller without sockets."""
 
     def poll(self, timeout: float) -> None:
         """Return at once."""
@@ -65,7 +65,7 @@ class _Poller:
 
 def _transport_type(base: Any) -> Any:
     class Simulated(base):  # type: ignore[misc]
-        """pysyncobj's door to the network."""
+        """pysyncobj's transport, which sends through the member."""
 
         def __init__(self, member: "Member") -> None:
             super().__init__(None, None, ())
@@ -79,7 +79,7 @@ def _transport_type(base: Any) -> Any:
 
 def _store_type(package: Any) -> Any:
     class Store(package.SyncObj):  # type: ignore[misc]
-        """The replicated object: it tells what is applied, and answers with it."""
+        """The replicated object: it reports each applied value, and returns the value."""
 
         def __init__(self, member: "Member", others: Any, conf: Any, transport: Any) -> None:
             self._tell = member.applied
@@ -94,7 +94,7 @@ def _store_type(package: Any) -> Any:
 
 
 class Member:
-    """One machine. It is state."""
+    """One machine and its process."""
 
     def __init__(self, number: int, cluster: "Cluster", journal: Path) -> None:
         self.id = self.place = number
@@ -112,7 +112,7 @@ class Member:
 
     @property
     def is_up(self) -> bool:
-        """Whether its process runs, perhaps paused."""
+        """Does the process exist? It may be paused."""
         return self.store is not None
 
     def inside(self, name: str) -> Any:
@@ -122,7 +122,7 @@ class Member:
     # Life
 
     def start(self) -> None:
-        """Start the process, unless it runs."""
+        """Start the process, unless it is up."""
         if self.is_up:
             return
         cluster = self._cluster
@@ -144,7 +144,7 @@ class Member:
         self._cluster.loop.after(delay_us or RESTART_US + spread, self.start)
 
     def end(self, *, power: bool) -> None:
-        """The process is killed; the file keeps all that it had written."""
+        """Kill the process; the journal keeps all that the process had written."""
         assert not power, "pysyncobj promises nothing after a power loss"
         if self.store is None:
             return
@@ -156,17 +156,17 @@ class Member:
         self._cluster.streams.ended(self)
 
     def pause(self) -> None:
-        """Stand still."""
+        """Pause the process: its calls are kept until `resume`."""
         self.is_paused = self.is_up
 
     def resume(self) -> None:
-        """Go on, with all that has happened meanwhile."""
+        """Resume the process, and make the calls that were kept."""
         self.is_paused = False
         stash, self._stash = self._stash, []
         for call, args in stash:
             self._turn(call, *args)
 
-    # What happens to it
+    # Calls into pysyncobj
 
     def _turn(self, call: Call, *args: object) -> None:
         if self.store is None:
@@ -176,7 +176,7 @@ class Member:
             return
         try:
             call(*args)
-        # As its own thread does: log it and go on.
+        # pysyncobj's own thread logs an exception and goes on.
         except Exception as error:
             self._cluster.counts["errors"] += 1
             self._cluster.errors.setdefault(f"{type(error).__name__}: {error}", self._cluster.seed)
@@ -188,7 +188,7 @@ class Member:
         loop.after(delay_us, self._tick, self.lives, self._next_tick_us)
 
     def _tick(self, life: int, at_us: int) -> None:
-        # A tick that was brought forward, or is of another life, does not happen.
+        # This tick was brought forward, or is one of an earlier process.
         if life == self.lives and at_us == self._next_tick_us and self.is_up:
             if not self.is_paused:
                 self._turn(self.store.doTick)
@@ -207,7 +207,7 @@ class Member:
         self._transport._onMessageReceived(node, message)
 
     def connected(self, other: int) -> None:
-        """A connection stands."""
+        """A connection was made."""
         node = self._cluster.at_place[other].node
         self._turn(lambda: self._transport._onNodeConnected(node))
 
@@ -216,7 +216,7 @@ class Member:
         node = self._cluster.at_place[other].node
         self._turn(lambda: self._transport._onNodeDisconnected(node))
 
-    # What it does
+    # Calls from pysyncobj and clients
 
     def send(self, to: int, message: object) -> bool:
         """pysyncobj sends something."""

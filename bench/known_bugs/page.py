@@ -1,4 +1,4 @@
-"""What was found, gathered by version, and the page that tells of it."""
+"""The results of all runs by version, and the page that shows them."""
 
 import json
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from bench.known_bugs.bugs import BUGS
 from raftmq.checkers import INVARIANTS
 
 ERRORS_MAX = 5
-"""So many kinds of what pysyncobj raised are kept."""
+"""Distinct exceptions of pysyncobj that are kept."""
 
 INTRODUCTION = (
     "pysyncobj is a Raft in Python that this harness was not written for.",
@@ -21,25 +21,25 @@ INTRODUCTION = (
     "Processes are killed and paused; the journal file stays as it was.",
     "",
 )
-"""What is run, for the page."""
+"""The introduction of the page."""
 
 MEANINGS = {"V3": "all agree in the end"}
-"""Of what is not among the invariants."""
+"""Meanings of names that are no invariants of the checkers."""
 
 
 @dataclass(slots=True)
 class First:
-    """Where something showed first."""
+    """The first seed in which a bug, a broken invariant or an exception showed."""
 
     seed: int
     text: str
     seeds: int = 1
-    """In so many seeds it showed."""
+    """Number of seeds in which it showed."""
 
 
 @dataclass(slots=True)
 class Found:
-    """All runs of one version. It is state."""
+    """The results of all runs of one version."""
 
     first: int
     """The first seed."""
@@ -54,10 +54,10 @@ class Found:
     broken: dict[str, First] = field(default_factory=dict)
     """By invariant."""
     errors: dict[str, First] = field(default_factory=dict)
-    """What pysyncobj raised."""
+    """By exception that pysyncobj raised."""
 
     def add(self, row: dict[str, Any]) -> None:
-        """One run, as `play` tells it."""
+        """Add one run, a row of `play`."""
         self.version = row["version"]
         self.seeds += 1
         self.vacuous += row["is_vacuous"]
@@ -75,7 +75,7 @@ class Found:
                 _note(self.errors, text, seed, text)
 
     def to_json(self) -> dict[str, Any]:
-        """Of plain values."""
+        """The results as plain values, for JSON."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
         for name in _TABLES:
             table = getattr(self, name)
@@ -87,7 +87,7 @@ class Found:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Of what `to_json` made."""
+        """The results from plain values of `to_json`."""
         tables: dict[str, Any] = {
             name: {
                 (int(key) if name == "bugs" else key): First(**one)
@@ -111,7 +111,7 @@ def _note(table: dict[Any, First], key: object, seed: int, text: str) -> None:
 
 
 def page(text: str) -> str:
-    """docs/chaos/known-bugs.md, of the JSON beside it."""
+    """The text of docs/chaos/known-bugs.md, from the text of the JSON beside it."""
     read = json.loads(text)
     versions = [Found.from_json(one) for one in read["versions"]]
     old, new = versions

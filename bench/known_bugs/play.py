@@ -2,7 +2,7 @@
 
     PYTHONHASHSEED=0 PYTHONPATH=FOLDER python -m bench.known_bugs.play --seeds 0..9
 
-One version of a package fits into a process: `bench.known_bugs` starts one of these for each.
+A process can import one version of a package: `bench.known_bugs` starts a process for each version.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         sys.exit("pysyncobj walks over sets: set PYTHONHASHSEED=0 to have a run again")
-    # It tells of each exception and each truncation; they are counted instead.
+    # pysyncobj logs each exception and each truncation; the runs count exceptions instead.
     logging.disable(logging.CRITICAL)
     edition = Edition(pysyncobj)
     for seed in parse(options.seeds)[0]:
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def row(played: Played) -> dict[str, object]:
-    """What is told of a run."""
+    """The line of JSON about a run."""
     shown = {
         str(number): bug.shown(played.broken, played.evidence)
         for number, bug in enumerate(BUGS)

@@ -3,8 +3,8 @@
     >>> [fault.name for fault in kinds()][:3]
     ['isolate-node', 'split-majority', 'split-minority-third']
 
-Only faults that a user of pysyncobj may meet are made: its connections are TCP, so that nothing is
-lost, doubled or out of order while one stands.
+Runs make only faults that a user of pysyncobj may meet: its connections are TCP, so that nothing is
+lost, doubled or out of order while a connection is open.
 
 Invariants:
 - Version, seed and length decide a run, in every process with the same PYTHONHASHSEED.
@@ -36,39 +36,39 @@ LOOK_US = 250_000
 NOT_OVER_TCP = frozenset(
     {"reorder", "duplicate", "loss", "burst-loss", "stale-replay", "drop-kind"}
 )
-"""What a stream does not do to its bytes."""
+"""Faults that TCP hides: a stream neither loses, doubles nor reorders bytes."""
 
 NOT_HERE = frozenset({"crash-point"})
-"""Its points are raftmq's."""
+"""Faults that need raftmq's own code: its crash points."""
 
 HANDLERS: Mapping[str, Handler] = {
     name: handler
     for name, handler in {**network.HANDLERS, **process.HANDLERS}.items()
     if FAULTS[name].code[0] in "NP" and name not in NOT_OVER_TCP | NOT_HERE
 }
-"""The core simulator's own, by name of the fault."""
+"""Handlers of the core simulator, by name of the fault."""
 
 
 def kinds() -> list[Fault]:
-    """The faults that are made."""
+    """The faults of a run."""
     return [fault for fault in FAULTS.values() if fault.name in HANDLERS]
 
 
 def schedule_of(seed: int, seconds: float = SECONDS) -> Schedule:
-    """What happens with this seed."""
+    """The schedule of a seed: for 3 nodes, or for 5 in a quarter of the seeds."""
     nodes = 5 if Random(f"size {seed}").random() < 0.25 else 3
     return draw(seed, kinds(), nodes=nodes, seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of one run."""
+    """The result of one run."""
 
     seed: int
     broken: Mapping[str, str]
-    """By invariant: what was seen."""
+    """Broken invariant → the fact that shows it."""
     errors: Mapping[str, int]
-    """What pysyncobj raised."""
+    """Exception that pysyncobj raised → the seed."""
     evidence: Evidence
     trace_hash: str
     counts: Mapping[str, int]
@@ -82,12 +82,12 @@ def play(edition: Edition, seed: int, seconds: float = SECONDS) -> Played:
 
 
 def _memory() -> str | None:
-    # Where a journal costs no disk, if there is such a place.
+    # Journals in memory cost no disk writes.
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 class Run:
-    """One run. It is state."""
+    """One run: the cluster, its clients, and the faults that last."""
 
     def __init__(self, edition: Edition, seed: int, seconds: float, folder: Path) -> None:
         self._schedule = schedule_of(seed, seconds)
@@ -99,7 +99,7 @@ class Run:
         self._proposed = 0
 
     def play(self) -> Played:
-        """All of it."""
+        """Play the schedule, heal, drain, and judge."""
         cluster, schedule = self._cluster, self._schedule
         for event in schedule.events:
             cluster.loop.at(event.at_ms * 1000, self._strike, event)
@@ -147,7 +147,7 @@ class Run:
         end_ms = event.at_ms + event.lasts_ms if event.lasts_ms else self._schedule.heal_ms
         random = Random(f"fault {cluster.seed} {event.at_ms} {event.fault}")
         end_us = min(end_ms, self._schedule.heal_ms) * 1000
-        # What handlers use of a cluster is here too, see `cluster`.
+        # Our cluster has every attribute that the handlers use, see `cluster`.
         stage = Stage(cast("CoreCluster", cluster), event, random, end_us)
         try:
             undo = HANDLERS[event.fault](stage)
@@ -178,6 +178,7 @@ class Run:
         end_us = cluster.loop.now_us + int(DRAIN_SECONDS_MAX * 1e6)
         while not cluster.is_agreed():
             if cluster.loop.now_us > end_us:
+                # `Watch.evidence` reads the logs of running processes only.
                 for member in cluster.at_place.values():
                     member.start()
                 return {"V3": f"no agreement {DRAIN_SECONDS_MAX:.0f} s after the last work"}

@@ -1,9 +1,9 @@
-"""Connections between members as TCP makes them: in order, nothing lost while they stand.
+"""Connections between members as with TCP: in order, and without loss while a connection is open.
 
-Each pair of members has at most one connection. What is sent lies on the core simulator's network
-for a while; where that is cut, bytes wait, as they do while TCP sends them again, and flow when it
-is mended. If they wait too long, or a process ends, the connection breaks: both sides are told, all
-that was on its way is lost, and some time later they connect again.
+Each pair of members has at most one connection. The core simulator's network delays each message.
+While the network is cut, bytes wait, as they do while TCP retransmits, and arrive after the heal.
+If bytes wait too long, or a process ends, the connection breaks: both sides get a call, all bytes
+under way are lost, and some time later the members connect again.
 
 Invariants:
 - Nothing is delivered over a connection that broke, nor out of order.
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from bench.known_bugs.member import Member
 
 SILENCE_US_MAX = 3_500_000
-"""Bytes that wait so long break the connection: pysyncobj's `connectionTimeout`."""
+"""Bytes that wait longer break the connection: pysyncobj's `connectionTimeout`."""
 
 RETRY_US, RETRY_SPREAD_US = 100_000, 900_000
-"""After so long it is tried again to connect."""
+"""Delay of a connect: the first, plus a random part of the second."""
 
 LOOK_US = 20_000
-"""How often it is looked whether waiting bytes can flow."""
+"""Pause between two looks at a cut network, for waiting bytes."""
 
 _KIND = 0
-"""All bytes are alike to the network."""
+"""The kind of every message: the network does not tell messages apart."""
 
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One connection between two lives of two members. It is state."""
+    """One connection between processes of two members."""
 
     ends: "tuple[Member, Member]"
     lives: tuple[int, int]
     is_open: bool = True
     waiting: dict[int, deque[tuple[int, bytes]]] = field(default_factory=dict)
-    """By sender: since when, and what, does not get through."""
+    """Sender → (time of arrival, bytes) of messages that wait because the network is cut."""
 
     def end(self, other: "Member") -> "Member":
-        """Who is at the other end."""
+        """The member at the other end."""
         return self.ends[1] if self.ends[0] is other else self.ends[0]
 
 
 class Streams:
-    """All connections. It is state."""
+    """All connections of a cluster."""
 
     def __init__(self, loop: Loop, network: Network, random: Random) -> None:
         self._loop = loop
@@ -62,10 +62,10 @@ class Streams:
         self._random = random.random
         self._streams: dict[tuple[int, int], Stream] = {}
         self.broken = 0
-        """So many connections broke."""
+        """Number of connections that broke."""
 
     def begin(self, members: "list[Member]") -> None:
-        """Connect everybody soon, and again whenever a connection breaks."""
+        """Connect all pairs of members soon, and again whenever a connection breaks."""
         for pair in combinations(members, 2):
             self._later(self._connect, *pair)
 
@@ -83,7 +83,7 @@ class Streams:
         b.connected(a.id)
 
     def send(self, sender: "Member", to: int, message: object) -> bool:
-        """Send over the connection, if there is one."""
+        """Send over the connection; False if there is none."""
         stream = self._streams.get((min(sender.id, to), max(sender.id, to)))
         if stream is None:
             return False
@@ -99,6 +99,7 @@ class Streams:
         if queue is None and not self._network.is_cut(sender.id, receiver.id):
             receiver.received(sender.id, data)
         elif queue is None:
+            # Later messages queue behind this one, so that the order holds after the heal.
             stream.waiting[sender.id] = deque([(self._loop.now_us, data)])
             self._loop.after(LOOK_US, self._look, stream, sender)
         else:
@@ -117,7 +118,7 @@ class Streams:
             self._loop.after(LOOK_US, self._look, stream, sender)
 
     def ended(self, member: "Member") -> None:
-        """A process ended, and its connections with it."""
+        """A process ended: break its connections."""
         for stream in list(self._streams.values()):
             if member in stream.ends:
                 self._break(stream)

@@ -1,5 +1,5 @@
-"""Other systems, driven through their own Python clients. One file a system.
+"""Other systems, driven through their own Python clients. One file for each system.
 
-They are run as modules of this package (`python -m bench.cell nats ...`), never as scripts: a
+Run these files as modules of this package (`python -m bench.cell nats ...`), never as scripts: a
 script's folder comes first on the import path, where `nats.py` would hide the package `nats`.
 """

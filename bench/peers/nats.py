@@ -8,16 +8,16 @@ Two systems come out of this file:
 | `nats-fsync` | a majority has it on disk |
 
 `sync_interval: always` exists since nats-server 2.10; 2.9 (Debian bookworm) refuses it as an
-unknown field. There the nearest thing is used: the store's folder carries ext4's synchronous-write
-attribute (what `chattr +S` sets), which files made in it inherit, so that each write of the
-server's Raft log returns after it reached the disk. Its small state files pay for it as well, so
-this is a lower bound of what the real setting reaches. The row's settings say which of the two ran.
+unknown field. With 2.9 the store's folder gets ext4's synchronous-write attribute instead (as
+`chattr +S` sets it), which new files in the folder inherit, so that each write of the server's Raft
+log returns after it reached the disk. Writes of small state files are synchronous, too, so the rate
+is a lower bound for the real setting. The row's settings say which of the two ran.
 
 JetStream has no batches: each message is published and acknowledged by itself, and `window`
-batches of `batch` messages are that many single messages in flight. The load publishes with a
-reply subject and counts the answers of one subscription, which is what `publish_async` of nats-py
-does without a future and a timer for each message. Reading back acknowledges once a fetch
-(AckPolicy.ALL), the cheapest its protocol offers.
+batches of `batch` messages are `window * batch` single messages in flight. The load publishes with
+a reply subject and counts the answers of one subscription, like `publish_async` of nats-py, but
+without a future and a timer for each message. Reading back acknowledges once for each fetch
+(AckPolicy.ALL), the cheapest way that the protocol offers.
 
 Sources: docs.nats.io, "JetStream wire API" and "nats-server configuration".
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 INSTALL = "apt-get install -y --no-install-recommends nats-server"
-# nats-py's own bound for `publish_async`; more gave no more throughput, only latency.
+# nats-py's own bound for `publish_async`; a larger one gave no more throughput, only latency.
 IN_FLIGHT_MAX = 4000
 FETCH_MESSAGES = 1000
 PAYLOAD_BYTES_MAX = 1 << 20
@@ -54,7 +54,7 @@ _FS_SYNC_FL = 0x00000008
 
 
 class Nats:
-    """`System` of three nats-servers; `is_synced` makes `nats-fsync` of it."""
+    """`System` of three nats-servers; with `is_synced` it is `nats-fsync`."""
 
     def __init__(self, *, is_synced: bool = False) -> None:
         self._is_synced = is_synced
@@ -62,7 +62,7 @@ class Nats:
 
     @property
     def version(self) -> str:
-        """Of the server and the client."""
+        """Versions of the server and the client."""
         import nats.aio.client
 
         server = first_line(["nats-server", "--version"]).rpartition("v")[2]
@@ -136,12 +136,12 @@ class Nats:
         return asyncio.run(self._publish(size, 1, seconds, ""))
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Pull and acknowledge what a `produce` left."""
+        """Pull and acknowledge the messages of a `produce`."""
         self.produce(size=size, batch=batch, window=window, seconds=seconds)
         return asyncio.run(self._pull(size, seconds))
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Reading back is pulling and acknowledging here."""
+        """As `consume`: JetStream acknowledges what it delivers."""
         return self.consume(size=size, batch=batch, window=window, seconds=seconds)
 
     def _write_config(self, number: int, ports: list[int], route_ports: list[int]) -> Path:
@@ -174,7 +174,7 @@ class Nats:
         )
         deadline = time.monotonic() + 30.0
         while True:
-            # The servers elect first; until then they refuse or stay silent.
+            # Until the servers have elected a leader they refuse, or do not answer.
             try:
                 await client.jetstream(timeout=2.0).add_stream(config)
                 break
@@ -190,7 +190,7 @@ class Nats:
             info = await client.jetstream().stream_info(STREAM)
             replicas = info.cluster.replicas or [] if info.cluster else []
             if info.cluster and len(replicas) == 2 and all(each.current for each in replicas):
-                # A publish through another server would pay for one more hop.
+                # A publish through another server would take one more hop.
                 self._port = self._ports[int((info.cluster.leader or "0")[-1])]
                 return
             if time.monotonic() > deadline:
@@ -224,7 +224,7 @@ class Nats:
         config = ConsumerConfig(ack_policy=AckPolicy.ALL, max_ack_pending=4 * fetch)
         stream = client.jetstream()
         left = (await stream.stream_info(STREAM)).state.messages
-        # The client drops what exceeds its pending limits, which are meant for push consumers.
+        # The client drops messages above its pending limits, which are meant for push consumers.
         puller = await stream.pull_subscribe(
             SUBJECT, "reader", stream=STREAM, config=config, pending_bytes_limit=256 << 20
         )
@@ -274,7 +274,7 @@ class _Window:
 
 
 def _knows_sync_always() -> bool:
-    """This nats-server accepts `sync_interval: always`."""
+    """Does this nats-server accept `sync_interval: always`?"""
     with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as folder:
         path = Path(folder) / "try.conf"
         path.write_text(f'jetstream {{ store_dir: "{folder}", sync_interval: always }}\n')
@@ -285,7 +285,7 @@ def _knows_sync_always() -> bool:
 
 
 def _make_writes_synchronous(folder: Path) -> None:
-    """Set what `chattr +S` sets. Raises OSError where the file system has no such attribute."""
+    """Set the attribute of `chattr +S`. Raises OSError if the file system does not have it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         flags = array.array("i", [0])

@@ -1,18 +1,18 @@
 """pysyncobj: three processes replicate calls of one method, with a journal file.
 
-pysyncobj has no client: who calls a replicated method is a member. So the load runs inside the
-leader's process, which saves it the hop that every other system pays, and there are three
-processes rather than four. A *message* is a body handed to a replicated `append(body)`; a batch is
-one call with the batch's bodies joined, as one record is in the floor. The object counts what
-arrived and keeps none of it, so that its periodic dump stays small.
+pysyncobj has no client: only a member calls a replicated method. So the load runs inside the
+leader's process, which saves the hop that every other system pays, and there are three processes
+instead of four. A *message* is a body handed to a replicated `append(body)`; a batch is one call
+with the batch's bodies joined, as a batch is one record in the floor. The object counts the bytes
+and keeps no body, so that its periodic dump stays small.
 
-It acknowledges (calls back) once a majority has the call in its journal, a memory-mapped file that
-is never synced: a power loss may take what was acknowledged. It has no consumers.
+pysyncobj acknowledges (calls back) once a majority has the call in its journal, a memory-mapped
+file that is never synced: a power loss may lose acknowledged calls. It has no consumers.
 
     python -m bench.peers.pysyncobj SELF JOURNAL PARTNER PARTNER
 
-runs one node. It answers each line on stdin, a JSON object, with one on stdout: `{"ask":
-"status"}` with who leads, `{"ask": "append", ...}` with a sample.
+runs one node. The node answers each line on stdin, a JSON object, with one on stdout: `{"ask":
+"status"}` with the leader, `{"ask": "append", ...}` with a sample.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ class Pysyncobj:
 
     @property
     def version(self) -> str:
-        """Of the library and of Python."""
+        """Versions of the library and of Python."""
         return f"pysyncobj {metadata.version('pysyncobj')}, python {platform.python_version()}"
 
     def available(self) -> str | None:
@@ -82,11 +82,11 @@ class Pysyncobj:
         return self._append(size=size, batch=1, window=1, seconds=seconds)
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Not there."""
+        """Unsupported."""
         raise Unsupported("pysyncobj replicates calls; it has no consumers")
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Not there."""
+        """Unsupported."""
         raise Unsupported("pysyncobj replicates calls; it has no consumers")
 
     def _start(self) -> None:
@@ -139,7 +139,7 @@ def _serve(address: str, journal: str, partners: list[str]) -> None:
 
         @pysyncobj.replicated  # type: ignore[untyped-decorator]
         def append(self, body: bytes) -> int:
-            """Take a body; the count of bytes so far."""
+            """Count a body's bytes; returns the number of bytes so far."""
             self.bytes += len(body)
             return self.bytes
 

@@ -1,14 +1,15 @@
 """RabbitMQ: three nodes on one machine, a quorum queue with three members, pika.
 
 A quorum queue confirms a publish when a majority of its members has synced its Raft log
-(`wal_sync_method = datasync`, its default), which is the promise raftmq and the floor make too.
-There are no batches: `window` batches of `batch` messages are that many single messages in flight,
-up to a bound. Deliveries are acknowledged with the `multiple` flag, the cheapest AMQP offers.
+(`wal_sync_method = datasync`, its default), which is the promise of raftmq and the floor, too.
+RabbitMQ has no batches: `window` batches of `batch` messages are `window * batch` single messages
+in flight, up to a bound. Deliveries are acknowledged with the `multiple` flag, the cheapest way in
+AMQP.
 
-How three nodes live in one folder, whoever starts them: the distribution's wrapper (which changes
-user and folder) is left aside for the real script; every RABBITMQ_* path points into the folder;
-the port mapper `epmd` is a child of ours on a loopback port of its own, so that a system-wide one
-is neither used nor left behind; the nodes find one another through `classic_config`.
+Three nodes run in one folder, under any user: the real script starts them, not the distribution's
+wrapper (which changes user and folder); every RABBITMQ_* path points into the folder; the port
+mapper `epmd` is our child process on a loopback port of its own, so that no system-wide one is used
+or left behind; the nodes find one another through `classic_config`.
 
 Sources: rabbitmq.com, "Clustering Guide: a cluster on a single machine", "Quorum Queues",
 "Cluster Formation and Peer Discovery".
@@ -52,7 +53,7 @@ class Rabbitmq:
 
     @property
     def version(self) -> str:
-        """Of the server and the client."""
+        """Versions of the server and the client."""
         import pika
 
         server = _package_version()
@@ -96,7 +97,7 @@ class Rabbitmq:
         return self._publish(size, 1, seconds).sample()
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Take and acknowledge what a `produce` left in the queue."""
+        """Take and acknowledge the messages of a `produce`."""
         self.produce(size=size, batch=batch, window=window, seconds=seconds)
         prefetch = max(4, min(PREFETCH, (32 << 20) // size))
         meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
@@ -105,7 +106,7 @@ class Rabbitmq:
         return meter.sample(until_last=True, settings=settings)
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Reading back is taking and acknowledging here."""
+        """As `consume`: RabbitMQ acknowledges what it delivers."""
         return self.consume(size=size, batch=batch, window=window, seconds=seconds)
 
     def _publish(self, size: int, in_flight: int, seconds: float) -> Meter:
@@ -159,7 +160,7 @@ class Rabbitmq:
             "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "generated"),
             "RABBITMQ_FEATURE_FLAGS_FILE": str(folder / "feature_flags"),
             "RABBITMQ_PID_FILE": str(folder / "pid"),
-            # Three machines' worth of schedulers bound to the same cores would wait in line.
+            # The schedulers of three nodes, bound to the same cores, would wait for each other.
             "RABBITMQ_SCHEDULER_BIND_TYPE": "u",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _LOOPBACK,
         }
@@ -201,7 +202,7 @@ class Rabbitmq:
         return pika.ConnectionParameters("127.0.0.1", self._port, heartbeat=0)
 
     def _drive(self, start: "Callable[[Channel], object]") -> None:
-        """Run a connection's loop on what `start` makes of a channel, until that stops it."""
+        """Run a connection's loop; `start` gets the open channel, and callbacks stop the loop."""
         import pika
 
         is_closing = False

@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from raftmq.chaos.mutant import Mutant
 
 NODES = 3
-"""Of a cluster."""
+"""Founding nodes of a cluster whose plan names no number."""
 
 WORKLOADS = ("log", "queue", "register", "pop", "members", "flows", "admin")
-"""What clients do in the worlds that have clients."""
+"""The work of the clients, in the worlds that have clients."""
 
 
 EXTREMES = ("most ", "longest ")
-"""Names of counts that are the largest of a run begin so."""
+"""Prefixes of the names of counts that are a maximum of one run; `Totals` takes their maximum."""
 
 
 class CannotPlay(Exception):
@@ -66,19 +66,19 @@ class CannotPlay(Exception):
     def __init__(self, message: str, *, fix: str = "") -> None:
         super().__init__(message)
         self.fix = fix
-        """What to do about it, if it is not another fault or mutant."""
+        """The remedy, where it is not to name another fault or mutant; may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all seeds of a campaign have in common."""
+    """The settings that all seeds of a campaign share."""
 
     world: World = World.SIM
     faults: tuple[str, ...] = ()
     """Names of the catalogue, or of its families; empty: all that this world can make."""
     workload: str = WORKLOADS[0]
     seconds: float = 60.0
-    """Of each run, in its own time: made up, or real in the real world."""
+    """Length of each run, in the run's own time: simulated, or real in the real world."""
     mutant: str = ""
     """A bug to plant, by its number or name in the checkout's list; empty: none."""
     is_liveness: bool = False
@@ -95,11 +95,11 @@ class Plan:
         """The faults to draw from.
 
         Raises:
-            CannotPlay: one is unknown, or cannot be made in this world.
+            CannotPlay: a named fault is unknown, or cannot be made in this world.
         """
         names = self.faults
         if not names and self.mutant:
-            # Some bugs come out under certain faults only.
+            # Some bugs show under certain faults only.
             mutant = _mutant(self.mutant)
             names = mutant.kinds if mutant is not None else ()
         if not names:
@@ -108,28 +108,28 @@ class Plan:
         return [_fault(name, self.world) for name in expanded(names, can)]
 
     def schedule(self, seed: int) -> Schedule:
-        """What happens in the run of this seed.
+        """The faults of this seed's run, and when each one strikes.
 
         Raises:
             CannotPlay: see `kinds`.
         """
-        # A hunt needs the kinds that bring its mutant out; who names kinds gets no others.
+        # A hunt needs the kinds that expose its mutant; a plan that names kinds gets no others.
         is_free = not self.faults and not self.mutant
         can = of_world(self.world)
         if self.world is World.CORE:
-            # There a seed also decides how many nodes there are.
+            # In the core world a seed also decides the number of nodes.
             from raftmq.chaos.core import draw_schedule, draw_settings
 
             nodes = self.nodes or draw_settings(seed).nodes
             schedule = draw_schedule(seed, seconds=self.seconds, kinds=self.kinds(), nodes=nodes)
             return with_strike(schedule, can, nodes=nodes) if is_free else schedule
-        # Real processes are slow to judge: there all schedules are dense.
+        # A run on real processes is slow to judge: all schedules of the real world are dense.
         how = draw_mixed if self.world is World.SIM else draw
         nodes = self.nodes or NODES
         schedule = how(seed, self.kinds(), nodes=nodes, seconds=self.seconds)
         if is_free:
             schedule = with_strike(schedule, can, nodes=nodes)
-        # A visit excuses the windows in which a patient schedule judges service.
+        # A patient schedule judges service in windows, and no window spans the time of a visit.
         is_judged = self.world is World.SIM and is_patient(seed)
         if is_judged or not (is_free or self.is_visited):
             return schedule
@@ -139,7 +139,8 @@ class Plan:
         """One run. In a simulated world the same plan and schedule give the same outcome.
 
         Raises:
-            CannotPlay: this world has no such workload, or there is no such mutant, or not here.
+            CannotPlay: this world has no such workload, or the mutant is unknown or cannot be
+                planted in this world.
         """
         mutant = _mutant(self.mutant)
         run = _player(self, mutant)
@@ -152,7 +153,7 @@ class Plan:
 
     @property
     def replay_options(self) -> tuple[str, ...]:
-        """What `raftmq chaos replay` has to know of the plan, beside the world."""
+        """The options of `raftmq chaos replay` that stand for this plan, without the world."""
         has_clients = self.world is not World.CORE
         options = ["--workload", self.workload] if has_clients else []
         options += ["--liveness"] if has_clients and self.is_liveness else []
@@ -177,10 +178,10 @@ def _fault(name: str, world: World) -> Fault:
 
 
 def _mutant(named: str) -> "Mutant | None":
-    """The mutant of this name or number; None: none is wanted.
+    """The mutant of this name or number; None if `named` is empty.
 
     Raises:
-        CannotPlay: there is none, or it cannot be planted.
+        CannotPlay: the mutant is unknown, or cannot be planted.
     """
     if not named:
         return None
@@ -205,7 +206,7 @@ _PLAYERS = {
     World.SIM: "raftmq.chaos.sim.run",
     World.REAL: "raftmq.chaos.real.play",
 }
-"""Where each world's `run` is; a world is loaded when it is played."""
+"""The module with each world's `run`; a module is imported when its world is played."""
 
 
 def _planted(mutant: "Mutant | None", world: World) -> AbstractContextManager[object]:
@@ -219,7 +220,7 @@ def _planted(mutant: "Mutant | None", world: World) -> AbstractContextManager[ob
             )
         from raftmq.chaos.real.armed import MUTANT_VARIABLE
 
-        # Nodes are other processes, and inherit this.
+        # Each node is a process of its own, which inherits the environment.
         return mock.patch.dict(os.environ, {MUTANT_VARIABLE: mutant.name})
     from raftmq.chaos.mutant import planted
 
@@ -244,7 +245,7 @@ def _require_nodes(schedule: Schedule, nodes: int) -> None:
     """Refuse a schedule for a larger cluster of the core world.
 
     Raises:
-        CannotPlay: an event names a node that the cluster has not.
+        CannotPlay: an event names a node that the cluster does not have.
     """
     from raftmq.chaos.core.cluster import SPARES
 
@@ -262,7 +263,7 @@ _NETWORK_FIX = "leave out --network, or give --world real"
 
 
 def _refuse_ignored(plan: Plan) -> None:
-    """Options that the core world would ignore."""
+    """Refuse options that the core world would ignore. Raises `CannotPlay`."""
     if plan.workload != WORKLOADS[0]:
         raise CannotPlay(
             f"the core world has no clients, and so no workload {plan.workload!r}",
@@ -278,10 +279,10 @@ def _refuse_ignored(plan: Plan) -> None:
 
 
 def _player(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome]:
-    """What plays a schedule as the plan says.
+    """A function that plays a schedule as the plan says.
 
     Raises:
-        CannotPlay: this world does not know the workload.
+        CannotPlay: this world does not have the workload, the network, or an option of the plan.
     """
     module = import_module(_PLAYERS[plan.world])
     if plan.world is World.CORE:
@@ -309,7 +310,7 @@ def _player(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome
 
 
 def fails_alike(one: Outcome, other: Outcome) -> bool:
-    """Whether both broke a promise of the same name, or both exercised nothing."""
+    """Did both break a promise of the same name, or were both vacuous?"""
     names = {violation.name for violation in one.violations}
     if names:
         return bool(names & {violation.name for violation in other.violations})
@@ -319,7 +320,7 @@ def fails_alike(one: Outcome, other: Outcome) -> bool:
 def shrunk(
     plan: Plan, outcome: Outcome, *, trials_max: int, on_trial: Callable[[], None] = lambda: None
 ) -> Outcome:
-    """The run of a smaller schedule that fails alike; the run itself if there is none."""
+    """The run of a smaller schedule that fails alike; `outcome` if no smaller one fails alike."""
     best = outcome
 
     def fails(schedule: Schedule) -> bool:
@@ -342,10 +343,10 @@ class Result:
     plan: Plan
     seed: int
     outcome: Outcome
-    """Without its history."""
+    """The outcome without its history, which may be large."""
     cpu_seconds: float
     folder: Path | None = None
-    """Where the run was kept."""
+    """The folder that the run was kept in; None: the run was not kept."""
 
 
 @dataclass(slots=True)
@@ -353,26 +354,26 @@ class Totals:
     """All results of a campaign, added up."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
-    """By verdict; vacuous runs count as `vacuous`."""
+    """Number of runs by verdict; vacuous runs count as `vacuous`."""
     faults: Counter[str] = field(default_factory=Counter)
     """Faults that had an effect, by name."""
     scheduled: Counter[str] = field(default_factory=Counter)
     """Events of the schedules, by fault."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Of all runs together; of an extreme (`EXTREMES`) the largest."""
+    """Sums over all runs; the maximum for the names that `EXTREMES` describes."""
     coverage: Counter[Coverage] = field(default_factory=Counter)
     compared: Counter[str] = field(default_factory=Counter)
     """Comparisons that could have shown a violation, by check."""
     simulated_seconds: float = 0.0
     cpu_seconds: float = 0.0
     bad: list[Result] = field(default_factory=list)
-    """Those that are not good, by seed."""
+    """The runs that are not good, sorted by seed."""
     is_interrupted: bool = False
-    """Somebody wanted no more."""
+    """The user stopped the campaign before its last seed."""
 
     @property
     def seeds(self) -> int:
-        """Runs that are over."""
+        """Number of runs that are over."""
         return sum(self.verdicts.values())
 
     @property
@@ -381,7 +382,7 @@ class Totals:
         return self.simulated_seconds / 60 / max(self.cpu_seconds, 1e-9)
 
     def add(self, result: Result) -> None:
-        """Count one more."""
+        """Count a result."""
         outcome = result.outcome
         self.verdicts["vacuous" if outcome.is_vacuous else outcome.verdict.value] += 1
         self.faults.update(outcome.struck)
@@ -392,7 +393,7 @@ class Totals:
                 max(self.counts[name], count) if is_extreme else (self.counts[name] + count)
             )
         self.coverage.update(outcome.coverage)
-        # Counter.update keeps a check that compared nothing, with 0.
+        # Unlike `+`, `update` keeps a check that compared nothing, as `vacuous_checks` needs it.
         self.compared.update(outcome.compared)
         self.simulated_seconds += outcome.simulated_seconds
         self.cpu_seconds += result.cpu_seconds
@@ -419,17 +420,17 @@ class Totals:
 def run_seed(
     plan: Plan, seed: int, artifacts: Path | None = None, keeps_good: bool = False
 ) -> Result:
-    """One seed; a run that is not good, or any with `keeps_good`, is kept below `artifacts`."""
+    """Play one seed; keep below `artifacts` each run that is not good, or any with `keeps_good`."""
     before = _cpu_seconds()
     schedule = plan.schedule(seed)
     try:
         outcome = plan.play(schedule)
     except (CannotPlay, ModuleNotFoundError):
         raise
-    # The one supervisor of a campaign: a run that breaks is a finding and ends no other run.
+    # The one place that catches everything: a run that breaks is a finding and ends no other run.
     except Exception:
         outcome = _broken_run(plan, schedule, traceback.format_exc())
-        # What is left of a broken world ends now, and not in the middle of the next one.
+        # The objects of the broken world are finalized now, not in the middle of the next run.
         gc.collect()
     cpu_seconds = _cpu_seconds() - before
     folder = None
@@ -453,7 +454,7 @@ def _broken_run(plan: Plan, schedule: Schedule, trace: str) -> Outcome:
 
 
 def keep(outcome: Outcome, artifacts: Path, plan: Plan) -> Path:
-    """Store a run with its report; its folder."""
+    """Store a run with its report; returns the run's folder."""
     from raftmq.chaos.report import write_outcome
 
     workload = "" if plan.world is World.CORE else plan.workload
@@ -477,9 +478,9 @@ def campaign(
     under way.
 
     Args:
-        plan: what they have in common.
-        seeds: which; may be endless if `seconds_max` is given.
-        jobs: processes that work at the same time; 1: this one.
+        plan: the settings that all seeds share.
+        seeds: the seeds to play; may be endless if `seconds_max` is given.
+        jobs: number of worker processes; 1: this process plays all seeds.
         seconds_max: real seconds after which no further seed is begun; None: no limit.
         artifacts: where runs that are not good are kept; None: nowhere.
         keeps_good: keep good runs there, too.
@@ -502,15 +503,16 @@ def play_all(
     artifacts: Path | None,
     keeps_good: bool = False,
 ) -> Generator[Result, None, None]:
-    """Run seeds, each with a plan of its own; otherwise as `campaign`."""
+    """Run seeds, each with its own plan; otherwise as `campaign`."""
     deadline = None if seconds_max is None else time.monotonic() + seconds_max
     todo = _until(tasks, deadline)
     if jobs == 1:
         for plan, seed in todo:
             yield run_seed(plan, seed, artifacts, keeps_good)
         return
+    # Children of the caller are no workers of ours, and must not be terminated below.
     others = set(active_children())
-    # A worker that was forked would have this process's threads and event loops half-way.
+    # A forked worker would inherit this process's threads and event loops in the middle of work.
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_interrupts)
     with pool:
 
@@ -518,6 +520,7 @@ def play_all(
             chosen = islice(todo, count)
             return {pool.submit(run_seed, *task, artifacts, keeps_good) for task in chosen}
 
+        # Two seeds a worker: a worker finds its next seed while this process takes a result.
         running = submit(jobs * 2)
         try:
             while running:
@@ -528,13 +531,13 @@ def play_all(
         finally:
             for future in running:
                 future.cancel()
-            # Nobody waits for the seeds under way, each of which may take minutes.
+            # A seed under way may take minutes, and its result is not wanted.
             for worker in set(active_children()) - others if running else ():
                 worker.terminate()
 
 
 def _leave_interrupts() -> None:
-    """In a worker: Ctrl-C reaches all processes of a terminal, and is for the first one to heed."""
+    """Ignore Ctrl-C in a worker: a terminal sends Ctrl-C to all processes, and the first acts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -1,14 +1,14 @@
 """The form of a mutant: a known bug, planted into the real code while a test runs.
 
-The production code has no switches for this: a mutant replaces functions of its modules and puts
-them back. Only one is planted at a time, in one thread. The list of mutants is part of the checkout
-(`tests/quality/mutants`), as it patches one version of the code.
+The production code has no switches for mutants: a mutant replaces functions of the modules and puts
+the functions back. One mutant is planted at a time, in one thread. The list of mutants is part of
+the checkout (`tests/quality/mutants`), because each mutant patches one version of the code.
 
     with planted(mutant):
         outcome = run(schedule)
 
-Sources: mutation testing (DeMillo, Lipton, Sayward, 1978); each mutant names where its bug really
-happened, where that is known.
+Sources: mutation testing (DeMillo, Lipton, Sayward, 1978); each mutant names the project in which
+its bug happened, where the project is known.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ LIST = "tests.quality.mutants"
 
 
 class Patch:
-    """Replaces attributes, and puts them back in the end."""
+    """Replaces attributes, and restores the attributes when the stack is closed."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -40,7 +40,7 @@ class Patch:
         self._stack.enter_context(mock.patch.object(owner, name, value))
 
     def handler(self, kind: MessageKind, old: Step, new: Step) -> None:
-        """Handle messages of a kind by `new` wherever `old` did."""
+        """Replace `old` by `new` as the handler of a kind of message, in every role."""
         assert any(table[kind] is old for table in raft._BY_ROLE), f"{old} handles no {kind.name}"
         tables = tuple(
             tuple(
@@ -56,7 +56,7 @@ Plant = Callable[[Patch], None]
 
 
 def later(module: str, name: str) -> Plant:
-    """A plant of a module that is loaded when it is planted: hunts on cores need no event loop."""
+    """A plant in a module that is imported only when planting: hunts on cores need no trio."""
 
     def plant(patch: Patch) -> None:
         getattr(import_module(module), name)(patch)
@@ -74,37 +74,37 @@ class Mutant:
     """One planted bug, or the reason why it cannot be planted."""
 
     number: int
-    """In the list that this project was planned with; from 101 on: our own."""
+    """Number in the list that this project was planned with; from 101 on: our own."""
     name: str
     what: str
-    """What is wrong, in one sentence; where it happened in brackets."""
+    """The bug in one sentence, followed by the project where it happened, in brackets."""
     killers: tuple[str, ...] = ()
-    """Who is expected to notice: numbers of invariants, or `assert` for one of the code's own."""
+    """The checks expected to fail: invariants by number, or `assert` for an assert in the code."""
     plant: Plant | None = None
     """None: it cannot be planted, see `reason`."""
     reason: str = ""
     """Why it cannot be planted."""
     is_popping: bool = False
-    """It is hunted on random logs of consumer groups, not on clusters."""
+    """The mutant is hunted on random logs of consumer groups, not on clusters."""
     workload: Literal["", "log", "register", "pop", "members", "flows", "admin"] = ""
-    """What clients do on the whole brokers that it is hunted on; empty: it is hunted elsewhere."""
+    """Workload of the whole brokers that the mutant is hunted on; empty: on other worlds."""
     seconds: float = 0.0
     """Length of a run with whole brokers; 0: a minute, with pauses between the faults."""
     nodes: int = 3
-    """Of the cluster of whole brokers."""
+    """Founding nodes of the cluster of whole brokers."""
     kinds: tuple[str, ...] = ()
-    """Faults that bring it out; empty: any."""
+    """Faults that expose the mutant; empty: any."""
     settings: Callable[[Settings], Settings] = as_drawn
-    """Options of consensus that it needs."""
+    """Changes the seed's settings of consensus to those that the mutant needs."""
     why_hinted: str = ""
-    """Why random draws of its world seldom find it: for people."""
+    """Why random draws of the mutant's world seldom find the mutant: for people."""
     is_of_the_simulator: bool = False
-    """It is planted in the simulation's own node or machine: it tries the checks, not the
+    """The mutant is planted in the simulation's own node or machine: it tests the checks, not the
     product."""
 
     @property
     def hints(self) -> str:
-        """What the hunt was given beside the seed: it says how far random draws find the bug."""
+        """Hints that the hunt got beside the seed; empty: random draws find the bug unaided."""
         given = ["faults"] if self.kinds else []
         given += ["settings"] if self.settings is not as_drawn else []
         return " and ".join(given)
@@ -119,7 +119,7 @@ def known_mutants() -> tuple[Mutant, ...]:
     try:
         listed: tuple[Mutant, ...] = import_module(LIST).MUTANTS
     except ModuleNotFoundError as problem:
-        # A module that is missing inside the list is a mistake there, and not an installation.
+        # Another missing module is a mistake inside the list, not a missing checkout.
         if problem.name is None or not f"{LIST}.".startswith(f"{problem.name}."):
             raise
         return ()
@@ -128,7 +128,7 @@ def known_mutants() -> tuple[Mutant, ...]:
 
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
-    """The mutant's bug is in the code for as long as this lasts."""
+    """Plant the mutant's bug while the context is open."""
     assert mutant.plant is not None, mutant.reason
     with ExitStack() as stack:
         mutant.plant(Patch(stack))

@@ -1,7 +1,7 @@
-"""What one run in any world gives back: the verdict, what it rests on, and what happened.
+"""The outcome of one run in any world: the verdict, its evidence, and the time line.
 
-All worlds return the same, so that the command line, the report and the pytest plugin treat them
-alike. `run(schedule) -> Outcome` is the face of each world.
+All worlds return the same type, so that the command line, the report and the pytest plugin treat
+all worlds alike. Each world has a function `run(schedule) -> Outcome`.
 
 Invariants:
 - Equal schedules in equal worlds give equal `trace_hash`es, in two runs and in two processes.
@@ -22,40 +22,40 @@ class Violation(NamedTuple):
     """One promise that was broken."""
 
     name: str
-    """An invariant (`R5`), an anomaly (`lost-postfix`), or what the world itself noticed."""
+    """An invariant (`R5`), an anomaly (`lost-postfix`), or a name of the world's own."""
     at_ms: int
-    """When it showed, from the start of the run."""
+    """Time at which the violation showed, in ms from the start of the run."""
     text: str
-    """For people: what, where, and what would be right."""
+    """For people: what broke, where, and what would be right."""
 
 
 class Happening(NamedTuple):
     """Something worth a mark on a time line."""
 
     at_ms: int
-    """From the start of the run."""
+    """Milliseconds from the start of the run."""
     node: int
-    """Whom it concerns; 0: the cluster or a client."""
+    """The node that the event concerns; 0: the cluster or a client."""
     what: str
     """Such as `leader of group 1, term 4`, `pause begins`."""
 
 
 class Coverage(NamedTuple):
-    """A situation that a fault struck in; all words are small closed sets of their world."""
+    """A situation in which a fault struck; each field takes few values, as the world defines."""
 
     role: str
-    """Of the node that was struck: leader, follower, candidate, learner, dead, none."""
+    """Role of the node that was struck: leader, follower, candidate, learner, dead, none."""
     term_relation: str
-    """Its term beside the highest of all: same, behind, ahead."""
+    """The node's term against the highest term of all nodes: same, behind, ahead."""
     progress: str
-    """Its log beside the leader's: level, behind, probe, snapshot, unknown."""
+    """The node's log against the leader's: level, behind, probe, snapshot, unknown."""
     fault: str
     """The fault's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All that one run tells."""
+    """The result of one run."""
 
     world: World
     schedule: Schedule
@@ -63,24 +63,24 @@ class Outcome:
     """Invalid if anything was violated; unknown if a checker gave up or the run was vacuous."""
     violations: tuple[Violation, ...] = ()
     trace_hash: str = ""
-    """Hexadecimal, of a running hash over every event."""
+    """Hexadecimal digest of a running hash over every event."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """How often: `elections`, `acked`, `crashes`, each fault by name, and so on."""
+    """Counts by name: `elections`, `acked`, `crashes`, each fault, and others."""
     coverage: Mapping[Coverage, int] = field(default_factory=dict)
-    """How often a fault struck in a situation."""
+    """Number of strikes in each situation."""
     simulated_seconds: float = 0.0
     vacuous: str = ""
     """Why the run exercised nothing; empty: it exercised something."""
     history: History | None = None
-    """What clients saw; None in a world without clients."""
+    """The operations of the clients; None in a world without clients."""
     timeline: tuple[Happening, ...] = ()
-    """In order of time."""
+    """Events in order of time."""
     replay_options: tuple[str, ...] = ()
-    """What else a replay must be told: `("--workload", "queue")`."""
+    """Further options of a replay: `("--workload", "queue")`."""
     compared: Mapping[str, int] = field(default_factory=dict)
-    """Comparisons that could have shown a violation, by check; 0: the run did not come to that."""
+    """Comparisons that could have shown a violation, by check; 0: the check compared nothing."""
     struck: Mapping[str, int] = field(default_factory=dict)
-    """Faults that had an effect, by name: what was scheduled and did nothing is not in it."""
+    """Number of faults that had an effect, by name; a fault without effect is not counted."""
 
     @property
     def is_vacuous(self) -> bool:

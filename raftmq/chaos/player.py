@@ -4,17 +4,17 @@
         while not nemesis.is_over:
             ...                                  # work, and record it
 
-It can make what it was told how to make: the processes of a `raftmq.testing.Cluster`, and anything
-that a test registers. A seed decides which faults strike when and whom; in real time it does not
-decide what the system under test does meanwhile.
+The nemesis makes the faults that were registered with `can`: those of the processes of a
+`raftmq.testing.Cluster`, and those that a test registers. A seed decides which faults strike, when,
+and which nodes; a seed does not decide what the system under test does in real time.
 
 | phase | share of the time | what happens |
 |---|---|---|
 | faults | three quarters | the schedule is played |
-| calm | the rest | everything is healed: what is dead starts, what is paused goes on |
+| calm | the rest | everything is healed: dead nodes start, paused nodes go on |
 
 Invariants:
-- On leaving the block nothing is broken any more, however it was left.
+- After the block no fault is left, whether the block ended or raised.
 - A fault that cannot be made fails the test; it is never skipped in silence.
 
 Sources: Jepsen's nemesis, which is a process beside the clients.
@@ -38,18 +38,18 @@ Begin = Callable[[Event], object]
 
 ATTEMPTS_MAX = 20
 ATTEMPT_STEP = 1 << 32
-"""To draw a schedule that has a fault at all."""
+"""Distance between the seeds of two attempts to draw a schedule with at least one fault."""
 
 STOP_SECONDS_MAX = 30.0
-"""To heal, once the block is left."""
+"""Time for healing after the block is left; a longer heal fails the test."""
 
 
 class CannotBreak(Exception):
-    """A fault is wanted that nobody said how to make; the message names those that can be."""
+    """A wanted fault was not registered; the message names the registered faults."""
 
 
 class Nemesis:
-    """What the fixture `nemesis` gives a test."""
+    """The value of the fixture `nemesis`."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class Nemesis:
         seconds: float = 10.0,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`wanted` names faults, empty for all that can be made; `clock` gives nanoseconds."""
+        """`wanted` names faults, empty for all registered ones; `clock` returns nanoseconds."""
         self.seed = seed
         self.seconds = seconds
         self.random = Random(f"nemesis {seed}")
         """For choices of the test itself, such as what to send."""
         self.nodes = 3
-        """Faults hit nodes 1 to this."""
+        """Number of nodes: faults hit nodes 1 to `nodes`."""
         self.timeline: list[Happening] = []
-        """What was done, as it was done."""
+        """Faults and their ends, in the order in which they were made."""
         self.played: Schedule | None = None
-        """The schedule, once the block was entered."""
+        """The schedule; None until the block is entered."""
         self._wanted = tuple(wanted)
         self._clock = clock
         self._kinds: dict[str, Fault] = {}
@@ -95,14 +95,14 @@ class Nemesis:
         what: str = "",
         aim: Aim = Aim.NOBODY,
     ) -> None:
-        """Say how a fault is made.
+        """Register how a fault is made.
 
         Args:
-            name: of the catalogue, or one of your own.
-            begin: called when it strikes, with the event: whom it hits, how strong it is.
-            end: called when it is over; None: it happens once.
-            what: for people; for one of your own.
-            aim: whom it hits; for one of your own.
+            name: a name of the catalogue, or a new one.
+            begin: called when the fault strikes, with the event: its nodes and its strength.
+            end: called when the fault is over; None: the fault happens once and has no end.
+            what: description for people; ignored for a name of the catalogue.
+            aim: which nodes the fault hits; ignored for a name of the catalogue.
         """
         own = Fault(name, "", what or name, frozenset(), aim, end is not None)
         self._kinds[name] = FAULTS.get(name, own)
@@ -111,7 +111,7 @@ class Nemesis:
             self._end[name] = end
 
     def heals(self, action: Action) -> None:
-        """Call this when everything is to be well again, after the ends of what still lasts."""
+        """Call `action` at the heal, after the ends of the faults that still last."""
         self._heal.append(action)
 
     @property
@@ -119,7 +119,7 @@ class Nemesis:
         """Which faults strike when; the same for the same seed and the same faults.
 
         Raises:
-            CannotBreak: one that is wanted cannot be made.
+            CannotBreak: a wanted fault is not registered.
         """
         wanted = expanded(self._wanted, self._kinds)
         unknown = [name for name in wanted if name not in self._kinds]
@@ -128,7 +128,7 @@ class Nemesis:
             wrong = [f"{name}{nearest(name, self._kinds)}" for name in unknown] or ["any fault"]
             raise CannotBreak(f"cannot make {', '.join(wrong)}\nknown: {known}")
         kinds = [self._kinds[name] for name in wanted or sorted(self._kinds)]
-        # A short run may draw calm windows only: then the next of a row of seeds decides.
+        # A short run may draw calm windows only: then the next derived seed decides.
         for attempt in range(ATTEMPTS_MAX):
             seed = self.seed + attempt * ATTEMPT_STEP
             schedule = draw(seed, kinds, nodes=self.nodes, seconds=self.seconds)
@@ -140,25 +140,25 @@ class Nemesis:
 
     @property
     def is_over(self) -> bool:
-        """True once the time is up; everything has been healed by then."""
+        """True once the time is up; the heal is done by then."""
         return self._over.is_set()
 
     @property
     def elapsed_ms(self) -> int:
-        """Since the block was entered."""
+        """Milliseconds since the block was entered."""
         return int((time.monotonic() - self._started) * 1000)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the time is up; False: it was not within `timeout` seconds."""
+        """Wait until the time is up; False if `timeout` seconds pass first."""
         return self._over.wait(timeout)
 
     def later(self, seconds: float, action: Action) -> None:
-        """Do something after so long, in the thread of the nemesis; for use by `begin`."""
+        """Call `action` after a delay, in the thread of the nemesis; for use by `begin`."""
         at = time.monotonic() + seconds
         heapq.heappush(self._agenda, (at, next(self._numbers), action))
 
     def note(self, what: str, node: int = 0) -> None:
-        """Put a sentence into the time line."""
+        """Add a sentence to the time line."""
         self.timeline.append(Happening(self._clock() // 1_000_000, node, what))
 
     def __enter__(self) -> Self:
@@ -181,7 +181,7 @@ class Nemesis:
         self._stop.set()
         self._thread.join(STOP_SECONDS_MAX)
         assert not self._thread.is_alive(), f"not healed within {STOP_SECONDS_MAX:g} s"
-        # The test's own error is the one to see.
+        # An error of the test itself says more, and must not be hidden by the nemesis's error.
         if self._error is not None and error is None:
             raise self._error
 
@@ -190,11 +190,12 @@ class Nemesis:
             try:
                 self._play(self._started + schedule.heal_ms / 1000)
             finally:
+                # After an error of a handler too: the test goes on with the same system.
                 self._end_all()
             self.note("everything is healed")
             self._stop.wait(max(self._started + self.seconds - time.monotonic(), 0))
         except BaseException as error:
-            # Whoever waits in the test's thread must learn of it.
+            # `__exit__` raises the error in the test's thread.
             self._error = error
         finally:
             self._over.set()

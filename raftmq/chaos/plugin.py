@@ -5,11 +5,12 @@
         with nemesis:
             ...                                  # call the service, record each call in `history`
 
-pytest finds it wherever raftmq is installed; nothing is imported until a test uses it.
+pytest finds the plugin wherever raftmq is installed; the rest of raftmq is imported only when a
+test uses a fixture.
 
 | fixture | is |
 |---|---|
-| `history` | a recorder; what it recorded is judged at the test's end (`raftmq.checkers.journal`) |
+| `history` | a recorder; its history is judged at the test's end (`raftmq.checkers.journal`) |
 | `nemesis` | plays faults in real time (`raftmq.chaos.player`) |
 | `raftmq_cluster` | real processes (`raftmq.testing.Cluster`) |
 | `sim_cluster` | whole brokers in a simulated world: a seed decides all (`raftmq.chaos.rig`) |
@@ -17,22 +18,22 @@ pytest finds it wherever raftmq is installed; nothing is imported until a test u
 
 | marker `chaos` | is |
 |---|---|
-| `seeds` | how many (0 to n-1), or which: `[7, 11]`, `"1..50"`; each makes a test, named `seed-7` |
-| `faults` | names of the catalogue, or of one's own; without it: all that can be made |
+| `seeds` | a number n (seeds 0 to n-1), or a list: `[7, 11]`, `"1..50"`; test names: `seed-7` |
+| `faults` | names of the catalogue or of the test's own faults; default: all that can be made |
 | `time` | seconds of faults and calm, in the time of the world |
-| `nodes` | of a cluster |
+| `nodes` | number of nodes of the cluster |
 
 | option | does |
 |---|---|
 | `--chaos-seed N` | one seed for every marked test |
-| `--chaos-seeds 1..50` | these instead of the marker's |
-| `--chaos-faults a,b` | these instead of the marker's |
+| `--chaos-seeds 1..50` | these seeds instead of the marker's |
+| `--chaos-faults a,b` | these faults instead of the marker's |
 | `--chaos-artifacts DIR` | keeps history and page of each failure |
 
 Invariants:
 - A test with a history that is invalid, or that could not have shown anything, fails.
-- Which tests there are depends on marker and options alone, as pytest-xdist needs it.
-- It can be loaded by any pytest from 7.4 on: it is, in every run where raftmq is installed.
+- The set of tests depends on marker and options alone, as pytest-xdist requires.
+- Every pytest from 7.4 on can load the plugin: pytest loads it wherever raftmq is installed.
 
 Sources: hypothesis and pytest-repeat for seeds as parameters; Jepsen's test map.
 """
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from raftmq.testing import Cluster
 
 SECONDS = 10.0
-"""Of a test whose marker names no time."""
+"""Time of a test whose marker names none, in seconds."""
 
 NODES = 3
 MARKER = (
@@ -65,7 +66,7 @@ _KNOWN = {"seeds", "faults", "time", "nodes"}
 
 @dataclass(slots=True)
 class Run:
-    """What one test has to do with chaos."""
+    """The chaos part of one test: seed, faults, and what its fixtures made."""
 
     seed: int
     faults: tuple[str, ...]
@@ -73,9 +74,9 @@ class Run:
     nodes: int
     journal: "Journal | None" = None
     played: "Nemesis | SimCluster | None" = None
-    """Whoever broke things."""
+    """The fixture that made the faults; None: the test uses neither."""
     logs: list[Callable[[], Mapping[str, str]]] = field(default_factory=list)
-    """Each gives file names and texts to keep beside a failure."""
+    """Each function returns file name → text, kept beside a failure."""
 
 
 _RUN = pytest.StashKey[Run]()
@@ -94,21 +95,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker, and refuse options that cannot be read."""
+    """Register the marker, and refuse options that cannot be parsed."""
     config.addinivalue_line("markers", MARKER)
     if config.getoption("--chaos-seeds") is not None:
         _seeds(config, {})
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test of each seed."""
+    """Make a test for each seed of a marked test."""
     marker = metafunc.definition.get_closest_marker("chaos")
     if marker is None:
         return
     unknown = [*map(repr, marker.args), *sorted(set(marker.kwargs) - _KNOWN)]
     if unknown:
         where, what = metafunc.definition.nodeid, ", ".join(unknown)
-        # A UsageError raised here would be shown as a crash of pytest.
+        # pytest would show a UsageError raised here as a crash of pytest.
         pytest.fail(f"{where}: the marker has no {what}; the marker is {MARKER}", pytrace=False)
     if "chaos_seed" not in metafunc.fixturenames:
         metafunc.fixturenames.append("chaos_seed")
@@ -133,7 +134,7 @@ def _seeds(config: pytest.Config, marked: Mapping[str, Any]) -> Sequence[int]:
 
 
 def _marked_seeds(wanted: object) -> list[int]:
-    """The seeds of a marker. Raises ValueError: it has none, or other things than seeds."""
+    """The seeds of a marker. Raises ValueError if there are none, or some are no integers."""
     if isinstance(wanted, str):
         return _written_seeds(wanted)
     given = range(wanted) if isinstance(wanted, int) else wanted
@@ -144,7 +145,7 @@ def _marked_seeds(wanted: object) -> list[int]:
         if not isinstance(seed, int):
             raise ValueError(f"{wanted!r} has {seed!r}, which is no seed: seeds are numbers")
         seeds.append(seed)
-    # pytest would skip a test without seeds: a typing error would look like a run that is clean.
+    # pytest would skip a test without seeds: a typing error would look like a clean run.
     if not seeds:
         raise ValueError(f"{wanted!r} plays nothing: give 1 or more")
     return seeds
@@ -170,7 +171,7 @@ def _faults(config: pytest.Config, marked: Mapping[str, Any]) -> tuple[str, ...]
 
 @pytest.fixture
 def chaos_seed(request: pytest.FixtureRequest) -> int:
-    """The seed of this test; of one without the marker: `--chaos-seed`, or 0."""
+    """The seed of this test; without the marker: `--chaos-seed`, or 0."""
     seed = getattr(request, "param", None)
     return seed if seed is not None else request.config.getoption("--chaos-seed") or 0
 
@@ -191,7 +192,7 @@ def _chaos_run(request: pytest.FixtureRequest, chaos_seed: int) -> Run:
 
 @pytest.fixture
 def history(_chaos_run: Run) -> "Journal":
-    """A recorder; the test fails if what it recorded breaks a promise, or shows nothing."""
+    """A recorder of calls; the test fails if its history breaks a promise, or shows nothing."""
     from raftmq.checkers.journal import Journal
 
     _chaos_run.journal = Journal()
@@ -200,7 +201,7 @@ def history(_chaos_run: Run) -> "Journal":
 
 @pytest.fixture
 def nemesis(request: pytest.FixtureRequest, _chaos_run: Run) -> "Nemesis":
-    """Plays faults inside `with nemesis:`; it knows how to break a `raftmq_cluster`."""
+    """Plays faults inside `with nemesis:`; breaks a `raftmq_cluster` if the test uses one."""
     from raftmq.chaos.player import Nemesis
 
     journal = request.getfixturevalue("history") if "history" in request.fixturenames else None
@@ -219,7 +220,7 @@ def nemesis(request: pytest.FixtureRequest, _chaos_run: Run) -> "Nemesis":
 
 @pytest.fixture
 def raftmq_settings() -> dict[str, dict[str, int | str]]:
-    """Tables of the settings of `raftmq_cluster`: override it to change them."""
+    """Settings of `raftmq_cluster`, as tables; override this fixture to change them."""
     return {}
 
 
@@ -227,7 +228,7 @@ def raftmq_settings() -> dict[str, dict[str, int | str]]:
 def raftmq_cluster(
     _chaos_run: Run, tmp_path: Path, raftmq_settings: dict[str, dict[str, int | str]]
 ) -> "Iterator[Cluster]":
-    """A cluster of real processes, ready; killed when the test ends."""
+    """A cluster of real processes that is ready; the processes are killed when the test ends."""
     from anyio.from_thread import start_blocking_portal
 
     from raftmq.testing import cluster
@@ -240,7 +241,7 @@ def raftmq_cluster(
 
 @pytest.fixture
 def sim_cluster(request: pytest.FixtureRequest, _chaos_run: Run) -> "SimCluster":
-    """A cluster in a simulated world: give it processes, then `run` it. Needs trio's event loop."""
+    """A cluster in a simulated world: add processes, then call `run`. Needs trio's event loop."""
     from raftmq.chaos.rig import SimCluster
 
     run = _chaos_run
@@ -257,14 +258,14 @@ def sim_cluster(request: pytest.FixtureRequest, _chaos_run: Run) -> "SimCluster"
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Judge the history once the test's own words have been heard."""
+    """Judge the history after the test function has returned or raised."""
     try:
         result = yield
     except pytest.skip.Exception:
         raise
     except BaseException as error:
         if _is_misnamed(pyfuncitem, error):
-            # The marker or an option is wrong, and no line of the test: its frames do not help.
+            # The marker or an option is wrong, not a line of the test: a traceback does not help.
             raise pytest.fail.Exception(f"{MARKER_WORDS}: {error}", pytrace=False) from None
         _tell(pyfuncitem, is_failed=True)
         raise
@@ -275,7 +276,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 def _is_misnamed(item: pytest.Function, error: BaseException) -> bool:
-    """Whether a test ended because a fault is wanted that it cannot make."""
+    """Did the test end because the marker or an option names a fault that it cannot make?"""
     run = item.stash.get(_RUN, None)
     if run is None or run.played is None:
         return False
@@ -285,7 +286,7 @@ def _is_misnamed(item: pytest.Function, error: BaseException) -> bool:
 
 
 def _tell(item: pytest.Function, *, is_failed: bool) -> str:
-    """Judge and keep what a test recorded; why it fails, or nothing."""
+    """Judge and keep a test's history; returns why the test fails, or an empty string."""
     run = item.stash.get(_RUN, None)
     if run is None:
         return ""
@@ -303,7 +304,7 @@ def _tell(item: pytest.Function, *, is_failed: bool) -> str:
         lines.append(f"kept in {kept}")
     else:
         lines.append("--chaos-artifacts DIR keeps the history and its page")
-    # Of a test that failed by its own words the history's verdict is a remark.
+    # A test that failed by itself stays the failure; the history's verdict is a remark.
     remark = [verdict.complaint] if is_failed and verdict.complaint else []
     item.add_report_section("call", "chaos", "\n".join([*verdict.lines, *remark, *lines]))
     return verdict.complaint
@@ -317,12 +318,12 @@ def _again(item: pytest.Function, run: Run) -> str:
 
 
 def _file_name(node_id: str) -> str:
-    """A test's name as that of a folder."""
+    """A test's name as the name of a folder."""
     kept = "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in node_id)
     return kept.strip("-")
 
 
-# pytest names this type since 8.4 only; of older ones no run must fail for a name.
+# pytest exports this type since 8.4 only; the quotes let older versions load the plugin.
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
     """List the seeds that failed."""
     found = []

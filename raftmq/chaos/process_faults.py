@@ -26,10 +26,10 @@ DOWN_SECONDS = (0.3, 3.0)
 """A killed node starts again within this."""
 
 LEADER_SECONDS_MAX = 5.0
-"""To find out who leads; a fault that aims at nobody strikes nobody."""
+"""Limit for finding the leader; without a leader the fault hits no node."""
 
 GROUP = 1
-"""Its leader is the one that a fault at the leader hits."""
+"""A fault at the leader hits the leader of this group."""
 
 
 class Processes:
@@ -85,7 +85,7 @@ class Processes:
                 self._paused.add(node)
 
     def _resume(self, event: Event) -> None:
-        # Of a leader's pause the event does not know whom it hit.
+        # A leader's pause names no nodes: resume every paused node.
         for node in sorted(self._paused & set(event.nodes or self._paused)):
             self._cluster.resume(node)
             self._paused.discard(node)
@@ -102,7 +102,7 @@ class Processes:
             try:
                 anyio.run(self._cluster.stop, node)
             except TimeoutError:
-                # It hangs: whether it may is for the test's history to say.
+                # The node hangs: the test's history decides whether a promise was broken.
                 self._nemesis.note("does not end when asked to", node)
                 self._cluster.kill(node)
             self._nemesis.note("stopped", node)

@@ -10,10 +10,10 @@
 
 Each process runs on a machine of its own until its function returns. A process that is killed by a
 fault, or whose function ends with `Unavailable` or `OutcomeUnknown`, is started again from the
-beginning, as a service manager would do it. Time is made up: it passes only where somebody waits,
-so that a minute takes a second or two. The same seed does the same again, down to the last byte,
-if the functions take time, randomness and input from the world alone: `trio.sleep`,
-`trio.current_time`, `sim_cluster.random`.
+beginning, as a service manager would do. Time is simulated and passes only while tasks wait, so
+that a minute takes a second or two. The same seed repeats a run, down to the last byte, if the
+functions take time, randomness and input from the world alone: `trio.sleep`, `trio.current_time`,
+`sim_cluster.random`.
 
 | phase | until |
 |---|---|
@@ -25,7 +25,7 @@ Invariants:
   or of a disk.
 
 Left out: faults that leave a disk damaged or change the members; `raftmq chaos run --world sim`
-has them, and an operator who mends what they leave.
+has these faults, and an operator who replaces damaged nodes.
 """
 
 from collections import Counter
@@ -46,14 +46,14 @@ Job = Callable[["Client"], Awaitable[None]]
 Clock = Callable[[], int]
 
 RETURN_SECONDS_MAX = 180.0
-"""Of simulated time, from the heal until every process must have returned."""
+"""Simulated seconds from the heal within which every process must return."""
 
 DAMAGING = frozenset(f"D{number}" for number in range(11, 20))
-"""Codes of faults after which a node has to be replaced."""
+"""Codes of faults after which a node may have to be replaced."""
 
 
 def kinds() -> list[Fault]:
-    """What can be made here."""
+    """The faults that a `SimCluster` can make."""
     return [
         fault
         for fault in of_world(World.SIM)
@@ -62,7 +62,7 @@ def kinds() -> list[Fault]:
 
 
 class SimCluster:
-    """What the fixture `sim_cluster` gives a test."""
+    """The value of the fixture `sim_cluster`."""
 
     def __init__(
         self, *, seed: int, wanted: Sequence[str] = (), seconds: float = 10.0, nodes: int = 3
@@ -73,21 +73,21 @@ class SimCluster:
         self.random = Random(f"test {seed}")
         """For choices of the test itself."""
         self.is_healed = False
-        """True once nothing is broken any more: time to come to an end."""
+        """True after the heal: every process should return soon."""
         self.played: Schedule | None = None
-        """The schedule, once it runs."""
+        """The schedule; None until `run`."""
         self.timeline: Sequence[Happening] = ()
-        """What happened, once it has run."""
+        """The events of the run; empty until the run is over."""
         self.violations: list[Violation] = []
-        """What brokers broke."""
+        """The promises that the brokers broke."""
         self.trace_hash = ""
-        """Equal for equal runs."""
+        """A hash over all events; equal runs have equal hashes."""
         self.coverage: Mapping[Coverage, int] = {}
-        """Situations that faults struck in."""
+        """Number of strikes in each situation."""
         self.counts: Counter[str] = Counter()
         """Faults by name, crashes, restarts."""
         self.on_clock: list[Callable[[Clock], None]] = []
-        """Told the world's clock, in nanoseconds from the start of the faults."""
+        """Called with the world's clock: nanoseconds from the start of the faults."""
         self._wanted = tuple(wanted)
         self._nodes = nodes
         self._prepare: list[Job] = []
@@ -99,7 +99,7 @@ class SimCluster:
         """Which faults strike when.
 
         Raises:
-            CannotBreak: one that is wanted cannot be made here.
+            CannotBreak: a wanted fault cannot be made by a `SimCluster`.
         """
         known = {fault.name for fault in kinds()}
         wanted = expanded(self._wanted, known)
@@ -111,16 +111,16 @@ class SimCluster:
         return draw(self.seed, chosen, nodes=self._nodes, seconds=self.seconds)
 
     def prepare(self, job: Job) -> None:
-        """Do this before any fault: create topics, say."""
+        """Run `job` before any fault, to create topics for example."""
         self._prepare.append(job)
 
     def process(self, name: str, job: Job) -> None:
-        """Have a process with a client of its own; names that begin with `consumer` can hang."""
+        """Add a process with its own client; faults can hang processes named `consumer...`."""
         assert name not in self._jobs, f"there is a process {name} already"
         self._jobs[name] = job
 
     def run(self) -> None:
-        """Play it all, in simulated time. A test runs its cluster once.
+        """Play the whole run, in simulated time. A test runs its cluster once.
 
         Raises:
             AssertionError: a process did not return in time, ended with an error that it should
@@ -195,7 +195,7 @@ class SimCluster:
         import trio
 
         with trio.move_on_after(RETURN_SECONDS_MAX):
-            # In simulated time, looking again and again costs little.
+            # In simulated time, polling costs little.
             while self._running:  # noqa: ASYNC110
                 await trio.sleep(0.05)
         late = ", ".join(sorted(self._running))
@@ -204,7 +204,7 @@ class SimCluster:
             self.violations.append(Violation("V5", int(self.seconds * 1000), text))
 
     def _look_back(self, stage: "Stage", watch: "Watch") -> None:
-        """What is left of the run."""
+        """Take time line, counts and violations from the run that is over."""
         from raftmq.chaos.sim.checks.evidence import gather, judge_servers
         from raftmq.checkers import Verdict
 
@@ -227,7 +227,7 @@ def _alone(job: Job) -> Callable[["Client", object], Awaitable[None]]:
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception inside nested groups of one; else the group itself."""
+    """The exception inside nested groups of one exception each; else the innermost group."""
     inner: BaseException = group
     while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
         inner = inner.exceptions[0]

@@ -1,4 +1,4 @@
-"""Which seeds to run, as people write it.
+"""Seeds to run, as people write them.
 
 >>> list(parse("3..6")[0]), parse("1,5,9"), parse("7..")[1]
 ([3, 4, 5, 6], ([1, 5, 9], 3), None)
@@ -10,10 +10,10 @@ from itertools import count
 
 
 def parse(text: str) -> tuple[Iterable[int], int | None]:
-    """The seeds of `1..100`, `1..` or `1,5,9`, and how many they are; None: without end.
+    """The seeds of `1..100`, `1..` or `1,5,9`, and their number; None: without end.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the text has another form, or a range goes backwards.
     """
     if re.fullmatch(r"\d+(,\d+)*", text):
         listed = [int(one) for one in text.split(",")]

@@ -1,21 +1,21 @@
 """A soak: hours of runs of every kind, and the book of all soaks.
 
-A seed decides a whole run: its world, what clients do, how many nodes there are, how long it lasts,
-and its faults. Seeds go on where the last soak of the book ended, so that no run is played twice.
+A seed decides a whole run: world, workload, number of nodes, length, and faults. A soak begins with
+the seed after the last one in the book, so that no run is played twice.
 
 | part of a run | drawn from |
 |---|---|
-| world and workload | `SHARES`, which give each world about as much processor time |
+| world and workload | `SHARES`, with which all worlds get about the same processor time |
 | founding nodes | 1 to 9, mostly three and five; 5 at most in the real world |
 | length | 6 to 120 seconds, with `pop` and `flows` up to 40, each doubling as often as the next |
 | liveness mode | one run in eight |
 
-The book is a JSON file; the page beside it shows the same to people. A soak that is running writes
-its row again and again, so that one that is killed leaves what it has played.
+The book is a JSON file; the page beside the file shows the book to people. A running soak writes
+its row again and again, so that a killed soak leaves a row of the runs it has played.
 
 Invariants:
-- Seed and worlds decide a run; the time of the soak decides only how many seeds are played.
-- A row counts what was played: processor time is measured around each run, none is estimated.
+- Seed and worlds decide a run; the time of the soak decides only the number of seeds.
+- A row counts runs that were played: processor time is measured around each run, not estimated.
 """
 
 import math
@@ -34,7 +34,7 @@ from raftmq.chaos.campaign import Plan, Result, play_all
 from raftmq.chaos.faults import World
 
 FIRST_SEED = 1_000_000
-"""Of the first soak: beyond the seeds that tests and campaigns name."""
+"""First seed of the first soak: beyond the seeds that tests and campaigns name."""
 
 SHARES: dict[World, dict[str, int]] = {
     World.CORE: {"log": 100},
@@ -49,29 +49,28 @@ SHARES: dict[World, dict[str, int]] = {
     },
     World.REAL: {"log": 1, "queue": 1, "register": 1, "pop": 1},
 }
-"""How often a run has a world and workload. The core world has no clients, and its runs are short.
-"""
+"""Relative frequency of each world and workload. The core world has no clients and short runs."""
 NODES_SHARES = (5, 5, 30, 10, 25, 5, 10, 4, 6)
-"""How often a cluster has one node, two, and so on."""
+"""Relative frequency of clusters with one node, two nodes, and so on."""
 SECONDS = (6, 120)
-"""Shortest and longest run, in its own time."""
+"""Shortest and longest run in a simulated world, in simulated seconds."""
 POPPING = ("pop", "flows")
-"""Workloads whose consumers pop: a run costs as much as four of the others."""
+"""Workloads whose consumers pop: a run costs as much as four runs of another workload."""
 POP_SECONDS_MAX = 40
-"""The longest run of such a workload."""
+"""The longest run of a workload in `POPPING`."""
 REAL_SECONDS = (30, 90)
-"""The same of real processes, which take longer to start than a short run lasts."""
+"""Shortest and longest run on real processes, which take several seconds to start."""
 REAL_NODES_MAX = 5
-"""More processes than that do not start in time on a small machine."""
+"""Most nodes on real processes: a small machine does not start more processes in time."""
 LIVENESS_SHARE = 1 / 8
 """Share of the runs in which only a quorum comes back at the heal."""
 
 TEXT_MAX = 300
-"""Characters of a violation that the book keeps; the whole is with the kept run."""
+"""Characters of a violation that the book keeps; the kept run has the whole text."""
 
 
 def plan_of(seed: int, worlds: Collection[World]) -> Plan:
-    """The run that a seed of a soak over these worlds stands for."""
+    """The plan of a seed, in a soak over these worlds."""
     random = Random(f"soak {seed}")
     kinds = {
         (world, workload): share
@@ -107,7 +106,7 @@ def soak(
         first_seed: see `Book.next_seed`.
         worlds: at least one.
         seconds_max: real seconds after which no further run is begun.
-        jobs: processes that work at the same time; 1: this one.
+        jobs: number of worker processes; 1: this process plays all seeds.
         artifacts: where runs that are not good are kept; None: nowhere.
     """
     tasks = ((plan_of(seed, worlds), seed) for seed in count(first_seed))
@@ -122,14 +121,14 @@ class Part(msgspec.Struct):
 
     runs: int = 0
     undecided: int = 0
-    """Runs that broke nothing, and could not have shown it, or were not judged to the end."""
+    """Runs without a violation that could not have shown one, or were not judged to the end."""
     simulated_seconds: float = 0.0
     cpu_seconds: float = 0.0
     faults: int = 0
     """Faults that had an effect."""
 
     def add(self, other: "Part") -> None:
-        """Count what another one counted."""
+        """Add the counts of another part."""
         self.runs += other.runs
         self.undecided += other.undecided
         self.simulated_seconds += other.simulated_seconds
@@ -145,9 +144,9 @@ class Found(msgspec.Struct):
     what: list[str]
     """Names of the promises."""
     text: str
-    """The first breach of the first of these runs."""
+    """The first violation of the first of these runs."""
     seed: int
-    """Of the first run."""
+    """Seed of the first run."""
     replay: str
     """A shell command that plays the first run again, at the commit of the soak."""
     runs: int = 1
@@ -159,18 +158,18 @@ class Soak(msgspec.Struct):
     """A row of the book."""
 
     date: str
-    """Day on which it ended, in UTC."""
+    """Day of the last run, in UTC."""
     commit: str
-    """Of the code that was played; with a plus where files had been changed since."""
+    """Commit of the code that was played; a plus follows if files differ from the commit."""
     first_seed: int
     last_seed: int
-    """Highest seed that was played; less than `first_seed`: none was."""
+    """Highest seed that was played; less than `first_seed`: no seed was played."""
     parts: dict[str, Part] = {}
-    """By kind."""
+    """By kind, such as `sim pop`."""
     found: list[Found] = []
 
     def add(self, result: Result) -> None:
-        """Count one more run."""
+        """Count a run."""
         outcome, kind = result.outcome, kind_of(result.plan)
         self.date = today()
         self.last_seed = max(self.last_seed, result.seed)
@@ -194,7 +193,7 @@ class Soak(msgspec.Struct):
                 found.runs += 1
                 return
         text = without_folders(" ".join(result.outcome.violations[0].text.split()))
-        # The end of a trace says more than its beginning.
+        # The end of a stack trace names the error.
         text = f"... {text[-TEXT_MAX:]}" if what == ["error"] else text[:TEXT_MAX]
         line = result.outcome.replay_line()
         self.found.append(Found(kind, what, text, result.seed, line))
@@ -216,7 +215,7 @@ class Book(msgspec.Struct):
         return max((soak.last_seed + 1 for soak in self.soaks), default=FIRST_SEED)
 
     def begin(self) -> Soak:
-        """A row for a soak that begins now; it is not in the book before it has played a run."""
+        """A row for a soak that begins now; the caller adds the row after the first run."""
         seed = self.next_seed
         return Soak(today(), commit(), seed, seed - 1)
 
@@ -230,8 +229,8 @@ class Book(msgspec.Struct):
         return msgspec.json.decode(path.read_bytes(), type=cls) if path.exists() else cls()
 
     def write(self, path: Path) -> None:
-        """Put the book into a file, and its page beside the file; each is there whole, as it was or
-        as it is, also if the process ends meanwhile."""
+        """Write the book to a file, and its page beside the file. Each file is replaced as a whole:
+        if the process ends meanwhile, the file is the old or the new one."""
         path.parent.mkdir(parents=True, exist_ok=True)
         encoded = msgspec.json.encode(_rounded(msgspec.to_builtins(self)))
         _replace(path, msgspec.json.format(encoded, indent=1) + b"\n")
@@ -245,7 +244,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _rounded(value: object) -> object:
-    """The same with a decimal at most."""
+    """The value with all floats rounded to one decimal."""
     if isinstance(value, dict):
         return {name: _rounded(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -277,7 +276,7 @@ def summed(parts: Iterable[Part]) -> Part:
 
 
 def today() -> str:
-    """The date of now, in UTC."""
+    """Today's date in UTC, as `2026-01-31`."""
     return datetime.now(UTC).date().isoformat()
 
 
@@ -344,7 +343,7 @@ def _cells(part: Part, broken: int) -> str:
 
 
 def simulated(seconds: float) -> str:
-    """Time in the worlds, in a unit that suits it.
+    """Simulated time, in a unit that fits its length.
 
     >>> simulated(90), simulated(5400), simulated(63_072_000)
     ('1.5 min', '1.5 h', '2.00 years')
@@ -356,7 +355,7 @@ def simulated(seconds: float) -> str:
 
 
 def _found(book: Book) -> list[str]:
-    """Each find with its line, newest soak first."""
+    """Lines about each `Found`, newest soak first."""
     lines = []
     for row in reversed(book.soaks):
         for found in row.found:

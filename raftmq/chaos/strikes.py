@@ -18,7 +18,7 @@ from raftmq.chaos.outcome import Coverage
 class _Begun(NamedTuple):
     fault: str
     before: int
-    """Count of the fault's effect when it began."""
+    """Count of the fault's effect when the fault began."""
     situations: list[Coverage]
 
 
@@ -39,9 +39,9 @@ class Strikes:
         Args:
             effect_of: the effect of each fault.
             seen: the world's counts of effects; 0 where an effect is missing.
-            struck: gets, by fault, how often it struck.
-            coverage: gets the situations in which faults struck.
-            counts: gets, by fault, how often it had no effect.
+            struck: `end` adds 1 under the name of a fault that struck.
+            coverage: `end` adds the situations in which the fault struck.
+            counts: `end` adds 1 under `without effect: FAULT` for a fault that did not strike.
         """
         self._effect_of = effect_of
         self._seen = seen
@@ -54,14 +54,14 @@ class Strikes:
         """Note the count of a fault's effect: the fault is about to be made.
 
         Args:
-            key: names the fault until its end.
-            fault: its name.
-            situations: of the nodes that it aims at, before it strikes.
+            key: identifies this fault until its end.
+            fault: the fault's name.
+            situations: situations of the nodes that the fault aims at, before the fault strikes.
         """
         self._begun[key] = _Begun(fault, self._count(fault), situations)
 
     def drop(self, key: Hashable) -> None:
-        """The fault was not made: it counts as neither."""
+        """The fault was not made: count it neither as struck nor as without effect."""
         del self._begun[key]
 
     def end(self, key: Hashable) -> None:
@@ -74,7 +74,7 @@ class Strikes:
             self._counts[f"without effect: {begun.fault}"] += 1
 
     def end_all(self) -> None:
-        """Count the faults that have no end of their own, or not yet."""
+        """Count all faults that have not ended: those that happen once, and those cut short."""
         for key in list(self._begun):
             self.end(key)
 

@@ -26,7 +26,7 @@ SKIPPED = "skipped: "
 
 
 def noted(outcome: Outcome) -> Outcome:
-    """The outcome; its faults are noted if `VARIABLE` names a folder."""
+    """Return the outcome, after noting its faults if `VARIABLE` names a folder."""
     folder = os.environ.get(VARIABLE)
     if folder:
         due = Counter(event.fault for event in outcome.schedule.events)

@@ -1,4 +1,4 @@
-"""What a test's history amounts to: why it fails, what is said of it, what is kept of it."""
+"""The verdict on a test's history: the complaint, the lines for people, the files to keep."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,15 +21,15 @@ class Judged:
     """One test's verdict."""
 
     complaint: str
-    """Why the test fails on account of its history; empty: it does not."""
+    """Why the test fails because of its history; empty: the history is good."""
     lines: tuple[str, ...]
-    """What happened, for people."""
+    """The time line, for people."""
     case: Case | None
-    """For its page; None: the test recorded nothing."""
+    """The subject of the page; None: the test has no history to judge."""
     logs: tuple[Callable[[], Mapping[str, str]], ...]
 
     def keep(self, folder: Path) -> Path:
-        """Store the history, its page, and logs; the folder."""
+        """Store the history, its page, and logs; returns the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         if self.case is not None and self.case.history is not None:
             write_parquet(self.case.history, folder / "history.parquet")
@@ -41,12 +41,12 @@ class Judged:
 
 
 def judged(run: "Run", *, title: str, again: str) -> Judged:
-    """Judge what a test recorded.
+    """Judge a test's history.
 
     Args:
         run: the test.
-        title: its name, for the page.
-        again: the command that does it again, for the page.
+        title: the test's name, for the page.
+        again: the command that repeats the test, for the page.
     """
     timeline = tuple(run.played.timeline) if run.played is not None else ()
     lines = tuple(f"{one.at_ms / 1000:.3f}s {_who(one)}{one.what}" for one in timeline)
@@ -61,11 +61,11 @@ def judged(run: "Run", *, title: str, again: str) -> Judged:
 
 
 def _outcome(run: "Run", history: History, timeline: tuple[Happening, ...]) -> Outcome | None:
-    """What was done meanwhile, for the page: it shows faults and nodes of what has an outcome."""
+    """The faults of the test as an outcome: a page draws faults and nodes of an outcome only."""
     played = run.played.played if run.played is not None else None
     if played is None:
         return None
-    # The journal's clock is the one that the faults are timed by.
+    # Journal and faults share one clock, and the history may last longer than the schedule.
     seconds = max(int(history.time.max(initial=0)) / 1e9, played.seconds)
     world = World.REAL if isinstance(run.played, Nemesis) else World.SIM
     return Outcome(

@@ -1,12 +1,13 @@
-"""Clients of the core world: they propose records, each unlike all others, and ask for linearizable
-reads.
+"""Clients of the core simulator: they propose records, each with a payload of its own, and ask for
+linearizable reads.
 
 A client usually finds the leader, sometimes another node. A new leader has clients at once, and a
-node that still believes that it leads keeps some of its own for a while. A record is acknowledged
-when the node that took it has applied it; otherwise it is lost, or its outcome stays unknown.
+deposed leader that does not know of its end keeps some of its clients for a while. A record is
+acknowledged when the node that took the record has applied it; otherwise the record is lost, or its
+outcome stays unknown.
 
 Invariants:
-- An acknowledged record is committed, and stays at its index (checked in the end).
+- An acknowledged record is committed, and stays at its index (checked at the end of the run).
 """
 
 from collections.abc import Callable
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
 
 BURSTS = (0, 0, 0, 0, 3, 6)
-"""Reads that follow one soon after, drawn from these."""
+"""Numbers of further reads that follow a read soon after; one is drawn."""
 
 WRITE_BURSTS, BURST_US = (0,) * 14 + (8,), 10_000
-"""Writes that follow one within this time, so that several are under way."""
+"""Numbers of further writes, of which one is drawn, and the time within which these follow a write,
+so that several writes are under way."""
 
 LOYAL_SECONDS = 1.0
 """Time for which clients come back to a leader that was deposed."""
@@ -61,7 +63,7 @@ class Clients:
         self._proposed = 0
         self._reads = 0
         self.floors: dict[bytes, int] = {}
-        """By the context of a read under way: what was committed when consensus was asked."""
+        """By the context of a read under way: the highest committed index when the read began."""
         self.acked: dict[int, int] = {}
         """By index: the checksum of the record that was acknowledged."""
         self.is_active = True
@@ -81,7 +83,7 @@ class Clients:
         if leading and dice < self._cluster.settings.newest_share:
             return max(leading, key=lambda replica: replica.core.term)
         if leading and dice < 0.9:
-            # One that was cut off may believe that it still leads.
+            # A leader that was cut off may believe that it still leads.
             return self._random.choice(leading)
         return self._random.choice(up) if up else None
 
@@ -113,6 +115,7 @@ class Clients:
                 replica.group.propose(item[0], item[1], Asked(self, replica))
             return
         counts = self._cluster.counts
+        # A forwarded record has no ticket here: it counts as forwarded, never as acknowledged.
         try:
             replica.raft.propose(items, now=replica.now_ms())
         except ProposalDropped:
@@ -121,17 +124,17 @@ class Clients:
             counts["forwarded"] += len(items)
 
     def acknowledged(self, record: Record) -> None:
-        """A client was told that its record is committed."""
+        """A client learns that its record is committed."""
         self.acked[record.index] = record.crc
         self._cluster.counts["acked"] += 1
 
     def refused(self, error: ErrorReply) -> None:
-        """A client was told that its record is not taken, or that its fate is unknown."""
+        """A client learns that its record was not taken, or that the record's fate is unknown."""
         is_unknown = error.code == "outcome_unknown"
         self._cluster.counts["outcome unknown" if is_unknown else "refused"] += 1
 
     def elected(self, replica: "Replica") -> None:
-        """A node won an election: clients come to it, and to nodes that have not heard of it."""
+        """A node won an election: clients visit it, and other nodes that believe that they lead."""
         random, loop = self._at_elections, self._cluster.loop
         loop.after(int(random.random() ** 2 * 20_000) + 1, self._visit, replica)
         for node in self._cluster.nodes.values():
@@ -156,8 +159,8 @@ class Clients:
         replica = self._pick()
         if replica is not None:
             self.read_at(replica)
-            # Reads come in bursts, with writes between them; who asked once asks the same node
-            # again, which may have been deposed meanwhile.
+            # Reads come in bursts, with writes between them: a client asks the same node again,
+            # which may have been deposed meanwhile.
             for _ in range(self._random.choice(BURSTS)):
                 delay_us = int(self._random.expovariate(4.0) * 1e6)
                 self._cluster.loop.after(delay_us, self._read_again, replica)
@@ -169,6 +172,7 @@ class Clients:
     def read_at(self, replica: "Replica") -> None:
         """Ask a node for a linearizable read."""
         self._reads += 1
+        # Taken before the read begins: a linearizable read must see all that was committed by then.
         safety, floor = self._cluster.safety, self._cluster.safety.top
 
         def answer(error: ErrorReply | None) -> None:

@@ -2,7 +2,7 @@
 
     wall = true + offset + drift x time + swing x sin(time) +- strobe
 
-The drift is that of the machine's oscillator, so that it changes the ticks as well.
+The drift belongs to the machine's oscillator, so a drift changes the length of the ticks as well.
 """
 
 from math import sin
@@ -11,10 +11,10 @@ from raftmq.chaos.core.faults.effects import TOLD
 from raftmq.chaos.core.loop import Loop
 
 START_MS = 1_800_000_000_000
-"""What right clocks show at the begin of a run, in ms since 1970."""
+"""The time that a right clock shows at the start of a run, in ms since 1970."""
 
 SWING_SECONDS = 5.0
-"""A swinging clock does so about once in this many seconds, times 2 pi."""
+"""The period of a swinging clock is 2 pi times this."""
 
 
 class Clock:
@@ -26,13 +26,13 @@ class Clock:
         self._loop = loop
         self.offset_ms = 0.0
         self.drift = 0.0
-        """Share by which it runs fast."""
+        """Share by which the clock runs fast; negative: slow."""
         self.strobe_ms = 0.0
-        """It jumps back and forth by this, all the time."""
+        """The clock jumps ahead by this and back again, every 7 ms."""
         self.swing_ms = 0.0
 
     def now_ms(self) -> int:
-        """What it shows."""
+        """The time that the clock shows, in ms since 1970."""
         true = self._loop.now_us / 1000
         wrong = self.offset_ms + self.drift * true
         if self.strobe_ms and int(true / 7) % 2:
@@ -44,12 +44,12 @@ class Clock:
         return START_MS + int(true + wrong)
 
     def tick_us(self, tick_us: int) -> int:
-        """How long a tick takes here."""
+        """How long a tick of `tick_us` takes on this machine, whose oscillator may drift."""
         if not self.drift:
             return tick_us
         self._loop.effects[TOLD] += 1
         return int(tick_us / (1.0 + self.drift))
 
     def set_right(self) -> None:
-        """No faults any more; the offset goes too."""
+        """End all faults of the clock, the offset included."""
         self.offset_ms = self.drift = self.strobe_ms = self.swing_ms = 0.0

@@ -1,4 +1,4 @@
-"""The simulated cluster: nodes, network, clients, and what is known about all of them together.
+"""The simulated cluster: nodes, network, clients, and the checks that look at all of them together.
 
 Founders begin as in the broker: each with the same snapshot at index 1 that names them all. Spare
 nodes wait with empty disks until they are made members.
@@ -29,14 +29,14 @@ from raftmq.log.snapshot import SnapshotReceiver, encode_snapshot
 
 FOUNDING_INDEX = 1
 SPARES = 2
-"""Nodes that are no founders and can be added."""
+"""Number of nodes that are no founders and can be added."""
 
 HAPPENINGS_MAX = 2000
-"""A time line is for people."""
+"""Most happenings that are kept for the time line, which people read; later ones are dropped."""
 
 
 class Cluster:
-    """Everything. It is state."""
+    """The whole simulated cluster. It is state."""
 
     def __init__(self, seed: int, settings: Settings) -> None:
         self.seed = seed
@@ -58,9 +58,9 @@ class Cluster:
         self.clients = Clients(self)
         self.operator = Operator(self)
         self.nodes: dict[int, Node] = {}
-        """All that ever were, by id."""
+        """By id: every node that ever existed."""
         self.at_place: dict[int, Node] = {}
-        """Who is at a place now."""
+        """By place: the node that holds the place now."""
         founders = tuple(range(1, settings.nodes + 1))
         for number in range(1, settings.nodes + SPARES + 1):
             self.add_node(number)
@@ -74,7 +74,7 @@ class Cluster:
         self.clients.begin()
 
     def add_node(self, number: int) -> Node:
-        """A machine with an empty disk; it takes the place of who had it."""
+        """Add a machine with an empty disk, in place of the node that held its place before."""
         node = self.nodes[number] = Node(number, self)
         self.at_place[node.place] = node
         return node
@@ -103,10 +103,10 @@ class Cluster:
         store.close()
         return machine
 
-    # Who is who
+    # Leader and members
 
     def leader(self) -> Replica | None:
-        """Who leads in the highest term, if anyone does; it may be cut off."""
+        """The replica that leads in the highest term, or None; the replica may be cut off."""
         up = [node.replica for node in self.nodes.values() if node.replica is not None]
         leading = [replica for replica in up if replica.core.role is Role.LEADER]
         return max(leading, key=lambda replica: replica.core.term, default=None)
@@ -121,7 +121,7 @@ class Cluster:
         ids = {*conf.voters, *conf.voters_outgoing, *conf.learners}
         return [self.nodes[number] for number in sorted(ids)]
 
-    # What is told
+    # Reports of the parts
 
     def _deliver(self, message: Message) -> None:
         self.trace.note(
@@ -131,11 +131,11 @@ class Cluster:
         self.nodes[message.to].deliver(message)
 
     def heard(self, event: Event, number: int, fields: tuple[object, ...]) -> None:
-        """Consensus tells of something noteworthy."""
+        """Consensus traced an event: count it."""
         self.counts[event.name] += 1
 
     def tell(self, node: int, what: str) -> None:
-        """Something for the time line."""
+        """Add a happening to the time line and the trace; node 0 stands for the whole cluster."""
         if len(self.timeline) < HAPPENINGS_MAX:
             self.timeline.append(Happening(self.loop.now_ms, node, what))
         self.trace.note(self.loop.now_us, node, len(what))

@@ -1,8 +1,8 @@
-"""A node's disk: the simulated one, quick where nothing is wrong.
+"""A node's disk: the simulated disk, with a short path for calls while no fault is armed.
 
 Invariants:
-- A sync that failed is remembered for as long as the process lives: nothing may be acknowledged
-  after it.
+- A failed sync is remembered until the process ends: after a failed sync nothing may be
+  acknowledged.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class CoreDisk(MemoryFiles):
         self._is_calm = True
 
     def armed(self) -> "CoreDisk":
-        """This disk, whose next calls may go wrong: to be called before any of its faults."""
+        """This disk, whose next calls may go wrong; to be called before a fault is set."""
         self._is_calm = False
         return self
 
@@ -46,7 +46,7 @@ class CoreDisk(MemoryFiles):
         partly: Callable[[int], None] | None = None,
         size: int = 0,
     ) -> None:
-        """Count a changing call; refuse it if that is due."""
+        """Count a changing call; refuse the call if a fault is due."""
         if self._is_calm:
             self.calls += 1
             return

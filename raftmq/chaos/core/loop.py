@@ -1,10 +1,10 @@
-"""Virtual time: a heap of what is to happen, in microseconds, and the running hash of what did.
+"""Virtual time: a heap of the events to come, in microseconds, and a hash of the events that were.
 
 Nothing waits: the loop takes the next event, sets the clock to its time, and calls it. Events of
 the same time happen in the order they were asked for.
 
 Invariants:
-- Time never falls, and goes on: `MOMENT_EVENTS_MAX` events at one moment end the run.
+- Time never falls or stands still: more than `MOMENT_EVENTS_MAX` events at one moment end the run.
 - Equal runs give equal hashes, in two processes too: only integers enter it.
 """
 
@@ -35,7 +35,7 @@ class Loop:
         """Events asked for so far."""
         self.now_us = 0
         self.effects: Counter[str] = Counter()
-        """What faults did to the parts of the simulation: see `effects`."""
+        """By effect of faults: how often the effect was seen; see `faults.effects`."""
 
     @property
     def now_ms(self) -> int:
@@ -43,17 +43,17 @@ class Loop:
         return self.now_us // 1000
 
     def at(self, at_us: int, call: Call, *args: object) -> None:
-        """Have something happen at a time that is not past."""
+        """Plan a call at a time that is not past."""
         self.count += 1
         heappush(self._heap, (at_us, self.count, call, args))
 
     def after(self, delay_us: int, call: Call, *args: object) -> None:
-        """Have something happen later."""
+        """Plan a call after a delay."""
         self.count += 1
         heappush(self._heap, (self.now_us + delay_us, self.count, call, args))
 
     def run_until(self, end_us: int) -> None:
-        """Let everything happen up to a time.
+        """Make all calls that are due up to and at a time.
 
         Raises:
             Broken: time does not go on.
@@ -89,7 +89,7 @@ class Trace:
             del buffer[:]
 
     def hexdigest(self) -> str:
-        """Of all that was noted."""
+        """The hash of all integers noted so far."""
         self._hash.update(self._buffer.tobytes())
         del self._buffer[:]
         return self._hash.hexdigest()

@@ -1,8 +1,8 @@
 """The state machine of the simulation: small, deterministic, with a digest of all it has applied.
 
-It keeps what a broker's machine would: where it stands, and who sent what last. The digest is
-computed from the records' bytes, not from their checksums, so that a machine that takes another
-record, or the same one twice, shows.
+The machine keeps what a broker's machine would keep: how far it has applied, and the newest values.
+The digest is computed from the records' bytes, not from their checksums, so that the digest differs
+if a machine applies a wrong record, or one record twice.
 """
 
 import google_crc32c
@@ -11,7 +11,7 @@ import msgspec
 from raftmq.log.record import Kind, Record
 
 SENDERS = 8
-"""Values are told apart by their number modulo this: the size of the state."""
+"""Values are kept by the index of their record modulo this: the size of the state."""
 
 
 class Machine(msgspec.Struct, array_like=True):
@@ -20,11 +20,11 @@ class Machine(msgspec.Struct, array_like=True):
     applied: int = 0
     """Index of the last record."""
     digest: int = 0
-    """Of all records up to there."""
+    """Checksum of all records up to `applied`."""
     time_ms: int = 0
     """Stamp of the last record: never falls."""
     latest: list[bytes] = msgspec.field(default_factory=lambda: [b""] * SENDERS)
-    """By sender: the newest value."""
+    """By index of the record modulo `SENDERS`: the first 16 bytes of the newest value."""
 
     def apply(self, record: Record) -> None:
         """Take the record at `applied + 1`."""

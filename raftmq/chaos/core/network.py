@@ -1,9 +1,9 @@
 """Links between nodes: each has a delay, an order, and whatever a fault does to it.
 
-A message is put on the heap with the time it arrives; whether it gets through is decided when it
-does, so that what is on its way when a link is cut is lost as well. Without faults a link keeps the
-order, as a stream does. Nodes are known here by their place (`node_of`), so that a replaced node
-inherits the links of the one before.
+A message is put on the heap with the time of its arrival. A cut is looked at on arrival, so a
+message that is on its way when its link is cut is lost as well. Without faults a link keeps the
+order, as a stream does. Nodes are known here by their place (`node_of`), so a node that replaces
+another inherits its links.
 
 | fault | what it is here |
 |---|---|
@@ -37,10 +37,11 @@ CHUNK = 100
 """The kind of a snapshot's chunk and of its answer, beside the `MessageKind`s."""
 
 BASE_US, SPREAD_US = 200, 1000
-"""A link takes between the first, and the first and the second together."""
+"""Delay of a message without faults: at least the first, at most both together."""
 
 LATE_US_MAX, LATE_SHARE = 1_500_000, 0.3
-"""The longest delay of a late message; the share of messages that are late, and that come twice."""
+"""The longest extra delay of a late message; the share of messages that come late, and the equal
+share that come both in time and late."""
 
 OLD_MESSAGES = 512
 """Messages of the past that are kept for a replay."""
@@ -59,29 +60,29 @@ class Network:
         self.cuts: Counter[tuple[int, int]] = Counter()
         """By direction: how many faults cut it."""
         self.delay_ms = 0.0
-        """Mean of what is added to each delay."""
+        """Mean extra delay of each message; few messages are up to ten times later."""
         self.loss = self.duplication = self.reordering = 0.0
         """Shares of all messages."""
         self.lost_kinds: set[int] = set()
-        """What never arrives."""
+        """Kinds of messages that never arrive."""
         self.late_kinds: Counter[int] = Counter()
-        """Kind of messages that come late, or twice → faults that ask for it."""
+        """By kind of messages that come late, or twice: how many faults ask for that."""
         self.lag_us: dict[int, int] = {}
-        """By node: its messages wait so long before it takes them."""
+        """By place: extra time for each message to or from the node there."""
         self.is_rough = False
-        """Whether any of the above is set; `settle` after changing them."""
+        """Whether any fault above but a cut is set; call `settle` after changing the fields."""
         self.old: deque[Message] = deque(maxlen=OLD_MESSAGES)
-        """Messages of the past, if they are kept."""
+        """The last messages that were sent, if `keeps_old`."""
         self.keeps_old = False
         self.lost = 0
 
     def roughen(self, *, delay_ms: float, duplication: float, reordering: float) -> None:
-        """Be so until `heal`, beside what faults do."""
+        """Set the delay and the shares that hold until `heal`, and to which faults add."""
         self.delay_ms, self.duplication, self.reordering = delay_ms, duplication, reordering
         self.settle()
 
     def settle(self) -> None:
-        """The fields were changed."""
+        """Work out `is_rough` after the fields were changed."""
         shares = (self.delay_ms, self.loss, self.duplication, self.reordering)
         kinds = (self.lost_kinds, self.late_kinds)
         self.is_rough = any(shares) or any(kinds) or bool(self.lag_us)
@@ -96,7 +97,7 @@ class Network:
     def carry(
         self, link: tuple[int, int], kind: int, call: Callable[..., None], *args: object
     ) -> None:
-        """Call something at the other end of a link, if it gets there."""
+        """Make a call at the other end of a link after its delay, unless a fault loses the call."""
         loop = self._loop
         at = loop.now_us + BASE_US + int(self._random() * SPREAD_US)
         if self.is_rough:
@@ -136,6 +137,7 @@ class Network:
         if lag_us:
             effects[SLOWED] += 1
             at += lag_us
+        # The arrival of a reordered message is not noted: messages after it may overtake it.
         if self.reordering and random() < self.reordering:
             effects[OVERTAKEN] += 1
             at += int(random() * 50_000)
@@ -154,7 +156,7 @@ class Network:
             self._deliver(message)
 
     def holds(self, sender: int, to: int) -> bool:
-        """Whether what arrives now in that direction is lost to a cut."""
+        """Whether a message that arrives now in that direction is lost to a cut; count the loss."""
         if not self.cuts or not self.is_cut(sender, to):
             return False
         self._loop.effects[HELD] += 1
@@ -176,7 +178,7 @@ class Network:
                 del self.cuts[pair]
 
     def heal(self) -> None:
-        """Undo everything."""
+        """End all faults, and what `roughen` set."""
         self.cuts.clear()
         self.delay_ms = self.loss = self.duplication = self.reordering = 0.0
         self.lost_kinds.clear()
@@ -186,4 +188,4 @@ class Network:
 
 
 CAMPAIGNING = (MessageKind.VOTE, MessageKind.PRE_VOTE)
-"""What candidates send."""
+"""Kinds of messages that candidates send."""

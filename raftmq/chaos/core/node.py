@@ -4,12 +4,12 @@
                                       |--recovery refuses--> refused, until it is replaced
                                       `--recovery cuts the log--> up, and abstains
 
-A place (1, 2, 3, ...) is taken by one node after the other: who replaces a node gets an id of its
-own, as the broker does it (`node_of`).
+A place (1, 2, 3, ...) is held by one node after the other: a node that replaces another gets an id
+of its own, as in the broker (`node_of`).
 
 Invariants:
-- A node that refuses its disk, or lost it, never comes back under its id; one whose log was cut
-  counts as damaged until it holds all again.
+- A node that refuses its disk, or lost it, never comes back under its id; a node whose log was cut
+  counts as damaged until the node holds all its records again.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from raftmq.chaos.core.cluster import Cluster
 
 RESTART_US, RESTART_SPREAD_US = 200_000, 1_500_000
-"""A process that ended is started again after the first to both together."""
+"""Pause before an ended process is started again: at least the first, at most both together."""
 
 
 class Node:
@@ -52,29 +52,29 @@ class Node:
         self.applied = 0
         """Index of the last record applied, in any life."""
         self.conf_state = ConfState()
-        """The newest membership that it applied, in any life."""
+        """The newest membership that the node applied, in any life."""
         self.conf_index = 0
-        """Where that stands in the log."""
+        """Log index of that membership."""
         self.lives = 0
         self.is_paused = False
         self.stash: list[tuple[Callable[..., None], tuple[object, ...]]] = []
-        """What happened to it while it was paused."""
+        """Calls that came while the process was paused."""
         self.disk_factor = 1.0
-        """How much longer the disk takes."""
+        """Factor on the time that a pass or a job of the disk takes."""
         self.apply_ms = 0.0
-        """Longest lag of its machine behind the commit index."""
+        """Longest lag of its machine behind the commit index; 0: as the settings say."""
         self.is_damaged = False
-        """A fault destroyed something of its disk: it counts as no copy any more."""
+        """A fault destroyed something on its disk: the disk does not count as a copy."""
         self.vouched_for: list[Record] = []
-        """Records of its log before it was cut; empty once it counts again."""
+        """Records that its log held before the log was cut; empty once the node counts again."""
         self.flipped_indexes: set[str] = set()
         """Names of index files that a fault has damaged at some time."""
         self.refusal = ""
-        """Why it does not start any more; empty: it does."""
+        """Why the node never starts again; empty: it may start."""
         self.is_held_down = False
-        """Whether it is to stay dead for now."""
+        """Whether the node must stay down for now."""
         self.crash_point = ""
-        """Where its process ends next; see `Replica.point`."""
+        """Name of the point where its process ends next; see `Replica.point`."""
         self.loses_power = False
         """Whether a crash takes the machine along, not only the process."""
 
@@ -89,7 +89,7 @@ class Node:
             self.conf_index, self.conf_state = index, conf
 
     def now_ms(self) -> int:
-        """What its clock shows."""
+        """The time that its clock shows, in ms since 1970."""
         return self.clock.now_ms()
 
     # Life
@@ -112,7 +112,7 @@ class Node:
             self.refuse(str(fault))
             return
         except (LogFault, OSError):
-            # Space or the device may be better next time.
+            # A full disk or a failed call may pass: the next start may succeed.
             self._leave_disk(power=False)
             self.start_later()
             return
@@ -125,7 +125,7 @@ class Node:
         replica.turn(replica.pump)
 
     def _lose_indexes(self) -> None:
-        """What is derived from a log may be gone at any start, which is no damage."""
+        """Remove a share of the index files: they are derived from a log, so this is no damage."""
         share = self.cluster.settings.index_loss_share
         if share:
             random = Random(f"indexes {self.id} {self.lives} {self.cluster.seed}")
@@ -139,7 +139,7 @@ class Node:
         self.cluster.loop.after(delay_us or RESTART_US + spread, self.start)
 
     def end(self, *, power: bool) -> None:
-        """The process ends now; with the power, what was not synced is lost or torn."""
+        """End the process now; if the machine loses power, unsynced writes are lost or torn."""
         replica = self.replica
         if replica is not None:
             replica.is_gone = True
@@ -154,8 +154,8 @@ class Node:
         self._leave_disk(power=power)
 
     def _leave_disk(self, *, power: bool) -> None:
-        # After a failed sync nobody knows what is on the disk: only a restart of the machine tells
-        # (see *Left out* of `raftmq.log.store`).
+        # After a failed sync the system's memory may show data that never reached the disk: only a
+        # restart of the machine shows the truth (see *Left out* of `raftmq.log.store`).
         if power or self.disk.has_failed_sync:
             self.disk.power_loss()
             self._felt(DARK)
@@ -163,26 +163,26 @@ class Node:
             self.disk.kill()
 
     def counts_again(self) -> None:
-        """Its member holds all that it may have held: if its disk is sound, it is a copy again."""
+        """Its member holds all records that it may have held: a copy again if its disk is sound."""
         self.cluster.counts["members that count again"] += 1
         self.cluster.tell(self.id, "counts again")
         self.cluster.safety.returned(self)
         self.is_damaged = not self.cluster.safety.is_sound(self)
 
     def crash_now(self) -> None:
-        """The process ends in the middle of what it does; it is started again later."""
+        """End the process in the middle of a call, and start the process again later."""
         self.end(power=self.loses_power)
         self.start_later()
 
     def stopped(self, fault: BaseException) -> None:
-        """The process ends by itself, at a fault that it must not live on with."""
+        """The process ends by itself, at a fault after which it must not go on."""
         self.cluster.counts["stopped at a fault"] += 1
         self.cluster.tell(self.id, f"stops: {type(fault).__name__}")
         self.end(power=False)
         self.start_later()
 
     def refuse(self, why: str) -> None:
-        """It will not start under this id again."""
+        """The node never starts under this id again."""
         self.refusal = why
         self.cluster.counts["refused to start"] += 1
         self.cluster.tell(self.id, f"refuses: {why}")
@@ -190,7 +190,7 @@ class Node:
     def _felt(self, effect: str) -> None:
         self.cluster.loop.effects[effect] += 1
 
-    # What happens to it
+    # Events
 
     def tick(self, replica: Replica) -> None:
         """A tick of one life."""
@@ -212,18 +212,18 @@ class Node:
             replica.turn(replica.step, message)
 
     def pause(self) -> None:
-        """Stand still."""
+        """Stand still until `resume`."""
         if self.is_up:
             self.is_paused = True
             self.cluster.tell(self.id, "stands still")
 
     def keep(self, call: Callable[..., None], *args: object) -> None:
-        """Something happens to it while it stands still."""
+        """Keep a call that comes while the process stands still."""
         self.stash.append((call, args))
         self._felt(STOOD)
 
     def resume(self) -> None:
-        """Go on, with all that has happened meanwhile."""
+        """Go on, and make the calls that came meanwhile."""
         if self.is_paused:
             self.is_paused = False
             self.cluster.tell(self.id, "goes on")
@@ -238,7 +238,7 @@ class Node:
     def again(
         self, replica: Replica | None, call: Callable[..., None], args: tuple[object, ...]
     ) -> None:
-        """Something that happened while it was paused."""
+        """Make a call that came while the process was paused, if the process still lives."""
         if replica is None or replica.is_gone:
             return
         if call == self.tick:

@@ -1,10 +1,10 @@
-"""The operator: asks for changes of the membership, insists for a while, and replaces the broken.
+"""The operator: asks for membership changes, repeats a request for a while, replaces broken nodes.
 
-A wish is a function from the present membership to a change, or to None if it is fulfilled or
-makes no sense (any more). It is proposed to whoever leads, a few times if need be.
+A wish is a function from the present membership to a change, or to None if the wish is fulfilled or
+makes no sense. The change is proposed to the leader, a few times if need be.
 
 Invariants:
-- No change is asked for whose members could not go on: see `atlas`.
+- No change is proposed that would leave too few intact voters: see `atlas`.
 """
 
 from collections.abc import Callable
@@ -31,24 +31,24 @@ PATIENCE_US = 400_000
 """Time between two tries."""
 
 VOTERS_MAX = 7
-"""A cluster that was founded smaller does not grow beyond this."""
+"""Most voters that a change may lead to, unless the cluster was founded with more."""
 
 INCARNATION = 1 << 32
-"""What the ids of two nodes at one place differ by: see `raftmq.broker.replica.group.node_of`."""
+"""Difference of the ids of successive nodes at a place: `raftmq.broker.replica.group.node_of`."""
 
 Wish = Callable[[ConfState], MembershipChange | None]
 
 
 class Operator:
-    """Whoever runs the cluster. It is state."""
+    """The operator of the cluster. It is state."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self.is_active = True
-        """False: no changes any more, whatever was wished."""
+        """False: wishes are dropped, and no change is proposed."""
 
     def ask(self, wish: Wish, tries: int = TRIES_MAX) -> None:
-        """Bring a wish to the leader, now and again."""
+        """Bring a wish to the leader; again after a while if there is none, or if it refuses."""
         if not self.is_active:
             return
         if tries <= 0:
@@ -84,7 +84,7 @@ class Operator:
     # Wishes
 
     def spare(self) -> "Node":
-        """A machine that is no member, started; a new one if there is none."""
+        """A started machine that never was a member; a new one if there is none."""
         cluster = self._cluster
         members = cluster.members()
         for node in cluster.at_place.values():
@@ -96,7 +96,7 @@ class Operator:
         return node
 
     def successor(self, node: "Node") -> "Node":
-        """A new machine at the place of another, under a new incarnation."""
+        """The started machine that follows another at its place, under a new incarnation."""
         cluster = self._cluster
         present = cluster.at_place[node.place]
         if present is not node:
@@ -107,14 +107,16 @@ class Operator:
         return new
 
     def replace_broken(self) -> None:
-        """Give each member that will not come back a successor; to be called now and again."""
+        """Replace one member that will not come back; to be called again and again."""
         cluster = self._cluster
         leader = cluster.leader()
+        # One change at a time: consensus refuses a change while another one is under way.
         if leader is None or leader.conf_state.voters_outgoing:
             return
         conf = leader.conf_state
         for number in (*conf.voters, *conf.learners):
             node = cluster.nodes[number]
+            # A node that abstains catches up, and counts again without a successor.
             returns = node.replica is not None and node.replica.abstains
             if (node.is_damaged and not returns) or node.refusal:
                 cluster.counts["replaced"] += 1
@@ -146,7 +148,7 @@ def removing(number: int) -> Wish:
 
 
 def replacing(old: int, new: int) -> Wish:
-    """Put one in the place of another, by a joint membership."""
+    """Put node `new` in the place of node `old`, by a joint membership."""
 
     def wish(conf: ConfState) -> MembershipChange | None:
         if old not in {*conf.voters, *conf.learners}:

@@ -1,14 +1,15 @@
-"""One process of one node: a partition group as brokers run it, and what its node does for it.
+"""One process of one node: a partition group as brokers run it, and its simulated host.
 
-It lives from a start to the next crash. The loop, the writing of storage messages and the opening
-are the broker's own (`Group`, `Write`, `assemble`), so every seed tries the code that ships. The
-replica is the group's `Host`: disk, network, clock and snapshots are simulated here.
+A replica lives from a start to the next crash. The loop, the writing of storage messages and the
+opening are the broker's own (`Group`, `Write`, `assemble`), so every seed tries the code that
+ships. The replica is the group's `Host`: disk, network, clock and snapshots are simulated here.
 
     deliver, tick, propose --> Group --> writing --> persisted --> Group
                                  `----> apply              (at once, or a little later)
 
-Every call from the loop goes through `turn`, which lets a gone process rest, keeps a paused one's
-events for later, ends the process at faults that a broker ends at, and has all promises checked.
+Every call from the loop goes through `turn`. `turn` ignores calls into a process that is gone,
+keeps calls into a paused process for later, ends the process at faults at which a broker ends, and
+has all promises checked.
 
 Invariants:
 - An answer that claims something durable leaves only from `persisted`.
@@ -51,12 +52,12 @@ if TYPE_CHECKING:
 
 FOLDER = "log"
 IDLE_TICKS = 10
-"""A log that was not written for so long gets a mark, as the broker's logs do each second."""
+"""Ticks between two marks of a log that was written and is idle; a broker marks each second."""
 
 FETCH_BYTES = 4096
 
 NUMBER = 1
-"""The partition group."""
+"""Number of the only partition group."""
 
 
 class Replica:
@@ -81,7 +82,7 @@ class Replica:
         """The partition group, as the broker has it."""
         self.raft, self.cache = self.group.raft, self.group.cache
         self.core = self.raft._core
-        """The insides, for the checks."""
+        """The state of consensus, for the checks."""
         self.view = View(node.durable.base, node.durable.records)
         """The log as consensus has it, durable or not."""
         self.store.node = node
@@ -92,7 +93,7 @@ class Replica:
         self.ticks = self.led_since = self.conf_tick = 0
         """Ticks of this life; when it began to lead; when its members last changed."""
         self.heard: dict[int, int] = {}
-        """Leader: by node, the tick at which it last said something."""
+        """Leader: by node, the tick of its last message."""
         self.is_full = False
         """Whether a write waits for space."""
 
@@ -141,7 +142,7 @@ class Replica:
 
     @property
     def abstains(self) -> bool:
-        """Whether its log was cut, and its vote counts for nothing."""
+        """Whether its log was cut, so that it neither votes nor campaigns."""
         return bool(self.group.abstains)
 
     @property
@@ -149,7 +150,7 @@ class Replica:
         """Whether it leads, as far as it knows."""
         return self.core.role is Role.LEADER
 
-    # What the loop calls
+    # Calls of the loop
 
     def turn(self, call: Callable[..., None], *args: object) -> None:
         """Do something in this process, let it act, and check what it promised."""
@@ -163,6 +164,7 @@ class Replica:
         try:
             call(*args)
             self.pump()
+        # The state before the end is checked too: it may have been answered for already.
         except PowerLoss:
             look(self)
             node.crash_now()
@@ -175,7 +177,7 @@ class Replica:
         except AssertionError as error:
             if isinstance(error, Broken) or not node.is_damaged or self.abstains:
                 raise
-            # What is left of its log contradicts the others: it notices, and stops for good.
+            # A damaged log contradicts the other logs: the node notices, and stops for good.
             node.end(power=False)
             node.refuse(str(error))
 
@@ -209,19 +211,19 @@ class Replica:
             self.cluster.safety.ignored_term(self, message)
 
     def pump(self) -> None:
-        """Let the group act on all that came in. What it promised is looked at between its rounds
+        """Let the group act on all that came in. Its promises are checked between its rounds
         (`WatchedRaft.ready`), and at the end."""
         self.group.pump()
         self.cluster.safety.look(self)
         self.writing.flush()
 
-    # What the group asks for (`raftmq.broker.replica.group.Host`)
+    # Calls of the group (`raftmq.broker.replica.group.Host`)
 
     def mark(self, group: Group) -> None:
-        """The group has something to do: each turn ends with its pump."""
+        """Do nothing: each turn ends with a pump of the group anyway."""
 
     def now_ms(self) -> int:
-        """What the node's clock shows."""
+        """The time that the node's clock shows, in ms since 1970."""
         return self.node.now_ms()
 
     def send(self, group: Group, message: Message) -> None:
@@ -266,6 +268,7 @@ class Replica:
     def at_border(self, group: Group, record: Record) -> None:
         """The last record before a segment was applied: take a snapshot."""
         meta = group.snapshot_meta(record)
+        # The state is encoded now: the machine may go on before the disk thread takes the job.
         state = group.machine.snapshot()
         self.cluster.safety.snapshot_taken(self, meta, self.machine)
 
@@ -276,7 +279,7 @@ class Replica:
         self.writing.submit(save, self._saved)
 
     def restored(self, group: Group, snapshot: Snapshot) -> None:
-        """A snapshot took the place of the log: put its state in place of the machine's."""
+        """A snapshot took the place of the log: replace the machine by one with its state."""
         meta, node = snapshot.meta, self.node
         self.cluster.safety.installing(self, meta)
         machine = restore(self.store.open_snapshot(meta.index).state())
@@ -290,7 +293,7 @@ class Replica:
         """The leadership was won or lost; `Safety.look` has seen it."""
 
     def lost_records(self, group: Group) -> None:
-        """A leader counts records as this replica's that are not here: note it, and stop."""
+        """A leader counts on records of this replica that are missing: note the loss, and stop."""
         if not self.node.is_damaged:
             raise Broken("L2", f"node {self.node.id} misses synced records, on a sound disk")
         if self._is_returning:
@@ -298,13 +301,14 @@ class Replica:
         self._is_returning = True
         why = f"records after {self.store.last_index} were acknowledged here and are gone"
 
+        # Stop only once the note is on disk: without it the next life would vote.
         def stop(_: object) -> None:
             raise RecordsLost(why)
 
         self.writing.submit(partial(self.store.note_loss, why), stop)
 
     def holds_all_again(self, group: Group) -> None:
-        """The replica was cut, and holds again all that it ever acknowledged."""
+        """The log was cut, and holds again all records that the replica ever acknowledged."""
         if not self._is_returning:
             self._is_returning = True
             self.writing.submit(self.store.end_abstention, self._counts_again)
@@ -315,7 +319,7 @@ class Replica:
         self._is_returning = False
         self.node.counts_again()
 
-    # What the watched parts tell
+    # Calls of the watched parts
 
     def point(self, name: str) -> None:
         """A named point of the code; a fault may end the process here."""
@@ -347,11 +351,12 @@ class Replica:
         cluster.loop.after(delay * 1000, self.turn, self._apply_next)
 
     def _apply_next(self) -> None:
+        # A snapshot may have emptied the queue since this call was planned.
         if self._applies:
             self.group.apply(self._applies.popleft())
 
     def drop_covered(self) -> None:
-        """What a snapshot covers must not be applied after it."""
+        """Forget the records that wait to be applied: an installed snapshot covers them."""
         self._applies.clear()
 
     # Storage
@@ -362,12 +367,12 @@ class Replica:
         self.group.persisted(messages)
 
     def met_full_disk(self) -> None:
-        """A write waits for space; who waits for a record is told that its fate is unknown."""
+        """A write waits for space; clients learn that the fate of their records is unknown."""
         self.is_full = True
         self.group.give_up("the disk is full")
 
     def _saved(self, result: object) -> None:
-        # A border on a full disk, or one that has left the log meanwhile, has no snapshot.
+        # No snapshot was taken: the disk is full, or the border has left the log meanwhile.
         if isinstance(result, DiskFull | Dropped):
             return
         self.cluster.counts["snapshots taken"] += 1
@@ -402,7 +407,7 @@ class Replica:
     # Clients
 
     def read(self, answer: Callable[[ErrorReply | None], None]) -> None:
-        """A linearizable read; `answer` gets None, or why there is none."""
+        """Begin a linearizable read; `answer` gets None if the machine may be read, or an error."""
         if self.is_leader:
             self.group.read(answer)
         else:

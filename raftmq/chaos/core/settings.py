@@ -35,35 +35,35 @@ class Settings:
     forwards_proposals: bool = False
     """Followers send proposals on to their leader."""
     message_bytes_max: int = 1024 * KIB
-    """Records in one append."""
+    """Bytes of records in one append; 0: one record in each."""
     inflight_messages_max: int = 256
     """Appends on their way to one follower."""
     committed_bytes_max: int = 16 * 1024 * KIB
-    """Records handed out and not applied."""
+    """Bytes of records handed out and not applied."""
     cache_bytes: int = 1024 * KIB
-    """Records kept in memory; what else is needed is read back from disk."""
+    """Bytes of records kept in memory; other records are read back from disk."""
     segment_bytes: int = 64 * KIB
-    """A segment of the log; each border brings a snapshot."""
+    """Size of a segment of the log; each border brings a snapshot."""
     segments_kept: int = 3
-    """Older ones are dropped."""
+    """Newest segments that a log keeps; older ones are dropped."""
     apply_ms_max: int = 0
-    """The machine lags up to so much behind; 0: it applies at once, as the broker's does."""
+    """Longest lag of the machine behind consensus; 0: it applies at once, as in the broker."""
     proposals_per_second: float = 5.0
-    """Of clients, all together."""
+    """Rate at which all clients together begin to write; bursts come on top."""
     reads_per_second: float = 2.0
-    """Linearizable reads."""
+    """Rate at which all clients together begin linearizable reads; bursts come on top."""
     newest_share: float = 0.6
     """Share of the clients' calls that find the newest leader; of the others most go to any node
     that believes that it leads."""
     mends: bool = False
-    """A log that rotted is cut, and its member abstains until it holds all again, as in the broker;
-    else its node refuses to start."""
+    """True: a rotten log is cut, and its member abstains until it holds all records again, as in
+    the broker. False: the node refuses to start."""
     delay_ms: float = 0.0
-    """Mean of what is added to the delay of each message, until everything heals."""
+    """Mean extra delay of each message, until everything heals; few are up to ten times later."""
     duplication: float = 0.0
-    """Share of the messages that arrive twice until then."""
+    """Share of the messages that arrive twice, until everything heals."""
     reordering: float = 0.0
-    """Share of those that others may overtake."""
+    """Share of the messages that others may overtake, until everything heals."""
     index_damage_share: float = 0.3
     """Share of the flipped bits that are in an index, if there is one."""
     index_loss_share: float = 0.0
@@ -71,8 +71,8 @@ class Settings:
     stall_share: float = 0.0
     """Share of the calls to a slow disk that stall."""
     jobs_first: bool = False
-    """Jobs of the disk thread that came up during a pass run before the next one, as in the broker;
-    False: after it."""
+    """True: jobs of the disk thread that came during a pass run before the next pass, as in the
+    broker. False: after it."""
     is_liveness: bool = False
     """At the heal only a random quorum comes back; the rest stays dead, and progress is due."""
 
@@ -109,6 +109,7 @@ def draw_settings(seed: int) -> Settings:
         mends=share(0.6),
     )
     drawn = replace(drawn, **chosen_settings(seed))
-    # A member that abstains is in a term above its leader's, which one without both never tells.
+    # A member that abstains is in a term above its leader's: only with pre-votes or the check of
+    # the quorum does the member tell the leader of that term.
     tells = drawn.pre_vote or drawn.check_quorum
     return replace(drawn, mends=drawn.mends and tells)

@@ -1,11 +1,12 @@
-"""What fault handlers work with: the cluster, the event, and a random of the event's own.
+"""The tools of fault handlers: the cluster, the event, and a random generator for this event alone.
 
-A handler makes a fault happen and returns what undoes it, or None if it is over at once. It raises
-`Skipped` if the fault cannot be made now: there is no such node, or the atlas forbids it.
+A handler makes a fault happen and returns a function that undoes the fault, or None if there is
+nothing to undo. The handler raises `Skipped` if the fault cannot be made now: there is no such
+node, or the atlas forbids the fault.
 
 Invariants:
-- A handler's random depends on the seed and the event alone, so that leaving out other events does
-  not change what this one does.
+- A handler's random generator depends on the seed and the event alone, so that leaving out other
+  events does not change what this event does.
 """
 
 from collections.abc import Callable
@@ -34,9 +35,9 @@ class Stage:
     event: Event
     random: Random
     end_us: int
-    """When it is to be over; for a fault that does not last, when everything heals."""
+    """When the fault is to end; for a fault that does not last, when everything heals."""
     is_over: bool = False
-    """Set when it was undone: what it had planned for later must not happen any more."""
+    """True once the fault was undone: calls that it planned for later are not made."""
 
     def places(self) -> list[int]:
         """All places that are taken."""
@@ -51,7 +52,7 @@ class Stage:
         return [self.cluster.at_place[place] for place in self.event.nodes]
 
     def leader(self) -> "Node":
-        """Who leads now."""
+        """The node that leads now. Raises `Skipped` if none does."""
         leader = self.cluster.leader()
         if leader is None:
             raise Skipped("nobody leads")

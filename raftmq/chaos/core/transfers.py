@@ -1,8 +1,8 @@
 """Snapshots on their way: in chunks over the network, into a receiver on the other disk.
 
-The sender offers the next chunk, the receiver says how much it has, and so on; when the file is
-whole and checked, the SNAPSHOT message of consensus follows. A chunk that is not answered in time
-ends the transfer, and consensus asks again; the receiver then goes on where it stopped.
+The sender offers the next chunk, the receiver answers how many bytes it has, and so on; when the
+file is whole and checked, the SNAPSHOT message of consensus follows. A chunk that is not answered
+in time ends the transfer, and consensus asks again; the receiver then goes on where it stopped.
 
 Sources: `raftmq.broker.replica.snapshots`, whose steps these are.
 """
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from raftmq.chaos.core.replica import Replica
 
 CHUNK_BYTES = 100
-"""States are small here, and are to come in several pieces."""
+"""Bytes of a chunk: few, so that the small states of the simulation come in several chunks."""
 
 ANSWER_US_MAX = 1_500_000
-"""A transfer without an answer for so long is given up."""
+"""A transfer is given up when an answer takes longer than this."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class Transfer:
     message: Message
     file: SnapshotFile
     offers: int = 0
-    """Counts what was sent: a late timeout knows itself by it."""
+    """Offers made so far: the timeout of an offer has no effect once another one was made."""
     is_over: bool = False
 
 
@@ -52,7 +52,8 @@ class Transfers:
     def send(self, sender: "Replica", message: Message) -> None:
         """Bring a snapshot to a member, then the message; one at a time to each."""
         assert message.snapshot is not None
-        # A process that starts again knows nothing of what its last life was sending.
+        # By process, not by node: a process that starts again knows nothing of the transfers of its
+        # last life.
         way = (sender, message.to)
         if way in self._sending:
             return
@@ -105,6 +106,7 @@ class Transfers:
         def write() -> object:
             try:
                 return self._write(transfer, node, replica, offset, data)
+            # The answer carries the fault: it ends the transfer, and not the process.
             except (CorruptRecord, DiskFull) as fault:
                 return fault
 

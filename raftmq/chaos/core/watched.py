@@ -7,7 +7,7 @@ them, with the checks at their seams.
 | `WatchedMachine` | each record, before and after it is applied |
 | `WatchedLog` | what was written, what is synced |
 
-The group that holds these parts is the one that ships, and knows nothing of this.
+The group that holds these parts is the one that ships, and knows nothing of the checks.
 """
 
 from collections.abc import Sequence
@@ -51,13 +51,13 @@ class WatchedRaft(Raft):
         self._replica = replica
 
     def step(self, message: Message, *, now: int = 0) -> StepRefusal | None:
-        """Take in a message; what the replica tells itself is a promise as any other."""
+        """Take in a message; a message of the replica to itself is checked as a promise too."""
         if message.sender == self._core.id:
             self._replica.cluster.safety.promised(self._replica, message)
         return super().step(message, now=now)
 
     def read_index(self, context: bytes) -> None:
-        """Ask for a read: it must not see less than what is committed by now."""
+        """Ask for a read: the read must see at least all that is committed by now."""
         clients = self._replica.cluster.clients
         clients.floors[context] = self._replica.cluster.safety.top
         super().read_index(context)
@@ -74,7 +74,7 @@ class WatchedRaft(Raft):
         return conf
 
     def ready(self) -> Ready:
-        """All work that is there now, without the applying that a slow machine puts off."""
+        """All work that is ready now, except records that a slow machine applies later."""
         replica = self._replica
         safety = replica.cluster.safety
         # The round before may have applied what it committed.
@@ -131,17 +131,17 @@ class WatchedMachine:
 
 
 class WatchedLog(LogStore):
-    """The log of one process. What was written and not synced is noted as such."""
+    """The log of one process. Written and unsynced records are noted as such."""
 
     node: "Node | None" = None
-    """None while it is being opened."""
+    """None while the log is being opened."""
     changes = 0
     """Membership records since the last sync."""
 
     def append(
         self, records: Sequence[Record], hard_state: tuple[int, int, int] | None = None
     ) -> None:
-        """As the log's. A fault may end the process right after it."""
+        """As `LogStore.append`. A fault may end the process right after it."""
         node = self.node
         if node is None:
             super().append(records, hard_state)
@@ -156,7 +156,7 @@ class WatchedLog(LogStore):
             node.replica.point("commit written")
 
     def install_snapshot(self, index: int, hard_state: tuple[int, int, int]) -> SnapshotMeta:
-        """As the log's; what was written before it is synced by now."""
+        """As `LogStore.install_snapshot`; all earlier writes count as synced."""
         durable = Durable() if self.node is None else self.node.durable
         durable.synced()
         meta = super().install_snapshot(index, hard_state)
@@ -165,14 +165,14 @@ class WatchedLog(LogStore):
         return meta
 
     def synced(self) -> None:
-        """The pass is over: what it wrote is durable."""
+        """The pass is over: its writes are durable."""
         assert self.node is not None
         self.node.durable.synced()
         self.reach("synced")
         self.changes = 0
 
     def reach(self, what: str) -> None:
-        """A point where a fault may end the process: something about membership was done."""
+        """A point where a fault may end the process, if membership changes await or had a sync."""
         replica = None if self.node is None else self.node.replica
         if self.changes and replica is not None:
             replica.point(f"change {what}")
@@ -181,7 +181,7 @@ class WatchedLog(LogStore):
 
 
 def _note(durable: Durable, records: Sequence[Record], state: HardState) -> None:
-    """Note a write by its runs of records that follow each other."""
+    """Note a write, split into runs of records with consecutive indexes."""
     jumps = [
         n for n, (one, next_) in enumerate(pairwise(records), 1) if next_.index != one.index + 1
     ]

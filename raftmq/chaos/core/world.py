@@ -1,4 +1,4 @@
-"""One run of the core simulator: a schedule is played, everything heals, what is left is checked.
+"""One run of the core simulator: a schedule is played, everything heals, the outcome is checked.
 
     start -- faults and clients -- heal -- recovery -- clients end -- drain -- last checks
     0 s                            75 %    V1: a leader soon          V3: all agree
@@ -41,17 +41,17 @@ SECONDS = 60.0
 """Length of a run unless said otherwise."""
 
 LEADER_TIMEOUTS = 10
-"""After the heal somebody must lead within so many of the longest election timeouts."""
+"""After the heal a node must lead within this many of the longest election timeouts."""
 
 DRAIN_SECONDS_MAX = 60.0
-"""And in so long after the clients have ended, all must agree."""
+"""After the clients have ended all nodes must agree within this time."""
 
 DUE = ("R1", "R3", "R5", "R12", "R13", "R14", "L7", "L8")
 """Promises that every run has to compare; the others need a fault of some kind, and only a campaign
 must compare them."""
 
 LOOK_US = 250_000
-"""How often the end of a phase is looked for."""
+"""Simulated time between two looks whether a phase is over."""
 
 EVENTS_MAX = 20_000
 """More events than this between two looks are a storm: usually there are a hundred."""
@@ -60,13 +60,13 @@ EVENTS_MAX = 20_000
 def draw_schedule(
     seed: int, *, seconds: float = SECONDS, kinds: Sequence[Fault] | None = None, nodes: int = 0
 ) -> Schedule:
-    """The schedule of a seed, for the cluster of that seed or one of so many `nodes`.
+    """The schedule of a seed, for the cluster of that seed, or for a cluster of `nodes` if given.
 
-    `kinds`: None for all that this world makes. Only from all of them a seed's theme chooses.
+    `kinds`: None for every kind that this world makes; only then the theme of the seed applies.
     """
     every = of_world(World.CORE)
     chosen = every if kinds is None else kinds
-    # Who names kinds gets no others, and gets all of them.
+    # Kinds that were named are all drawn from: a theme would leave some of them out.
     how = draw_themed if chosen == every else draw
     return how(seed, chosen, nodes=nodes or draw_settings(seed).nodes, seconds=seconds)
 
@@ -84,10 +84,10 @@ class Run:
         self.cluster = Cluster(schedule.seed, settings)
         self.nemesis = Nemesis(self.cluster, schedule)
         self._chosen: set[int] = set()
-        """In liveness mode: who is alive after the heal."""
+        """In liveness mode: ids of the nodes that run after the heal; empty: all run."""
 
     def play(self) -> Outcome:
-        """All of it."""
+        """Play the whole run."""
         violations: tuple[Violation, ...] = ()
         try:
             self._play()
@@ -143,7 +143,7 @@ class Run:
                 node.start()
 
     def _choose(self) -> None:
-        """A random quorum that comes back; none if damage, or a change under way, forbids it."""
+        """Choose a random quorum to come back; none if damage or a change under way forbids it."""
         if atlas.is_change_pending(self.cluster):
             return
         random = Random(f"liveness {self.schedule.seed}")
@@ -153,12 +153,13 @@ class Run:
             chosen = {node.id for node in intact[:count]}
             if atlas.quorums_agree(self.cluster, chosen):
                 self._chosen = chosen
+                # A membership change could ask for votes of nodes that stay down.
                 self.cluster.operator.is_active = False
                 self.cluster.tell(0, f"only {sorted(chosen)} come back")
                 return
 
     def _due(self) -> list[Node]:
-        """Who must agree in the end."""
+        """The nodes that must agree in the end."""
         members = self.cluster.members()
         return [node for node in members if not self._chosen or node.id in self._chosen]
 
@@ -172,6 +173,7 @@ class Run:
             self._step()
 
     def _is_led(self) -> bool:
+        # A record of its own term that is committed shows that a leader reaches a quorum.
         leader = self.cluster.leader()
         return leader is not None and leader.core.log.committed >= leader.core.term_first_index
 

@@ -1,13 +1,13 @@
-"""The disk thread of one process: passes of writes, as the broker's `DiskLoop` makes them; jobs.
+"""The disk thread of one process: passes of writes, as in the broker's `DiskLoop`, and jobs.
 
-A pass writes at its begin and syncs at its end, some simulated time later: a crash between the two
-finds written bytes that nobody may rely on. What comes up during a pass makes the next one.
+A pass writes at its start and syncs at its end, some simulated time later: a crash between the two
+finds written bytes that no node may rely on. Writes that come during a pass make the next pass.
 
     write, write -> [ append ........ datasync ] -> persisted     (the pass)
     submit       ->                    [ ...... job ] -> done     (a job, when no pass waits)
 
-With `Settings.jobs_first` jobs that came up during a pass run before the next one. So it is in the
-broker, whose disk thread takes jobs in turn, and gets the next pass when the last one is over.
+With `Settings.jobs_first`, jobs that came during a pass run before the next pass, as in the broker:
+its disk thread takes jobs in turn, and gets the next pass when the last pass is over.
 
 Invariants:
 - Storage messages become durable in the order they were written.
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from raftmq.chaos.core.replica import Replica
 
 FULL_RETRY_US = 1_000_000
-"""A write that met a full disk is tried again so much later."""
+"""Pause before a write that met a full disk is tried again."""
 
 PASS_US, PASS_SPREAD_US = 200, 600
-"""A pass takes between the first, and both together, on a disk at its usual speed."""
+"""Time of a pass or a job on a disk at usual speed: at least the first, at most both together."""
 
 STALL_TIMES = 10
 """A call to a slow disk that stalls takes this many times as long as its other calls."""
@@ -53,7 +53,7 @@ class Writing:
     def __init__(self, replica: "Replica") -> None:
         self._replica = replica
         self._next: Write | None = None
-        """What waits for the next pass."""
+        """The writes that wait for the next pass."""
         self._jobs: deque[tuple[Job, Done]] = deque()
         self._is_busy = False
         self._postponed: Write | None = None
@@ -69,7 +69,7 @@ class Writing:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for the disk."""
+        """Whether nothing runs or waits on the disk thread."""
         return not (self._is_busy or self._next or self._postponed or self._jobs)
 
     def write(self, message: Message) -> None:
@@ -79,7 +79,7 @@ class Writing:
         self._next.add(message)
 
     def submit(self, job: Job, done: Done) -> None:
-        """Run a job on the disk thread, then `done` with its result or a fault that passes."""
+        """Run a job on the disk thread, then `done` with its result or a fault that is survived."""
         self._jobs.append((job, done))
         self.flush()
 
@@ -88,6 +88,7 @@ class Writing:
         if self._is_busy:
             return
         write = self._next
+        # Writes behind a postponed one wait too: they must become durable in their order.
         is_due = write is not None and write.is_due and self._postponed is None
         if write is not None and is_due and not (self._jobs and self._jobs_first):
             self._is_busy, self._next = True, None
@@ -139,7 +140,7 @@ class Writing:
     def _run(self, job: Job, done: Done) -> None:
         try:
             result: object = job()
-        # The others end the process.
+        # Other faults end the process.
         except (DiskFull, Dropped, IndexDamaged) as fault:
             result = fault
         self._is_busy = False

@@ -1,8 +1,8 @@
-"""The language of faults: what can go wrong, and when it shall.
+"""The language of faults: the kinds of faults, and schedules of when they happen.
 
 One language for all worlds: the core simulator, whole brokers in a simulated world, real processes.
-Start reading at `catalogue` (every kind of fault, with its explanation), then `schedule` (which of
-them happen when, drawn from a seed), then `shrink` (the few that matter to a failure).
+Start reading at `catalogue` (every kind of fault, with its explanation), then `schedule` (faults
+and their times, drawn from a seed), then `shrink` (the few faults that matter to a failure).
 """
 
 from .catalogue import FAMILIES, FAULTS, Aim, Fault, World, expanded, nearest, of_world

@@ -10,10 +10,10 @@ D disk, C clock, M membership, K client.
 | real | real processes, through signals, a proxy or namespaces, files, the disk overlay |
 
 Invariants:
-- A name stands for one kind of fault in every world, so a schedule can be played in another one.
-  Worlds with brokers draw the sides of `split-halves` as those of `split-majority`, and the
-  simulated disk makes `interrupted-write` as `short-write`.
-- A fault that lasts is undone at its end, and by a heal; one that does not last happens once.
+- A name stands for one kind of fault in every world, so a schedule of one world can be played in
+  another. Worlds with brokers draw the sides of `split-halves` as the sides of `split-majority`,
+  and the simulated disk makes `interrupted-write` as `short-write`.
+- A fault that lasts is undone at its end, and by a heal; a fault that does not last happens once.
 
 Sources: Jepsen's nemeses, TigerBeetle's VOPR, FoundationDB's simulation, etcd's robustness tests;
 OmniPaxos (EuroSys 2023) for N10-N12; "Can applications recover from fsync failures" (ATC 2020) for
@@ -35,10 +35,10 @@ class World(Enum):
 
 
 class Aim(Enum):
-    """Whom a fault hits; nodes are chosen when the schedule is drawn, leaders when it is played."""
+    """What a fault hits; nodes are chosen when the schedule is drawn, leaders when it is played."""
 
     NOBODY = "nobody"
-    """It is about the cluster, or about clients."""
+    """The cluster as a whole, or clients."""
     ONE = "one"
     """One node."""
     MINORITY = "minority"
@@ -48,7 +48,7 @@ class Aim(Enum):
     ALL = "all"
     """Every node."""
     LEADER = "leader"
-    """Whoever leads the busiest partition group at that moment."""
+    """The leader of the busiest partition group at that moment."""
     PAIR = "pair"
     """Two nodes: the link between them, or one in the role of the other."""
 
@@ -57,21 +57,21 @@ class Fault(NamedTuple):
     """One kind of fault."""
 
     name: str
-    """In schedules, on the command line and in reports."""
+    """The name in schedules, on the command line and in reports."""
     code: str
     """Its place in the list, such as `N8`."""
     what: str
-    """For people, in one sentence."""
+    """One sentence for people."""
     worlds: frozenset[World]
-    """Where it can be made."""
+    """The worlds in which it can be made."""
     aim: Aim = Aim.ONE
-    """Whom it hits."""
+    """What it hits."""
     lasts: bool = False
     """True: it begins and ends; False: it happens."""
     levels: tuple[float, ...] = ()
     """Strengths to draw from; empty: it has none."""
     unit: str = ""
-    """Of the levels."""
+    """Unit of the levels."""
     nodes_min: int = 1
     """Smallest cluster in which it is a fault of its own; it is not drawn for smaller ones."""
 
@@ -258,7 +258,7 @@ _DISKS = (
 )  # fmt: skip
 
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
-# Both are powers of two long: a draw among them takes as much of the seed as one among four.
+# Both lengths are powers of two: a draw among eight takes as much of the seed as one among four.
 _SKEWS_MS = (
     -_MINUTE_MS, -500, 500, _MINUTE_MS, -2 * _HOUR_MS, 2 * _HOUR_MS, -3 * _DAY_MS, 3 * _DAY_MS,
 )  # fmt: skip
@@ -332,7 +332,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         for fault in (*_NETWORK, *_PROCESSES, *_DISKS, *_CLOCKS, *_MEMBERS, *_CLIENTS)
     }
 )
-"""Every kind, by name. One without a world has no handler yet."""
+"""Every kind, by name. A kind without a world has no handler yet."""
 
 _PARTITIONS = frozenset(f"N{number}" for number in range(1, 16))
 
@@ -347,7 +347,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "client": tuple(fault.name for fault in _CLIENTS),
     }
 )
-"""One word for many kinds; `partition` is every way to cut nodes off from each other."""
+"""Names for many kinds at once; `partition` is every way to cut nodes off from each other."""
 
 
 def expanded(names: Iterable[str], can: Container[str]) -> list[str]:
@@ -359,7 +359,7 @@ def expanded(names: Iterable[str], can: Container[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         kinds = [kind for kind in FAMILIES.get(name, ()) if kind in can]
-        # Of a family without any, whoever looks the name up can complain.
+        # A family without such kinds stays as a name, so that the caller's look-up reports it.
         found += kinds or [name]
     return list(dict.fromkeys(found))
 

@@ -4,10 +4,10 @@
     >>> schedule == Schedule.from_json(schedule.to_json())
     True
 
-*Swarm.* A seed first chooses which few kinds it uses at all: all kinds at once hide each other's
-effects. Then it fills windows of some seconds with events; a quarter of the windows stay calm, so
-that there is something to break. Some windows play a *recipe*: kinds that broke others' systems
-only together and in that order. In the last quarter everything heals and the work is drained.
+*Swarm.* A seed first chooses a few kinds: all kinds at once hide each other's effects. Then it
+fills windows of some seconds with events; a quarter of the windows stay calm, so that the cluster
+makes progress. Some windows play a *recipe*: kinds that broke other systems only together and in
+that order. In the last quarter everything heals and the work is drained.
 
 Invariants:
 - The same arguments give the same schedule.
@@ -26,10 +26,10 @@ from typing import Any, NamedTuple, Self
 from .catalogue import FAULTS, Aim, Fault
 
 KINDS_MAX = 6
-"""A seed uses at most so many kinds of faults."""
+"""Most kinds of faults that a seed chooses; recipes may add others."""
 
 WINDOW_MS = (1_000, 6_000)
-"""A window is between these long."""
+"""Shortest and longest window."""
 
 CALM_SHARE = 0.25
 """Share of windows without faults."""
@@ -38,10 +38,10 @@ RECIPE_SHARE = 0.2
 """Share of the other windows that play a recipe, if the world has what the recipe needs."""
 
 PATIENT_MS = (21_000, 42_000)
-"""How long the faults of patient schedules last."""
+"""Shortest and longest duration of a fault in a patient schedule."""
 
 PATIENT_EVERY = 4
-"""Of so many seeds one has a patient schedule; see `draw_mixed`."""
+"""One seed in this many has a patient schedule; see `draw_mixed`."""
 
 VISITS = ("strangers", "duplicate", "stale-replay", "outage")
 """Kinds that strike in every campaign, however few seeds the campaign has: see `with_visits`."""
@@ -88,7 +88,7 @@ RECIPES: tuple[tuple[str, ...], ...] = (
     ("move-group", "crash-write"),
     ("slow-disk", "move-group", "isolate-leader"),
 )
-"""Kinds that are to happen shortly after each other, in that order."""
+"""Kinds that happen within one window, in that order."""
 
 
 class Event(NamedTuple):
@@ -99,11 +99,11 @@ class Event(NamedTuple):
     fault: str
     """Its name in the catalogue."""
     nodes: tuple[int, ...] = ()
-    """Whom it hits, from 1; empty if that is known only when it happens (see `Aim`)."""
+    """The nodes that it hits, from 1; empty if they are known only when it happens (see `Aim`)."""
     lasts_ms: int = 0
-    """How long; 0 for what happens once."""
+    """Duration; 0: it happens once."""
     level: float = 0.0
-    """How strong, in the fault's unit."""
+    """Strength in the fault's unit; 0: the fault has no levels."""
 
     def __str__(self) -> str:
         words = [f"{self.at_ms / 1000:.3f}s", self.fault]
@@ -120,7 +120,7 @@ class Schedule(NamedTuple):
     """All faults of one run."""
 
     seed: int
-    """Of everything random in the run, not only of the schedule."""
+    """Seed of everything random in the run, not only of the schedule."""
     seconds: float
     """Simulated (or real) time of the run."""
     events: tuple[Event, ...]
@@ -128,16 +128,16 @@ class Schedule(NamedTuple):
 
     @property
     def heal_ms(self) -> int:
-        """From then on nothing is broken any more."""
+        """Time from the start of the run at which all faults end."""
         return int(self.seconds * 750)
 
     def to_json(self) -> str:
-        """As one line."""
+        """The schedule as one line of JSON."""
         return json.dumps({"seed": self.seed, "seconds": self.seconds, "events": self.events})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Of what `to_json` wrote.
+        """The schedule that `to_json` wrote.
 
         Raises:
             ValueError: it is no schedule, or names a fault that the catalogue does not know, or too
@@ -193,7 +193,7 @@ def draw(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float) -> Sc
     names = {fault.name for fault in kinds}
     recipes = [recipe for recipe in RECIPES if names.issuperset(recipe)]
     events: list[Event] = []
-    # Something has to stand before it can fall.
+    # The cluster gets time to start before its first fault.
     start = 500
     while chosen and start < empty.heal_ms:
         window = random.randint(*WINDOW_MS)
@@ -214,9 +214,9 @@ def draw(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float) -> Sc
 
 
 def draw_patient(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float) -> Schedule:
-    """A schedule of few faults, one after the other, that last until all has settled around them:
-    only so it shows whether there is service meanwhile. Kinds that do not last are left out, unless
-    there are no others.
+    """A schedule of few faults, one after the other, each long enough for the cluster to settle
+    around it: such a run shows whether the cluster serves during a fault. Kinds that do not last
+    are left out, unless there are no others.
 
     Args: as for `draw`.
     """
@@ -246,7 +246,7 @@ def is_patient(seed: int) -> bool:
 
 
 def with_strike(schedule: Schedule, kinds: Sequence[Fault], *, nodes: int) -> Schedule:
-    """The schedule; one of few events gets one of `SURE` in its middle, beside its own events.
+    """The schedule; a schedule of few events also gets one of `SURE`, in its middle.
 
     A schedule stays as it is if one of its events always strikes, or lasts as long as in a patient
     schedule. The drawn events do not change.
@@ -264,7 +264,7 @@ def with_strike(schedule: Schedule, kinds: Sequence[Fault], *, nodes: int) -> Sc
 
 
 def with_visits(schedule: Schedule, kinds: Sequence[Fault], *, nodes: int) -> Schedule:
-    """The schedule; every fifth seed gets each of `VISITS` once, beside its own events.
+    """The schedule; for every fifth seed it also gets each of `VISITS` once.
 
     The drawn events do not change.
 
@@ -290,8 +290,8 @@ def with_visits(schedule: Schedule, kinds: Sequence[Fault], *, nodes: int) -> Sc
 def _one_event(
     random: Random, kinds: Sequence[Fault], nodes: int, heal_ms: int
 ) -> tuple[Event, ...]:
-    """One event for a run that is too short for more, in its middle: a leader stands, and there is
-    time for an effect. None if there are no kinds."""
+    """One event in the middle of a run: by then there is a leader, and there is time for an effect.
+    Empty if there are no kinds."""
     at_ms = heal_ms // 2
     return (_draw_event(random, random.choice(kinds), at_ms, nodes, heal_ms),) if kinds else ()
 
@@ -299,9 +299,9 @@ def _one_event(
 def _draw_event(random: Random, fault: Fault, at_ms: int, nodes: int, heal_ms: int) -> Event:
     lasts_ms = 0
     if fault.lasts:
-        # Many short ones around the election timeout, some long ones.
+        # Many short faults around the election timeout, some long ones.
         lasts_ms = min(int(random.lognormvariate(7.0, 1.2)) + 1, max(heal_ms - at_ms, 1))
-    # As it is read back from JSON.
+    # A float, as JSON gives it back: a schedule must equal the one read back.
     level = float(random.choice(fault.levels)) if fault.levels else 0.0
     return Event(at_ms, fault.name, _targets(random, fault.aim, nodes), lasts_ms, level)
 

@@ -1,10 +1,10 @@
-"""Shrinking: of a schedule that fails, the few events that matter.
+"""Shrinking: the few events that matter of a schedule that fails.
 
-First whole parts are left out, ever smaller ones, as long as the rest still fails; then what is
-left is made milder: shorter, weaker, on fewer nodes.
+First whole parts are left out, ever smaller parts, as long as the rest still fails; then the
+remaining events are made milder: shorter, weaker, on fewer nodes.
 
 Invariants:
-- What is returned fails, if `fails` says the same of the same schedule each time.
+- The returned schedule fails, if `fails` gives the same answer to the same schedule each time.
 
 Sources: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input" (2002): ddmin.
 """
@@ -83,7 +83,7 @@ def _make_milder(schedule: Schedule, fails: Callable[[Schedule], bool]) -> None:
 
 
 def _milder(event: Event) -> Iterator[Event]:
-    """The same event, a little milder, in each way that there is."""
+    """Milder versions of an event: one shorter, one on fewer nodes, one weaker."""
     if event.lasts_ms > 100:
         yield event._replace(lasts_ms=event.lasts_ms // 2)
     if len(event.nodes) > 1 and FAULTS[event.fault].name.startswith(("split", "kill", "power")):

@@ -1,10 +1,10 @@
 """Consumer groups that pop, delayed messages and transactions, judged from the committed log by a
 second, slower machine.
 
-Start reading at `log` (what is compared, record by record), then `model` (the second machine), and
-`withheld` (its part for what is stored before it may be seen).
-`random_log` writes logs by chance: what clients might say, at random, and nobody's broker; `play`
-makes a run of one.
+Start reading at `log` (the comparison, record by record), then `model` (the second machine), and
+`withheld` (its part for messages that are stored before they may be seen).
+`random_log` writes logs by chance: calls that clients might make, without a broker; `play` makes a
+run of one.
 
 | what | from |
 |---|---|

@@ -1,13 +1,13 @@
-"""Committed offsets, written down a second time: who may say how far a group has read.
+"""A second, simple model of committed offsets: how far each group has read, and who may commit.
 
-The machine keeps timers and counts; this looks through all groups at each record. With each command
-it says what should be answered and what should stand, and compares.
+The machine keeps timers and counts; the model looks through all groups at each record. For each
+command the model works out the right answer and the right state, and compares.
 
 | number | at each index |
 |---|---|
 | Q24 | what is committed under a name, and under which epochs, is what its commands say |
 
-A refusal is compared as such, without its reason.
+Refusals are compared without their reasons.
 
 Left out: the bounds of all offsets, of fences, and of the numbers of plain commits.
 """
@@ -28,10 +28,10 @@ from raftmq.results import Changed, Refused, Result
 
 @dataclass(slots=True)
 class _Name:
-    """What is kept under the name of a group or an instance."""
+    """The state under the name of a group or an instance."""
 
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By queue: the next offset, and when that was said."""
+    """By queue: the next offset, and the time of that commit."""
     epochs: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By queue: the highest epoch, and the owner's last number."""
     kept_ms: int = 0
@@ -40,11 +40,11 @@ class _Name:
 
 
 class CommittedModel:
-    """What groups that read by offset have committed in a data group."""
+    """The offsets that groups have committed in a data group."""
 
     def __init__(self) -> None:
         self._names: dict[str, _Name] = {}
-        # Name → the deletion before which epochs are too old, and until when that is known.
+        # Name → the deletion before which epochs are too old, and until when this is kept.
         self._fences: dict[str, tuple[int, int]] = {}
         # (sender, queue) → the number of its last plain commit.
         self._numbers: dict[tuple[int, int], int] = {}
@@ -53,7 +53,7 @@ class CommittedModel:
         """Commands that were compared."""
 
     def pass_time(self, now: int) -> None:
-        """Forget what was kept for a time, and fences that are old."""
+        """Forget names whose time is over, and old fences."""
         for name, one in list(self._names.items()):
             if one.kept_ms and one.until <= now:
                 del self._names[name]
@@ -62,7 +62,7 @@ class CommittedModel:
     def follow_commit(
         self, command: CommitOffsets, result: Result, ends: Mapping[int, int], now: int
     ) -> Iterator[str]:
-        """A commit; what is wrong with what came of it."""
+        """Follow a commit; yields what is wrong with its result."""
         self.commands += 1
         repeated = self._repeated(command)
         if repeated and repeated == set(command.queues):
@@ -100,7 +100,7 @@ class CommittedModel:
             yield f"{command} gave {result}, and the queues {fenced} are fenced"
 
     def _repeated(self, command: CommitOffsets) -> set[int]:
-        """Queues for which a plain commit comes again, or after a later one of its sender."""
+        """Queues for which a plain commit is a repeat, or comes after a later one of its sender."""
         if command.epochs or not command.sender:
             return set()
         last = {queue: self._numbers.get((command.sender, queue)) for queue in command.queues}
@@ -125,8 +125,9 @@ class CommittedModel:
         )
 
     def follow_forget(self, command: ForgetOffsets, result: Result, now: int) -> Iterator[str]:
-        """Groups were deleted; what is wrong with what came of it."""
+        """Follow the deletion of groups; yields what is wrong with its result."""
         self.commands += 1
+        # A leader that does not know the last deletion names an earlier one, and changes nothing.
         if command.since == self._forgotten:
             for name, deletion in zip(command.names, command.deletions, strict=True):
                 self._names.pop(name, None)
@@ -136,7 +137,7 @@ class CommittedModel:
             yield f"{command} gave {result}, and deletions are done up to {self._forgotten}"
 
     def drop_queues(self, queues: set[int]) -> None:
-        """Their topic is gone."""
+        """Forget these queues, whose topic is gone."""
         for name, one in list(self._names.items()):
             for table in (one.offsets, one.epochs):
                 for queue in queues & set(table):
@@ -145,7 +146,7 @@ class CommittedModel:
                 del self._names[name]
 
     def compare(self, real: Offsets) -> Iterator[str]:
-        """What stands in the machine, and what should."""
+        """Yields where the machine's state differs from the model's."""
         pairs = (
             ("offsets", real.committed, {n: one.offsets for n, one in self._names.items()}),
             ("epochs", real.epochs, {n: one.epochs for n, one in self._names.items()}),

@@ -14,17 +14,17 @@ Each record is read a second time, by `model`, and compared with what the machin
 | Q9, Q10 | what is handed out is neither acked nor in a hand |
 | Q12 | its attempt is one more than the last one |
 | Q14 | settling gives what the model says; a repeat gives the first results |
-| Q16 | what waits is not handed out; what could be handed out is, if anybody wants it |
+| Q16 | what waits is not handed out; what could be handed out is, if a consumer wants it |
 | Q18 | a batch that a producer sends twice has one place |
 | Q19 | order by key and by queue |
 | Q20 to Q22 | delayed messages and transactions: see `withheld` |
-| Q23 | what goes out matches, as was told under the filter that holds: see `told` |
+| Q23 | what goes out matches, by feeds under the filter that holds: see `told` |
 | Q24 | committed offsets are what commits, claims and deletions give: see `committed` |
 
 `PopLog.why_strange` asks whether what a client saw is in the log at all.
 
 Invariants:
-- Breaches are found at the record that makes them; after one nothing more is judged of that group.
+- Breaches are found at the record that makes them; after a breach its group is not judged further.
 
 Left out: whether the leader told groups the truth about filters and keys; consumers that are
 forgotten because there are too many of them.
@@ -77,9 +77,9 @@ class PopBreach(NamedTuple):
     """One place where the machine did what it must not."""
 
     number: str
-    """Of the invariant."""
+    """Number of the invariant."""
     index: int  # type: ignore[assignment]  # hides tuple.index
-    """Of the record."""
+    """Index of the record."""
     fact: str
 
     def __str__(self) -> str:
@@ -99,9 +99,9 @@ class PopLog:
         self.withheld = WithheldModel()
         """Delayed messages, and those of transactions."""
         self.told = ToldModel()
-        """What groups with a filter were told."""
+        """The matches that feeds named to groups with a filter."""
         self.committed = CommittedModel()
-        """How far groups that read by offset have come."""
+        """Committed offsets of groups that read by offset."""
         self.records = 0
         """Records that were followed."""
         self._topics: dict[int, int] = {}
@@ -130,7 +130,7 @@ class PopLog:
         handed: Sequence[Delivery],
         machine: PartitionMachine,
     ) -> None:
-        """One more record, what the machine answered, handed out, and looks like after it."""
+        """Follow one more record, with the machine's results and hand-outs, and the machine."""
         self._index, now = record.index, record.timestamp
         self.records += 1
         for group in self.groups.values():
@@ -150,11 +150,12 @@ class PopLog:
                 for command, result in zip(commands, results, strict=True):
                     momentary += self._run(command, result, now)
         self._hand_out(handed, now)
+        # A wish that does not wait ends with its record, met or not.
         for number, consumer in momentary:
             self.groups[number].wishes.pop(consumer, None)
         self._compare(machine)
 
-    # What the record says
+    # The record
 
     def _append(self, result: Appended, payload: bytes) -> None:
         queue, base, count = result.queue, result.base_offset, result.count
@@ -193,7 +194,7 @@ class PopLog:
         return known[offset]
 
     def _run(self, command: Command, result: Result, now: int) -> list[tuple[int, int]]:
-        """Carry out a command; (group, consumer) whose wish ends with the record."""
+        """Carry out a command; returns each (group, consumer) whose wish ends with the record."""
         match command:
             case OpenGroup():
                 self._open(command)
@@ -237,8 +238,8 @@ class PopLog:
         return []
 
     def _resubscribe(self, command: Resubscribe) -> None:
-        """Where a filter is the first one, or the last one goes, all is told anew that the machine
-        had not looked at."""
+        """When a group's first filter comes, or its filter goes, earlier feeds are void for all
+        messages that the machine had not looked at."""
         for number in self.told.resubscribe(command):
             for queue, of_queue in self.groups[number].queues.items():
                 of_queue.forget_passed(self._next.get((number, queue), of_queue.begun))
@@ -247,10 +248,10 @@ class PopLog:
         for fact in facts:
             self._breach("Q24", 0, fact)
 
-    # What is withheld
+    # Delayed messages and transactions
 
     def _note_withheld(self, facts: Iterable[Fact]) -> None:
-        """Breaches of the other model, up to the first one."""
+        """Note the first breach that `withheld` finds; later ones may only follow from it."""
         if self._is_withheld_broken:
             return
         for number, fact in facts:
@@ -263,7 +264,7 @@ class PopLog:
         return None if group is None else group.held_until(held.consumer, held.token, held.offsets)
 
     def _end(self, command: End, result: Result, now: int) -> None:
-        """What a hand-off acknowledges is acked by its commit."""
+        """Follow the end of a transaction; the commit of a hand-off acks its inputs."""
         found = self.withheld.follow_end(command, result, self._index, self._held_until)
         facts = []
         for each in found:
@@ -286,7 +287,7 @@ class PopLog:
         starts = dict(zip(command.queues, command.starts, strict=False))
         for queue, end in self._ends.items():
             if queue >> QUEUE_BITS == command.topic:
-                # Nobody begins with what retention took.
+                # No group can begin with messages that retention took.
                 start = max(starts.get(queue, 0), self._earliest.get(queue, 0))
                 begun = end if starts.get(queue, 0) < 0 else min(start, end)
                 group.queues[queue] = self._queue(queue, begun, end)
@@ -338,7 +339,7 @@ class PopLog:
             self._breach("Q14", command.number, fact)
 
     def _forget_sessions(self, now: int) -> None:
-        """Who was silent for too long is forgotten, in the order of the last word."""
+        """Forget consumers that settled nothing new for too long, in the order of their calls."""
         for key, (_, _, since) in list(self._sessions.items()):
             if since >= now - IDLE_MS_MAX:
                 return
@@ -394,7 +395,7 @@ class PopLog:
                 at = end if offset < 0 else min(max(offset, earliest), end)
                 group.reset(group.queues[queue], at)
 
-    # What the machine did
+    # The machine's hand-outs and state
 
     def _hand_out(self, handed: Sequence[Delivery], now: int) -> None:
         given: dict[tuple[int, int], int] = {}
@@ -433,7 +434,7 @@ class PopLog:
     def _why_not(
         self, number: int, token: int, consumer: int, given: dict[tuple[int, int], int], size: int
     ) -> Iterator[str]:
-        """Why this hand-out must not be, whatever it holds."""
+        """Why this hand-out must not be, whatever messages it holds."""
         if token >> SLOT_BITS != self._index or token <= self._token:
             yield f"Q14 token {token} after {self._token} is not new"
         self._token = max(self._token, token)
@@ -457,7 +458,7 @@ class PopLog:
             if number in self._broken:
                 continue
             real = machine.serving.attached[number].group
-            # Of those who must be told what may go out, the machine may not know it yet.
+            # For a group that is fed, the machine may not know yet which messages may go out.
             if not real.is_fed and group.hungry():
                 fact = f"group {number}: {group.wishes} stand, and there are messages"
                 self._breach("Q16", number, fact)
@@ -471,7 +472,7 @@ class PopLog:
     def _compare_queue(self, number: int, queue: int, model: PopQueue, real: PopGroup) -> None:
         counts = real.counts(queue)
         if model.was_reset:
-            # How far it had looked ahead in vain, the machine alone knows.
+            # Only the machine knows how many messages it had looked at and passed over.
             model.counts["passed"], model.was_reset = counts.passed, False
         found, counted = counts._asdict(), dict(model.counts)
         wrong = [
@@ -523,10 +524,10 @@ class PopLog:
             self._broken.add(group)
 
     def note(self, number: str, fact: str) -> None:
-        """Somebody else saw a breach, at the record that was followed last."""
+        """Note a breach that the caller saw, at the record that was followed last."""
         self._breach(number, 0, fact)
 
-    # What clients saw
+    # Clients
 
     def why_strange(self, number: int, queue: int, seen: Seen) -> str:
         """Why a client cannot have seen this, if the log is right; empty: it can."""

@@ -1,8 +1,9 @@
-"""Consumer groups that pop, written down a second time: a word for each message, nothing clever.
+"""A second, simple model of consumer groups that pop: one word for each message.
 
-The machine keeps spans, heaps and windows; this keeps a dictionary from offset to `Entry`. It does
-not choose who is handed what: it is told, and says whether that was allowed (`PopQueue.hand`). All
-else it works out for itself: what runs out, what falls due, what settling gives.
+The machine keeps spans, heaps and windows; the model keeps a dictionary from offset to `Entry`. The
+model does not choose hand-outs: it follows the machine's, and says whether each was allowed
+(`PopModel.why_not`). The model works out all else itself: leases that run out, waits that end, the
+results of settlements.
 
 | word | a message is |
 |---|---|
@@ -16,7 +17,7 @@ else it works out for itself: what runs out, what falls due, what settling gives
 | skipped | still open when the group was set to go on after it |
 
 Invariants:
-- No name of the machine's parts is used here, save the commands and the policy.
+- The model uses no part of the machine but the commands and the policy.
 
 Sources: RabbitMQ's property tests of rabbit_fifo against a list.
 """
@@ -29,7 +30,7 @@ from typing import NamedTuple
 from raftmq.pop.policy import Mode, Order, Policy
 
 FENCED = -1
-"""The result of settling what is not the consumer's."""
+"""The result of settling messages that the consumer does not hold."""
 
 
 @dataclass(slots=True)
@@ -41,17 +42,17 @@ class Entry:
     token: int = 0
     consumer: int = 0
     until: int = 0
-    """Of the lease, or of the wait."""
+    """End of the lease, or of the wait."""
     letter: int = 0
     is_parked: bool = False
     is_redriven: bool = False
-    """It may come late, in an ordered group."""
+    """The message may come late, in an ordered group."""
     is_anew: bool = False
-    """It left its dead letter, and was not handed out since."""
+    """The message left its dead letter, and was not handed out since."""
 
 
 class PopQueue:
-    """What a group does with one queue."""
+    """The messages of one queue in a group."""
 
     def __init__(self, begun: int, end: int, key_of: Callable[[int], str | None]) -> None:
         self.begun = begun
@@ -60,16 +61,16 @@ class PopQueue:
         self.fresh_from = begun
         """No message before it is fresh, in a group that is not ordered by key."""
         self.earliest = 0
-        """Retention took what is before it, as far as the group was told."""
+        """Retention took all messages before it, as far as the group knows."""
         self.key_of = key_of
         """A message's ordering key."""
         self.entries: dict[int, Entry] = {}
         self.counts: Counter[str] = Counter()
         """By word; it leaves out fresh ones."""
         self.by_token: dict[int, set[int]] = {}
-        """What is leased with each token."""
+        """By token: the offsets that are leased with it."""
         self.was_reset = False
-        """True: the machine may have counted fewer as passed than were known to be."""
+        """True: after a reset the machine may count fewer messages as passed than the model."""
         self.waiting: set[int] = set()
         self.ready: set[int] = set()
         self.parked: set[int] = set()
@@ -98,7 +99,7 @@ class PopQueue:
         return entry
 
     def forget_passed(self, since: int) -> None:
-        """What a filter passed over from an offset on is fresh again."""
+        """Messages from an offset on that a filter passed over are fresh again."""
         for offset, entry in list(self.entries.items()):
             if offset >= since and entry.word == "passed":
                 self.counts["passed"] -= 1
@@ -107,17 +108,17 @@ class PopQueue:
 
     @property
     def fresh(self) -> int:
-        """How many were never handed out."""
+        """How many messages are fresh."""
         return self.end - self.begun - len(self.entries)
 
     def first_fresh(self) -> int:
-        """The first message that is fresh; `end`: none is."""
+        """Offset of the first fresh message; `end`: none is fresh."""
         while self.fresh_from < self.end and self.fresh_from in self.entries:
             self.fresh_from += 1
         return self.fresh_from
 
     def lease(self, offset: int, *, token: int, consumer: int, until: int) -> None:
-        """Put a message into a hand."""
+        """Hand a message out under a lease."""
         entry = self.move(offset, "leased")
         entry.token, entry.consumer, entry.until, entry.is_anew = token, consumer, until, False
         entry.attempt += 1
@@ -125,16 +126,16 @@ class PopQueue:
 
 
 class WishModel(NamedTuple):
-    """What a consumer wants."""
+    """A consumer's request for messages."""
 
     size: int
     """The largest number of messages to hand out."""
     invisible_ms: int
-    """How long they are its own."""
+    """Length of their leases."""
     until: int
-    """When it wants nothing more."""
+    """When the wish ends."""
     is_kept: bool
-    """False: it ends with the first record that hands something out for it."""
+    """False: the wish ends with the first record that hands messages out for it."""
 
 
 class PopModel:
@@ -182,6 +183,7 @@ class PopModel:
                 queue.move(offset, "acked")
             return _told(offsets, held)
         rest = []
+        # In the order of a queue, later messages of the lease go back, without a failure of theirs.
         if self.order is Order.QUEUE:
             rest = [o for o in queue.by_token[token] if o > held[0] and o not in held]
         if what == "nack":
@@ -195,7 +197,7 @@ class PopModel:
         return _told(offsets, held)
 
     def extend(self, consumer: int, token: int, now: int, length: int) -> int:
-        """How long a lease runs from now on, or `FENCED`."""
+        """Extend a lease; returns how long it runs from now on, or `FENCED`."""
         queue = self._queue_of(token)
         if queue is None:
             return FENCED
@@ -207,7 +209,7 @@ class PopModel:
         return length
 
     def held_until(self, consumer: int, token: int, offsets: Iterable[int]) -> int | None:
-        """Until when a consumer has all these messages in hand; None: it has not."""
+        """Until when a consumer has all these messages in hand; None: the consumer has not."""
         queue = self._queue_of(token)
         if queue is None or not queue.by_token[token].issuperset(offsets):
             return None
@@ -234,7 +236,7 @@ class PopModel:
 
     def _bury(self, queue: PopQueue, offset: int) -> None:
         entry = queue.move(offset, "dead")
-        # The machine numbers its letter with this record; an earlier letter's number is void.
+        # The number comes from the machine after this record; the one of an earlier letter is void.
         entry.letter = 0
         entry.is_parked = self.order is not None and self.policy.is_blocking
         if entry.is_parked:
@@ -243,7 +245,7 @@ class PopModel:
     # Dead letters
 
     def change_dead(self, queue: PopQueue, offset: int, *, is_purge: bool) -> None:
-        """A dead message is thrown away, or handed out as if for the first time if it is kept."""
+        """A dead message is purged, or may go out as if for the first time if retention kept it."""
         entry = queue.entries[offset]
         assert entry.word == "dead", entry
         was_parked = entry.is_parked
@@ -255,8 +257,8 @@ class PopModel:
     # Filters
 
     def tell(self, queue: PopQueue, offset: int) -> None:
-        """A message does not match. In a group that is ordered by key a first filter is asked of
-        those that were redriven too: they stand in line as if they had never gone out."""
+        """A message does not match. In a group that is ordered by key, a first filter also holds
+        for redriven messages: they stand in line as if they had never gone out."""
         entry = queue.entries.get(offset)
         is_held = entry is not None and entry.word == "ready" and entry.is_anew
         if entry is None or (is_held and self.order is Order.KEY):
@@ -265,7 +267,7 @@ class PopModel:
     # Retention
 
     def lose(self, queue: PopQueue, earliest: int) -> None:
-        """What stands before an offset is gone, dead letters excepted."""
+        """Retention took the messages before an offset, dead letters excepted."""
         queue.earliest = max(queue.earliest, earliest)
         for offset in range(queue.begun, min(earliest, queue.end)):
             entry = queue.entries.get(offset)
@@ -275,8 +277,8 @@ class PopModel:
     # Going on elsewhere
 
     def reset(self, queue: PopQueue, offset: int) -> None:
-        """All from an offset on is fresh; what is open before it is skipped. What was done stays
-        counted."""
+        """All messages from an offset on are fresh; open messages before it are skipped. Counts of
+        settled messages stay."""
         for at, entry in sorted(queue.entries.items()):
             if entry.word in ("leased", "waiting", "ready") or (
                 entry.word == "dead" and at >= offset
@@ -292,10 +294,10 @@ class PopModel:
         queue.begun = queue.fresh_from = min(queue.begun, offset)
         queue.was_reset = True
 
-    # What may be handed out
+    # Checks of hand-outs
 
     def hungry(self) -> bool:
-        """Whether somebody wants messages that may go out; not for order by key."""
+        """Whether a consumer wants messages that may go out; not for order by key."""
         return bool(self.wishes) and any(map(self._is_open, self.queues.values()))
 
     def _is_open(self, queue: PopQueue) -> bool:

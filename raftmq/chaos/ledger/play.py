@@ -9,7 +9,7 @@ from raftmq.checkers import Verdict
 from raftmq.pop.policy import Mode, Order, Policy
 
 STEPS = 300
-"""About as many records."""
+"""Random steps of a run, which give about as many records."""
 PLAIN = (
     (Mode.POP, Policy(schedule_ms=(10, 50), attempts_max=3, invisible_ms=40)),
     (Mode.POP, Policy(schedule_ms=(25,), attempts_max=2)),
@@ -26,7 +26,7 @@ CROWDS = (0, 0, 0, 100, 0, 0, 120, 30)
 
 
 def play(seed: int) -> Outcome:
-    """Write a log by chance, and judge it; by seed, groups are ordered or not, crowded or not."""
+    """Write a random log and judge it; the seed decides whether groups are ordered and crowded."""
     modes = ORDERED if seed % 2 else PLAIN
     log = RandomLog(Random(f"log {seed}"), modes, CROWDS[seed % len(CROWDS)])
     violations = []

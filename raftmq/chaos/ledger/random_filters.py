@@ -4,10 +4,10 @@
     Resubscribe: filter 2 of g          holds from here on
     feed of g, made with filter 1       arrives: nothing of it may be taken in
 
-A filter is a number: messages pass whose offset, counted from it, is no multiple of three. As on a
-leader, the filter that holds for a message is the one of its batch's place in the log.
+A filter is a number n: a message passes unless its offset plus n - 1 is a multiple of three. As on
+a leader, the place of a message's batch in the log decides which filter holds for the message.
 
-All is drawn from a `Random` of its own: what the other parts of the log do is not changed.
+All draws come from a `Random` of its own, so the other parts of the log do not change.
 """
 
 from random import Random
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from raftmq.chaos.ledger.random_log import RandomLog
 
 CHANGES = 1 / 40
-"""How often a filter changes between two other things."""
+"""Chance that a filter changes at a step."""
 GOES = 1 / 4
 """Share of the changes by which a filter is taken away."""
 HELD = 1 / 5
-"""Share of the feeds that stand on the network for a while."""
+"""Share of the feeds that are held up on the network for a while."""
 ARRIVES = 1 / 3
-"""How often one of them arrives."""
+"""Chance that a feed that was held up arrives at a step."""
 
 
 class RandomFilters:
@@ -66,7 +66,7 @@ class RandomFilters:
             self._log.commands([feed])
 
     def is_held(self, feed: Feed) -> bool:
-        """Whether a feed stands on the network: it is kept here, and arrives later."""
+        """Whether a feed is held up on the network: then it is kept here, and arrives later."""
         if self._rng.random() >= HELD:
             return False
         self._held.append(feed)

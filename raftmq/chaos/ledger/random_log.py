@@ -1,9 +1,9 @@
-"""Random logs of a data group with consumer groups that pop: applied, and read along.
+"""Random logs of a data group with consumer groups that pop; a machine and the ledger follow them.
 
     log = RandomLog(random.Random(7), [(Mode.POP, Policy())])
     assert not log.play(300).breaches
 
-Consumers ask and settle at random, also by handle, repeat what they said, name tokens that are not
+Consumers ask and settle at random, also by handle, repeat their calls, name tokens that are not
 theirs; filters come, change and go while feeds are under way (`random_filters`); messages are
 delayed, and transactions opened (`random_withheld`); others read by offset (`random_offsets`);
 groups are deleted, and made again at once or later; time passes by leaps; now and then another
@@ -52,13 +52,13 @@ TOPIC = 1
 QUEUES = (TOPIC << 16, TOPIC << 16 | 1)
 CONSUMERS = (11, 12, 13)
 LEAPS_MS = (*[0] * 40, *[1, 3, 20] * 20, 25 * 3600 * 1000)
-"""Between two records; by the longest one consumers are forgotten."""
+"""Time between two steps; after the longest leap consumers are forgotten."""
 BY_HANDLE = 1 / 8
 """Share of the settlements that are made by handle."""
 AWAY = 1 / 2
 """Share of the deleted groups that are not made again at once."""
 RETURNS = 1 / 12
-"""How often one of these is made again between two other things."""
+"""Chance at a step that one of these is made again."""
 
 
 class RandomLog:
@@ -75,7 +75,7 @@ class RandomLog:
         # Its draws must not change the log.
         self.twin = Twin(random.Random(f"twin {seed}"))
         self.now = 1000
-        """Milliseconds."""
+        """Time of the log, in milliseconds."""
         self.modes = dict(enumerate(modes, 1))
         """By number of the group."""
         self.filtered = rng.choice([0, *self.modes])
@@ -85,12 +85,12 @@ class RandomLog:
         self.last: dict[tuple[int, int, bool], list[Settle]] = {}
         """By number of the group, consumer, and whether by handle: its settlements."""
         self.withheld = RandomWithheld(rng, self, QUEUES)
-        """What is done with delayed messages and transactions."""
-        # What came to be played later draws for itself, so that older seeds keep their meaning.
+        """Calls about delayed messages and transactions."""
+        # Parts that were added later draw for themselves, so that older seeds give equal logs.
         self.filters = RandomFilters(random.Random(f"filters {seed}"), self, TOPIC)
         """Filters that change."""
         self.offsets = RandomOffsets(random.Random(f"offsets {seed}"), self, QUEUES)
-        """What groups that read by offset do."""
+        """Calls of groups that read by offset."""
         self._other = random.Random(f"other {seed}")
         # Groups that were deleted and not made again.
         self._away: list[int] = []
@@ -104,7 +104,7 @@ class RandomLog:
         self._is_different = False
 
     def play(self, steps: int) -> PopLog:
-        """Do so many things."""
+        """Take this many random steps."""
         if self.filtered:
             self.filters.set(self.filtered, 1)
         for number in self.modes:
@@ -138,7 +138,7 @@ class RandomLog:
         return {index: self._records[index - 1] for index in indexes}
 
     def add(self, kind: Kind, payload: bytes) -> list[Result]:
-        """One more record, applied and followed."""
+        """Add a record, apply it and let the ledger follow it; returns the results."""
         record = encode_record(
             payload,
             index=self.machine.applied + 1,
@@ -170,7 +170,7 @@ class RandomLog:
             self.ledger.note("R21", fact)
 
     def wish(self) -> Call:
-        """One of the crowd asks; few of its wishes are ever met."""
+        """A consumer of the crowd asks; few wishes of the crowd are ever met."""
         rng = self.rng
         consumer = 100 + rng.randrange(self.crowd)
         number = rng.choice([1, 1, 1, *self.modes])
@@ -178,7 +178,7 @@ class RandomLog:
         return Ask(number, consumer, rng.choice([1, 3]), wait, 0, rng.random() < 0.5)
 
     def send(self) -> None:
-        """A batch, or a repeat of an old one."""
+        """Send a batch, or the last message of an earlier batch again."""
         rng, queue = self.rng, self.rng.choice(QUEUES)
         count, first = rng.randint(1, 12), self._sent.get(queue, 0)
         if rng.random() < 0.9:
@@ -191,7 +191,7 @@ class RandomLog:
         self.add(Kind.BATCH, payload)
 
     def feed(self) -> None:
-        """As the leader does, sooner or later."""
+        """Feed the groups as the leader does; some feeds are made at a later step."""
         for number, group in self.machine.serving.fed.items():
             for queue, base in group.wants_feed(self.machine.ends):
                 hashes = self._hashes[queue][base : base + 20]
@@ -203,7 +203,7 @@ class RandomLog:
                     self.commands([feed])
 
     def commands(self, calls: Iterable[Command]) -> list[Result]:
-        """A record of commands."""
+        """Add a record of commands."""
         return self.add(Kind.COMMANDS, encode_commands(list(calls)))
 
     def open(self, number: int) -> None:
@@ -214,7 +214,7 @@ class RandomLog:
         self.commands([OpenGroup(number, TOPIC, f"g{number}", 1, mode, policy, queues, starts)])
 
     def reopen(self) -> None:
-        """A consumer group is deleted, and made anew: at once, or later and without its filter."""
+        """Delete a consumer group, and make it again: at once, or later and without its filter."""
         number = self.rng.choice(list(self.modes))
         self.commands([CloseGroups([number])])
         self.held[number].clear()
@@ -241,7 +241,7 @@ class RandomLog:
         self._snapshot = self._snapshot if self.rng.random() < 0.5 else state
 
     def call(self) -> Call:
-        """Something that somebody may say."""
+        """A random call of a consumer, an operator or a leader."""
         rng = self.rng
         number, consumer = rng.choice(list(self.modes)), rng.choice(CONSUMERS)
         luck = rng.random()
@@ -268,7 +268,7 @@ class RandomLog:
         """An operator attends to dead letters: to whole ones, or to some messages of each."""
         rng, attached = self.rng, self.machine.serving.attached.get(number)
         dead = {} if attached is None else attached.group.dead
-        # Whoever names a letter has seen it in a list.
+        # An operator names letters from a list, and maybe one that does not exist.
         letters = rng.sample([*dead, 1 << 40], min(3, len(dead) + 1))
         is_purge = rng.random() < 0.3
         if rng.random() < 0.4:
@@ -280,7 +280,7 @@ class RandomLog:
         return ChangeDead(number, letters, is_purge, bases, content)
 
     def settle(self, number: int, consumer: int) -> Settle:
-        """A consumer settles, or says again what it said."""
+        """A consumer settles, or repeats an earlier settlement."""
         rng, by_handle = self.rng, self._other.random() < BY_HANDLE
         before = self.last.setdefault((number, consumer, by_handle), [])
         if before and rng.random() < 0.15:
@@ -294,7 +294,7 @@ class RandomLog:
         return before[-1]
 
     def step(self, one: Handed) -> Step:
-        """What becomes of some messages of a lease."""
+        """A random step of a settlement, for some messages of a lease."""
         rng = self.rng
         deed = rng.choice([*Deed, Deed.ACK, Deed.ACK, Deed.NACK])
         if deed is Deed.EXTEND:

@@ -1,4 +1,4 @@
-"""What groups that read by offset do by chance, in a random log: commits, claims, deletions.
+"""Random calls of groups that read by offset, in a random log: commits, claims, deletions.
 
 | name | is |
 |---|---|
@@ -6,8 +6,8 @@
 | `m` | a group with members: owners with epochs, some of them late, some overtaken |
 | `b@one` | an instance of a broadcast group, whose offsets are kept for a time |
 
-Groups are deleted, by a leader that knows what was done before and by one that does not, and begin
-again. All is drawn from a `Random` of its own: what the other parts of the log do is not changed.
+Groups are deleted, by a leader that knows the last deletion and by a leader that does not, and
+begin again. All draws come from a `Random` of its own, so the other parts of the log do not change.
 """
 
 from collections.abc import Sequence
@@ -38,18 +38,18 @@ class RandomOffsets:
         self._catalog = 1
         self._epochs = dict.fromkeys(queues, 1)
         self._sequence = 0
-        # Of a sender of plain commits → the number of its last one.
+        # Sender of plain commits → the number of its last one.
         self._numbers = dict.fromkeys(SENDERS, 0)
         self._last: list[CommitOffsets | ForgetOffsets] = []
 
     def step(self) -> None:
-        """Do one thing, or mostly nothing."""
+        """Make one call, or mostly none."""
         rng = self._rng
         if rng.random() >= SHARE:
             return
         luck = rng.random()
         if luck < 0.1 and self._last:
-            # A request that stood somewhere on the network.
+            # A request that was held up on the network, or sent twice.
             command = rng.choice(self._last[-6:])
         elif luck < 0.15:
             command = self.forget(rng.sample(NAMES, rng.randint(1, 2)))
@@ -63,7 +63,7 @@ class RandomOffsets:
         self._log.commands([command])
 
     def forget(self, names: Sequence[str]) -> ForgetOffsets:
-        """Groups are deleted, as their data group is told."""
+        """The command that tells a data group of deleted groups."""
         done = self._log.machine.offsets.forgotten
         deletions = [self._next() for _ in names]
         # A leader that was overtaken does not know the last deletion.
@@ -108,6 +108,6 @@ class RandomOffsets:
         if not sender:
             return CommitOffsets(name, some, offsets, kept_ms=kept_ms, is_reset=is_reset)
         self._numbers[sender] += 1
-        # One that was overtaken, maybe for a part of its queues.
+        # A commit that was overtaken, maybe for a part of its queues.
         number = self._numbers[sender] - self._rng.choice([0, 0, 0, 2])
         return CommitOffsets(name, some, offsets, [], number, kept_ms, is_reset, sender)

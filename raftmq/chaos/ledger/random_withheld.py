@@ -1,9 +1,9 @@
-"""What clients and leaders do by chance with delayed messages and transactions, in a random log.
+"""Random calls of clients and leaders about delayed messages and transactions, in a random log.
 
 Clients delay messages, some of them twice, and take them back in time or too late; open
 transactions, with and without inputs, add to them in time or too late, and end them in both ways,
-again and again. Leaders release what is due, some with what they saw a while ago, and carry what
-waits to the end of the log.
+again and again. Leaders release messages that are due, or repeat an earlier release, and carry
+messages that wait to the end of the log.
 """
 
 import random
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from raftmq.chaos.ledger.random_log import RandomLog
 
 PRODUCER = 2
-"""Of delayed messages; transactions are producers of their own."""
+"""Producer of delayed messages; each transaction is a producer of its own."""
 FIRST = 1000
 """The number of the first transaction."""
 DELAYS_MS = (-5, 0, 1, 5, 30, 200, 100_000)
@@ -37,7 +37,7 @@ class RandomWithheld:
         self._rng = rng
         self._log = log
         self._queues = queues
-        # Of (producer, queue): the next sequence.
+        # (producer, queue) → the next sequence.
         self._sequences: dict[tuple[int, int], int] = {}
         self._batches: list[bytes] = []
         # (queue, due, number) of messages that wait, or did.
@@ -47,7 +47,7 @@ class RandomWithheld:
         self._bodies = 0
 
     def step(self) -> None:
-        """Do one thing."""
+        """Make one random call."""
         rng = self._rng
         luck = rng.random()
         if luck < 0.35:
@@ -70,7 +70,7 @@ class RandomWithheld:
             self._carry()
 
     def _recent(self) -> int:
-        # A few were never begun.
+        # A few transactions were never begun.
         return self._rng.choice([*self._transactions[-RECENT:], FIRST - 1])
 
     def _send(self, producer: int, dues: list[int]) -> None:
@@ -110,7 +110,7 @@ class RandomWithheld:
     # Leaders
 
     def release(self) -> None:
-        """Release what is due, or what an old leader took for that."""
+        """Release messages that are due, or repeat a release, as an old leader may."""
         rng, delays = self._rng, self._log.machine.delays
         for queue in delays.due_queues(len(self._queues)):
             if rng.random() < 0.6:

@@ -1,15 +1,15 @@
-"""What groups with a filter were told of messages, from the committed log.
+"""The matches that feeds named to groups with a filter, from the committed log.
 
-    Resubscribe(first filter of g)      all that g was not handed out is to be told anew
-    Feed(g, base, count, mask)          messages of which g was told
-    a hand-out of g                     fresh messages among those that were told to match
+    Resubscribe(first filter of g)      earlier feeds of g are void
+    Feed(g, base, count, mask)          names which messages match for g
+    a hand-out of g                     fresh messages among those that were named as matches
 
 Invariants:
-- A message that goes out for the first time matches by what was told since the first filter came.
+- A message that goes out for the first time matches by a feed since the first filter came.
 - A feed that was made with another filter than the log knows is not taken in.
 
-Left out: whether the leader told the truth; groups whose filter is taken away are judged no more
-until they have one again.
+Left out: whether the leader told the truth; groups whose filter is taken away are not judged until
+they have a filter again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,11 +23,11 @@ class _Group(NamedTuple):
     topic: int
     name: str
     told: dict[int, set[int]]
-    """By queue: offsets that match, as far as was told since the first filter came."""
+    """By queue: fresh offsets that match by a feed since the first filter came."""
 
 
 class ToldModel:
-    """The filters of a data group's log, and what was told under them."""
+    """The filters of a data group's log, and the matches that feeds named under them."""
 
     def __init__(self) -> None:
         self._version = 0
@@ -44,8 +44,9 @@ class ToldModel:
         self._groups.pop(number, None)
 
     def resubscribe(self, command: Resubscribe) -> list[int]:
-        """Filters come, change and go; the groups that had none and have one, or the reverse."""
+        """Filters come, change and go; returns the groups that gained a filter or lost theirs."""
         turned: list[int] = []
+        # A command of a leader that did not know the latest version changes nothing.
         if not command.base == self._version <= command.version:
             return turned
         self._version = command.version
@@ -63,7 +64,7 @@ class ToldModel:
         return turned
 
     def feed(self, command: Feed, count: int) -> Iterator[str]:
-        """A feed of which so many messages were taken in; what is wrong with that."""
+        """Follow a feed of which `count` messages were taken in; yields what is wrong with that."""
         group = self._groups[command.number]
         wanted = self._filters.get((group.topic, group.name), 0)
         if count and command.subscription not in (-1, wanted):

@@ -6,10 +6,10 @@
         fact = twin.follow(record, results, machine.serving.take_handed(),
                            machine.serving.take_traced(), machine)
 
-Both replicas apply each record. Between records the twin lives through what one replica may and the
-other may not: it is restored from its own snapshot, so that its timers are those of what is in hand
-and not of what was; and it is woken although nothing is due, as by a timer whose lease was settled
-since. Neither may be visible: not in a result, a hand-out, a touch, a digest or a snapshot.
+Both replicas apply each record. Between records the twin meets events that one replica may meet and
+the other not: it is restored from its own snapshot, so that its timers are those of present leases
+only; and it is woken although nothing is due, as by a timer whose lease was settled since. Neither
+event may show: not in a result, a hand-out, a touch, a digest or a snapshot.
 
 Invariants:
 - Equal seeds and records give equal histories; the first replica is only read.
@@ -29,9 +29,9 @@ from raftmq.results import Result
 RESTORED = 1 / 25
 """How often the twin is restored from its snapshot, per record."""
 WOKEN = 1 / 4
-"""How often it is woken though nothing is due."""
+"""How often the twin is woken though nothing is due, per record."""
 COMPARED = 1 / 10
-"""How often both snapshots are compared as a whole; that is dear."""
+"""How often both snapshots are compared as a whole, per record; the comparison is slow."""
 
 
 class Twin:
@@ -42,7 +42,7 @@ class Twin:
         self.machine = PartitionMachine()
         """The replicated state as this replica has it."""
         self.compared = 0
-        """Snapshots that were compared: 0 of a whole run would say nothing."""
+        """Snapshots that were compared; a whole run with 0 would prove nothing."""
         self.woken = 0
         """Groups that were woken in vain."""
 
@@ -54,8 +54,8 @@ class Twin:
         traced: Sequence[Traced],
         machine: PartitionMachine,
     ) -> str:
-        """One more record, and what came of it at the first replica; how the twin differs, or
-        nothing."""
+        """Apply one more record, and compare with the outcome at the first replica. Returns how the
+        twin differs; empty: it does not."""
         own = self.machine
         pairs = (
             ("results", results, own.apply(record)),
@@ -74,14 +74,14 @@ class Twin:
         return self.compare(machine) if rng.random() < COMPARED else ""
 
     def compare(self, machine: PartitionMachine) -> str:
-        """Whether both have the same state, byte for byte; how they differ, or nothing."""
+        """How the states of both replicas differ, byte for byte; empty: they do not."""
         self.compared += 1
         if self.machine.snapshot() != machine.snapshot():
             return "two replicas have another state after the same records"
         return ""
 
     def _wake(self, now: int) -> str:
-        """Let time pass and hand out where nothing is due: nothing may come of it."""
+        """Wake the groups in which nothing is due. Returns how a group changed; empty: none did."""
         for number, attached in self.machine.serving.attached.items():
             timer = attached.group.next_timer
             if timer is None or timer > now:

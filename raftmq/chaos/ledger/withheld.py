@@ -1,21 +1,23 @@
-"""Delayed messages and transactions, written down a second time: a row for each message that waits.
+"""A second, simple model of delayed messages and transactions: a row for each waiting message.
 
-The machine keeps sorted chunks of numbers and reads messages where they stand; this keeps a
-dictionary from number to `Waiting`, with the message's own text, and sorts it whenever it is asked
-what is due. What the machine did it is told with each record, and says what is wrong with that.
+The machine keeps sorted chunks of numbers and reads messages where they stand; the model keeps a
+dictionary from number to `Waiting`, with the message's own text, and sorts the rows whenever it
+needs those that are due. The model follows what the machine did with each record, and says what is
+wrong with that.
 
 | number | at each index |
 |---|---|
 | Q3 | a message is released as it was sent |
 | Q18 | a batch that a producer sends twice waits once |
 | Q20 | nothing is released before its time by the log, nor out of the order of times |
-| Q21 | what waits is released once, or taken back; who takes it back is told the truth |
+| Q21 | what waits is released once, or taken back; the answer to a cancel is true |
 | Q22 | halves are released if their transaction committed; its first outcome holds, and when a |
 | | hand-off commits all its inputs are in hand |
 
 Invariants:
-- Who took a message back once is never told that it is delivered, however often it asks.
-- After a breach nothing more is judged here: `follow_batch` and the others find no second one.
+- A client that took a message back never gets the answer that the message fell due, even if the
+  client repeats its cancel.
+- After a breach `PopLog` ignores what `follow_batch` and the others find.
 
 Left out: bounds of what may wait and be open, which refuse before anything is kept.
 
@@ -47,14 +49,14 @@ from raftmq.results import Appended, Changed, Delayed, Refused, Result
 Fact = tuple[str, str]
 """Which promise was broken, and how."""
 LATE_MS_MAX = 10_000
-"""Whoever leads has released what is due so soon."""
+"""Longest time after its due time at which a leader has released a message."""
 
 
 class Input(NamedTuple):
     """Messages of one lease that a hand-off acknowledges."""
 
     number: int
-    """Of the consumer group's attachment."""
+    """Number of the consumer group's attachment."""
     consumer: int
     token: int
     offsets: tuple[int, ...]
@@ -76,17 +78,17 @@ class Waiting:
 
 @dataclass(slots=True)
 class Open:
-    """A transaction that nobody has ended."""
+    """A transaction that has not ended."""
 
     inputs: tuple[Input, ...] = ()
     until: int = 0
-    """When it is looked again whether the inputs are in hand."""
+    """When to look again whether the inputs are in hand."""
     halves: list[int] = field(default_factory=list)
     """Numbers of its messages, in the order of their sending."""
 
 
 class WithheldModel:
-    """What is withheld in a data group."""
+    """The messages that a data group withholds, and its transactions."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, Waiting] = {}
@@ -94,10 +96,10 @@ class WithheldModel:
         self.open: dict[int, Open] = {}
         """By transaction."""
         self.counts: Counter[str] = Counter()
-        """Messages by what became of them: released, taken back, committed and so on."""
+        """By event: messages that were released, taken back, committed and so on."""
         self._ended: dict[int, tuple[int, int]] = {}
         self._taken_back: dict[int, int] = {}
-        # What became of numbers that wait no more.
+        # Number of a message that no longer waits → how its wait ended.
         self._gone: dict[int, str] = {}
         # (queue, producer, epoch, sequence) → number.
         self._sent: dict[tuple[int, int, int, int], int] = {}
@@ -108,7 +110,7 @@ class WithheldModel:
     # Time
 
     def pass_time(self, now: int, held_until: HeldUntil) -> None:
-        """A record of this time comes; the leases of groups know it already."""
+        """Take the time of the next record, which the leases of groups have taken already."""
         self._now = now
         for number, transaction in list(self.open.items()):
             if transaction.inputs and transaction.until <= now:
@@ -128,7 +130,7 @@ class WithheldModel:
         return [number for _, number in sorted(found)]
 
     def overdue(self) -> Iterator[Fact]:
-        """What should have been released long ago, if anybody led since."""
+        """A message that should have been released long ago, if there was a leader since."""
         for number, one in self.waiting.items():
             if one.due < self._now - LATE_MS_MAX:
                 yield (
@@ -140,7 +142,7 @@ class WithheldModel:
     # Batches
 
     def follow_batch(self, payload: bytes, index: int, result: Result) -> Iterator[Fact]:
-        """A batch, and what the machine said of it."""
+        """Follow a batch with the machine's result; yields what is wrong with that."""
         try:
             head = peek(payload)
             if head.producer < RESERVED and not Batch.decode(payload).delivery_times:
@@ -226,7 +228,7 @@ class WithheldModel:
     # Commands
 
     def follow_cancel(self, command: Cancel, result: Result) -> Iterator[Fact]:
-        """Delayed messages are taken back."""
+        """Follow a cancel: delayed messages are taken back."""
         if not isinstance(result, Changed):
             return
         items = zip(command.queues, command.dues, command.numbers, strict=True)
@@ -235,6 +237,7 @@ class WithheldModel:
             yield "Q21", f"{command} gave {result.value} and should give {outcomes}"
 
     def _cancel(self, queue: int, due: int, number: int, request: int) -> int:
+        # Before the due time: a client that took a message back must not hear that it fell due.
         if number in self._taken_back:
             is_repeat = request > 0 and self._taken_back[number] == request
             return CANCELLED if is_repeat else NOT_WAITING
@@ -248,7 +251,7 @@ class WithheldModel:
         return CANCELLED
 
     def follow_carry(self, command: Carry, result: Result) -> Iterator[Fact]:
-        """Delayed messages have other copies from now on."""
+        """Follow a carry: delayed messages are copied to the end of the log."""
         if not isinstance(result, Changed):
             return
         batch = Batch.decode(command.batch)
@@ -265,7 +268,7 @@ class WithheldModel:
             yield "Q21", f"{result.value} messages have moved, and {moved} should have"
 
     def follow_begin(self, command: Begin, result: Result, held_until: HeldUntil) -> Iterator[Fact]:
-        """A transaction is opened."""
+        """Follow the begin of a transaction."""
         number = command.transaction
         if number in self._ended:
             if isinstance(result, Changed):
@@ -282,7 +285,7 @@ class WithheldModel:
     def follow_end(
         self, command: End, result: Result, index: int, held_until: HeldUntil
     ) -> Iterator[Fact | Input]:
-        """A transaction is ended. Of a hand-off that commits, what is acknowledged comes too."""
+        """Follow the end of a transaction. If a hand-off commits, its inputs are yielded too."""
         number, outcome = command.transaction, command.outcome
         if isinstance(result, Refused):
             is_outcome = outcome in (Outcome.COMMITTED, Outcome.ROLLED_BACK)
@@ -311,6 +314,7 @@ class WithheldModel:
 
     def _commit(self, number: int, index: int) -> None:
         """Its messages fall due now, under numbers of this record."""
+        # Commits in one record share the numbers of the record: the second goes on after the first.
         at, given = self._committed
         given = given if at == index else 0
         for half in self.open[number].halves:
@@ -335,7 +339,7 @@ class WithheldModel:
             del self._ended[next(iter(self._ended))]
 
     def drop_queues(self, queues: set[int]) -> None:
-        """Their topic is gone."""
+        """Forget the messages of these queues, whose topic is gone."""
         self._drop([n for n, one in self.waiting.items() if one.queue in queues], "dropped")
         self._sent = {name: at for name, at in self._sent.items() if name[0] not in queues}
 
@@ -348,10 +352,10 @@ class WithheldModel:
         self._gone[number] = word
         self.counts[word] += 1
 
-    # What the machine looks like
+    # The machine's state
 
     def compare(self, count: int, transactions: dict[int, int]) -> Iterator[Fact]:
-        """How many messages wait, and how many each open transaction has, by the machine."""
+        """Compare the number of waiting messages, and of each open transaction's messages."""
         if count != len(self.waiting):
             yield "Q21", f"{count} messages wait, and {len(self.waiting)} should"
         known = {number: len(one.halves) for number, one in self.open.items()}
@@ -372,7 +376,7 @@ def _inputs(command: Begin) -> Iterator[Input]:
 
 
 def _first(inputs: Sequence[Input], held_until: HeldUntil) -> int | None:
-    """The first time that a lease of these runs out; None: not all are in hand."""
+    """When the first lease of these inputs runs out; None: not all are in hand."""
     times = [held_until(each) for each in inputs]
     held = [until for until in times if until is not None]
     return min(held) if held and len(held) == len(times) else None

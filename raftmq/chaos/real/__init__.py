@@ -2,14 +2,14 @@
 
 | part | makes |
 |---|---|
-| `network.proxy`, `.rules` | faults of the network: every connection goes through us |
-| `network.namespaces`, `.packets` | the same below TCP, where root is given: every packet does |
+| `network.proxy`, `.rules` | faults of the network: every connection goes through a proxy |
+| `network.namespaces`, `.packets` | the same below TCP, for root: every packet goes through us |
 | `nodes` | faults of processes: signals, limits |
 | `armed`, `points`, `faults.clocks` | crash points, wrong clocks, held-up loops: in the process |
 | `disk` | faults of disks, through a file system of our own (FUSE) |
 | `faults.damage` | edits of a stopped node's files |
 | `faults.nemesis` and the handlers beside it | a schedule, played |
-| `clients` | clients, and what they were told |
+| `clients` | clients, and the history of their calls |
 | `play` | one run, from a schedule to an `Outcome` |
 
 Start reading at `play`, then `faults.nemesis`.

@@ -1,24 +1,25 @@
 """The inside of a node's process under test: crash points, wrong clocks, a held-up loop.
 
-`raftmq serve` calls `arm` only if one of these variables is set; otherwise this module is not even
-loaded, and a node runs as it always does.
+`raftmq serve` calls `arm` only if one of these variables is set; otherwise this module is not
+loaded, and a node runs unchanged.
 
 | variable | meaning |
 |---|---|
 | `RAFTMQ_CRASH_AT` | `NAME:COUNT`: end like `kill -9` the COUNT-th time that point is reached |
 | `RAFTMQ_CHAOS` | a file of `Orders` as JSON, read again whenever it was replaced |
-| `RAFTMQ_MUTANT` | name of a mutant of whole brokers that is planted for good |
+| `RAFTMQ_MUTANT` | name of a mutant of whole brokers, planted until the process ends |
 
 With `RAFTMQ_CHAOS` the longest hold of the node's loop is written beside that file (`holds`).
 
-The file may come later, and change while the node runs:
+The file may appear later, and change while the node runs:
 
     {"crash": "before-send:3", "clocks": [["drift", 0.1, 1700000000000]], "stall": [7, 300]}
 
 Invariants:
-- Orders are read where the node asks for the time, and at each point: a node that stands still
-  obeys when it goes on.
-- A crash order is obeyed once; the same text again does not count anew.
+- Orders are read where the node asks for the time, and at each point: a paused node obeys when it
+  goes on.
+- A crash order is counted from its first reading; a file with the same text does not start a new
+  count.
 """
 
 import os
@@ -49,18 +50,18 @@ LOOK_SECONDS = 0.01
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What a node's process shall suffer."""
+    """The faults that a node's process makes to itself."""
 
     crash: str = ""
-    """`NAME:COUNT`, counted from when the order is read; empty: no crash."""
+    """`NAME:COUNT`, counted from the reading of the order; empty: no crash."""
     clocks: list[ClockEffect] = []
-    """What is wrong with its clock."""
+    """Faults of the node's clock; their offsets add up."""
     stall: tuple[int, int] = (0, 0)
-    """(number of the order, milliseconds): hold the event loop up once for each new number."""
+    """(number of the order, milliseconds): block the event loop once for each new number."""
 
 
 def parse_crash(text: str) -> tuple[str, int]:
-    """The point's name and how many times it is passed, this one counted.
+    """The point's name, and the number of the pass that ends the process.
 
     >>> parse_crash("after-send:3"), parse_crash("after-send")
     (('after-send', 3), ('after-send', 1))
@@ -77,7 +78,7 @@ def parse_crash(text: str) -> tuple[str, int]:
 
 
 class Armament:
-    """What is ordered now, and how far it has come."""
+    """The current orders, and the passes left until the crash."""
 
     def __init__(self, crash: str = "", orders: Path | None = None) -> None:
         self._path = orders
@@ -88,10 +89,10 @@ class Armament:
         self._point, self._left = parse_crash(crash) if crash else ("", 0)
         self._stalled = 0
         self.orders = Orders(crash=crash)
-        """What was read last."""
+        """The orders that were read last."""
 
     def __call__(self, name: str) -> None:
-        """A crash point is reached: the process ends if that is what was ordered."""
+        """A crash point is reached: end the process if this pass was ordered."""
         self.look()
         if name == self._point:
             with self._lock:
@@ -100,14 +101,15 @@ class Armament:
                     os.kill(os.getpid(), signal.SIGKILL)
 
     def wants(self, name: str) -> bool:
-        """Whether the next pass of a point would be the last."""
+        """Is a crash ordered at this point? Its count may need further passes."""
         self.look()
         return name == self._point
 
     def look(self) -> None:
-        """Read the file if it was replaced, and hold the event loop up if that is ordered."""
+        """Read the file if it was replaced, and block the event loop if a stall is ordered."""
         self._read()
         number, milliseconds = self.orders.stall
+        # Points are passed in threads too; only the main thread runs the event loop.
         if number != self._stalled and threading.current_thread() is threading.main_thread():
             self._stalled = number
             time.sleep(milliseconds / 1000)
@@ -132,14 +134,14 @@ class Armament:
 
 
 class ArmedStream(trio.abc.Stream):
-    """A connection with points; the broker's fast way around `send_all` stays open."""
+    """A connection with points; keeps `send_nowait`, with which the broker avoids `send_all`."""
 
     def __init__(self, stream: trio.abc.Stream, reached: Armament) -> None:
         self._stream = stream
         self._reached = reached
 
     def send_nowait(self, data: bytes) -> int:
-        """As the stream, if it can."""
+        """As the stream; 0 bytes if the stream has no `send_nowait`."""
         self._reached("before-send")
         send_nowait = getattr(self._stream, "send_nowait", None)
         sent = 0 if send_nowait is None else int(send_nowait(data))
@@ -188,7 +190,7 @@ class ArmedListener(trio.abc.Listener[trio.abc.Stream]):
 
 
 class ArmedWorld:
-    """A `World` around another one."""
+    """A `World` that adds points, clock faults and stalls to another world."""
 
     def __init__(self, world: World, armament: Armament) -> None:
         self._world = world
@@ -198,7 +200,7 @@ class ArmedWorld:
         self.descriptors_max = world.descriptors_max
 
     def now_ms(self) -> int:
-        """What the node's clock shows."""
+        """The time of the node's clock, which may be wrong, in ms since the epoch."""
         self._armament.look()
         true_ms = self._world.now_ms()
         return max(true_ms + offset_ms(self._armament.orders.clocks, true_ms), 0)
@@ -235,7 +237,7 @@ def arm(world: World, environment: Mapping[str, str]) -> World:
 
 
 def _plant(name: str) -> None:
-    """Have a known bug in this process until it ends."""
+    """Plant a known bug in this process until the process ends."""
     from raftmq.chaos.mutant import known_mutants, planted
 
     (mutant,) = (one for one in known_mutants() if one.name == name)
@@ -243,16 +245,16 @@ def _plant(name: str) -> None:
 
 
 _bugs = ExitStack()
-"""Never closed."""
+"""Holds the planted mutant; never closed."""
 
 
 def holds_file(orders: Path) -> Path:
-    """Where a process that obeys this file writes how long its loop was held at most."""
+    """The file in which a process with this file of orders writes its loop's longest hold."""
     return orders.with_suffix(".holds")
 
 
 def write_orders(path: Path, orders: Orders) -> None:
-    """Replace the file that a node looks at."""
+    """Replace a node's file of orders as a whole: the node never reads half a file."""
     new = path.with_name(path.name + ".new")
     new.write_bytes(msgspec.json.encode(orders))
     new.replace(path)

@@ -13,8 +13,8 @@ from raftmq.wire.messages import PROTOCOL, FrameKind, Hello, NodeStatus, Status
 async def ask_status(
     host: str, port: int, *, own: str, timeout: float = 1.0
 ) -> dict[str, Any] | None:
-    """What a node says of itself, asked from the address `own`, with all its groups; None: it does
-    not answer in time."""
+    """A node's status with all its groups, asked from the address `own`; None: no answer in time,
+    or an error."""
     with trio.move_on_after(timeout):
         try:
             async with await trio.open_tcp_stream(host, port, local_address=own) as stream:
@@ -46,7 +46,7 @@ async def _converse(stream: trio.SocketStream) -> dict[str, Any] | None:
 
 
 async def _receive(stream: trio.SocketStream, parser: FrameParser) -> Frame:
-    """The next frame; nodes answer one request with one."""
+    """The next frame; a node answers each request with one frame."""
     while True:
         data = await stream.receive_some(65_536)
         if not data:

@@ -8,7 +8,7 @@
 
 The limits suit the small logs and caches of this harness (`nodes.SETTINGS`) and leave a margin: its
 runs took up to 69 MiB, 42 descriptors and 30 ms; with strangers 107 MiB, 592 descriptors and 70 ms.
-They find resources that grow without a bound.
+The limits find resources that grow without a bound.
 
 Invariants:
 - A process that ended between two looks is no error; its peak until the last look counts.

@@ -1,8 +1,8 @@
-"""How long a node's event loop is held, by processor time: measured inside, read from outside.
+"""Holds of a node's event loop, in processor time: measured in the process, read by the harness.
 
-A pass of the loop runs every task that can run, then asks the system for news. For the length of a
-pass the node hears no heartbeat and no client. A pass is measured by the processor time of its
-thread, so that a busy machine, which takes the processor away, does not make it longer.
+A pass of the loop runs every task that can run, then asks the system for events. During a pass the
+node hears no heartbeat and no client. A pass is measured by the processor time of its thread, so
+that a busy machine, which takes the processor away, does not lengthen the pass.
 
 The node's process writes the longest pass so far into a file whenever there is a longer one, and
 the harness reads the file.
@@ -20,7 +20,7 @@ from pathlib import Path
 import trio
 
 MEASURED_NS = 1_000_000
-"""A shorter pass is no hold."""
+"""Shortest pass that is noted."""
 
 
 class Holds(trio.abc.Instrument):
@@ -47,7 +47,10 @@ class Holds(trio.abc.Instrument):
 
 
 def longest_hold_ms(path: Path, process: int) -> float:
-    """The longest pass that a process has written down, in milliseconds; 0: none yet."""
+    """The longest pass that a process has written down, in milliseconds; 0: none yet.
+
+    The file of an earlier process of the node counts as none.
+    """
     try:
         pid, pass_ns = map(int, path.read_text().split())
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """The processes of a run: a cluster of `raftmq.testing` on a network that can fail.
 
-Behind a proxy each node has a private port, on which it listens, and a public one, on which the
-proxy does; in namespaces it has an address of its own, and one port. Its data folder may lie on the
-overlay, and its environment names the file of its orders (`armed`).
+Behind a proxy each node listens on a private port, and the proxy listens on the node's public port;
+in namespaces each node has an address of its own, and one port. A node's data folder may lie on the
+overlay, and the node's environment names its file of orders (`armed`).
 
     <folder>/disks/node-1/      data, on the overlay if there is one
     <folder>/node-1.toml, node-1.log, node-1.orders
@@ -34,8 +34,8 @@ SETTINGS: Settings = {
         "requests_bytes_max": 32 * 1024 * 1024,
     },
 }
-"""Small segments, so that borders, snapshots and indexes come by often; a quick pace; limits that
-strangers reach."""
+"""Small segments, so that segment ends, snapshots and indexes are frequent; a short tick; limits
+that strangers reach."""
 
 
 class Nodes(Cluster):
@@ -43,9 +43,9 @@ class Nodes(Cluster):
 
     def __init__(self, folder: Path, count: int, *, network: Network, disks: Disks) -> None:
         self.network = network
-        """The network."""
+        """The network between the nodes."""
         self.disks = disks
-        """The disks."""
+        """The disks under the data folders."""
         self._public: dict[int, int] = {}
         self._orders: dict[int, Orders] = {}
         super().__init__(folder, count, SETTINGS)
@@ -57,7 +57,7 @@ class Nodes(Cluster):
         return self.disks.folder / f"node-{node}"
 
     def public_port(self, node: int) -> int:
-        """Where a node's connections are taken."""
+        """The port that clients and other nodes connect to."""
         if not self.network.is_proxy:
             return self.private_port(node)
         if node not in self._public:
@@ -70,27 +70,27 @@ class Nodes(Cluster):
         return self.network.host(node)
 
     def place(self, node: int) -> AbstractContextManager[None]:
-        """Where a node's process is started."""
+        """A context in which a node's process is started: the node's namespace, if it has one."""
         return self.network.place(node)
 
     def private_port(self, node: int) -> int:
-        """Where a node listens."""
+        """The port that a node listens on."""
         return self._nodes[node].port
 
     def environment(self, node: int) -> dict[str, str] | None:
-        """Ours, and where the node finds its orders."""
+        """Our environment, and the path of the node's orders."""
         return {**os.environ, ORDERS_VARIABLE: str(self._orders_path(node))}
 
     def orders(self, node: int) -> Orders:
-        """What a node's process suffers now."""
+        """The current orders of a node."""
         return self._orders.get(node, Orders())
 
     def holds_path(self, node: int) -> Path:
-        """Where a node's process writes how long its loop was held at most."""
+        """The file in which a node's process writes its loop's longest hold."""
         return holds_file(self._orders_path(node))
 
     def order(self, node: int, **changes: Any) -> None:
-        """Change some of it; a later process of the node finds it too."""
+        """Change fields of a node's orders; a later process of the node obeys the orders too."""
         self._orders[node] = msgspec.structs.replace(self.orders(node), **changes)
         write_orders(self._orders_path(node), self._orders[node])
 
@@ -100,7 +100,7 @@ class Nodes(Cluster):
         self._route(node)
 
     async def up(self, node: int) -> None:
-        """Start a node that is down, and take its connections. Cancelling leaves it half up."""
+        """Start a node that is down, and open it to connections. Cancelling leaves it half up."""
         self.start(node)
         await self.disks.work_for(node, self.pid(node))
         await self.network.open(node)
@@ -111,19 +111,19 @@ class Nodes(Cluster):
         self.network.close(node)
 
     def resume_quietly(self, node: int) -> None:
-        """Let a node go on, if it stands still."""
+        """Resume a node's process if the process is paused."""
         if self.pid(node) and not self.is_running(node):
             self.resume(node)
 
     async def status(self, node: int) -> dict[str, Any] | None:
-        """What a node says of itself, asked past all rules."""
+        """A node's status, asked from an address that no rule covers; None: no answer in time."""
         if not self.is_running(node):
             return None
         own = self.network.observer
         return await ask_status(self.host(node), self.private_port(node), own=own)
 
     def last_words(self, node: int, *, lines: int = 3) -> str:
-        """The last lines of a node's log: why it ended, or what it waits for."""
+        """The last lines of a node's log: the reason why it ended, or what it waits for."""
         return "\n".join(self.log(node).splitlines()[-lines:])
 
     def _route(self, node: int) -> None:

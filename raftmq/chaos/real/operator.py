@@ -1,15 +1,18 @@
-"""The operator: whoever starts what ended, and replaces what cannot start any more.
+"""The operator: starts nodes that ended, and replaces nodes that cannot start.
 
-A node that was made to end is started when its time has come. One that ended by itself, over a
-fault of its disk for instance, is started again after a moment. One whose disk was damaged and that
-refuses to start, or that might carry damage where nobody looks, is replaced by a new node. One
-that was wiped is started again and re-enters by itself. A blank one whose settings name only nodes
-that are gone says so, and gets settings of today. A node that was removed is started as the others
-are until no group counts on it.
+| node | the operator |
+|---|---|
+| ended by a fault | starts the node when its time has come |
+| ended by itself, for instance over a fault of its disk | starts the node after a moment |
+| its disk was damaged, and it refuses to start | replaces the node by a new one |
+| its disk may hold damage that no read has found | replaces the node by a new one |
+| wiped | starts the node, which re-enters by itself |
+| blank, and asks for new settings since its peers are gone | updates the settings and restarts it |
+| removed | starts the node like the others until no group counts on it |
 
 Invariants:
-- Only a node whose disk was damaged on purpose is ever replaced. If another one refuses to start
-  though nothing is wrong any more, that is a violation: see `Operator.complaints`.
+- Only a node whose disk was damaged on purpose is ever replaced. If another node still refuses to
+  start after the heal, that is a violation: see `Operator.complaints`.
 """
 
 from dataclasses import dataclass, field
@@ -24,13 +27,13 @@ from .stage import Goal, Stage, are_reached, goals_of
 LOOK_SECONDS = 0.1
 RESTART_SECONDS = (0.2, 1.0)
 QUICK_SECONDS = 6.0
-"""Who ends by itself so soon after its start has refused to start."""
+"""A node that ends by itself sooner after its start counts as one that refuses to start."""
 SERVE_SECONDS_MAX = 8.0
-"""A damaged node that does not serve for so long is taken for one that refuses."""
+"""A damaged node that does not serve this long after its start counts as one that refuses."""
 REFUSALS_MAX = 2
 GOAL_SECONDS_MAX = 5.0
 ADVICE_LINES = 20
-"""A node that waits says once what it waits for, and a line for each peer that it reaches."""
+"""Log lines to search for the advice: a waiting node logs it once, then a line for each peer."""
 
 
 @dataclass(slots=True)
@@ -46,7 +49,7 @@ class Operator:
 
     stage: Stage
     off: set[int] = field(default_factory=set)
-    """Nodes that are to stay down."""
+    """Nodes that must stay down."""
     _lives: dict[int, _Life] = field(default_factory=dict)
     _goals: dict[int, Goal] = field(default_factory=dict)
     _goals_at: float = 0.0
@@ -63,7 +66,7 @@ class Operator:
             await trio.sleep(LOOK_SECONDS)
 
     def complaints(self) -> list[str]:
-        """Nodes that do not start though nothing is wrong with them."""
+        """Sentences about undamaged members that refuse to start."""
         return [
             f"node {node} refuses to start: {life.words}"
             for node, life in sorted(self._lives.items())
@@ -96,11 +99,11 @@ class Operator:
                 stage.kill(node, down_seconds=0.0)
 
     def _says_advice(self, node: int) -> bool:
-        # What it says of its links comes in between.
+        # Lines about the node's links follow the advice in the log.
         return ADVICE in self.stage.nodes.last_words(node, lines=ADVICE_LINES)
 
     def _note_end(self, node: int, life: _Life) -> None:
-        """It ended by itself."""
+        """A node ended by itself: count a refusal if it was soon, and plan the restart."""
         stage, now = self.stage, trio.current_time()
         status = stage.nodes.exit_status(node)
         life.words = stage.nodes.last_words(node)
@@ -130,13 +133,13 @@ class Operator:
         stage = self.stage
         is_late = trio.current_time() - life.started > SERVE_SECONDS_MAX
         is_up = stage.nodes.is_running(node) and node not in stage.down
-        # A blank node waits for a majority of the others, for as long as it must.
+        # A blank node rightly waits for a majority of the others, without a limit of time.
         is_up = is_up and node not in stage.wiped
         if is_up and is_late and await stage.nodes.status(node) is None:
             life.refusals = REFUSALS_MAX
 
     async def _is_level(self, node: int) -> bool:
-        """Whether a node that was damaged has what its leaders had some time after."""
+        """Do all voters, with the damaged node up, hold what the leaders held when last asked?"""
         stage, now = self.stage, trio.current_time()
         if not stage.nodes.is_running(node):
             self._goals = {}

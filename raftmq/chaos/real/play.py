@@ -4,10 +4,11 @@
 
 1. The nodes start on a network that can fail (`proxy` or `namespaces`) and on the overlay, if there
    is one; clients begin to work.
-2. The nemesis plays the schedule; the operator starts what ended.
+2. The nemesis plays the schedule; the operator starts nodes that ended.
 3. Everything heals. In liveness mode one node stays dead at first, and the rest must make progress.
-4. All members must come back and agree; producers end; readers read to the end; one more reads all.
-5. The history is judged, and what nodes said of themselves.
+4. All members must come back and agree; producers end; readers read to the end; a last reader reads
+   everything from the start.
+5. The history is judged, and the statuses of the nodes.
 
 Two runs of a schedule are alike and not equal: processes, disks and clocks are real. `trace_hash`
 names this one run.
@@ -69,18 +70,18 @@ from .watch import Watch
 NODES = 3
 READY_SECONDS_MAX = 40.0
 RECOVERY_SECONDS_MAX = 60.0
-"""From the heal until all members are there and level."""
+"""Limit from the heal until all members are up and have caught up."""
 LIVENESS_SECONDS_MAX = 40.0
 LIVENESS_MESSAGES = 200
-"""What the quorum must still acknowledge while the rest stays dead."""
+"""Messages that the others must acknowledge while one node stays dead."""
 DRAIN_QUIET_SECONDS = 90.0
-"""Draining ends if no consumer and not the last reader was handed a message for this time: how long
-all of it takes depends on the machine."""
+"""Draining ends when no consumer and no last reader has got a message for this time: the length of
+a whole drain depends on the machine."""
 DRAIN_SECONDS_MAX = 600.0
-"""Draining ends after this time, whatever consumers are handed: messages that come again and again
-are no progress."""
+"""Draining ends after this time even if consumers get messages: messages that are delivered again
+and again are no progress."""
 ACKED_MIN = 100
-"""A run with fewer acknowledged messages says nothing."""
+"""A run with fewer acknowledged messages is vacuous."""
 
 WORKLOADS: Mapping[str, Callable[..., Work]] = {
     "log": Workload,
@@ -88,19 +89,19 @@ WORKLOADS: Mapping[str, Callable[..., Work]] = {
     "register": RegisterWorkload,
     "pop": PopWorkload,
 }
-"""What clients do, and how it is judged: as logs with offsets, as one bag of messages, as registers
-that are linearizable, or as consumer groups that pop."""
+"""The clients of each workload; histories are judged as logs with offsets, as one bag of messages,
+as linearizable registers, or as consumer groups that pop."""
 NETWORKS: Mapping[str, Callable[[Rules, Random], Network]] = {"proxy": Proxy, "namespaces": Switch}
-"""What stands between nodes: a proxy that knows frames, or the kernel's TCP with packets that are
-lost."""
+"""The network between nodes: a proxy that knows frames, or the kernel's TCP over a switch that
+loses packets."""
 LATE_SECONDS_MAX = 5.0
-"""On a busy machine an answer may come so long after its timeout."""
+"""Allowed delay of an answer beyond its timeout, on a busy machine."""
 AGREEMENT = "R21 states of replicas in the end"
-"""What the agreement of replicas is counted as."""
+"""Name under which comparisons of the replicas' last states are counted."""
 HANDING_MS_MAX = 200
-"""On a busy machine a consumer's process stands still for so long between two of its steps."""
+"""Longest pause of a consumer's process between two of its steps, on a busy machine."""
 JUDGE_SECONDS_MAX = 60.0
-"""For the search of one run's registers."""
+"""Limit of the search that judges one run's registers."""
 
 
 def run(
@@ -116,12 +117,12 @@ def run(
     """Play a schedule.
 
     Args:
-        schedule: which faults, and for how long in all.
+        schedule: the faults, and the length of the run.
         workload: see `WORKLOADS`.
         is_liveness: at the heal one node stays dead for a while; the rest must make progress.
         nodes: founding nodes of the cluster; schedules name them from 1.
-        folder: where to put everything, which is kept; None: a temporary one.
-        is_overlay_wanted: False leaves disks alone; where none is possible, they are anyway.
+        folder: the folder of all files, which is kept; None: a temporary folder.
+        is_overlay_wanted: False: no faults of disks; the same where no overlay is possible.
         network: see `NETWORKS`.
 
     Raises:
@@ -165,7 +166,7 @@ async def _run(
 ) -> Outcome:
     recorder = Recorder()
     work = WORKLOADS[workload]
-    # Calls without a timeout have that of their client, which is not known here.
+    # A call without a timeout has its client's timeout, which is not known here.
     deadlines = Deadlines(now=trio.current_time, seconds=None, slack_seconds=LATE_SECONDS_MAX)
     with deadlines.watched():
         async with _staged(
@@ -180,6 +181,7 @@ async def _run(
             watch, operator = Watch(stage), Operator(stage)
             is_whole = await _work(stage, schedule, watch, operator, is_liveness=is_liveness)
             await watch.look()
+            # The kernels' counts are lost when the namespaces end with the stage.
             stage.counts.update(stage.network.counts)
     for text in deadlines.late:
         stage.complain("answered-late", text)
@@ -198,7 +200,7 @@ async def _staged(
     can_fail: bool,
     network: str,
 ) -> AsyncIterator[Stage]:
-    """A cluster that is ready, with everything around it."""
+    """A stage with a cluster that is ready, its network and its disks."""
     random = Random(f"real {schedule.seed}")
     rules = Rules()
     copies = folder / "copies"
@@ -231,7 +233,7 @@ async def _staged(
 async def _work(
     stage: Stage, schedule: Schedule, watch: Watch, operator: Operator, *, is_liveness: bool
 ) -> bool:
-    """Faults, heal, drain. False: the readers did not see the whole."""
+    """Faults, heal, drain. False: the last reader did not read everything."""
     workload = stage.workload
     async with trio.open_nursery() as helpers:
         helpers.start_soon(watch.run)
@@ -255,12 +257,13 @@ async def _work(
 
 
 async def _demand_progress(stage: Stage, operator: Operator) -> None:
-    """With one node of three or more dead for good, the others must go on: a quorum of each group
-    is there."""
+    """Complain if the cluster makes no progress while one node of three or more stays dead: a
+    quorum of each group is up."""
     if len(stage.members) < 3:
-        # Without one of them there is no majority.
+        # With one of one or two nodes dead there is no majority.
         return
     healthy = sorted(stage.members - stage.broken.keys())
+    # A damaged node must be the dead one: two nodes missing would leave no majority of three.
     dead = next(iter(stage.broken), stage.random.choice(healthy))
     operator.off.add(dead)
     stage.kill(dead)
@@ -278,10 +281,12 @@ async def _demand_progress(stage: Stage, operator: Operator) -> None:
 
 
 async def _demand_recovery(stage: Stage, operator: Operator) -> None:
-    """All members are up, agree on leaders, and get what these had when they were asked.
+    """Complain unless all members are up, agree on leaders, and hold what the leaders held when
+    asked.
 
-    Clients go on meanwhile, so that on a slow machine nobody ever has the newest record: what the
-    leaders had once is waited for, and only another leader is asked again.
+    Clients go on writing, so that on a slow machine a follower never holds the newest record. So
+    the goal is the leaders' last records at one moment, and a new goal is set only after a change
+    of leaders or members.
     """
     goals: dict[int, Goal] = {}
 
@@ -313,9 +318,9 @@ def _state(stage: Stage) -> str:
 
 
 async def _drain(stage: Stage, readers: trio.Nursery) -> bool:
-    """Everything that was sent is read, by one more reader and by the groups.
+    """Wait until the last reader and the groups have read every message that was sent.
 
-    False: the last reader did not see all of it.
+    False: the last reader did not read everything.
     """
     is_whole, workload = False, stage.workload
     with trio.move_on_after(DRAIN_SECONDS_MAX) as scope:
@@ -347,7 +352,7 @@ async def _end_if_quiet(workload: Work, scope: trio.CancelScope) -> None:
 
 
 async def _demand_agreement(stage: Stage) -> None:
-    """All replicas end in the same state."""
+    """Complain unless all replicas reach the same state."""
     states: dict[int, dict[int, tuple[int, int]]] = {}
 
     async def agree() -> bool:
@@ -359,7 +364,7 @@ async def _demand_agreement(stage: Stage) -> None:
                     state = (group["applied"], group["digest"])
                     states.setdefault(group["group"], {})[status["id"]] = state
         is_all = stage.members <= statuses.keys()
-        # A group that one replica told of, or none, was compared with nothing.
+        # One replica of a group is the reference and no comparison.
         stage.compared[AGREEMENT] = sum(len(state) - 1 for state in states.values())
         return is_all and all(len(set(state.values())) == 1 for state in states.values())
 
@@ -425,7 +430,7 @@ def _judge(history: History, workload: str, *, is_whole: bool) -> list[Report]:
 
 
 def _violations(reports: list[Report], history: History) -> list[Violation]:
-    """The anomalies of invalid reports, at the time of the first row that shows them."""
+    """The anomalies of invalid reports, each at the time of its first operation."""
     found = []
     start = int(history.time[0]) if len(history) else 0
     for report in reports:

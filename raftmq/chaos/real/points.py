@@ -1,18 +1,18 @@
 """Crash points: named places in a node's work where its process can be made to end.
 
-A point sits at a call of the seam between a node and the outside, so the code in between is the
-product's own, untouched. Names are built from where, what and on which kind of file:
+A point sits at a call of the interface between a node and the outside, so that the code between two
+points is the product's own, unchanged. A name says when, which call, and on which kind of file:
 
     before-datasync-segment     a write to the log was made, its sync is about to begin
     after-rename-snapshot       a snapshot has its name, the folder is not synced yet
     inside-append-segment       half of a write to the log is made
-    after-receive               bytes came from a connection, nobody has looked at them
+    after-receive               bytes came from a connection, and are not parsed yet
 
-`PointFiles` wraps a disk and calls `reached(name)` at each of them.
+`PointFiles` wraps a disk and calls `reached(name)` at each point.
 
 Invariants:
-- Every name that is called is in `POINTS`, or of a pair of file and call that the product never
-  makes; tests hold the list against a running store.
+- Every name that is called is in `POINTS`, or belongs to a kind of file and a call that the product
+  never combines; tests compare the list with a running store.
 - Without faults a wrapped disk does what the disk does.
 
 Sources: etcd's gofail points; the brief list of places in ALICE (OSDI '14).
@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from raftmq.log.files import NEW_SUFFIX, File, FileSystem, Lock, Pages
 
 Reached = Callable[[str], None]
-"""Told the name of each point that is passed; from any thread."""
+"""Called with the name of each point that is passed; from any thread."""
 
 _KINDS = {
     ".log": "segment",
@@ -35,7 +35,7 @@ _KINDS = {
     "node.json": "identity",
     "peers.json": "peers",
 }
-"""End of a file's name → what it is."""
+"""Suffix of a file's name → kind of the file."""
 
 _FILE_CALLS = {
     "segment": ("create", "append", "datasync", "rename", "unlink"),
@@ -77,12 +77,12 @@ RARE = frozenset(
         *("before-unlink-snapshot", "after-unlink-snapshot"),
     }
 )
-"""Points that a running node need not come to again: when it is new, receives a snapshot, or drops
-old segments."""
+"""Points that a running node may never reach again: a node passes them when the node is new,
+receives a snapshot, or drops old segments."""
 
 
 def kind_of(path: str) -> str:
-    """What a file is, by its name; a file that is being written counts as what it will be.
+    """The kind of a file, by its name; a file under its temporary name has its final kind.
 
     >>> kind_of("d/groups/00001/00000000000000000002.log.new"), kind_of("d/LOCK")
     ('segment', 'other')
@@ -92,7 +92,7 @@ def kind_of(path: str) -> str:
 
 
 class PointFile:
-    """A `File` with points around what changes it."""
+    """A `File` with points around the calls that change it."""
 
     def __init__(self, file: File, path: str, reached: Reached) -> None:
         self._file = file
@@ -104,7 +104,7 @@ class PointFile:
         return self._file.pread(size, offset)
 
     def append(self, buffers: Sequence[bytes]) -> None:
-        """As the file, in two halves if somebody waits for the point between them."""
+        """As the file; in two halves if a crash is ordered between the halves."""
         self._reached(f"before-append-{self._kind}")
         inside = f"inside-append-{self._kind}"
         if getattr(self._reached, "wants", _nothing)(inside):
@@ -144,7 +144,7 @@ def _nothing(name: str) -> bool:
 
 
 class PointFiles:
-    """A `FileSystem` with points around what changes it."""
+    """A `FileSystem` with points around the calls that change it."""
 
     def __init__(self, files: FileSystem, reached: Reached) -> None:
         self._files = files
@@ -178,7 +178,7 @@ class PointFiles:
 
     def unlink(self, path: str) -> None:
         """As the disk."""
-        # What is removed while it was being written is no loss of what it would have become.
+        # An unlink of a temporary file drops a file that was never in use under its final kind.
         kind = "other" if path.endswith(NEW_SUFFIX) else kind_of(path)
         self._reached(f"before-unlink-{kind}")
         self._files.unlink(path)

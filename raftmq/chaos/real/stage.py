@@ -1,4 +1,4 @@
-"""What handlers of faults act upon: nodes, network, disks, clients, and a note of what they did."""
+"""The stage of a run: nodes, network, disks and clients for the handlers of faults, and notes."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -21,64 +21,64 @@ from .nodes import Nodes
 from .waiting import wait_found
 
 PATIENCE_SECONDS = 8.0
-"""A fault that is due in the middle of another one waits this long for what it needs."""
+"""A fault that is due during another fault waits this long for its precondition."""
 
 
 class Skipped(Exception):
-    """A fault was not made; the text says why, in few words: it is counted by them."""
+    """A fault was not made; the text is a short reason, which names the count of such skips."""
 
 
 @dataclass(slots=True)
 class Stage:
-    """One run, as handlers see it."""
+    """The parts and the state of one run, for handlers of faults."""
 
     nodes: Nodes
     rules: Rules
     network: Network
     random: Random
     nursery: trio.Nursery
-    """For what goes on after a handler returned; it ends when everything heals."""
+    """For tasks that outlive a handler; cancelled when the stage ends."""
     began: float
     """trio's time at the start of the run."""
     workload: Work = field(init=False)
-    """The clients; set before anything is played."""
+    """The clients; set before the schedule is played."""
     down: dict[int, float] = field(default_factory=dict)
-    """Nodes that were made to end → trio's time from which they may be started again."""
+    """Nodes that a fault ended → trio's time from which the operator may start the node."""
     members: set[int] = field(default_factory=set)
-    """Nodes that the cluster is to have."""
+    """Nodes that the cluster should have."""
     leaving: set[int] = field(default_factory=set)
-    """Nodes that were removed, and must run on as long as a group counts on them."""
+    """Nodes that were removed, and must run until no group counts on them."""
     broken: dict[int, bool] = field(default_factory=dict)
-    """Nodes whose disk was damaged and who were not seen whole since → whether they might never
-    be, as the damage may lie where nobody looks."""
+    """Nodes whose disk was damaged and that have not recovered since → is the damage latent? Reads
+    may miss latent damage, so that such a node never counts as recovered."""
     wiped: set[int] = field(default_factory=set)
-    """Those of them that lost everything, and are to re-enter by themselves."""
+    """Nodes of `broken` that lost all files, and should re-enter by themselves."""
     used: set[int] = field(default_factory=set)
-    """All numbers that a node ever had."""
+    """All numbers that any node ever had."""
     compared: Counter[str] = field(default_factory=Counter)
     """Comparisons that could have shown a violation, by check."""
     struck: Counter[str] = field(default_factory=Counter)
-    """How often each fault was made."""
+    """Number of times that each fault was made."""
     counts: Counter[str] = field(default_factory=Counter)
     """Other figures, and `skipped: FAULT: why`."""
     happenings: list[Happening] = field(default_factory=list)
-    """For the time line."""
+    """Events for the time line."""
     violations: list[Violation] = field(default_factory=list)
-    """What was seen broken while the run went on."""
+    """Promises that were seen broken during the run."""
     coverage: Counter[Coverage] = field(default_factory=Counter)
-    """In which situations faults struck."""
+    """Number of strikes in each situation."""
     held: set[int] = field(default_factory=set)
-    """Nodes that stay down while somebody works on their files."""
+    """Nodes that must stay down while a handler works on their files."""
     files: trio.Lock = field(default_factory=trio.Lock)
-    """Held by who works on files."""
+    """Held while a handler works on files of nodes."""
     changing: trio.Lock = field(default_factory=trio.Lock)
-    """Held by who changes the members."""
+    """Held while the members are changed."""
     copies: Path = Path()
-    """Where copies of data folders are kept."""
+    """Folder for copies of data folders."""
 
     @property
     def now_ms(self) -> int:
-        """Since the start of the run."""
+        """Milliseconds since the start of the run."""
         return int((trio.current_time() - self.began) * 1000)
 
     @property
@@ -88,32 +88,32 @@ class Stage:
 
     @property
     def url(self) -> str:
-        """What clients connect to: the members' addresses."""
+        """The URL for clients: the addresses of all members."""
         return f"raftmq://{','.join(map(self.nodes.address, self.everyone))}"
 
     def note(self, node: int, what: str) -> None:
-        """Put something on the time line."""
+        """Add a sentence to the time line."""
         self.happenings.append(Happening(self.now_ms, node, what))
 
     def note_end(self, node: int, status: int | None) -> None:
-        """A node has ended by itself."""
+        """Note that a node ended by itself, with its status and its last log line."""
         last = self.nodes.last_words(node).rpartition("\n")[2]
         self.note(node, f"ended with {status}: {last}")
 
     def complain(self, name: str, text: str) -> None:
-        """A promise was seen broken."""
+        """Note a broken promise as a violation."""
         self.violations.append(Violation(name, self.now_ms, text))
 
     def node_of(self, event: Event) -> int:
-        """The node that an event is about; one that was replaced stands for its successor."""
+        """The node that an event aims at; see `present` for a node that is no member."""
         return self.present(event.nodes[0])
 
     def nodes_of(self, event: Event) -> list[int]:
-        """The nodes that an event is about, in its order, each once."""
+        """The nodes that an event aims at, in the event's order, each once."""
         return list(dict.fromkeys(map(self.present, event.nodes)))
 
     def present(self, number: int) -> int:
-        """A member's number for one of the schedule."""
+        """The member for a number of the schedule: itself, or another one if it is no member."""
         if number in self.members:
             return number
         return self.everyone[number % len(self.everyone)]
@@ -141,7 +141,7 @@ class Stage:
         return process
 
     async def up(self, node: int) -> None:
-        """Start a node that is down. Cancelling leaves it half up."""
+        """Start a node that is down. Cancelling leaves the node half up."""
         self.note(node, "starts")
         await self.nodes.up(node)
 
@@ -152,7 +152,7 @@ class Stage:
         self.nodes.kill(node)
 
     def kill(self, node: int, *, down_seconds: float | None = None) -> None:
-        """End a node's process; it is started again after a while."""
+        """End a node's process; the operator starts the node after `down_seconds`, or up to 2 s."""
         self.nodes.resume_quietly(node)
         self.end(node)
         pause = self.random.uniform(0.1, 2.0) if down_seconds is None else down_seconds
@@ -161,8 +161,8 @@ class Stage:
 
     @asynccontextmanager
     async def stopped(self, *nodes: int, is_dark: bool = False) -> AsyncIterator[None]:
-        """While it is open these nodes are down, and nobody else works on any node's files. With
-        `is_dark` their machines are: they say no word to those that they were connected to."""
+        """Keep nodes down while the context is open, and lock the files of all nodes. `is_dark`
+        turns the machines of the nodes off (`Network.unplug`)."""
         async with self.files:
             self.held |= set(nodes)
             try:
@@ -180,7 +180,7 @@ class Stage:
             raise Skipped("no overlay")
 
     async def need_health(self, victim: int) -> None:
-        """Raises `Skipped` if it is hopeless to wait for intact copies elsewhere."""
+        """Raises `Skipped` if the other members cannot have intact copies soon."""
         why = ""
 
         async def is_healthy() -> bool:
@@ -199,10 +199,10 @@ class Stage:
     ) -> None:
         """Wait until all other members hold all that a stopped node may have acknowledged.
 
-        Only then its disk may be damaged: else what it acknowledged could be lost for good, which
-        no broker could prevent. The others must be up, agree on terms and leaders, and have what
-        their leader has. Raises `Skipped` if that does not come about, or the node is replaced
-        meanwhile: nobody would wait for it to be whole again.
+        Only then may the node's disk be damaged: otherwise the damage could lose acknowledged
+        records for good, which no broker could prevent. The others must be up, agree on terms and
+        leaders, and hold what their leader holds. Raises `Skipped` if the others do not get there
+        in time, or if the node is replaced meanwhile: a node that is no member never recovers.
         """
         others = self.members - {victim}
         goals: dict[int, Goal] = {}
@@ -221,12 +221,13 @@ class Stage:
 
 
 class Goal(NamedTuple):
-    """What members of a group must have before another one's disk may be damaged."""
+    """A record that all voters of a group must hold, for example before a disk is damaged."""
 
     leader: int
     term: int
     last_index: int
-    """The leader's last record when it was asked: it has all that was ever acknowledged."""
+    """Index of the leader's last record when the leader was asked: the leader holds every record
+    that was acknowledged before."""
     voters: tuple[int, ...]
     """Member ids."""
 
@@ -234,23 +235,23 @@ class Goal(NamedTuple):
 def goals_of(
     statuses: dict[int, dict[str, Any]], nodes: set[int], victim: int = 0
 ) -> dict[int, Goal]:
-    """By group; empty if these nodes are not all up and agreed on who leads in which term, or a
-    group has a voter that is none of them. The victim may be one, and is not looked at."""
+    """Goals by group; empty unless all `nodes` are up and agree on leaders and terms, and all
+    voters are in `nodes`. The victim may be a voter, and is ignored."""
     if not nodes <= statuses.keys():
         return {}
     goals: dict[int, Goal] = {}
     for number, node in leaders_of(statuses).items():
         leader = _replica(statuses, node, number)
-        # A joint membership may still need the lost self of a node that was wiped.
+        # A joint membership may still need the old member of a node that was wiped.
         if leader.get("voters_outgoing"):
             return {}
         present = [voter for voter in leader["voters"] if node_of(voter) != victim]
-        # One that leaves may be gone any moment.
+        # A voter that is leaving may end at any moment, and then no goal is reached.
         if not {node_of(voter) for voter in present} <= nodes:
             return {}
         for voter in present:
             replica = _replica(statuses, node_of(voter), number)
-            # A node that was wiped is not the member that it was.
+            # A wiped node re-enters as a new member, which does not hold the old member's records.
             if (replica.get("term"), replica.get("member")) != (leader["term"], voter):
                 return {}
         goals[number] = Goal(node, leader["term"], leader["last_index"], tuple(present))
@@ -259,7 +260,7 @@ def goals_of(
 
 
 def are_outdated(statuses: dict[int, dict[str, Any]], goals: dict[int, Goal]) -> bool:
-    """Whether some leader of a goal says that it leads no longer in that term."""
+    """Does the leader of some goal say that it no longer leads in the goal's term?"""
     for number, goal in goals.items():
         leader = _replica(statuses, goal.leader, number)
         if leader and (leader["term"] != goal.term or leader["role"] != "leader"):
@@ -268,7 +269,7 @@ def are_outdated(statuses: dict[int, dict[str, Any]], goals: dict[int, Goal]) ->
 
 
 def are_reached(statuses: dict[int, dict[str, Any]], goals: dict[int, Goal]) -> bool:
-    """Whether each voter holds what its goal says, by its leader's word."""
+    """Does each voter hold the goal's record, as its leader's progress table says?"""
     for number, goal in goals.items():
         leader = _replica(statuses, goal.leader, number)
         if leader.get("term") != goal.term or leader["role"] != "leader":
@@ -285,7 +286,7 @@ def _replica(statuses: dict[int, dict[str, Any]], node: int, group: int) -> dict
 
 
 def leaders_of(statuses: dict[int, dict[str, Any]]) -> dict[int, int]:
-    """Partition group → who leads it, by the highest term."""
+    """Partition group → the node that leads it in the highest term."""
     found: dict[int, tuple[int, int]] = {}
     for node, status in statuses.items():
         for group in status["groups"]:

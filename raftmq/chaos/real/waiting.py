@@ -1,4 +1,4 @@
-"""Waiting for facts about other processes, which tell nobody when they change."""
+"""Waiting for facts about other processes, by polling: no process announces its changes."""
 
 from collections.abc import Awaitable, Callable
 
@@ -8,7 +8,7 @@ LOOK_SECONDS = 0.02
 
 
 async def wait_true(fact: Callable[[], bool], *, timeout: float) -> bool:
-    """Whether a fact came true in time."""
+    """Wait until `fact` is true; False if `timeout` seconds pass first."""
 
     async def is_true() -> bool:
         return fact()
@@ -19,7 +19,7 @@ async def wait_true(fact: Callable[[], bool], *, timeout: float) -> bool:
 async def wait_found(
     fact: Callable[[], Awaitable[bool]], *, timeout: float, look_seconds: float = LOOK_SECONDS
 ) -> bool:
-    """Whether a fact that has to be asked for came true in time."""
+    """As `wait_true`, for a fact that a call has to find out."""
     with trio.move_on_after(timeout):
         while True:
             if await fact():

@@ -1,14 +1,14 @@
-"""The observer: asks all nodes again and again what they are, and remembers.
+"""The observer: asks all nodes for their status again and again, and remembers.
 
-From the answers come the time line, the situations in which faults struck, and two promises that
-can be held against what nodes say of themselves:
+The answers give the time line, the situations in which faults struck, and two promises that can be
+checked on statuses:
 
 | promise | broken if |
 |---|---|
 | R1 | two nodes say that they lead one group in one term |
 | R21 | two replicas that applied the same index have different digests |
 
-What the processes take of their machine is measured at the same time: see `gauges`.
+The resources of the processes are measured at the same time: see `gauges`.
 
 Left out: promises about logs and votes, which a status does not show; the simulators see them.
 """
@@ -26,22 +26,22 @@ LOOK_SECONDS = 0.2
 
 
 class Watch:
-    """What was seen of a run's nodes."""
+    """The observations of a run's nodes."""
 
     def __init__(self, stage: Stage) -> None:
         self.statuses: dict[int, dict[str, Any]] = {}
-        """The last answers; without those who did not answer."""
+        """Node → its last status; without nodes that did not answer."""
         self.gauges = Gauges(stage)
-        """The most that processes took."""
+        """The largest use of resources."""
         self._stage = stage
         self._leaders: dict[tuple[int, int], int] = {}
         self._digests: dict[tuple[int, int], tuple[int, int]] = {}
         self._roles: dict[tuple[int, int], tuple[int, str]] = {}
-        """(node, group) → process and office, as last seen: a new process begins anew."""
+        """(node, group) → process and role, as last seen: a new process counts as a change."""
 
     @property
     def elections(self) -> int:
-        """Terms in which somebody was seen leading a group."""
+        """Number of terms, over all groups, in which a leader was seen."""
         return len(self._leaders)
 
     async def run(self) -> None:
@@ -52,18 +52,18 @@ class Watch:
             await trio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Ask all once."""
+        """Ask all nodes once."""
         nodes = self._stage.nodes
         asked = {node: nodes.pid(node) for node in nodes.nodes}
         statuses = await nodes.statuses()
-        # Who ended while others were still being asked says nothing any more.
+        # A node may have ended since its answer: the status is one of an earlier process.
         self.statuses = {n: s for n, s in statuses.items() if nodes.pid(n) == asked.get(n)}
         for node, status in self.statuses.items():
             for group in status["groups"]:
                 self._take(node, group)
 
     def situation(self, node: int, fault: str) -> Coverage:
-        """In which a fault strikes a node; 0: nobody in particular."""
+        """The situation in which a fault strikes a node; 0: the fault names no node."""
         groups = {
             other: next((g for g in status["groups"] if g["group"] == 1), None)
             for other, status in self.statuses.items()

@@ -1,4 +1,4 @@
-"""A run as a folder: everything that a report, a replay or somebody else's checker needs of it.
+"""A run as a folder: all that a report, a replay, or the checker of another tool needs.
 
 | file | holds |
 |---|---|
@@ -8,7 +8,7 @@
 | `replay.txt` | the command that plays the run again |
 
 Invariants:
-- `read_outcome` of what `write_outcome` wrote gives an equal outcome, its history included.
+- `read_outcome` returns an outcome equal to the one that `write_outcome` got, history included.
 """
 
 from pathlib import Path
@@ -30,11 +30,11 @@ REPLAY = "replay.txt"
 
 
 class NotAnOutcome(ValueError):
-    """A folder has no outcome that can be read; the message says what is wrong."""
+    """A folder has no readable outcome; the message says why."""
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """`outcome.json`."""
+    """The content of `outcome.json`."""
 
     world: str
     schedule: msgspec.Raw
@@ -52,7 +52,7 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> Path:
-    """Store a run and its report; the report's path."""
+    """Store a run and its report; returns the report's path."""
     folder.mkdir(parents=True, exist_ok=True)
     stored = _Stored(
         outcome.world.value, msgspec.Raw(outcome.schedule.to_json().encode()),
@@ -64,6 +64,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
     encoded = msgspec.json.format(msgspec.json.encode(stored))
     (folder / OUTCOME).write_bytes(encoded + b"\n")
     (folder / REPLAY).write_text(outcome.replay_line() + "\n")
+    # The folder may hold an older run: its history must not be read as this run's.
     (folder / HISTORY).unlink(missing_ok=True)
     if outcome.history is not None:
         write_parquet(outcome.history, folder / HISTORY)
@@ -76,8 +77,8 @@ def read_outcome(folder: Path) -> Outcome:
     """Load a run.
 
     Raises:
-        NotAnOutcome: there is no `outcome.json`, or it cannot be read.
-        NotAHistory: `history.parquet` is there and cannot be read.
+        NotAnOutcome: there is no `outcome.json`, or the file cannot be read.
+        NotAHistory: `history.parquet` exists and cannot be read.
     """
     try:
         stored = msgspec.json.decode((folder / OUTCOME).read_bytes(), type=_Stored)

@@ -1,6 +1,6 @@
-"""A page as a picture: what a browser shows of it, so that picture and page cannot differ.
+"""A page as a picture: a browser prints the page, so that picture and page cannot differ.
 
-The browser is one that is already on this machine; it gets a profile of its own, which is removed.
+The browser is an installed one; it gets a temporary profile, which is removed.
 """
 
 import shutil
@@ -10,14 +10,14 @@ import tempfile
 from pathlib import Path
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "microsoft-edge")
-"""Any of these can print a page without a window."""
+"""Programs that can print a page without a window; the first one found is used."""
 
 WIDTH = 1280
 SECONDS_MAX = 60
 
 
 class NoBrowser(Exception):
-    """There is none, or it did not print the page; the message says which."""
+    """No browser is installed, or the browser did not print the page; the message says which."""
 
 
 def installed() -> str | None:
@@ -30,12 +30,12 @@ def picture(page: Path, to: Path, *, height: int = 1600, is_dark: bool = False) 
 
     Args:
         page: an HTML file.
-        to: where the picture goes.
-        height: of the window in pixels; what lies below is not in the picture.
-        is_dark: as for a reader whose system is dark.
+        to: the path of the picture.
+        height: height of the window in pixels; the picture ends there.
+        is_dark: show the page as on a system with a dark color scheme.
 
     Raises:
-        NoBrowser: there is none, or it failed.
+        NoBrowser: no browser is installed, or the browser failed.
     """
     program = installed()
     if program is None:

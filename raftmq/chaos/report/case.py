@@ -1,8 +1,8 @@
-"""What a page is about: one run of a world, or one history, with everything that explains it.
+"""The subject of a page: one run of a world, or one history, with everything that explains it.
 
-A run brings its outcome; a history alone (of any system) brings its verdicts. Either way the
-history is judged here, so that each anomaly comes with its minimal sub-history; what a run had
-already called a violation stays one, whatever the checkers say here.
+A run comes with its outcome; a history alone (of any system) may come with its verdicts. The
+history of a run, and a history without verdicts, is judged here, so that each anomaly has its
+minimal sub-history. A violation of a run stays a violation, whatever the checkers find here.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from raftmq.checkers import ANOMALIES, INVARIANTS, Anomaly, Limit, Report, Verdi
 from raftmq.checkers.history import History
 
 JUDGE_SECONDS_MAX = 20.0
-"""For the search of one page; a run has been judged before, without this limit."""
+"""Limit of the search for one page; a run has been judged before, without this limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class Finding:
 
     name: str
     meaning: str
-    """From the dictionary of anomalies or the list of invariants; empty if neither knows it."""
+    """Text of the dictionary of anomalies or the list of invariants; empty if neither has one."""
     fact: str
     at_ms: int
-    """From the start of the run; -1: not known."""
+    """Milliseconds from the start of the run; -1: not known."""
     anomaly: Anomaly | None = None
-    """With its minimal sub-history, if a checker of histories found it."""
+    """The anomaly with its minimal sub-history; None: no checker of histories found it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class Case:
     reason: str = ""
     """Why the verdict is unknown."""
     replay: str = ""
-    """A command that does it again; empty: the outcome's, if there is one."""
+    """A command that repeats the run; empty: the outcome's command, if there is an outcome."""
 
     @property
     def origin_ns(self) -> int:
-        """What a history's clock showed when the run began.
+        """The time of the history's clock at which the run began, in nanoseconds.
 
-        A recorder's clock may have begun before the run, or long ago; after its end nothing is
-        recorded. Without a run, time begins with the first operation.
+        A recorder's clock may have begun long before the run, so the time counts back from the last
+        row by the length of the run. Without a run, time begins with the first operation.
         """
         if self.history is None or not len(self.history):
             return 0
@@ -61,7 +61,7 @@ class Case:
 
     @property
     def end_ms(self) -> int:
-        """Of everything that is drawn, at least 1."""
+        """End of the drawing, in milliseconds; at least 1."""
         ends = [1]
         if self.outcome is not None:
             ends.append(int(self.outcome.simulated_seconds * 1000))
@@ -72,10 +72,10 @@ class Case:
 
 
 def meaning(name: str) -> str:
-    """What a violation's name stands for; empty if no list has it."""
+    """The meaning of a violation's name; empty if no list has the name."""
     if name in ANOMALIES:
         return ANOMALIES[name]
-    # A name may carry its sentence, as `R5 state machine safety`.
+    # A name may be followed by its meaning, as in `R5 state machine safety`.
     number = name.split()[0] if name else ""
     if number in INVARIANTS:
         return f"{INVARIANTS[number].name}: {INVARIANTS[number].meaning}."
@@ -83,7 +83,7 @@ def meaning(name: str) -> str:
 
 
 def of_outcome(outcome: Outcome) -> Case:
-    """A run of a world."""
+    """The case of a run of a world."""
     reports = _judged(outcome.history)
     title = f"{outcome.world.value} world, seed {outcome.schedule.seed}"
     names = {violation.name for violation in outcome.violations}
@@ -118,9 +118,9 @@ def of_history(
     reports: Sequence[Report] | None = None,
     outcome: Outcome | None = None,
 ) -> Case:
-    """A history of any system; it is judged here unless that was done.
+    """The case of a history of any system; the history is judged here unless `reports` are given.
 
-    An outcome shows what was done to the system meanwhile; its verdict does not count.
+    An outcome shows the faults of the run; its verdict is ignored.
     """
     found = _judged(history) if reports is None else list(reports)
     verdict = worst(report.verdict for report in found)
@@ -147,7 +147,7 @@ def _judged(history: History | None) -> list[Report]:
 
 
 def _at_ms(history: History, anomaly: Anomaly, origin_ns: int) -> int:
-    """When the last operation of an anomaly's sub-history came to its end."""
+    """Time of the last row of an anomaly's sub-history, in ms; -1 if the anomaly names none."""
     if not anomaly.operations:
         return -1
     import numpy as np

@@ -1,7 +1,7 @@
 """The data that the page's script draws: one JSON object, made from a case.
 
-Everything is in milliseconds from the start of the run. Structs are written as arrays where there
-are many of them; `drawing.js` reads them in the order of the fields.
+All times are milliseconds from the start of the run. Structs that come in large numbers are written
+as arrays; `drawing.js` reads the arrays in the order of the fields.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from raftmq.checkers.verdict import minimal_rows, rows_around
 
 CORE_OPERATIONS_MAX = 12
 AROUND_OPERATIONS_MAX = 6
-"""Of one finding's close-up."""
+"""Most operations around the minimal sub-history that one close-up shows."""
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -30,16 +30,16 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     end_ms: float
     outcome: int
     is_core: bool
-    """Part of the minimal sub-history; else shown for what was around it."""
+    """True: part of the minimal sub-history; False: an operation around it."""
     text: str
 
 
 class CloseUp(msgspec.Struct, frozen=True):
-    """What one finding is about."""
+    """The operations that show one finding."""
 
     name: str
     at_ms: int
-    """-1: not known."""
+    """Milliseconds from the start of the run; -1: not known."""
     steps: list[Step]
     left_out: int
     """Operations of the minimal sub-history that are not drawn."""
@@ -50,7 +50,7 @@ class Drawing(msgspec.Struct, frozen=True):
 
     end_ms: int
     heal_ms: int
-    """From then on nothing is broken any more; -1: there are no faults."""
+    """Time of the heal; -1: there were no faults."""
     spans: list[Span]
     bands: list[Band]
     marks: list[Mark]
@@ -58,10 +58,10 @@ class Drawing(msgspec.Struct, frozen=True):
     functions: list[str]
     curves: list[Curve]
     close_ups: list[CloseUp]
-    """One for each finding, in their order."""
+    """One for each finding, in the order of the findings."""
 
     def json(self) -> str:
-        """To be put inside a script element."""
+        """The drawing as JSON that is safe inside a script element."""
         text = msgspec.json.encode(self).decode()
         # `</script>` in a value must not end the element.
         return text.replace("<", "\\u003c")
@@ -119,4 +119,4 @@ def _close_up(history: History, of: Timed, origin_ns: int, finding: Finding) -> 
 
 
 OUTCOMES = [outcome.name.lower() for outcome in RowType]
-"""What the numbers of outcomes mean to the script."""
+"""Names of the outcomes; a number in the data is an index of this list."""

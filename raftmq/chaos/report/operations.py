@@ -1,8 +1,8 @@
-"""A history as something to draw: lanes of operations, latency and rates over time.
+"""The drawing of a history: lanes of operations, latency and rates over time.
 
-Rates and quantiles are made of all operations. Lanes show a sample where there are too many, chosen
-so that it does not hide what matters: first those of anomalies and around them, then those that
-failed or stayed unknown, then every n-th of the others. `Sample` says what was left out.
+Rates and quantiles use all operations. Lanes show a sample where operations are too many: first the
+operations of anomalies, then those that failed or stayed unknown, then every n-th of the others.
+`Sample` counts the operations that were left out.
 
 Invariants:
 - The same history gives the same drawing.
@@ -18,39 +18,39 @@ from raftmq.checkers.history import NONE, History, Integers, RowType
 from raftmq.words import counted
 
 OPERATIONS_MAX = 2_400
-"""Drawn as bars; more would be slow in a browser and too thin to see."""
+"""Bars of a drawing; more bars would be slow in a browser and too thin to see."""
 
 TROUBLED_MAX = 800
-"""Of the drawn ones so many may have failed or be unknown."""
+"""Bars for operations that failed or are unknown, without those of anomalies."""
 
 LANES_MAX = 48
-"""Processes with a lane; of more, those with anomalies and then the busiest."""
+"""Processes with a lane: those with anomalies first, then the busiest."""
 
 BUCKETS = 200
-"""Of time, for rates and quantiles."""
+"""Intervals of time, for rates and quantiles."""
 
 DEPTH_MAX = 4
 """Rows in a lane for operations of one process that overlap."""
 
 TEXT_CHARACTERS_MAX = 120
-"""Of an operation in words."""
+"""Longest text of an operation."""
 
 NAMED_MAX = 4
-"""Messages of one call that are named one by one."""
+"""Messages of one call that the text names one by one."""
 
 
 class Timed(NamedTuple):
-    """One element an operation."""
+    """Columns of a history's operations: one element for each operation."""
 
     start_ns: Integers
     end_ns: Integers
-    """Of operations without an answer: the end of the history."""
+    """Time of the answer; the end of the history for an operation without an answer."""
     process: Integers
     function: Integers
     outcome: Integers
     """A `RowType`."""
     row: Integers
-    """Of its first invoke."""
+    """The operation's first row, an invoke."""
     last_row: Integers
 
 
@@ -70,20 +70,20 @@ class Bar(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What is drawn of all there is."""
+    """The drawn operations, and counts of the others."""
 
     bars: list[Bar]
     lanes: list[int]
-    """The processes, top down."""
+    """The processes with a lane, from top to bottom."""
     total: int
     """Operations of the history."""
     step: int
-    """Every so-manieth of the untroubled ones is drawn; 1: all."""
+    """Every `step`-th operation that ended ok is drawn; 1: all of them."""
     troubled_left_out: int
     lanes_left_out: int
 
     def sentence(self) -> str:
-        """What is shown, for people."""
+        """A sentence for people about the drawn operations."""
         if len(self.bars) == self.total:
             return f"All {self.total:,} operations are drawn."
         parts = [f"{len(self.bars):,} of {self.total:,} operations are drawn: all of the anomalies"]
@@ -111,12 +111,12 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 def timed(history: History) -> Timed:
-    """When each operation began and ended, and how."""
+    """Start, end and outcome of each operation."""
     count = history.operation_count
     rows = np.arange(len(history))
     first = np.unique(history.operation, return_index=True)[1].astype(np.int64)
     last = np.full(count, NONE, np.int64)
-    # Of several assignments to one place the last counts.
+    # If an operation has several rows, the last assignment stays.
     last[history.operation] = rows
     end_ns = history.time[last].copy()
     has_end = history.type[last] != RowType.INVOKE
@@ -162,7 +162,7 @@ def sample(history: History, of: Timed, origin_ns: int, anomalous: Iterable[int]
 
 
 def curves(history: History, of: Timed, origin_ns: int, end_ms: float) -> list[Curve]:
-    """Of each function that occurs, the most frequent first."""
+    """The curves of each function of the history, the most frequent function first."""
     width_ns = max(end_ms * 1e6 / BUCKETS, 1.0)
     bucket = np.clip(((of.end_ns - origin_ns) / width_ns).astype(np.int64), 0, BUCKETS - 1)
     latency_ms = (of.end_ns - of.start_ns) / 1e6
@@ -196,14 +196,14 @@ def _lanes(of: Timed, special: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> 
 
 
 def _thinned(places: Integers, count_max: int) -> Integers:
-    """Evenly chosen ones, if there are too many."""
+    """At most `count_max` of the places, evenly chosen."""
     if len(places) <= count_max:
         return places
     return places[np.linspace(0, len(places) - 1, count_max).astype(np.int64)]
 
 
 def _depths(of: Timed, chosen: Integers) -> list[int]:
-    """A row for each bar in which it covers no earlier one, as far as there are rows."""
+    """A row for each bar, in which the bar covers no earlier bar; the last row takes the rest."""
     free: dict[int, list[int]] = {}
     depths = [0] * len(chosen)
     order = sorted(range(len(chosen)), key=lambda place: int(of.start_ns[chosen[place]]))
@@ -241,9 +241,9 @@ def _quantiles(
 
 
 def sentence(history: History, of: Timed, one: int, values: Iterable[int] = ()) -> str:
-    """An operation in words: what was asked, what came back.
+    """An operation in words: the call and the answer.
 
-    Of several messages those with these value codes are named, else the first.
+    An operation of several messages names those with the value codes `values`, else the first one.
     """
     rows = np.flatnonzero(history.operation[of.row[one] : of.last_row[one] + 1] == one)
     rows += of.row[one]
@@ -254,7 +254,7 @@ def sentence(history: History, of: Timed, one: int, values: Iterable[int] = ()) 
     outcome = RowType(of.outcome[one]).name.lower()
     words = [history.functions[int(of.function[one])], _messages(history, asked, values)]
     words += ["→", outcome]
-    # What was written is not told twice.
+    # An answer with the values of the call adds only the offset.
     is_same = np.array_equal(history.value[asked], history.value[answered])
     words.append(_offset(history, answered) if is_same else _messages(history, answered, values))
     text = " ".join(word for word in words if word)
@@ -277,6 +277,6 @@ def _message(history: History, row: int) -> str:
 
 
 def _offset(history: History, rows: Integers) -> str:
-    """The first place that an answer gave or showed; empty if it names none."""
+    """The offset of the first row, in words; empty if the row has none."""
     offset = int(history.offset[rows[0]]) if len(rows) else NONE
     return "" if offset == NONE else f"at offset {offset}"

@@ -1,9 +1,9 @@
 """A case as one HTML file: the words, the tables, and the data that its script draws.
 
-The order of the page is the order of a reader's questions: did it hold, what was broken, what was
-going on then, can I see it again. All words stand in the HTML itself, so that the page can be read
-without its script; only the figures need it. Nothing is fetched, and a policy in the page forbids
-it.
+The page answers a reader's questions in order: did the promises hold, which one broke, what
+happened then, how to repeat the run. All words are in the HTML itself, so that the page can be read
+without its script; only the figures need the script. The page fetches nothing, and a policy in the
+page forbids fetching.
 
 Invariants:
 - Every text that comes from a history or a world is escaped.
@@ -22,7 +22,7 @@ from raftmq.checkers.verdict import ROWS_SHOWN_MAX, minimal_rows, rows_around
 from raftmq.words import counted
 
 FINDINGS_MAX = 24
-"""On one page; all are counted."""
+"""Findings that one page shows; the page gives the number of all findings."""
 
 OPEN_MAX = 2
 """Findings that are unfolded: the first ones, of different names."""
@@ -109,12 +109,12 @@ def _full(name: str) -> str:
 
 
 def _total(case: Case, name: str, count: int) -> int:
-    """How often an anomaly occurred: explained are only the first ones."""
+    """Number of occurrences of an anomaly: a report explains only the first ones."""
     return max([count, *(report.counts.get(name, 0) for report in case.reports)])
 
 
 def _extent(case: Case) -> str:
-    """How much was looked at, in one line."""
+    """Length, faults and operations of the run or history, in one line."""
     parts = []
     if case.outcome is not None:
         events = case.outcome.schedule.events
@@ -123,7 +123,7 @@ def _extent(case: Case) -> str:
             f"{case.outcome.simulated_seconds:,.0f} s in the {case.outcome.world.value} world"
         ]
         faults = f"{counted(len(events), 'fault')} of {counted(kinds, 'kind')}"
-        # A run that was kept by older software does not say which kinds had an effect.
+        # A run kept by an older version does not say which kinds had an effect.
         if case.outcome.compared:
             faults += f", {counted(len(case.outcome.struck), 'kind')} with an effect"
         parts += [faults if events else "no faults"]
@@ -362,7 +362,7 @@ def _fold(title: str, inner: str) -> str:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; a heading that starts with # is one of numbers."""
+    """A table; a column whose heading starts with # holds numbers."""
     is_number = [column.startswith("#") for column in columns]
     marks = [" class='number'" if is_one else "" for is_one in is_number]
     heads = "".join(

@@ -1,7 +1,7 @@
-"""What nodes were and which faults they had, as spans of time for a drawing.
+"""Roles of nodes and faults as spans of time, for a drawing.
 
-Worlds write their time line as sentences (`Happening.what`). Those of the forms below become spans;
-every other sentence becomes a mark that shows its text.
+Worlds write their time line as sentences (`Happening.what`). Sentences of the forms below become
+spans; every other sentence becomes a mark that shows its text.
 
 | sentence, for example | becomes |
 |---|---|
@@ -10,14 +10,15 @@ every other sentence becomes a mark that shows its text.
 | `starts`, `serves` | up, until it has a role |
 | `pause begins`, `pause ends`, `kill`, `1.5s pause node 3 for 2s` | a fault: a band, or a line |
 
-Faults are those of the catalogue and of the schedule, which may have kinds of its own. One that
-lasts ends with its `ends`, of the same node or else of the cluster, or with the run.
+Faults are those of the catalogue and of the schedule, which may have kinds of its own. A lasting
+fault ends with its `ends` sentence, of the same node or else of the cluster; or with the heal, or
+with the run.
 
-If no sentence names a fault, the bands are those of the schedule: what was asked for, which is less
-than what was seen, since a leader is known only when the fault is played.
+If no sentence names a fault, the bands are those of the schedule. A schedule knows less than a time
+line: the leader is known only when the fault is played.
 
 Invariants:
-- Spans of one node and group do not overlap, and end no later than the run.
+- Spans of one node and group do not overlap, and end with the run at the latest.
 """
 
 import re
@@ -33,7 +34,7 @@ ROLES = ("leader", "follower", "candidate", "pre-candidate", "pre_candidate", "l
 UP, DEAD = "up", "dead"
 
 LATE_MS_MAX = 2_000
-"""A fault is seen so much later than it was asked for, at most."""
+"""Longest time from a scheduled event until the time line shows its fault."""
 
 _ROLE = re.compile(
     rf"(?:group (?P<before>\d+): )?(?P<role>{'|'.join(ROLES)})\b(?: of group (?P<group>\d+))?"
@@ -60,7 +61,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     role: str
     """One of `ROLES`, `UP` or `DEAD`."""
     term: int
-    """0: not known."""
+    """Raft term; 0: not known."""
     start_ms: int
     end_ms: int
 
@@ -70,10 +71,10 @@ class Band(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     nodes: tuple[int, ...]
-    """Whom it hits; empty: the cluster, clients, or whoever led then."""
+    """Nodes that the fault hits; empty: the cluster, clients, or the leader of that time."""
     start_ms: int
     end_ms: int
-    """Equal to the start for what happens once."""
+    """Equal to the start for a fault that happens once."""
     text: str
 
 
@@ -100,7 +101,7 @@ def spans(timeline: Sequence[Happening], end_ms: int) -> list[Span]:
         if match is not None:
             number = match["before"] or match["group"]
             group = -1 if number is None else int(number)
-            # The node has a role somewhere: it is no longer dead, or just up, as a whole.
+            # A role in one group ends the state of the whole node, which is dead or up.
             for place in {(node, group), (node, -1)} & current.keys():
                 if place == (node, group) or current[place][0] in (UP, DEAD):
                     close(place, at_ms)
@@ -116,7 +117,7 @@ def spans(timeline: Sequence[Happening], end_ms: int) -> list[Span]:
 
 
 def bands(timeline: Sequence[Happening], schedule: Schedule, end_ms: int) -> list[Band]:
-    """Every fault that was seen to happen, or that was asked for if none was seen."""
+    """Every fault of the time line; the faults of the schedule if the time line has none."""
     over_ms = heal_ms(timeline, schedule)
     seen = _seen(timeline, _names(schedule), over_ms=over_ms, end_ms=end_ms)
     found = list(seen) or list(_asked(schedule))
@@ -126,7 +127,7 @@ def bands(timeline: Sequence[Happening], schedule: Schedule, end_ms: int) -> lis
 
 
 def _with_nodes(band: Band, schedule: Schedule, offices: Sequence[Span]) -> Band:
-    """The same band; whom it hit is told by the schedule, or by who led then."""
+    """The band with the nodes that the schedule names, or with the leader of that time."""
     asked = [
         event
         for event in schedule.events
@@ -135,13 +136,13 @@ def _with_nodes(band: Band, schedule: Schedule, offices: Sequence[Span]) -> Band
     nodes = asked[-1].nodes if asked else ()
     if not nodes and not band.nodes and band.name in FAULTS and FAULTS[band.name].aim is Aim.LEADER:
         leaders = {s.node for s in offices if s.start_ms <= band.start_ms < s.end_ms}
-        # Of several groups any leader may have been meant.
+        # With several leaders, one for each group, the fault may have hit any of them.
         nodes = tuple(leaders) if len(leaders) == 1 else ()
     return msgspec.structs.replace(band, nodes=nodes or band.nodes)
 
 
 def marks(timeline: Sequence[Happening], schedule: Schedule) -> list[Mark]:
-    """Everything that is neither a role nor a fault."""
+    """Every sentence that is neither a role nor a fault."""
     names = _names(schedule)
     return [
         Mark(*happening)
@@ -155,7 +156,7 @@ def _names(schedule: Schedule) -> Container[str]:
 
 
 def heal_ms(timeline: Sequence[Happening], schedule: Schedule) -> int:
-    """When everything was healed, or was to be; -1: nothing was ever broken."""
+    """Time of the heal, as told or as scheduled; -1: there were no faults."""
     told = (one.at_ms for one in timeline if not one.node and _HEAL.match(one.what))
     return next(told, schedule.heal_ms if schedule.events else -1)
 
@@ -188,7 +189,7 @@ def _seen(
         nodes = told.nodes or ((node,) if node else ())
         if told.edge == "ends":
             same = [one for one in open_ if one[0] == told.name]
-            # Some worlds tell only of the cluster that a fault is over.
+            # Some worlds write the end of a fault for the cluster, without its node.
             begun = next((one for one in same if one[1] == nodes), same[0] if same else None)
             if begun is not None:
                 open_.remove(begun)
@@ -198,7 +199,7 @@ def _seen(
         else:
             yield Band(told.name, nodes, at_ms, at_ms, what)
     for name, nodes, start_ms, text in open_:
-        # The heal ends what nothing else was seen to end.
+        # A fault without an `ends` sentence ends with the heal.
         is_healed = start_ms <= over_ms <= end_ms
         yield Band(name, nodes, start_ms, over_ms if is_healed else end_ms, text)
 

@@ -1,7 +1,7 @@
 """A simulated world for whole brokers: network, disk, clock and processes, all from one seed.
 
-Start reading at `agenda` (time), then `process` (who runs and who stands still), `disk` (what a
-power loss leaves), `network` (how bytes travel), `simulated` (what a node or a client sees of it).
+Start reading at `agenda` (time), then `process` (programs that run or stand still), `disk` (with
+power losses), `network` (how bytes travel), `simulated` (the world as a node or a client sees it).
 
     one seed ─> agenda ─> machines (disk, wall clock) ─> processes (tasks, workers, streams)
 

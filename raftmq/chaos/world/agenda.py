@@ -1,8 +1,8 @@
-"""Time in a simulated world: trio's clock jumps, and what is to happen stands in an agenda.
+"""Time in a simulated world: trio's clock jumps, and an agenda holds the calls to come.
 
 A network that delivers, a disk that finishes, a fault that begins: each is a plain call at a time,
-kept in a heap. When no task can run, the clock jumps to whatever is next, an entry of the agenda or
-a deadline of trio. So a message on its way costs a heap entry, not a task.
+kept in a heap. When no task can run, the clock jumps to the next entry of the agenda or to the next
+deadline of trio. So a message on its way costs a heap entry, not a task.
 
     tasks run until all wait ─> the clock jumps ─> calls that are due ─> tasks run ...
 
@@ -13,13 +13,13 @@ Invariants:
   it (its own switch for deterministic tests), and nothing here looks at addresses or real time.
 
 - Time goes on: a moment in which the clock is read `LOOKS_MAX` times ends the run with
-  `TimeStandsStill`. Code that at once tries again what was refused never lets the clock jump.
+  `TimeStandsStill`. Code that retries a refused call at once never lets the clock jump.
 
 Left out: time that passes while code runs; a step of the event loop takes none. So code that loops
 without a look at the clock, and without a task switch, is not found.
 
-Sources: discrete-event simulation as in FoundationDB's; trio's `MockClock`, of which one instance
-is told to jump differently.
+Sources: discrete-event simulation as in FoundationDB; trio's `MockClock`, of which one instance
+gets another function to jump.
 """
 
 import gc
@@ -44,11 +44,11 @@ T = TypeVar("T")
 LOOKS_MAX = 20_000
 """Looks at the clock in one moment; runs without a finding have up to some thousand."""
 SAMPLES = 50
-"""Looks after that, whose stacks tell who does not let time go on."""
+"""Further looks whose stacks are counted, to find the code that does not let time go on."""
 STACKS = 3
-"""The most frequent of these stacks are told."""
+"""Number of most frequent stacks that the message shows."""
 FRAMES = 12
-"""Of each stack, innermost first; those of trio and of this module are left out."""
+"""Frames shown of a stack, innermost first; frames of trio and of this module are left out."""
 
 
 class TimeStandsStill(Exception):
@@ -86,7 +86,8 @@ class _Watchdog:
             "the most frequent stacks:\n" + "\n".join(most)
         )
         self._looks = 0
-        # Again, although the run was cancelled: a task that is not unwound must not keep the run.
+        # A second finding, after the run was cancelled, raises: a task that does not unwind must
+        # not keep the run.
         on_finding, self.on_finding = self.on_finding, None
         if on_finding is None:
             raise TimeStandsStill(text)
@@ -94,7 +95,7 @@ class _Watchdog:
 
 
 def _stacks() -> Iterator[str]:
-    """Where the look came from; if from the scheduler, where the tasks are that can run."""
+    """The stack of the look; if the scheduler looked, the stacks of the tasks that can run."""
     found: list[FrameSummary] = []
     for frame in reversed(traceback.extract_stack()):
         if frame.name == "unrolled_run":
@@ -120,7 +121,7 @@ def _told_of(call: Callable[[], object]) -> str:
 
 
 class Agenda:
-    """What happens when."""
+    """The calls to come, by time."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[], object]]] = []
@@ -132,17 +133,17 @@ class Agenda:
         self.calls = 0
         """Calls made so far."""
         self.effects: Counter[str] = Counter()
-        """What befell the world so far, by kind: pieces held, calls refused, processes ended."""
+        """By kind: effects of faults on the world so far, as pieces held or processes ended."""
 
     @staticmethod
     def current() -> "Agenda":
-        """That of the run that this task belongs to."""
+        """The agenda of the run that this task belongs to."""
         clock: Any = trio.lowlevel.current_clock()
         agenda: Agenda = clock.agenda
         return agenda
 
     def call_at(self, when: float, call: Callable[[], object]) -> None:
-        """Make a call at a time, or as soon as no task can run if that has passed."""
+        """Make a call at a time, or as soon as no task can run if the time has passed."""
         heapq.heappush(self._heap, (when, next(self._order), call))
 
     def call_after(self, seconds: float, call: Callable[[], object]) -> None:
@@ -150,25 +151,25 @@ class Agenda:
         heapq.heappush(self._heap, (self.now + seconds, next(self._order), call))
 
     def watch(self, on_finding: Callable[[TimeStandsStill], None]) -> None:
-        """Have this called once if time stands still."""
+        """Have a function called once if time stands still."""
         self._watchdog.on_finding = on_finding
 
     def look(self) -> float:
-        """What the clock shows."""
+        """The simulated time; counts as a look at the clock."""
         self._watchdog.look(self.now)
         return self.now
 
     def trace(self, event: bytes) -> None:
-        """Something happened that two runs of one seed must have in common."""
+        """Add an event to the trace: two runs of one seed must have it in common."""
         self._hash.update(event)
 
     @property
     def trace_hash(self) -> str:
-        """Of all that was traced, and of the times of all calls."""
+        """The hash of all events traced so far."""
         return self._hash.hexdigest()
 
     def jump(self) -> None:
-        """No task can run: let time pass up to what comes next, and do that."""
+        """No task can run: let time pass up to the next deadline or call; make the due calls."""
         heap = self._heap
         # trio keeps its deadlines there; asking by its public statistics costs ten times as much.
         deadline = _runner().deadlines.next_deadline()
@@ -182,7 +183,7 @@ class Agenda:
             self._watchdog.look(self.now, heap[0][2])
             heapq.heappop(heap)[2]()
             if self._watchdog.on_finding is None:
-                # Time stood still: tasks unwind between these calls.
+                # Time stood still and the run was cancelled: tasks must run now to be unwound.
                 return
 
 
@@ -207,7 +208,7 @@ def run(
     clock.agenda = agenda
     clock._autojump = agenda.jump
     clock.current_time = agenda.look
-    # What is ready runs in an order drawn from this; trio's own tests seed it the same way.
+    # Ready tasks run in an order drawn from this generator; trio's own tests seed it the same way.
     scheduler._r.seed(seed)
     switch, sorts = "_ALLOW_DETERMINISTIC_SCHEDULING", vars(scheduler)
     before, sorts[switch] = sorts[switch], True
@@ -236,7 +237,7 @@ def run(
             raise
     finally:
         sorts[switch] = before
-    # Some tasks cannot be unwound: those of processes that stand still, or that refuse to end.
+    # Some tasks cannot be unwound: tasks of processes that stand still, or that refuse to end.
     _forget_tasks()
     raise found[0]
 
@@ -260,7 +261,7 @@ def _end_tasks(tasks: list[trio.lowlevel.Task]) -> None:
 
 
 def _forget_tasks() -> None:
-    """Let the tasks go that a run left behind, without a word on each."""
+    """Collect the tasks that a run left behind, without a warning about each."""
     told, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         gc.collect()

@@ -1,6 +1,6 @@
-"""A trio stream behind the face that the client uses.
+"""A trio stream behind the interface that the client uses.
 
-The client speaks anyio, which gives it sockets only; streams of a simulated network are trio's.
+The client uses anyio, which offers sockets only; streams of a simulated network are trio streams.
 """
 
 import anyio
@@ -8,13 +8,13 @@ import trio
 
 
 class TrioStream:
-    """A trio stream behind the face that the client uses: for worlds made of trio streams."""
+    """A trio stream behind the interface of the client: for worlds made of trio streams."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
 
     async def send(self, item: bytes) -> None:
-        """Send all of it."""
+        """Send all bytes of `item`."""
         try:
             await self._stream.send_all(item)
         except trio.BrokenResourceError as error:
@@ -23,7 +23,7 @@ class TrioStream:
             raise anyio.ClosedResourceError from error
 
     async def receive(self, max_bytes: int = 65_536) -> bytes:
-        """At least one byte."""
+        """Receive at least one byte."""
         try:
             data = await self._stream.receive_some(max_bytes)
         except trio.BrokenResourceError as error:
@@ -35,5 +35,5 @@ class TrioStream:
         return bytes(data)
 
     async def aclose(self) -> None:
-        """Close it at once."""
+        """Close the stream at once."""
         await trio.aclose_forcefully(self._stream)

@@ -1,8 +1,8 @@
-"""What can happen to the files of a node that is down: rot, lost writes, missing files.
+"""Damage to the files of a node that is down: rot, lost writes, missing files.
 
-Each function damages a disk a little, durably, where its random says, and tells whether there was
-anything to damage. Whether a node notices, and whether it may then be relied upon, is not decided
-here.
+Each function damages a disk a little, durably, at a random place, and returns whether there was
+anything to damage. This module does not decide whether a node must notice, nor whether the node may
+be relied upon afterwards.
 
 Sources: "Redundancy Does Not Imply Fault Tolerance" (FAST '17) and Protocol-Aware Recovery
 (FAST '18) for the kinds; Jepsen's file nemeses.
@@ -48,7 +48,7 @@ def _active_logs(disk: MemoryFiles) -> list[Inode]:
 
 
 def flip_bit(disk: MemoryFiles, random: Random) -> bool:
-    """One bit of one file is another."""
+    """One bit of one file is inverted."""
     inode = _choose(disk, random)
     if inode is None:
         return False
@@ -70,7 +70,7 @@ def zero_sector(disk: MemoryFiles, random: Random) -> bool:
 
 
 def spoil_sectors(disk: MemoryFiles, random: Random) -> bool:
-    """Some sectors in a row cannot be read any more."""
+    """Some sectors in a row become unreadable."""
     inode = _choose(disk, random)
     if inode is None:
         return False
@@ -80,7 +80,7 @@ def spoil_sectors(disk: MemoryFiles, random: Random) -> bool:
 
 
 def spoil_end(disk: MemoryFiles, random: Random) -> bool:
-    """Some sectors at the end of a log cannot be read any more: not all is applied there."""
+    """Some sectors at the end of a log become unreadable: not all records there are applied."""
     logs = _active_logs(disk)
     if not logs:
         return False
@@ -105,7 +105,7 @@ def misdirect(disk: MemoryFiles, random: Random) -> bool:
 
 
 def lose_write(disk: MemoryFiles, random: Random) -> bool:
-    """What was synced last was never written: zeros, or a shorter file."""
+    """The bytes of the last sync were never written: zeros, or a shorter file."""
     logs = [inode for inode in _active_logs(disk) if len(inode.synced) > 1]
     if not logs:
         return False
@@ -162,7 +162,7 @@ def lose_hard_state(disk: MemoryFiles, random: Random) -> bool:
 
 
 def reorder_syncs(disk: MemoryFiles, random: Random) -> bool:
-    """Of two logs that were synced one after the other, the earlier one did not make it."""
+    """Of two logs that were synced one after the other, the earlier sync is lost."""
     logs = [inode for inode in _active_logs(disk) if len(inode.synced) > 1]
     if len(logs) < 2:
         return False

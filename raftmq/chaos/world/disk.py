@@ -24,12 +24,12 @@ Faults while it is used:
 | `lie_next()` | the next sync is refused and what it should have saved is lost at a power loss |
 | `short_next()` | the next write takes a part, or is interrupted before it |
 
-What is done to files at rest is in `damage`.
+Damage to files at rest is in `damage`.
 
 Invariants:
-- The same calls and the same random give the same bytes.
-- A file opened before a power loss or the end of its process is of no use ever after, and neither
-  is a `Mount`: a dead process changes nothing.
+- The same calls and the same random generator give the same bytes.
+- A file opened before a power loss or the end of its process is unusable afterwards, and so is a
+  `Mount`: a dead process changes nothing.
 
 Sources: "All File Systems Are Not Created Equal" (OSDI '14) for what is kept; lazyfs; "Can
 Applications Recover from fsync Failures?" (ATC '20) for the lie.
@@ -82,7 +82,7 @@ class PageLost(AssertionError):
 
 
 class MappedFile:
-    """A mapped file: to touch a bad sector ends the process, as SIGBUS does."""
+    """A mapped file: touching a bad sector ends the process, as SIGBUS does."""
 
     def __init__(self, inode: Inode) -> None:
         self._data, self._inode = memoryview(bytes(inode.data)), inode
@@ -136,9 +136,10 @@ class MemoryFile:
         self._inode.data += data[:size]
 
     def datasync(self) -> None:
-        """Make durable what is there."""
+        """Make the content durable."""
         self._check()
         inode = self._inode
+        # Noted before the refusal: the system shows bytes that a power loss will take.
         if self._disk.is_lying:
             inode.lost.append((inode.low, len(inode.data)))
         try:
@@ -161,13 +162,13 @@ class MemoryFile:
         return len(self._inode.data)
 
     def map(self) -> Pages:
-        """A copy of the file as it is now; of bad sectors, nothing may touch it."""
+        """A copy of the file as it is now; bad sectors of the copy must not be touched."""
         self._check()
         mapped = MappedFile(self._inode)
         return mapped if self._inode.unreadable else mapped[:]
 
     def close(self) -> None:
-        """Use it no more."""
+        """Close the file: later calls raise `OSError`."""
         self._closed = True
 
 
@@ -180,7 +181,7 @@ class MemoryLock:
         self._epoch = disk.epoch
 
     def close(self) -> None:
-        """Release the folder; a lock that its process's end released is another's by now."""
+        """Release the folder, unless the end of its process did: another may hold it by now."""
         if self._epoch == self._disk.epoch:
             self._disk.locked.discard(self._folder)
 
@@ -193,28 +194,28 @@ class MemoryFiles:
         self.space = space
         """Bytes of all files together, or None for no bound; may be changed at any time."""
         self.full_errno = errno.ENOSPC
-        """What a call beyond `space` is told."""
+        """The `errno` of a write beyond `space`."""
         self.sync_error = 0
         """The `errno` of all syncs from now on; 0: they succeed."""
         self.is_read_only = False
-        """True: it takes nothing."""
+        """True: each changing call is refused."""
         self.epoch = 0
         """Power losses and ends of processes so far."""
         self.locked: set[str] = set()
         self.taken: set[str] = set()
-        """Files that were removed past the process whose they are."""
+        """Paths of files that a fault removed: the process that owns them did not."""
         self.calls = 0
         """Changing calls so far."""
         self.is_lying = False
-        """The next sync loses what it should save."""
+        """The next sync loses the bytes that it should save."""
         self.on_call: Callable[[str], None] = lambda _: None
-        """Told of each changing call, as `operation path`."""
+        """Called with each changing call, as `operation path`."""
         self.on_sync_failed: Callable[[str], None] = lambda _: None
-        """Told of each file whose sync is refused."""
+        """Called with the path of each file whose sync is refused."""
         self.on_effect: Callable[[str], None] = lambda _: None
-        """Told of each fault that strikes a call."""
+        """Called with the effect of each fault that strikes a call."""
         self.on_stop: Callable[[], None] = lambda: None
-        """Told when the machine is about to stop inside a call."""
+        """Called when the machine is about to stop inside a call."""
         self.trace: list[str] | None = []
         """Each changing call, as `operation name`; None: not kept."""
         self._folders: dict[str, Folder] = {"": Folder()}
@@ -250,7 +251,7 @@ class MemoryFiles:
     def short_next(self) -> None:
         """Let the next write take only a part at first, or be interrupted before it begins.
 
-        The one who writes goes on with the rest, as `raftmq.log.files.RealFile` does.
+        The write goes on with the rest, as `raftmq.log.files.RealFile` does.
         """
         self._is_short = True
 
@@ -276,13 +277,13 @@ class MemoryFiles:
         self._release()
 
     def drop_caches(self) -> None:
-        """What the disk dropped after a refused sync is gone from the system's memory too."""
+        """Drop from the system's memory too what the disk dropped after a refused sync."""
         for inode in self.inodes():
             if inode.lost:
                 inode.lose_power(self.random)
 
     def kill(self) -> None:
-        """The process ends; the system keeps all that it was told."""
+        """The process ends; the system keeps all bytes that the process wrote."""
         self._release()
 
     def _release(self) -> None:
@@ -293,7 +294,7 @@ class MemoryFiles:
         self._refusals.clear()
         self.is_lying = False
 
-    # Looking at it, and writing past all faults.
+    # Reading and writing past all faults.
 
     def used(self) -> int:
         """Bytes in all files."""
@@ -332,7 +333,7 @@ class MemoryFiles:
         self._folders[folder].names[name] = self._folders[folder].durable[name] = Inode.of(data)
 
     def remove(self, path: str) -> None:
-        """Remove a file, durably, past all faults; whose it is does not know."""
+        """Remove a file, durably, past all faults; the process that owns it does not know."""
         self.taken.add(path)
         folder, name = os.path.split(path)
         self._folders[folder].names.pop(name, None)
@@ -345,18 +346,18 @@ class MemoryFiles:
         inode.sync()
 
     def spoil(self, path: str, start: int, stop: int) -> None:
-        """Make bytes of a file unreadable, `EIO`, until they are cut off or it is replaced."""
+        """Make bytes of a file unreadable, `EIO`, until they are cut off, or the file replaced."""
         self.inode(path).spoil(start, stop)
 
     def digest(self) -> int:
-        """Of all names and bytes."""
+        """Checksum of all names and bytes."""
         total = 0
         for path in self.paths():
             total = zlib.crc32(self.inode(path).data, zlib.crc32(path.encode(), total))
         return total
 
     def copy(self) -> "MemoryFiles":
-        """The same disk with nothing pending on files, for trying something on it."""
+        """A copy of the disk for trials, with all its files durable as they are."""
         twin = MemoryFiles(Random(0), self.space)
         for path, folder in self._folders.items():
             twin._folders[path] = Folder()
@@ -367,14 +368,14 @@ class MemoryFiles:
         return twin
 
     def become(self, other: "MemoryFiles") -> None:
-        """Hold what another disk holds, which is of no use any more."""
+        """Take over the content of another disk, which must not be used afterwards."""
         self._folders = other._folders
 
     def mount(self) -> "Mount":
         """The disk as one process sees it."""
         return Mount(self)
 
-    # What the protocol's calls share.
+    # Shared by the protocol's calls.
 
     def enter(
         self,
@@ -383,7 +384,7 @@ class MemoryFiles:
         partly: Callable[[int], None] | None = None,
         size: int = 0,
     ) -> None:
-        """Count a changing call; refuse it, or stop the machine inside it, if that is due."""
+        """Count a changing call; refuse the call, or stop the machine inside it, if that is due."""
         self.calls += 1
         self.on_call(f"{operation} {path}")
         if self.trace is not None:
@@ -413,7 +414,7 @@ class MemoryFiles:
         partly: Callable[[int], None] | None = None,
         size: int = 0,
     ) -> None:
-        """Refuse a call if that is due."""
+        """Refuse a call if `fail_next` asked for that."""
         if operation not in self._refusals:
             return
         error = self._refusals.pop(operation)
@@ -434,13 +435,13 @@ class MemoryFiles:
             self._stop(f"{'after' if after else 'before'} {operation} {path}")
 
     def _stop(self, where: str) -> NoReturn:
-        """The machine stops here; who is told of it first may do what that entails."""
+        """Stop the machine here; `on_stop` runs first and may do what the stop entails."""
         self.on_effect("crash points reached")
         self.on_stop()
         raise PowerLoss(where)
 
     def pieces(self, data: bytes) -> list[bytes]:
-        """What single system calls take of a write."""
+        """The pieces of a write that single system calls take."""
         if not self._is_short or len(data) < 2:
             return [data]
         self._is_short = False
@@ -449,7 +450,7 @@ class MemoryFiles:
         return [data[:cut], data[cut:]]
 
     def reserve(self, inode: Inode, data: bytes, path: str) -> None:
-        """Write what fits and raise if not all of it does."""
+        """If `data` does not fit, write the part that fits, and raise."""
         if self.space is None:
             return
         room = self.space - self.used()
@@ -493,7 +494,7 @@ class MemoryFiles:
         self._folders.setdefault(path, Folder())
 
     def rename(self, old: str, new: str) -> None:
-        """Another name in the same folder."""
+        """Give a file another name in the same folder."""
         self.enter("rename", new)
         folder, old_name = os.path.split(old)
         assert os.path.dirname(new) == folder
@@ -523,7 +524,7 @@ class MemoryFiles:
         return MemoryLock(self, folder)
 
     def free_bytes(self, folder: str) -> int:
-        """What `space` leaves."""
+        """Free bytes, by `space`."""
         if self.space is None:
             return 2**40
         self.on_effect("space told as scarce")
@@ -531,7 +532,7 @@ class MemoryFiles:
 
 
 class Mount:
-    """The disk as one process sees it; of no use once that has ended."""
+    """The disk as one process sees it; unusable once the process has ended."""
 
     def __init__(self, disk: MemoryFiles) -> None:
         self._disk = disk
@@ -559,7 +560,7 @@ class Mount:
         self._alive().make_folder(path)
 
     def rename(self, old: str, new: str) -> None:
-        """Another name in the same folder."""
+        """Give a file another name in the same folder."""
         self._alive().rename(old, new)
 
     def unlink(self, path: str) -> None:
@@ -575,12 +576,12 @@ class Mount:
         return self._alive().lock(folder)
 
     def free_bytes(self, folder: str) -> int:
-        """What is left."""
+        """Free bytes."""
         return self._alive().free_bytes(folder)
 
 
 def kind_of(path: str) -> str:
-    """Of what kind a file is, for the names of crash points."""
+    """The kind of a file, for the names of crash points."""
     name = os.path.basename(path).removesuffix(".new")
     if "." in name:
         return name.rpartition(".")[2]

@@ -1,21 +1,21 @@
-"""A file's content and a folder's names, with what a power loss would leave of each."""
+"""A file's content and a folder's names, and the part of each that a power loss would leave."""
 
 from dataclasses import dataclass, field
 from random import Random
 
 SECTOR_BYTES = 512
-"""What a disk writes as a whole."""
+"""Bytes that a disk writes as a whole."""
 
 
 @dataclass(slots=True)
 class Inode:
-    """A file's content: what the system shows, and what the disk holds for sure."""
+    """A file's content: as the system shows it, and as the disk holds it for sure."""
 
     data: bytearray = field(default_factory=bytearray)
     low: int = 0
-    """All before it is durable as `data` has it: the shortest the file was since the last sync."""
+    """Bytes of `data` that are durable: the shortest length of the file since the last sync."""
     durable: bytes | None = None
-    """What was durable before an unsynced truncation; None: there was none."""
+    """The durable content before an unsynced truncation; None: there was no truncation."""
     synced: list[int] = field(default_factory=list[int])
     """Sizes after the last few syncs, for travel in time."""
     lost: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -25,11 +25,11 @@ class Inode:
 
     @classmethod
     def of(cls, data: bytes) -> "Inode":
-        """A file that holds this for sure."""
+        """A file that holds these bytes durably."""
         return cls(bytearray(data), len(data))
 
     def sync(self) -> None:
-        """All of it is durable now."""
+        """Make the whole content durable."""
         self.low, self.durable = len(self.data), None
         self.synced = [*self.synced[-31:], self.low]
 
@@ -51,7 +51,7 @@ class Inode:
         return not any(a < stop and start < b for a, b in self.unreadable)
 
     def lose_power(self, random: Random) -> None:
-        """Become what may be left of it."""
+        """Become one of the contents that a power loss may leave."""
         for start, stop in self.lost:
             self.data[start:stop] = bytes(max(min(stop, len(self.data)) - start, 0))
         self.lost = []

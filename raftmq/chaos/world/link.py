@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from raftmq.chaos.world.pipe import Pipe
 
 BASE_SECONDS = 0.0002
-"""What a piece takes at least."""
+"""Shortest time that a piece takes."""
 RESEND_SECONDS = 0.2
 """A lost piece is sent again after this long, then after twice as long."""
 RESEND_SECONDS_MAX = 120.0
 """The longest time between two tries."""
 LOSSES_MAX = 4
-"""A piece that is lost so often in a row breaks its connection."""
+"""A piece that is lost this many times in a row breaks its connection."""
 USER_TIMEOUT_SECONDS = 925.0
-"""An end whose words are not acknowledged gives up after this long, unless its socket says
+"""An end whose bytes are not acknowledged gives up after this long, unless its socket says
 otherwise: fifteen tries (`tcp_retries2`)."""
 
 
@@ -34,31 +34,31 @@ class Link:
 
     def __init__(self, source: str, target: str) -> None:
         self.source = source
-        """From which machine."""
+        """The machine that sends."""
         self.target = target
-        """To which."""
+        """The machine that receives."""
         self.blocks = 0
         """How many faults block it."""
         self.swallows = 0
-        """How many faults let everything vanish in it."""
+        """How many faults let everything vanish that is sent along it."""
         self.delay_seconds = 0.0
         """Mean of an exponential delay."""
         self.is_heavy = False
         """One delay in twenty is ten times as long."""
         self.lag_share = 0.0
-        """Of the pieces: held up for up to a fifth of a second."""
+        """Share of the pieces that are held up, for up to a fifth of a second."""
         self.loss_share = 0.0
-        """Of the pieces: lost."""
+        """Share of the sends of pieces that are lost."""
         self.rate = 0.0
         """Bytes per second; 0: no bound."""
         self.strikes: deque[Callable[[Pipe, bytes], bytes | None]] = deque()
-        """What is done to the next pieces: each changes one, or breaks its connection (None)."""
+        """Calls for the next pieces: each changes a piece, or breaks its connection (None)."""
         self.pieces = 0
-        """Sent along it so far."""
+        """Pieces sent along it so far."""
 
     @property
     def is_plain(self) -> bool:
-        """True if nothing is wrong with it."""
+        """True if no fault affects the link."""
         return not (
             self.blocks or self.swallows or self.delay_seconds or self.lag_share
             or self.loss_share or self.rate or self.strikes
@@ -66,7 +66,7 @@ class Link:
 
     @property
     def burdens(self) -> list[str]:
-        """What a piece that travels now meets, as effects are named."""
+        """Names of the effects on a piece that travels now."""
         met = (
             ("pieces delayed", self.delay_seconds),
             ("pieces overtaken", self.lag_share),
@@ -94,15 +94,15 @@ class Link:
         return seconds
 
     def heal(self) -> None:
-        """Nothing is wrong with it any more, save for what blocks and swallows it."""
+        """End all faults of the link but those that block it or let things vanish."""
         self.delay_seconds = self.lag_share = self.loss_share = self.rate = 0.0
         self.is_heavy = False
         self.strikes.clear()
 
 
 def resolve(host: str, port: int) -> None:
-    """Look an address up as the system's resolver does for Python: what is wrong with the text
-    comes out as `UnicodeError`, `ValueError` or `OverflowError`, which no `OSError` is."""
+    """Look an address up as the system's resolver does for Python: an error in the text raises
+    `UnicodeError`, `ValueError` or `OverflowError`, none of which is an `OSError`."""
     if not -(2**63) <= port < 2**63:
         raise OverflowError("Python int too large to convert to C long")
     if "\0" in host:
@@ -113,7 +113,7 @@ def resolve(host: str, port: int) -> None:
 
 
 def retransmission(since: float, now: float) -> float:
-    """When a piece is next sent, if its first try was at `since` and none was heard before `now`.
+    """When a piece is next sent, if it was first sent at `since`, and no try until `now` was heard.
 
     >>> retransmission(10.0, 11.0), retransmission(0.0, 55.0)
     (11.4, 102.2)

@@ -16,13 +16,13 @@ BACKLOG = 1024
 
 
 class Listener(trio.abc.Listener[trio.abc.Stream]):
-    """Streams that somebody opened to one address."""
+    """Streams that processes opened to one address."""
 
     def __init__(self, network: "Network", process: Process, address: Address) -> None:
         self._network = network
         self._address = address
         self.process = process
-        """Who listens."""
+        """The process that listens."""
         channel: tuple[trio.MemorySendChannel[Stream], trio.MemoryReceiveChannel[Stream]]
         channel = trio.open_memory_channel(BACKLOG)
         self.send, self._receive = channel

@@ -1,7 +1,7 @@
-"""The network of a simulated world: streams of bytes between machines, and what can befall them.
+"""The network of a simulated world: streams of bytes between machines, and faults of these streams.
 
-A connection is two *pipes*, one a direction; each follows a *link*, one for each ordered pair of
-machines, which says how bytes travel there now:
+A connection is two *pipes*, one for each direction. A pipe follows a *link*; each ordered pair of
+machines has one link, which says how bytes travel there now:
 
 | state of a link | what happens |
 |---|---|
@@ -13,17 +13,17 @@ machines, which says how bytes travel there now:
 | rate | a piece takes its size divided by the rate |
 | swallows | everything is taken and nothing arrives; broken at the end of it |
 
-So what TCP promises holds: bytes come in order, each once, or the connection breaks. A process that
-dies closes its connections; a machine that loses power falls silent, and answers with a reset when
-it is back and hears of the old connection. An attempt to connect to a machine without a listener is
-refused at once; one to a machine that is dead or out of reach never gets an answer.
+So the promise of TCP holds: bytes come in order, each once, or the connection breaks. A process
+that dies closes its connections; a machine that loses power falls silent, and answers with a reset
+when it is back and gets bytes of the old connection. An attempt to connect to a machine without a
+listener is refused at once; one to a machine that is dead or out of reach never gets an answer.
 
-What TCP does not promise is lost as well (`retransmission`): after an outage of D seconds the next
-retransmission may be D seconds away, 120 at most; and an end whose words are not acknowledged gives
-up after the *user timeout* that its socket was given, or after a quarter of an hour. It gives up
-alone: the other end of such a half-open connection learns that from a reset, when it speaks.
+The network promises no more than TCP (`retransmission`): after an outage of D seconds the next
+retransmission may be D seconds away, 120 at most; and an end whose bytes are not acknowledged gives
+up after the *user timeout* that its socket was given, or after a quarter of an hour. That end gives
+up alone: the other end of such a half-open connection gets a reset when it sends.
 
-Names are resolved as the system does: some texts raise what no `OSError` is.
+Names are resolved as the system does: some texts raise errors that are no `OSError`.
 
 Invariants:
 - A pipe holds at most its window of bytes that its reader has not taken; then the sender waits.
@@ -51,7 +51,7 @@ from raftmq.chaos.world.process import Process
 SYN_SECONDS = 1.0
 """Opening a connection is tried again after this long, then after twice as long, and so on."""
 RECORD_BYTES_MAX = 1 << 20
-"""How much of a connection is kept for playing it again."""
+"""Bytes of a connection's direction that are kept for a replay."""
 
 _TRACE = struct.Struct("<dII")
 
@@ -61,23 +61,23 @@ class Connection:
 
     def __init__(self, network: "Network", near: Process, far: str, serial: int) -> None:
         self.near = near
-        """Who opened it."""
+        """The process that opened the connection."""
         self.far: Process | None = None
-        """Who accepted it."""
+        """The process that listens at the other end."""
         source = near.machine.name
         self.ends = source, far
-        """The machines."""
+        """Names of the machines of both ends."""
         there, home = network.link(source, far), network.link(far, source)
         self.out = Pipe(self, there, home, 2 * serial)
-        """From who opened it."""
+        """From the process that opened the connection."""
         self.back = Pipe(self, home, there, 2 * serial + 1)
-        """To who opened it."""
+        """To the process that opened the connection."""
         self.is_accepted = False
-        """Its far end is out of the backlog, in the hands of who listens."""
+        """The process that listens has taken its far end out of the backlog."""
         self.is_broken = False
-        """Both ends know."""
+        """The connection was reset, and both ends know."""
         self.is_silent = False
-        """One end lost power: nothing comes any more, and nobody says so."""
+        """One end lost power: no bytes come, and no reset comes."""
         self._network = network
 
     def reset(self) -> None:
@@ -102,23 +102,23 @@ class Stream(trio.abc.Stream):
         self._is_closed = False
 
     def give_up_after(self, seconds: float) -> None:
-        """The socket's user timeout, with a keep-alive: see `raftmq.broker.world.Lasting`."""
+        """Set the socket's user timeout, with a keep-alive: see `raftmq.broker.world.Lasting`."""
         self._out.timeout = seconds
         self._network.expect(self._out)
 
     @property
     def is_open(self) -> bool:
-        """Neither end closed it, and it did not break."""
+        """Neither end closed the connection, and it did not break."""
         return not (self._is_closed or self._is_broken or self._back.is_ended)
 
     @property
     def is_held(self) -> bool:
-        """Of the end that opened it: who listens took it out of the backlog, and did not close
-        it."""
+        """For the end that opened the connection: the other end took it out of the backlog, and did
+        not close it."""
         return self._connection.is_accepted and not self._out.is_shut
 
     def note_accepted(self) -> None:
-        """It was taken."""
+        """The stream was taken out of the backlog."""
         self._connection.is_accepted = True
 
     @property
@@ -130,7 +130,7 @@ class Stream(trio.abc.Stream):
 
     @property
     def taken_bytes(self) -> int:
-        """Of what was sent: taken by the other end."""
+        """Bytes sent that the other end has taken."""
         return self._out.sent - self._out.size
 
     @property
@@ -138,7 +138,7 @@ class Stream(trio.abc.Stream):
         return self._connection.is_broken or self._out.has_given_up
 
     def send_nowait(self, data: bytes) -> int:
-        """Send what goes without waiting; how many bytes that was."""
+        """Send the bytes that fit without waiting, and return their number."""
         if self._is_closed or self._is_broken or self._process.is_dead:
             return 0
         piece = data[: self._out.window - self._out.size]
@@ -202,7 +202,7 @@ class Stream(trio.abc.Stream):
         return trio.lowlevel.Abort.SUCCEEDED
 
     async def aclose(self) -> None:
-        """As trio says; what was sent still arrives."""
+        """As trio says; bytes that were sent still arrive."""
         self.close()
         await trio.lowlevel.checkpoint()
 
@@ -223,28 +223,28 @@ class Network:
     def __init__(self, agenda: Agenda, random: Random) -> None:
         self._agenda = agenda
         self.effects = agenda.effects
-        """What befell the world."""
+        """By kind: effects of faults on the world so far."""
         self._random = random
         self._links: dict[tuple[str, str], Link] = {}
         self._serial = count()
         self.listeners: dict[Address, Listener] = {}
         """By address."""
         self.connections: dict[Connection, None] = {}
-        """All that are open, oldest first."""
+        """All open connections, oldest first."""
         self.dark: set[str] = set()
         """Machines without power: nothing answers there."""
         self.lost_names: Counter[str] = Counter()
-        """Names that cannot be looked up, by how many faults; "": none can."""
+        """By name that cannot be looked up: the number of faults; "": no name can be."""
         self.must_not_be_sought: set[str] = set()
-        """Machines that are gone, and that nobody has a reason to connect to."""
+        """Machines that are gone, and to which no process has a reason to connect."""
         self.sought: Counter[str] = Counter()
-        """Attempts to connect to those of them."""
+        """By machine of `must_not_be_sought`: attempts to connect to it."""
         self.is_recording = False
         """True: the beginning of each connection is kept, to be played again."""
         self.on_open: Callable[[Connection], None] = lambda _: None
-        """Told of each new connection."""
+        """Called with each new connection."""
         self.bytes_sent = 0
-        """On all connections."""
+        """Bytes sent on all connections."""
 
     def link(self, source: str, target: str) -> Link:
         """How bytes travel between two machines."""
@@ -254,10 +254,10 @@ class Network:
         return link
 
     def links(self) -> list[Link]:
-        """All that were ever used."""
+        """All links that were ever used."""
         return list(self._links.values())
 
-    # What worlds ask.
+    # Calls of worlds.
 
     async def listen(self, process: Process, port: int) -> Listener:
         """Take an address."""
@@ -269,7 +269,7 @@ class Network:
         return listener
 
     def forget(self, address: Address, listener: Listener) -> None:
-        """Nobody listens there any more."""
+        """A listener gives up its address."""
         if self.listeners.get(address) is listener:
             del self.listeners[address]
 
@@ -309,7 +309,7 @@ class Network:
         self.on_open(connection)
         return Stream(self, process, connection.out, connection.back)
 
-    # What streams ask.
+    # Calls of streams.
 
     def send(self, pipe: Pipe, data: bytes) -> None:
         """Bytes leave a process."""
@@ -325,7 +325,7 @@ class Network:
         self._dispatch(pipe, data)
 
     def expect(self, pipe: Pipe) -> None:
-        """If nothing that an end sends is heard, have it give up when its time is over."""
+        """If the bytes of an end are not heard, have the end give up when its timeout is over."""
         if pipe.is_heard or pipe.connection.is_broken or pipe.has_given_up:
             return
         since = self._agenda.now if pipe.unheard_since is None else pipe.unheard_since
@@ -339,7 +339,7 @@ class Network:
             self._give_up(pipe)
 
     def _give_up(self, pipe: Pipe) -> None:
-        """The sending end is told that the connection broke; the other end is not."""
+        """The sending end learns that the connection broke; the other end does not."""
         if pipe.connection.is_broken or pipe.has_given_up:
             return
         if pipe.back.has_given_up:
@@ -351,7 +351,7 @@ class Network:
         pipe.back.wake()
 
     def end(self, pipe: Pipe, *, is_lossy: bool) -> None:
-        """One end was closed; if it had not read all, that breaks the connection."""
+        """One end was closed; if it had unread bytes, the connection breaks."""
         connection = pipe.connection
         if connection.is_broken or pipe.has_given_up:
             return
@@ -373,7 +373,7 @@ class Network:
                 return
             data, when = changed
         if when <= pipe.arrives:
-            # It must not overtake, and may come along.
+            # A piece must not overtake an earlier piece of its pipe, and may arrive with it.
             when = pipe.arrives
         pipe.arrives = when
         agenda.call_at(when, lambda: self._arrive(pipe, data))
@@ -381,7 +381,7 @@ class Network:
     def _befall(
         self, pipe: Pipe, link: Link, data: bytes | None
     ) -> tuple[bytes | None, float] | None:
-        """What becomes of a piece on a link that is not well; None: it does not arrive now."""
+        """A piece on a link with faults, and when it arrives; None: it does not arrive now."""
         if pipe.connection.is_silent or link.swallows:
             pipe.swallowed = True
             self.effects["pieces swallowed"] += bool(link.swallows)
@@ -407,7 +407,7 @@ class Network:
         if connection.is_broken or connection.is_silent:
             return
         if pipe.back.has_given_up:
-            # Nobody knows that connection there: the answer is a reset, if it gets through.
+            # That end does not know the connection: it answers with a reset, if that gets through.
             if pipe.is_heard:
                 self._agenda.call_after(BASE_SECONDS, connection.reset)
             return
@@ -424,15 +424,15 @@ class Network:
             pipe.inbox.append(data)
         pipe.wake()
 
-    # What befalls them.
+    # Faults.
 
     def block(self, source: str, target: str) -> None:
-        """Nothing travels from one machine to another, until as many calls of `unblock`."""
+        """Let no bytes travel from `source` to `target` until `unblock` was called as often."""
         self.link(source, target).blocks += 1
         self._expect_between(source, target)
 
     def unblock(self, source: str, target: str) -> None:
-        """One reason less for that; what waited is sent with the next retransmission."""
+        """Undo one `block`; pieces that waited are sent with the next retransmission."""
         link = self.link(source, target)
         link.blocks -= 1
         assert link.blocks >= 0
@@ -440,8 +440,8 @@ class Network:
             self._send_again(source, target)
 
     def age(self, source: str, target: str, seconds: float) -> None:
-        """A blocked link has been so for this long already, as far as the systems of both ends
-        can tell: what waits is far into its back-off."""
+        """Let a blocked link seem blocked for this long already to the systems of both ends: pieces
+        that wait are far into their back-off."""
         for pipe in (*self.pipes(source, target), *self.pipes(target, source)):
             now = self._agenda.now if pipe.unheard_since is None else pipe.unheard_since
             pipe.unheard_since = min(now, self._agenda.now - seconds)
@@ -452,7 +452,7 @@ class Network:
             self.expect(pipe)
 
     def _send_again(self, source: str, target: str) -> None:
-        """What is sent may be heard again: that shows when it is next sent."""
+        """Bytes may be heard again: plan the next retransmission, which shows whether they are."""
         for pipe in (*self.pipes(source, target), *self.pipes(target, source)):
             if pipe.unheard_since is not None and pipe.is_heard:
                 when = retransmission(pipe.unheard_since, self._agenda.now)
@@ -462,6 +462,7 @@ class Network:
         if not pipe.is_heard or pipe.has_given_up or pipe.connection.is_broken:
             return
         pipe.unheard_since = None
+        # The other end gave up, or bytes are missing: TCP can only reset the connection.
         if pipe.back.has_given_up or pipe.swallowed:
             self._agenda.call_after(BASE_SECONDS, pipe.connection.reset)
         held = list(pipe.held)
@@ -470,12 +471,12 @@ class Network:
             self._dispatch(pipe, data)
 
     def swallow(self, source: str, target: str) -> None:
-        """Everything that is sent vanishes, until as many calls of `spit`."""
+        """Let all bytes from `source` to `target` vanish until `spit` was called as often."""
         self.link(source, target).swallows += 1
         self._expect_between(source, target)
 
     def spit(self, source: str, target: str) -> None:
-        """One reason less for that; connections that lost something break."""
+        """Undo one `swallow`; connections that lost bytes break."""
         link = self.link(source, target)
         link.swallows -= 1
         for pipe in self.pipes(source, target):
@@ -503,10 +504,11 @@ class Network:
             if connection.near is not process:
                 pipe, other = other, pipe
             other.is_shut = True
+            # A reset would not pass a blocked link: there the end of the stream waits instead.
             self.end(pipe, is_lossy=bool(other.size) and not pipe.link.blocks)
 
     def machine_went_dark(self, process: Process) -> None:
-        """A process is gone with its machine: nobody tells the others."""
+        """A process is gone with its machine: the other ends of its connections do not learn it."""
         self._close_listeners(process)
         self.dark.add(process.machine.name)
         for connection in self._connections_of(process):
@@ -516,18 +518,18 @@ class Network:
             self.expect(connection.back)
 
     def machine_came_back(self, name: str) -> None:
-        """A machine runs again and knows nothing of its old connections: it says so to those that
-        are sent to it, when they are."""
+        """A machine runs again and does not know its old connections: it answers bytes that arrive
+        on them with a reset."""
         self.dark.discard(name)
         links: dict[tuple[str, str], None] = {}
         for connection in list(self.connections):
             if connection.is_silent and name in connection.ends:
-                # The end that lost power is gone; the other may not know for long.
+                # The end that lost power is gone; the other end may not know for a long time.
                 lost = connection.back if connection.ends[1] == name else connection.out
                 connection.is_silent = False
                 lost.has_given_up = True
                 links[connection.ends] = None
-        # Once a link: with 150 connections between two machines, once for each is 22,500 calls.
+        # Once for a link: once for each of 150 connections between two machines is 22,500 calls.
         for ends in links:
             self._send_again(*ends)
 

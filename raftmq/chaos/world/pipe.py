@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from raftmq.chaos.world.network import Connection
 
 WINDOW_BYTES = 256 * 1024
-"""What the buffers of both ends hold together."""
+"""Bytes that the buffers of both ends hold together."""
 
 
 class Pipe:
@@ -26,45 +26,45 @@ class Pipe:
 
     def __init__(self, connection: "Connection", link: Link, reverse: Link, serial: int) -> None:
         self.connection = connection
-        """Whose."""
+        """The connection of which this is one direction."""
         self.link = link
-        """How it travels."""
+        """The link along which its bytes travel."""
         self.reverse = reverse
-        """How its acknowledgements travel."""
+        """The link along which its acknowledgements travel."""
         self.serial = serial
         """Number of the pipe, for the trace."""
         self.inbox: deque[bytes] = deque()
-        """Arrived and not taken."""
+        """Pieces that arrived and that the reader has not taken."""
         self.held: deque[bytes | None] = deque()
-        """Sent while the link was blocked; None: the end."""
+        """Pieces sent while the link was blocked; None: the end of the stream."""
         self.size = 0
-        """Bytes sent and not taken."""
+        """Bytes sent and not taken by the reader."""
         self.sent = 0
         """Bytes sent in all."""
         self.window = WINDOW_BYTES
         """The most that `size` may be."""
         self.is_ended = False
-        """The end has arrived."""
+        """The end of the stream has arrived."""
         self.is_shut = False
-        """Its reader takes nothing more."""
+        """The reader takes no more bytes."""
         self.arrives = 0.0
         """When the last piece so far arrives."""
         self.reader: trio.lowlevel.Task | None = None
-        """Who waits for bytes."""
+        """The task that waits for bytes."""
         self.room = trio.Event()
         """Set when there is room again."""
         self.swallowed = False
-        """Bytes have vanished: it can only break."""
+        """Bytes have vanished: the connection can only break."""
         self.unheard_since: float | None = None
-        """When the first piece was sent that no acknowledgement can have come for."""
+        """When the first piece was sent that cannot have been acknowledged; None: there is none."""
         self.timeout = USER_TIMEOUT_SECONDS
         """The sending end gives up when nothing was acknowledged for this long."""
         self.has_given_up = False
-        """The sending end has: it neither sends nor takes anything."""
+        """The sending end has given up: it neither sends nor takes bytes."""
         self.record = bytearray()
         """The first bytes that were sent, if the network records."""
         self.tap: Callable[[bytes], bytes] | None = None
-        """Sees all bytes that are sent and says which of them are to travel."""
+        """Gets all bytes that are sent, and returns the bytes that travel."""
 
     @property
     def back(self) -> "Pipe":
@@ -74,7 +74,7 @@ class Pipe:
 
     @property
     def is_heard(self) -> bool:
-        """What is sent arrives, and so does its acknowledgement."""
+        """Bytes that are sent arrive, and so do their acknowledgements."""
         link, reverse = self.link, self.reverse
         return not (
             link.blocks or link.swallows or reverse.blocks or reverse.swallows
@@ -82,7 +82,7 @@ class Pipe:
         )  # fmt: skip
 
     def wake(self) -> None:
-        """Somebody may be waiting for bytes, or for room."""
+        """Wake the task that waits for bytes, and the tasks that wait for room."""
         reader, self.reader = self.reader, None
         if reader is not None:
             trio.lowlevel.reschedule(reader)

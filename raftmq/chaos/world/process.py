@@ -1,15 +1,15 @@
-"""Machines and the processes on them: who runs, who stands still, who is gone.
+"""Machines and the processes on them, which run, stand still or are gone.
 
-Every task of a process carries the process in its context, as tasks inherit it from who started
-them. A process *stands still* (SIGSTOP, a long pause of the garbage collector, a virtual machine
-that is moved) by not getting the event loop: its tasks that become ready are set aside until it
-goes on. That is all of it: its timers, its streams, its disk's answers. The world around goes on:
-bytes arrive in its sockets until they are full, and time passes, so that on return all its
-deadlines are past at once.
+Every task of a process carries the process in its context: a task inherits the context of the task
+that started it. A process *stands still* (SIGSTOP, a long pause of the garbage collector, a virtual
+machine that is moved) by not getting the event loop: its tasks that become ready are set aside
+until the process goes on, be they woken by timers, streams or the disk. The world around goes on:
+bytes arrive in the process's sockets until they are full, and time passes, so that on return all
+its deadlines are past at once.
 
 Invariants:
 - No code of a process runs while it stands still, nor after its death, save for the unwinding of
-  its cancelled tasks, which can reach neither disk nor network any more.
+  its cancelled tasks, which can reach neither disk nor network.
 
 Left out: a pause between two system calls of one step of the event loop.
 """
@@ -28,32 +28,32 @@ from raftmq.chaos.world.agenda import Agenda
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 
 EPOCH_MS = 1_700_000_000_000
-"""When every simulated world begins, on a right clock."""
+"""The time at which every simulated world begins, on a right clock, in ms since 1970."""
 
 _PROCESS: ContextVar["Process | None"] = ContextVar("process", default=None)
 
 
 class WallClock:
-    """A machine's wall clock, in milliseconds; right unless it is told otherwise."""
+    """A machine's wall clock, in milliseconds; right unless a fault sets it wrong."""
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
         self.skew_ms = 0.0
-        """How far it is ahead."""
+        """How far the clock is ahead; negative: behind."""
         self.swing_ms = 0.0
-        """It swings around the right time by as much, within 20 seconds."""
+        """The clock swings around the right time by this, with a period of 20 seconds."""
         self.strobe_ms = 0.0
-        """It jumps ahead by as much and back again, every tenth of a second."""
+        """The clock jumps ahead by this and back again, every tenth of a second."""
         self.ahead_ms_max = 0.0
-        """The furthest that it was ahead when somebody looked at it."""
+        """The furthest that the clock was ahead when it was read."""
         self.behind_ms_max = 0.0
-        """The furthest that it was behind."""
+        """The furthest that the clock was behind when it was read."""
         self._drift = 0.0
         self._drift_since = 0.0
 
     @property
     def drift(self) -> float:
-        """By which share it runs fast; what it gained stays when this changes."""
+        """Share by which the clock runs fast; time gained so far stays when the share changes."""
         return self._drift
 
     @drift.setter
@@ -63,12 +63,12 @@ class WallClock:
         self._drift, self._drift_since = share, now
 
     def heal(self) -> None:
-        """Set it right."""
+        """Set the clock right."""
         self.drift = 0.0
         self.skew_ms = self.swing_ms = self.strobe_ms = 0.0
 
     def now_ms(self) -> int:
-        """What it shows."""
+        """The time that the clock shows, in ms since 1970."""
         now = self._agenda.now
         shown = now * 1000 + self.skew_ms + (now - self._drift_since) * 1000 * self._drift
         shown += self.swing_ms * sin(now * 2 * pi / 20)
@@ -82,21 +82,21 @@ class WallClock:
 
 
 class Machine:
-    """Something with a name on the network, a disk and a clock."""
+    """A machine: a name on the network, a disk and a clock."""
 
     def __init__(self, name: str, agenda: Agenda, disk: MemoryFiles) -> None:
         self.name = name
         """Its address."""
         self.disk = disk
-        """What survives its processes."""
+        """The disk, which survives its processes."""
         self.clock = WallClock(agenda)
-        """What its processes take for the time."""
+        """The clock that its processes read."""
         self.slowness = 1.0
-        """How many times longer its disk takes."""
+        """Factor on the time that its disk takes; 1: usual speed."""
         self.descriptors_max = 65_536
         """Files and sockets that a process may have open."""
         self.is_on = True
-        """False after a power loss, until something is started on it."""
+        """False after a power loss, until a process is started on the machine."""
 
 
 class Process:
@@ -104,22 +104,22 @@ class Process:
 
     def __init__(self, machine: Machine, agenda: Agenda, *, seed: int) -> None:
         self.machine = machine
-        """Where it runs."""
+        """The machine on which it runs."""
         self.agenda = agenda
-        """Time."""
+        """The time of the world."""
         self.random = Random(seed)
-        """For all its choices."""
+        """Random generator for all its choices."""
         self.is_dead = False
         """True once it was killed or has ended."""
         self.thaws = 0
-        """How often it went on so far, after it stood still."""
+        """How often the process went on so far after it stood still."""
         self.on_crash: Callable[[], None] = self.die
-        """Called when a crash point was reached inside of it."""
+        """Called when the process reaches a crash point."""
         self.on_bug: Callable[[Exception], object] | None = None
         """Called when a call from outside its tasks raised, which ends a real process; None: the
         error ends the world."""
         self.context: Context = copy_context()
-        """In which its callbacks run, so that tasks they start are its own."""
+        """The context of its callbacks, so that tasks which they start belong to the process."""
         self.context.run(_PROCESS.set, self)
         self.set_aside: list[Any] = []
         """Tasks that became ready while it stood still."""
@@ -138,19 +138,19 @@ class Process:
         return _PROCESS.get()
 
     def freeze(self) -> None:
-        """Stand still, until as many calls of `thaw`."""
+        """Stand still until `thaw` was called as often as `freeze`."""
         self._stops += 1
         self.agenda.effects["processes that stood still"] += 1
 
     def thaw(self) -> None:
-        """Go on; without effect if it does."""
+        """Undo one `freeze`; no effect on a process that runs."""
         if self._stops:
             self._stops -= 1
             if not self._stops:
                 self._go_on()
 
     def wake(self) -> None:
-        """Go on, however often it was told to stand still."""
+        """Go on, however many calls of `freeze` there were."""
         self._stops = min(self._stops, 1)
         self.thaw()
 
@@ -168,9 +168,10 @@ class Process:
         if self.is_dead:
             return
         if self._stops:
+            # Through `call` again: a call before this one may end the process, or stop it again.
             self._postponed.append(lambda: self.call(call))
         else:
-            # A crash point in there has ended it.
+            # A crash point inside the call has ended the process.
             with suppress(PowerLoss):
                 self._call(call)
 
@@ -178,18 +179,18 @@ class Process:
         try:
             self.context.run(call)
         except Exception as error:
-            # Outside of the node's tasks no nursery of it would see the error.
+            # No nursery of the node sees an error that is raised outside the node's tasks.
             if self.on_bug is None:
                 raise
             self.on_bug(error)
 
     def crash_at_point(self, name: str, *, after: bool) -> None:
-        """End before or after it next passes a point of this name; for points of the disk see
-        `MemoryFiles.crash_at_point`."""
+        """End the process before or after it next passes a point of this name; for points of the
+        disk see `MemoryFiles.crash_at_point`."""
         self._points.add((name, after))
 
     def passes(self, name: str, *, after: bool) -> None:
-        """It is at a named point of its work. Raises `PowerLoss` if it ends there."""
+        """The process is at a named point of its work. Raises `PowerLoss` if it ends there."""
         if self._points and (name, after) in self._points:
             self._points.clear()
             self.agenda.effects["crash points reached"] += 1
@@ -197,12 +198,12 @@ class Process:
             raise PowerLoss(f"{'after' if after else 'before'} {name}")
 
     def die(self) -> None:
-        """It is gone: nothing it does has an effect from now on."""
+        """The process is gone: from now on nothing that it does has an effect."""
         self.is_dead = True
         self._stops = 0
         self._points.clear()
         self._postponed.clear()
-        # Its tasks must run to be unwound.
+        # Tasks that were set aside must run to be unwound.
         self._go_on()
 
     async def run(self, main: Callable[..., Awaitable[object]], *args: Any) -> None:
@@ -212,7 +213,7 @@ class Process:
 
 
 class _Ready(deque[Any]):
-    """trio's queue of tasks that can run, which leaves out those of processes that stand still."""
+    """trio's queue of tasks that can run, without the tasks of processes that stand still."""
 
     def append(self, task: Any) -> None:
         """A task can run."""

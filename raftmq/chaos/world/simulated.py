@@ -1,7 +1,7 @@
-"""The simulated world as one process sees it: what nodes and clients get in place of the real one.
+"""The simulated world as one process sees it: nodes and clients get it in place of the real world.
 
-These are the broker's `World` and the client's `ClientWorld`; both only pass on to the process's
-machine and to the network.
+The two classes are the broker's `World` and the client's `ClientWorld`; both only pass calls on to
+the process's machine and to the network.
 
 Invariants:
 - A worker takes simulated time for each job, one after the other; a job is done as a whole at the
@@ -26,10 +26,10 @@ from raftmq.client.world import SILENT_SECONDS_MAX
 from raftmq.log.files import FileSystem
 
 DISK_SECONDS = 0.0004
-"""What a job on a worker takes, on average."""
+"""Average time of a job on a worker."""
 
 THREAD_SHARE = 0.4
-"""Share of small jobs that run beside the loop, where other things happen meanwhile."""
+"""Share of small jobs that run beside the loop, so that other calls happen meanwhile."""
 
 
 class Worker:
@@ -47,7 +47,8 @@ class Worker:
             self._begin()
 
     def try_now(self, job: Callable[[], T]) -> Outcome[T] | None:
-        """Do a job at once, in no time, most of the time; never on a slow disk."""
+        """Do a job at once, in no simulated time. None: not done, by chance, or as the disk is slow
+        or the worker busy."""
         process = self._process
         is_slow = process.machine.slowness > 1 or process.random.random() < THREAD_SHARE
         if self._is_busy or self._jobs or is_slow:
@@ -60,7 +61,7 @@ class Worker:
     def close(self) -> None:
         """Do what was submitted, unless the process is dead."""
         while self._jobs and not self._process.is_dead:
-            # Nobody waits for the outcome any more.
+            # No task waits for the outcome.
             with suppress(Exception):
                 self._jobs.popleft()[0]()
         self._jobs.clear()
@@ -75,12 +76,14 @@ class Worker:
 
     def _finish(self) -> None:
         self._is_busy = False
+        # `close` may have done the job already.
         if not self._jobs:
             return
         job, done = self._jobs.popleft()
         result, error = None, None
         try:
             result = job()
+        # The process ended inside the job: the jobs behind it must not run.
         except PowerLoss:
             self._jobs.clear()
             return
@@ -98,11 +101,11 @@ class SimulatedWorld:
         self.files: FileSystem = process.machine.disk.mount()
         """The machine's disk, for as long as the process lives."""
         self.random = process.random
-        """The process's."""
+        """The process's random generator."""
         self.descriptors_max = process.machine.descriptors_max
-        """Of the machine's processes."""
+        """Files and sockets that a process of the machine may have open."""
         self.process = process
-        """Whose world it is."""
+        """The process whose world this is."""
         self._network = network
 
     def now_ms(self) -> int:
@@ -110,7 +113,7 @@ class SimulatedWorld:
         return self.process.machine.clock.now_ms()
 
     def worker(self, name: str, nursery: trio.Nursery) -> Worker:
-        """Something that runs jobs."""
+        """A worker that runs jobs one at a time."""
         return Worker(self.process)
 
     async def listen(self, host: str, port: int) -> Listener:
@@ -128,7 +131,7 @@ class SimulatedClientWorld:
 
     def __init__(self, network: Network, process: Process) -> None:
         self.random = process.random
-        """The process's."""
+        """The process's random generator."""
         self._process = process
         self._network = network
 

@@ -1,4 +1,4 @@
-"""What must hold in the core simulator.
+"""The checks of the core simulator.
 
-Start reading at `safety` (looked at after every event).
+Start reading at `safety` (checked after every event).
 """

@@ -1,8 +1,8 @@
-"""A promise was broken: what a run of the core simulator ends with when it finds something."""
+"""The error of a broken promise, which ends a run of the core simulator."""
 
 
 class Broken(AssertionError):
-    """`name` is an invariant's number; the text says who did what."""
+    """`name` is an invariant's number; the text says which node did what."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name}: {text}")

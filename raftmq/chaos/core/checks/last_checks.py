@@ -1,9 +1,9 @@
-"""What is looked at once, when all has come to rest: the disks as they are, and what was promised.
+"""The checks at the end of a run, when all has come to rest: of the disks, and of acknowledgements.
 
 | promise | what is looked at |
 |---|---|
 | L8 | each acknowledged record is committed, where it was said to be |
-| R21 | the machines of all who are due are the same |
+| R21 | the machines of all nodes that are due are the same |
 | L7, L4 | every record on their disks is read: it checks out, chains, and is the committed one |
 | L6 | an index file that is removed and made again has the same bytes |
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def check(cluster: "Cluster", nodes: Sequence[Node]) -> None:
-    """Everything; `nodes` have all and agree."""
+    """Make all checks; `nodes` hold all records and agree."""
     safety = cluster.safety
     safety.compared["L8"] += len(cluster.clients.acked)
     for index, crc in cluster.clients.acked.items():

@@ -1,4 +1,4 @@
-"""What must hold when a node starts from its disk, and when it reads back what it wrote.
+"""The checks when a node starts from its disk, and when a node reads back records that it wrote.
 
 | promise | what is compared |
 |---|---|
@@ -8,8 +8,8 @@
 | L4 | what was cut: never anything that was synced |
 | L3 | records that are read back, byte for byte, with what was written |
 
-A node whose disk was damaged by a fault may refuse to start, or start with less and abstain, and
-nothing more: what it starts with must be right all the same.
+A node whose disk was damaged by a fault may refuse to start, or start with fewer records and
+abstain, and nothing else: the records that it starts with must be right all the same.
 
 Every check counts its comparisons in `compared`: so a run shows which bugs it could have found.
 """
@@ -41,7 +41,7 @@ CHECKED = tuple(name for name in INVARIANTS if name[0] in "RL")
 """The promises that are compared here. Those about time, V1 to V6, end a run when they are due."""
 
 AGAIN_EACH = 4
-"""One in so many starts is done twice."""
+"""One start in this many is recovered a second time, on a copy of the disk."""
 
 
 class Recovering:
@@ -52,7 +52,7 @@ class Recovering:
         self.records: dict[tuple[int, int], Record] = {}
         """By (index, term): each record that was ever in a log."""
         self.committed: dict[int, Record] = {}
-        """By index: what some leader committed."""
+        """By index: the record that a leader committed."""
         self.digests: dict[int, int] = {}
         """By index: the machine's digest after it."""
         self.top = 0
@@ -64,7 +64,7 @@ class Recovering:
     def recovered(
         self, node: "Node", store: LogStore, recovered: Recovered, machine: "Machine"
     ) -> None:
-        """A node opened its disk: take what is there for durable, if it may be."""
+        """A node opened its disk: check the recovered log, then count it as durable."""
         durable, state = node.durable, recovered.hard_state
         self.compared.update(("R6", "R11", "L2"))
         if recovered.abstains and not node.is_damaged:
@@ -75,6 +75,7 @@ class Recovering:
         if is_same and durable.hard_state.vote not in (0, state.vote):
             raise Broken("R11", f"node {node.id} forgot its vote {durable.hard_state}: {state}")
         records = self._records(node, recovered)
+        # `returned` checks that none of these records is missing when the member votes again.
         if recovered.abstains:
             node.vouched_for += durable.records
         else:
@@ -86,7 +87,7 @@ class Recovering:
         durable.restart(base.index, base.term, records)
         durable.hard_state = state
         self._starts += 1
-        # The next start puts a mark after what says that this one abstains.
+        # A second recovery of a member that abstains adds a mark, so the bytes would differ.
         if self._starts % AGAIN_EACH == 0 and not recovered.abstains:
             self._check_again(node)
 
@@ -129,8 +130,8 @@ class Recovering:
             raise Broken("L1", f"node {node.id}: a second recovery changed {changed}")
 
     def returned(self, node: "Node") -> None:
-        """A member whose log was cut votes again: it must hold all that it may have answered for
-        and that was committed, or an election by its vote could lose it."""
+        """A member whose log was cut votes again: it must hold each committed record that it may
+        have acknowledged, or an election by its vote could lose the record."""
         for record in node.vouched_for:
             known = self.committed.get(record.index)
             if known is not None and known.crc == record.crc and not node.durable.holds(record):

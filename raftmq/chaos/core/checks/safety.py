@@ -1,7 +1,7 @@
-"""What Raft and the log promise, checked at every event of the simulation, at a constant cost each.
+"""Checks of what Raft and the log promise, at every event of the simulation, each at constant cost.
 
-The names are those of `raftmq.checkers.servers.invariants`. A node's log is not compared with
-others: records chain by checksum, so that one equal record stands for equal logs up to it.
+The names are those of `raftmq.checkers.servers.invariants`. Logs are not compared record by record:
+records chain by checksum, so one equal record stands for equal logs up to that record.
 
 | looked at | promises |
 |---|---|
@@ -16,8 +16,8 @@ others: records chain by checksum, so that one equal record stands for equal log
 | a node starts from its disk | R6, R11, R24, L1, L2, L4 |
 | records are read back from disk | L3, L4 |
 
-Only what the simulation has seen itself counts, never what a node says of itself: durable is what
-the simulated disk would keep.
+The checks use what the simulation has seen, never what a node says of itself: a record is durable
+if the simulated disk would keep the record.
 
 Invariants:
 - A broken promise ends the run: `Broken` carries its name.
@@ -65,7 +65,7 @@ _STATEMENTS = frozenset(
 
 
 class Seen:
-    """What was seen last of one process."""
+    """The state of one process at the last look."""
 
     __slots__ = ("commit", "crc", "last", "matches", "members", "role", "term")
 
@@ -75,18 +75,18 @@ class Seen:
         self.matches: dict[int, int] = {}
         """Leader: by peer, its match index."""
         self.members: object = None
-        """Leader: the table that these belong to."""
+        """Leader: the table of members that `matches` belongs to."""
 
 
 class Safety(Recovering):
-    """Remembers what happened to the cluster and raises `Broken` when it may not."""
+    """Remembers what happened to the cluster, and raises `Broken` at a broken promise."""
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
         self.leaders: dict[int, int] = {}
-        """By term: who led."""
+        """By term: id of the node that led."""
         self.commits: list[tuple[int, int]] = []
-        """In time: (term, index) of leaders' commits, the last of each term's run."""
+        """In order of time: (term, index) of the last commit in each term's run of commits."""
         self._votes: dict[tuple[int, int], int] = {}
         self._seen: dict[int, Seen] = {}
         self._confs: dict[int, ConfState] = {}
@@ -101,7 +101,7 @@ class Safety(Recovering):
     # After each event
 
     def look(self, replica: "Replica") -> None:
-        """All that may have changed in a process that just did something."""
+        """Check all that may have changed in a process that just did something."""
         core, number = replica.core, replica.node.id
         log = core.log
         seen = self._seen[number]
@@ -125,7 +125,7 @@ class Safety(Recovering):
                     self._match_moved(replica, seen, peer, match)
 
     def started(self, replica: "Replica") -> None:
-        """A process has begun."""
+        """A process has started: compare it with what its node had synced."""
         core, durable = replica.core, replica.node.durable.hard_state
         self.compared.update(("R6", "R11"))
         if core.term < durable.term:
@@ -156,7 +156,7 @@ class Safety(Recovering):
             elif self._is_rewritten(replica, seen):
                 _broken("R2", f"leader {number} of term {core.term} changed its log", seen.last)
         if log.committed > seen.commit:
-            # The vote with which it won may have told what is committed.
+            # A winner may learn from a vote what is committed: it did not commit that by counting.
             if is_leader and not has_won:
                 self._led_commit(replica, seen.commit)
             else:
@@ -191,7 +191,8 @@ class Safety(Recovering):
         return None if base is None else base.crc
 
     def _record_at(self, replica: "Replica", index: int) -> Record | None:
-        # What it has just taken in is not handed out for writing yet, and may supersede.
+        # Records that were just taken in are not handed out for writing yet, and may supersede
+        # records of the view.
         unstable = replica.core.log.unstable
         place = index - unstable.offset
         if 0 <= place < len(unstable.records):
@@ -216,7 +217,7 @@ class Safety(Recovering):
             _broken("R1", f"nodes {other} and {number} both lead in term {term}")
         durable = replica.node.durable.hard_state
         if durable.term < term:
-            # It could crash, and be elected in this term once more with another log.
+            # The node could crash, and win this term a second time with another log.
             _broken("R14", f"node {number} leads in term {term}, synced is {durable}")
         conf = replica.conf_state
         if number not in conf.voters and number not in conf.voters_outgoing:
@@ -229,7 +230,7 @@ class Safety(Recovering):
         if earlier:
             known = self.committed[earlier]
             self.compared["R4"] += 1
-            # Behind a snapshot is what the snapshot covers, checked when it was taken.
+            # A snapshot covers the records up to the base, and was checked when it was taken.
             if replica.view.base < earlier:
                 own = self._record_at(replica, earlier)
                 if own is None or own.crc != known.crc:
@@ -283,7 +284,7 @@ class Safety(Recovering):
         conf, nodes = replica.conf_state, self.cluster.nodes
         self.compared["R13"] += 1
         for half in (conf.voters, conf.voters_outgoing):
-            # What a damaged one lost it had vouched for: it abstains, and nobody is elected by it.
+            # A damaged node counts: it vouched for what it lost, and abstains, so it elects no one.
             held = [n for n in half if nodes[n].is_damaged or nodes[n].durable.holds(record)]
             if half and 2 * len(held) <= len(half):
                 _broken("R13", f"{record.index} is committed and durable on {held} of {half}")
@@ -294,7 +295,7 @@ class Safety(Recovering):
         if 2 * len(ends) <= len(conf.voters):
             return
         self.compared["R23"] += 1
-        # Who is at least here could win a majority's votes.
+        # A voter whose log is at least this up to date could win the votes of a majority.
         enough = ends[len(conf.voters) // 2]
         for voter, log in logs.items():
             if log.up_to_date(log.base_term) >= enough and not log.holds(record):
@@ -378,7 +379,7 @@ class Safety(Recovering):
     # Snapshots and reads
 
     def snapshot_taken(self, replica: "Replica", meta: SnapshotMeta, machine: "Machine") -> None:
-        """A machine's state is to be kept, or was received."""
+        """A machine's state is about to be saved as a snapshot, or came with a snapshot."""
         known = self.committed.get(meta.index)
         self.compared.update(("R19", "R21"))
         if known is None or known.crc != meta.crc or machine.applied != meta.index:
@@ -432,7 +433,7 @@ class Safety(Recovering):
         elif durable.term < term:
             _broken("R14", f"node {node.id} names term {term}, {durable.term} is synced")
         elif durable.term == term and message.index > node.durable.last:
-            # A later leader's records may have taken their place: then it is stale, not wrong.
+            # In a later term other records may be in their place: the message is stale, not wrong.
             _broken("R14", f"node {node.id} acknowledges {message.index}, not synced")
 
     def _voted(self, number: int, durable: HardState, message: Message) -> None:
@@ -461,12 +462,12 @@ class Safety(Recovering):
 
     def ignored_term(self, replica: "Replica", message: Message) -> None:
         """A message of a higher term arrived, and the term is still the lower one."""
-        # Questions change nothing, and who is no member is not listened to.
+        # A request for a vote may leave the term as it is, and no node listens to a non-member.
         if message.kind in _STATEMENTS and message.sender in replica.core.members:
             _broken("R6", f"node {replica.node.id} is told of term {message.term} and stays behind")
 
     def still_leads(self, replica: "Replica") -> None:
-        """A leader's second has passed: has it heard from a majority lately?"""
+        """A second of a leader has passed: check that it heard from a majority lately."""
         core = replica.core
         limit = 3 * core.config.election_ticks
         since = max(replica.led_since, replica.conf_tick)
@@ -480,14 +481,15 @@ class Safety(Recovering):
                 _broken("V4", f"node {core.id} leads on and hears only {heard} of {half}")
 
     def disturbed(self, replica: "Replica", message: Message, before: int) -> None:
-        """A foreign campaign was heard; `before`: the term then."""
+        """A node heard a campaign of a non-member; `before`: the node's term before."""
         self.compared["R22"] += 1
         if replica.core.term != before:
             _broken("R22", f"node {message.sender}, no member, moves {replica.node.id} on")
 
 
 def _may_follow(before: ConfState, after: ConfState) -> bool:
-    """Thesis §4.1, §4.3: one voter at a time, or by way of both halves."""
+    """Whether one step leads from one to the other: by one voter, or through a joint membership
+    (thesis §4.1, §4.3)."""
     if after.voters_outgoing:
         return after.voters_outgoing == (before.voters_outgoing or before.voters)
     if before.voters_outgoing:

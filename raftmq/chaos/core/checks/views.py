@@ -1,10 +1,10 @@
-"""What a log holds, as the simulation remembers it: the yardstick that nodes are measured against.
+"""The content of each log, as the simulation remembers it: the checks compare nodes with it.
 
-A *view* is the list of records of one log. Each process has one of the log it works with, durable
-or not; each disk has one of what was synced, which is all that a crash must leave (`Durable`).
+A *view* is the list of records of one log. Each process has a view of the log it works with,
+durable or not; each disk has a view of what was synced: a crash must leave that (`Durable`).
 
 Invariants:
-- A view is a list without gaps; putting a record at an index drops what stood there and above.
+- A view is a list without gaps; putting a record at an index drops the records there and above.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class View:
         return self.base + len(self.records)
 
     def at(self, index: int) -> Record | None:
-        """The record there, if it is known."""
+        """The record at an index, if it is known."""
         place = index - self.base - 1
         return self.records[place] if 0 <= place < len(self.records) else None
 
@@ -44,7 +44,7 @@ class View:
         return place < len(self.records) and self.records[place].crc == record.crc
 
     def put(self, records: Sequence[Record]) -> None:
-        """Append records, or supersede by them."""
+        """Append records, or replace the view from their first index on by them."""
         first = records[0].index
         place = first - self.base - 1
         if 0 <= place < len(self.records):
@@ -62,7 +62,7 @@ class View:
 
 
 class Durable(View):
-    """What of a log would survive any crash, by what was synced."""
+    """The part of a log that would survive any crash: what was synced."""
 
     __slots__ = ("base_term", "hard_state", "is_new_snapshot", "written", "written_state")
 
@@ -76,13 +76,13 @@ class Durable(View):
         self.written_state: HardState | None = None
 
     def wrote(self, records: Sequence[Record], hard_state: HardState) -> None:
-        """This was written; the next sync makes it durable."""
+        """Note a write; the next sync makes it durable."""
         if records:
             self.written.append(records)
         self.written_state = hard_state
 
     def synced(self) -> None:
-        """What was written is durable."""
+        """All writes so far are durable."""
         for records in self.written:
             self.put(records)
         self.written.clear()
@@ -91,13 +91,13 @@ class Durable(View):
             self.written_state = None
 
     def floor(self) -> int:
-        """Up to there the synced records must still be in place after a crash: what was written
-        over them may have taken the place of those above."""
+        """The last index whose synced record must still be in place after a crash: unsynced writes
+        may have replaced the records above."""
         lowest = min((run[0].index for run in self.written), default=self.last + 1)
         return min(self.last, lowest - 1)
 
     def restart(self, base: int, base_term: int, records: Sequence[Record]) -> None:
-        """A snapshot took the place of the log, or a recovery said what is there."""
+        """Begin again: a snapshot took the place of the log, or a recovery read the log."""
         self.base, self.base_term = base, base_term
         self.records = list(records)
         self.memberships = [r.index for r in self.records if r.kind == Kind.MEMBERSHIP]

@@ -1,4 +1,4 @@
-"""The faults of the core simulator: how each one is made, and what must be seen of it.
+"""The faults of the core simulator: how each fault is made, and by which effect it counts.
 
 Start reading at `nemesis` (a schedule, played), then `atlas` (what may be destroyed).
 """

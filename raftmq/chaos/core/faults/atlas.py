@@ -1,9 +1,9 @@
-"""The fault atlas: what may be destroyed, so that it stays decidable what must survive.
+"""The fault atlas: which disks may be destroyed, so that the checks know what must survive.
 
-A disk that is damaged is no copy any more, until its node is replaced. The rule: in every
-membership that anybody may still decide by, a majority of the voters stays intact. So each
-committed record keeps an intact copy that any election needs, and a cluster that heals must
-recover with everything. An event that would break the rule does not happen, and is counted.
+A damaged disk does not count as a copy until its node is replaced, or holds all its records again.
+The rule: in every membership by which a node may still decide, a majority of the voters stays
+intact. So each committed record keeps an intact copy that every election needs, and a cluster that
+heals must recover all records. An event that would break the rule does not happen, and is counted.
 
 Sources: TigerBeetle's fault atlas; Protocol-Aware Recovery (FAST '18) §2.
 """
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 def may_lose(cluster: "Cluster", node: "Node") -> bool:
     """Whether the copy of a node may be destroyed now."""
+    # A membership that is in a log and not applied yet would be missing from `_confs`.
     if is_change_pending(cluster):
         return False
     return all(_survives(cluster, conf, without=node.id) for conf in _confs(cluster))
@@ -40,7 +41,7 @@ def is_change_pending(cluster: "Cluster") -> bool:
 
 
 def _confs(cluster: "Cluster") -> set[ConfState]:
-    """The memberships by which anyone who counts may still decide."""
+    """The memberships by which a voter of the newest one may still decide."""
     newest = cluster.newest_conf()
     voters = {*newest.voters, *newest.voters_outgoing}
     return {newest, *(cluster.nodes[number].conf_state for number in voters)}

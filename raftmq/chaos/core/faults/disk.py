@@ -1,14 +1,14 @@
 """Faults of disks: power, errors, space, and damage to what was stored.
 
-Damage is made only where the log can know of it: below a byte that a later mark vouches for. At the
-very end of the last file nothing tells damage from a crash (see *Left out* of
-`raftmq.log.recovery`), and no log of this kind could; that is what replicas and the atlas are for.
+Damage is made only where the log can detect it: below a byte that a later mark vouches for. At the
+very end of the last file no log of this kind can tell damage from a crash (see *Left out* of
+`raftmq.log.recovery`); there the other replicas keep the records, as the atlas ensures.
 
-| fault | what becomes of the node |
+| fault | effect on the node |
 |---|---|
 | power, torn write, errors | it ends, and starts again |
 | damage that is found | it stops, or refuses to start, until it is replaced |
-| a tail that is cut off | it starts with less; done only if others have what is gone |
+| a tail that is cut off | it starts with fewer records; done only if other nodes hold these |
 
 Sources: Protocol-Aware Recovery (FAST '18); "Can Applications Recover from fsync Failures?" (ATC
 '20); TigerBeetle's VOPR.
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 SECTOR_BYTES = 512
 SHOWN_SHARE, SHOWN_US_MAX = 0.5, 3_000_000
-"""Chance that the node starts again within this time: damage shows at a start."""
+"""Chance that a damaged node restarts, and within which time: damage shows at a start."""
 CUT_BYTES_MAX = 400
-"""A tail that is cut off is at most so long."""
+"""Most bytes of a tail that is cut off."""
 
 
 # Power and errors
@@ -64,7 +64,7 @@ def torn_write(stage: Stage) -> None:
 
 
 def _refused(operation: str) -> Callable[[Stage], None]:
-    """The next call of that operation fails."""
+    """A handler that lets the next call of an operation fail."""
 
     def handler(stage: Stage) -> None:
         stage.node().disk.armed().fail_next(operation, errno.EIO)
@@ -73,7 +73,7 @@ def _refused(operation: str) -> Callable[[Stage], None]:
 
 
 def sync_lies(stage: Stage) -> None:
-    """D4: what the refused sync should have saved is lost, whatever later syncs say."""
+    """D4: the data of the refused sync is lost, although later syncs succeed."""
     stage.node().disk.armed().lie_next()
 
 
@@ -144,7 +144,7 @@ def _marks(data: bytes) -> list[Mark]:
 
 
 def _place(stage: Stage, node: "Node") -> tuple[str, int]:
-    """A segment file, and up to which byte a mark vouches for it."""
+    """A segment file, and the byte up to which a mark vouches for the file."""
     found = []
     for name in node.disk.list("log"):
         if name.endswith(".log"):
@@ -158,14 +158,14 @@ def _place(stage: Stage, node: "Node") -> tuple[str, int]:
 
 
 def _overwrite(node: "Node", path: str, start: int, piece: bytes) -> None:
-    """Change bytes in place: files that are open see it."""
+    """Change bytes in place: open files see the change."""
     inode = node.disk.inode(path)
     inode.data[start : start + len(piece)] = piece
     inode.sync()
 
 
 def bit_flip(stage: Stage) -> None:
-    """D11; sometimes in an index, which is no loss: it is derived, and made anew."""
+    """D11; sometimes in an index, which is no loss: an index is derived from the log."""
     share = stage.cluster.settings.index_damage_share
     if stage.random.random() < share and _flip_index(stage):
         return
@@ -207,7 +207,7 @@ def unreadable_sector(stage: Stage) -> None:
 
 
 def misdirected_write(stage: Stage) -> None:
-    """D13: a piece of a file takes the place of another piece of it."""
+    """D13: a piece of a file takes the place of another piece of the file."""
     node = _victim(stage)
     path, vouched = _place(stage, node)
     data = node.disk.bytes_of(path)
@@ -221,7 +221,7 @@ def misdirected_write(stage: Stage) -> None:
 
 
 def lost_write(stage: Stage) -> None:
-    """D14: between two marks lies what one write wrote; where it was, there are zeros."""
+    """D14: zeros in place of one write, which lies between two marks."""
     node = _victim(stage)
     path, vouched = _place(stage, node)
     marks = [mark for mark in _marks(node.disk.bytes_of(path)) if mark.position < vouched]
@@ -234,7 +234,7 @@ def lost_write(stage: Stage) -> None:
 
 
 def lost_hard_state(stage: Stage) -> None:
-    """D17: a mark, which holds term and vote, is gone; a later one shows that it was there."""
+    """D17: a mark, which holds term and vote, is gone; a later mark shows that it was there."""
     node = _victim(stage)
     path, vouched = _place(stage, node)
     marks = [m for m in _marks(node.disk.bytes_of(path)) if m.position + MARK_BYTES <= vouched]
@@ -260,9 +260,9 @@ def _stop(node: "Node") -> None:
 def cut_tail(stage: Stage) -> None:
     """D16: a stopped node's last file has lost its end.
 
-    A log that was cut where nothing vouches looks like an older one. Then no vote and no change of
-    members may be among what is gone, and of each record a majority of the other voters must have a
-    copy.
+    A log that was cut where no mark vouches looks like an older log. Then the lost tail may hold no
+    vote and no change of members, and without this node a majority of the voters must hold each
+    lost record.
     """
     node = _victim(stage)
     if node.durable.written:
@@ -275,6 +275,7 @@ def cut_tail(stage: Stage) -> None:
     settings = LogSettings(segment_bytes=stage.cluster.settings.segment_bytes)
     try:
         recovered = LogStore.open(trial, "log", settings, Identity("core", node.id, 0))[1]
+    # The log detects this cut: its node refuses to start or abstains, whatever records are gone.
     except RotFound:
         recovered = None
     except LogFault as fault:
@@ -297,7 +298,7 @@ def _is_bearable(stage: Stage, node: "Node", recovered: Recovered) -> bool:
     if recovered.hard_state[:2] != durable.hard_state[:2]:
         return False
     gone = durable.records[max(recovered.last_index - durable.base, 0) :]
-    # A lone voter that forgets whom it let in elects itself again.
+    # A lone voter that forgets a member that it let in would elect itself by its own vote.
     is_told = all(record.kind != Kind.MEMBERSHIP for record in gone)
     return is_told and all(_is_elsewhere(stage, node, record) for record in gone)
 

@@ -1,4 +1,4 @@
-"""The effect of each fault on the simulated cluster, by which it counts as struck: see `strikes`.
+"""The effect of each fault on the simulated cluster, which shows that the fault struck: `strikes`.
 
 The parts of the world count their effects in `Loop.effects`.
 """
@@ -100,4 +100,4 @@ EFFECTS: Mapping[str, str] = {
     "slow-change": SLOW_JOBS,
     "return": ASKED,
 }
-"""By fault: what it does if it strikes. A test holds this to the handlers."""
+"""By fault: the effect that is counted if the fault strikes. A test holds this to the handlers."""

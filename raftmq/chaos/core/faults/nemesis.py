@@ -31,7 +31,7 @@ HANDLERS: Mapping[str, Handler] = {
 
 
 class Nemesis:
-    """Who breaks things. It is state."""
+    """The player of a schedule. It is state."""
 
     def __init__(self, cluster: "Cluster", schedule: Schedule) -> None:
         self._cluster = cluster
@@ -39,7 +39,7 @@ class Nemesis:
         self._lasting: dict[Stage, Undo] = {}
         self._is_healed = False
         self.coverage: Counter[Coverage] = Counter()
-        """How often a fault struck in a situation."""
+        """By situation: how often a fault struck in it."""
         self.struck: Counter[str] = Counter()
         """By fault: how often it struck."""
         self._strikes = Strikes(
@@ -76,15 +76,17 @@ class Nemesis:
             cluster.loop.at(max(stage.end_us, cluster.loop.now_us), self._undo, stage)
 
     def _undo(self, stage: Stage) -> None:
+        # The end of the fault or the heal comes first; the second of them finds nothing to undo.
         undo = self._lasting.pop(stage, None)
         if undo is not None:
+            # Set before the undo: calls that the undo plans for this fault must not be made.
             stage.is_over = True
             undo()
             self._strikes.end(stage)
             self._cluster.tell(0, f"{stage.event.fault} ends")
 
     def heal(self) -> None:
-        """End all faults; what was damaged stays so, and the dead stay dead for now."""
+        """End all faults; damage stays, and processes that are down stay down for now."""
         self._is_healed = True
         for stage in list(self._lasting):
             self._undo(stage)

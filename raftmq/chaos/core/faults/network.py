@@ -1,4 +1,4 @@
-"""Faults of the network: who cannot reach whom, and what becomes of messages on their way.
+"""Faults of the network: links that are cut, messages that are lost, late, repeated or needless.
 
 Sources: Jepsen's nemeses; FoundationDB's swizzle-clog; OmniPaxos (EuroSys 2023) for quorum loss,
 constrained election and chain.
@@ -37,7 +37,7 @@ SNAPSHOT_WAIT_US = 8_000_000
 """Time for which a fault waits for new snapshots."""
 
 REPLAYS = 40
-"""Old messages that arrive once more."""
+"""Most old messages that one replay sends again."""
 
 
 def _both(pairs: Pairs) -> Pairs:
@@ -90,7 +90,7 @@ def bridge(stage: Stage) -> Undo:
 
 
 def majorities_ring(stage: Stage) -> Undo:
-    """N7: each sees its neighbours on a ring, just so many that they are a majority."""
+    """N7: each node reaches its nearest neighbours on a ring, which make a majority with it."""
     ring = [*stage.event.nodes]
     count = len(ring)
     reach = (count // 2 + 1) // 2
@@ -117,7 +117,7 @@ def deaf(stage: Stage) -> Undo:
 
 
 def quorum_loss(stage: Stage) -> Undo:
-    """N10: all reach the hub and nobody else; the leader is not the hub if it can be helped."""
+    """N10: all nodes reach the hub, and no other node."""
     hub = stage.event.nodes[0]
     return _cut(stage, _all_but(stage, hub))
 
@@ -127,7 +127,7 @@ def _all_but(stage: Stage, hub: int) -> Pairs:
 
 
 def constrained_election(stage: Stage) -> Undo:
-    """N11: a node is cut off until its log is old, then it is the only one that all reach."""
+    """N11: a node is cut off until its log is old, then the others reach only that node."""
     old = stage.event.nodes[0]
     undos = [_isolate(stage, old)]
 
@@ -150,7 +150,7 @@ def chain(stage: Stage) -> Undo:
 
 
 def flap(stage: Stage) -> Undo:
-    """N14: the link is cut for `level` ms, then up for as long, and so on."""
+    """N14: a link is cut for `level` ms, then up for as long, and so on."""
     if len(stage.event.nodes) < 2:
         raise Skipped("there is no pair")
     pairs = _both([(stage.event.nodes[0], stage.event.nodes[1])])
@@ -172,7 +172,7 @@ def flap(stage: Stage) -> Undo:
 
 
 def swizzle(stage: Stage) -> Undo:
-    """N15: cut off one by one in one order, and back in another."""
+    """N15: nodes are cut off one by one in one order, and come back in another."""
     places = [*stage.event.nodes]
     undos: dict[int, Undo] = {}
     span = (stage.end_us - stage.cluster.loop.now_us) // (2 * len(places) + 1)
@@ -201,6 +201,7 @@ def _share(name: str) -> Handler:
     def handler(stage: Stage) -> Undo:
         network, level = stage.cluster.network, stage.event.level
 
+        # Rounded, so that the field is exactly 0 after the last undo, as `settle` looks for that.
         def add(amount: float) -> None:
             setattr(network, name, max(round(getattr(network, name) + amount, 6), 0.0))
             network.settle()
@@ -212,7 +213,7 @@ def _share(name: str) -> Handler:
 
 
 def burst_loss(stage: Stage) -> Undo:
-    """N20: nothing arrives for `level` ms, then all does for five times as long."""
+    """N20: nothing arrives for `level` ms, then everything for five times as long, and so on."""
     network, span = stage.cluster.network, int(stage.event.level * 1000)
     is_lossy = False
 
@@ -243,8 +244,9 @@ def stale_replay(stage: Stage) -> None:
 
 
 def needless_snapshot(stage: Stage) -> None:
-    """N26: a member is sent an old one, then all are sent each new one as soon as it is taken: they
-    have what it covers, and may not have heard yet that it is committed."""
+    """N26: a member is sent an old snapshot, then all members are sent each new one as soon as it
+    is taken: they hold the records that it covers, and may not know yet that these are committed.
+    """
     cluster = stage.cluster
     leader = cluster.leader()
     if leader is not None and leader.store.snapshots:
@@ -306,6 +308,7 @@ def late_kind(stage: Stage) -> Undo:
     def undo() -> None:
         for kind in kinds:
             network.late_kinds[kind] -= 1
+        # Drops the kinds whose count is 0: `settle` takes a table that is not empty for a fault.
         network.late_kinds += Counter()
         network.settle()
 

@@ -1,4 +1,4 @@
-"""Faults of processes, clocks and members: who stands still, dies, is wrong about the time, leaves.
+"""Faults of processes, clocks and members: pauses, crashes, wrong times, changes of members.
 
 Sources: Jepsen's and FoundationDB's nemeses; etcd's failpoints; thesis §4 for the membership.
 """
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 CHANGE_POINTS = (
     "change written", "changes written", "change synced", "changes synced", "commit written",
 )  # fmt: skip
-"""Points after a write that holds a change of members, more than one, or what it commits itself:
-see `Writing`."""
+"""Points after the write or the sync of a change of members, or of several, and after a write that
+commits records of its own: see `WatchedLog`."""
 
 CORE_POINTS = (
     "before sync", "after sync", "before apply", "after apply", "before snapshot", *CHANGE_POINTS,
@@ -35,7 +35,7 @@ DISK_POINTS = (*_LOG_POINTS, "sync_folder log")
 """Names of disk calls where a process may end."""
 
 SLOW_US = 3000
-"""What a slow node's messages wait, times the level."""
+"""Extra time of a slow node's messages, times the level."""
 
 PAUSE_BEFORE_KILL_US = 1_700_000
 
@@ -92,7 +92,7 @@ def pause_leader(stage: Stage) -> Undo:
 
 def _pause(node: "Node") -> Undo:
     if node.replica is not None:
-        # At a busy node something is under way at any moment, so at this one too.
+        # A busy node has work under way at any moment, so a read begins right before the pause.
         node.cluster.clients.read_at(node.replica)
     node.pause()
     return node.resume
@@ -143,7 +143,7 @@ def crash_point(stage: Stage) -> None:
 
 
 def kill_then_power(stage: Stage) -> None:
-    """P12: what the first process wrote was readable at the start of the second, not durable."""
+    """P12: writes of the first process were readable at the start of the second, not durable."""
     node = stage.node()
     if not node.is_up:
         raise Skipped("it is down")
@@ -178,7 +178,7 @@ def _clock(name: str, scale: float = 1.0) -> Callable[[Stage], Undo]:
 
 
 def step_clock(stage: Stage) -> None:
-    """C2: it stays wrong until everything heals."""
+    """C2: the clock stays wrong until everything heals."""
     stage.node().clock.offset_ms += stage.event.level
 
 
@@ -189,7 +189,7 @@ def leap_second(stage: Stage) -> None:
 
 
 def stall_monotonic(stage: Stage) -> None:
-    """C7: a machine is suspended; ticks that fell into it are not made up for, as in the broker."""
+    """C7: a machine is suspended; ticks missed meanwhile are not made up for, as in the broker."""
     node = stage.node()
     node.pause()
     wait = int(min(stage.event.level * 1000, stage.end_us - stage.cluster.loop.now_us))
@@ -211,7 +211,7 @@ def remove_voter(stage: Stage) -> None:
 
 
 def promote_learner(stage: Stage) -> None:
-    """M2: a node learns for a while, then it votes."""
+    """M2: a node is a learner for a while, then it becomes a voter."""
     operator = stage.cluster.operator
     number = operator.spare().id
     operator.ask(adding(number, ChangeKind.ADD_LEARNER))
@@ -237,7 +237,7 @@ def two_changes(stage: Stage) -> None:
 
 
 def change_when_cut(stage: Stage) -> None:
-    """M6: one is cut off for three seconds, meanwhile another is removed, replaced or added."""
+    """M6: a node is cut off for three seconds; meanwhile another is removed, replaced or added."""
     undo = isolate_node(stage)
     stage.later(3_000_000, undo)
     operator, dice = stage.cluster.operator, stage.random.random()
@@ -250,7 +250,7 @@ def change_when_cut(stage: Stage) -> None:
 
 
 def rejoin(stage: Stage) -> None:
-    """M7: who was removed comes back under its id, with its old data."""
+    """M7: a removed node comes back under its id, with its old data."""
     cluster = stage.cluster
     conf = cluster.newest_conf()
     members = {*conf.voters, *conf.learners, *conf.voters_outgoing}
@@ -288,11 +288,11 @@ def slow_change(stage: Stage) -> Undo:
 
 
 def come_back(stage: Stage) -> None:
-    """M10: as a node whose disk was replaced after its removal."""
+    """M10: a removed node comes back as a new one, as if its disk had been replaced."""
     cluster = stage.cluster
     members = cluster.members()
-    # A disk is replaced when nobody counts on its node any more: a member that has not heard that
-    # the change is committed still needs its vote.
+    # A disk may be replaced only when no member counts on its node: a member that does not know
+    # that the change is committed still needs the node's vote.
     counted = {
         each
         for node in members

@@ -26,15 +26,16 @@ from raftmq.chaos.faults import FAULTS, Fault, Schedule, draw
 KIB = 1024
 
 EVERY = 16
-"""Seeds modulo this have a theme or none."""
+"""A seed's number modulo this decides its theme."""
 
 NODES_MIN = 3
-"""Smaller clusters, which only a plan asks for, draw their faults of all kinds."""
+"""Nodes of the smallest cluster with a theme; smaller ones, which only a plan asks for, draw from
+all kinds of faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theme:
-    """What belongs together."""
+    """Settings and faults that belong together."""
 
     choices: Mapping[str, Sequence[Any]]
     """By name of a setting: the values it is drawn from."""
@@ -133,7 +134,7 @@ THEMES: Mapping[int, Theme] = {
     14: DEPOSED,
     15: BORDERS,
 }
-"""By seed modulo `EVERY`. Themes cost the kinds that they leave out, so most seeds have none."""
+"""By seed modulo `EVERY`. A theme leaves kinds of faults out, so most seeds have no theme."""
 
 
 def theme_of(seed: int) -> Theme | None:
@@ -142,7 +143,7 @@ def theme_of(seed: int) -> Theme | None:
 
 
 def chosen_settings(seed: int) -> dict[str, Any]:
-    """What the theme of a seed says about its settings; empty: it has none."""
+    """The settings that the theme of a seed chooses; empty: the seed has no theme."""
     theme = theme_of(seed)
     if theme is None:
         return {}

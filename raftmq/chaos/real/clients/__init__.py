@@ -1,4 +1,4 @@
-"""Clients of a run on real processes: what they do, and what they were told.
+"""Clients of a run on real processes: their work, and the history of their calls.
 
 Start reading at `work`, then `workload`.
 """

@@ -25,14 +25,14 @@ from .workload import QUEUES, TOPIC, Complain, Workload, leaves
 
 BATCH_MESSAGES = 5
 PAUSE_SECONDS = 0.05
-"""Between two batches of a producer: many messages are settled one by one."""
+"""Pause between two batches of a producer; slow, since many messages are settled one by one."""
 
 HANG_SECONDS = 3.0
-"""How long a consumer that stands still holds what it was handed."""
+"""Time for which a hanging consumer holds its messages."""
 
 
 class PopWorkload(Workload):
-    """The clients of one run: producers as ever, and consumers that pop."""
+    """The clients of one run: the producers of `Workload`, and consumers that pop."""
 
     def __init__(
         self, url: Callable[[], str], recorder: Recorder, *, seed: int, complain: Complain
@@ -71,7 +71,7 @@ class PopWorkload(Workload):
 
     @property
     def slowness(self) -> float:
-        """See `Habits`; whoever stands still does so for longer than most leases run."""
+        """See `Habits`; a hanging consumer holds its messages longer than most leases run."""
         return HANG_SECONDS if self.consumers_stand_still else self.consumer_pause_seconds
 
     @slowness.setter
@@ -89,7 +89,7 @@ class PopWorkload(Workload):
 
     @property
     def is_read(self) -> bool:
-        """Whether nothing is left to do."""
+        """Are all groups drained, and all withheld messages read?"""
         return self._popping.is_drained and self._withholding.is_read
 
     async def create_topic(self) -> None:
@@ -105,7 +105,7 @@ class PopWorkload(Workload):
             nursery.start_soon(self._keep_withholding)
 
     async def consume(self) -> None:
-        """All consumers, until nothing is left; and who decides what producers left open."""
+        """All consumers, until nothing is left; and the task that decides open transactions."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_deciding)
             for group in FEW:
@@ -113,11 +113,11 @@ class PopWorkload(Workload):
                     nursery.start_soon(self._keep_popping, group)
 
     async def set_ends(self) -> None:
-        """From now on everything is acked."""
+        """From now on consumers ack every message, so that the queues can be drained."""
         self._popping.is_draining = self._withholding.is_draining = True
 
     async def read_all(self) -> None:
-        """Wait until nothing is left, and write down what became of all."""
+        """Wait until nothing is left, and record the final state of all messages."""
         process = self._new_process()
         while not self.is_read:
             try:
@@ -129,12 +129,12 @@ class PopWorkload(Workload):
                 await trio.sleep(0.1)
 
     def churn(self) -> None:
-        """All consumers end; others come."""
+        """End all consumers; new ones take their places."""
         for scope in self._scopes:
             scope.cancel()
 
     def commit_oddly(self, how: str) -> None:
-        """The next batches are acked `twice`; or some that were forgotten are acked `late`."""
+        """Ack the next batches `twice`, or some forgotten batches `late`."""
         if how == "twice":
             self.repeats += 2
         else:
@@ -166,7 +166,7 @@ class PopWorkload(Workload):
     async def _connected(
         self, job: Callable[[raftmq.Client, int, Random], Awaitable[None]]
     ) -> None:
-        """Do a job as a process of its own, as far as it comes."""
+        """Run a job as a process of its own, until the job ends or fails."""
         process, random = self._new_process(), Random(self._random.getrandbits(64))
         try:
             async with raftmq.connect(self._url(), timeout=20.0) as mq:

@@ -4,8 +4,8 @@ Invariants:
 - A client that was made to end leaves its operation without an end, and the next one is a new
   process of the history.
 
-Left out: commits that come twice or late. A register's writes are judged one by one, so that a
-commit which nobody recorded would be taken for a broken promise.
+Left out: commits that come twice or late. A register's writes are judged one by one, so that an
+unrecorded commit would count as a broken promise.
 """
 
 from collections.abc import Callable
@@ -55,12 +55,12 @@ class RegisterWorkload:
 
     @property
     def went_back(self) -> int:
-        """Left to the checker of linearizability."""
+        """0: the checker of linearizability finds values that go back."""
         return 0
 
     @property
     def is_read(self) -> bool:
-        """There is nothing to be read to its end."""
+        """True: registers have no end that must be read."""
         return True
 
     async def create_topic(self) -> None:
@@ -75,25 +75,25 @@ class RegisterWorkload:
                 nursery.start_soon(self._keep_working)
 
     async def consume(self) -> None:
-        """Nobody only reads."""
+        """Nothing: the clients of `produce` read, too."""
 
     def stop(self) -> None:
-        """Do no more."""
+        """End the work of all clients."""
         self._is_stopped = True
 
     async def set_ends(self) -> None:
-        """There are none."""
+        """Nothing: registers have no ends."""
 
     async def read_all(self) -> None:
-        """The last reads are among the others."""
+        """Nothing: the clients of `produce` read until `stop`."""
 
     def crash_producer(self) -> None:
-        """One client ends in the middle of what it does; another one takes its place."""
+        """End one client in the middle of a call; a new one takes its place."""
         if self._scopes:
             self._random.choice(self._scopes).cancel()
 
     def churn(self) -> None:
-        """All clients end; others come."""
+        """End all clients; new ones take their places."""
         for scope in self._scopes:
             scope.cancel()
 
@@ -124,6 +124,6 @@ class RegisterWorkload:
 
     async def _think(self, random: Random) -> None:
         await trio.sleep(random.expovariate(1 / THINK_SECONDS) + self.consumer_pause_seconds)
-        # Whoever stands still looks now and then whether it still has to.
+        # A hanging client polls for the end of the fault.
         while self.consumers_stand_still and not self._is_stopped:  # noqa: ASYNC110
             await trio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What a run asks of its clients, whatever it is that they do: see `workload` and `registers`."""
+"""The protocol between a run and its clients, for all workloads: see `workload` and `registers`."""
 
 from typing import Protocol
 
@@ -7,9 +7,9 @@ class Work(Protocol):
     """The clients of one run."""
 
     consumers_stand_still: bool
-    """Whoever reads holds what it was handed."""
+    """Readers hang, and hold the messages that they got."""
     consumer_pause_seconds: float
-    """Whoever reads takes so long for each answer."""
+    """Time that a reader takes for each answer."""
 
     @property
     def acked(self) -> int:
@@ -17,7 +17,7 @@ class Work(Protocol):
 
     @property
     def polled(self) -> int:
-        """Messages or registers that were read while things broke."""
+        """Messages or registers that were read, without those of `read_all`."""
 
     @property
     def read_back(self) -> int:
@@ -25,35 +25,35 @@ class Work(Protocol):
 
     @property
     def went_back(self) -> int:
-        """Positions that were found before what had been committed."""
+        """Positions that a new consumer found before the committed position."""
 
     @property
     def is_read(self) -> bool:
-        """Whether everything that was to be read was."""
+        """Have the readers read everything?"""
 
     async def create_topic(self) -> None:
-        """Before all else."""
+        """Create the topic, before all other calls."""
 
     async def produce(self) -> None:
-        """All that writes, until `stop`."""
+        """Run all writers, until `stop`."""
 
     async def consume(self) -> None:
-        """All that reads on its own, until `set_ends` told where to stop."""
+        """Run all readers, until they reach the ends that `set_ends` found."""
 
     def stop(self) -> None:
-        """Write no more."""
+        """End all writers."""
 
     async def set_ends(self) -> None:
         """Find out where the queues end. Raises `Unavailable`."""
 
     async def read_all(self) -> None:
-        """Read everything once more from the start."""
+        """Read everything from the start, with one more reader."""
 
     def crash_producer(self) -> None:
-        """One writer ends between a call and its answer; another one takes its place."""
+        """End one writer between a call and its answer; a new one takes its place."""
 
     def churn(self) -> None:
-        """All readers end; others come."""
+        """End all readers; new ones take their places."""
 
     def commit_oddly(self, how: str) -> None:
-        """The next commit comes `twice`, or is followed by a `late` older one."""
+        """Send the next commit `twice`, or send a `late` older commit after it."""

@@ -1,19 +1,19 @@
-"""Clients that write and read while things break, and what they were told, as a history.
+"""Clients that write and read during faults, and the history of their calls.
 
 Producers write small batches of unique numbers to the queues of one topic; consumer groups read
-them and commit how far they are. When it is over, a last reader reads everything from the start.
+the numbers and commit their positions. At the end a last reader reads everything from the start.
 
     send: key = queue, value = number, offset as the receipt says
     poll: the same of each message that came
 
-A client that is made to end leaves its operations without an end: they count as unknown. Each new
-client is a new process of the history.
+A client that is made to end leaves its operations without an end: the operations count as unknown.
+Each new client is a new process of the history.
 
 Invariants:
 - A send is recorded as failed only if the client promised that nothing happened.
 
-Left out: that a committed position never goes back is counted (`went_back`), not demanded: a
-commit whose consumer was ended may arrive after those of the next one, and nothing fences it.
+Left out: the promise that a committed position never goes back. `went_back` counts the cases: a
+commit of an ended consumer may arrive after commits of the next one, and nothing fences it.
 
 Sources: Jepsen's queue and Kafka workloads.
 """
@@ -35,18 +35,19 @@ QUEUES = 6
 PRODUCERS = 2
 GROUPS = ("first", "second")
 READER = "reader of all"
-"""Who reads everything in the end, in the history: no group's loss is hidden by what it gets."""
+"""Name of the last reader in the history: a name of no group, so that its polls hide no loss of a
+group."""
 WINDOW = 16
 SEND_SECONDS_MAX = 15.0
 QUIET_SECONDS_MAX = 40.0
-"""The last reader gives up when so long nothing comes."""
+"""A reader gives up if no message comes for this long after `set_ends`."""
 
 Complain = Callable[[str, str], None]
-"""Told (name, text) of a promise that a client saw broken."""
+"""Called with (name, text) of a promise that a client saw broken."""
 
 
 class Workload:
-    """The clients of one run. `url` is asked by each new client: members come and go."""
+    """The clients of one run. Each new client calls `url`: members come and go."""
 
     def __init__(
         self,
@@ -65,11 +66,11 @@ class Workload:
         self.read_back = 0
         """Messages that the last reader got."""
         self.went_back = 0
-        """Queues of a group that a new consumer found before what had been committed."""
+        """Queues of a group in which a new consumer started before the committed position."""
         self.consumers_stand_still = False
-        """Consumers hold what they were handed."""
+        """Consumers hang, and hold the messages that they got."""
         self.consumer_pause_seconds = 0.0
-        """Consumers take so long for each batch."""
+        """Time that a consumer takes for each batch."""
         self._url = url
         self._recorder = recorder
         self._random = Random(f"workload {seed}")
@@ -87,11 +88,11 @@ class Workload:
 
     @property
     def is_read(self) -> bool:
-        """Whether all consumer groups got to the end."""
+        """Have all consumer groups reached the ends?"""
         return self._groups_done == len(GROUPS)
 
     async def create_topic(self) -> None:
-        """Before all else."""
+        """Create the topic, before all other calls."""
         async with raftmq.connect(self._url(), timeout=30.0) as mq:
             await mq.admin.create_topic(TOPIC, queues=QUEUES)
 
@@ -102,13 +103,13 @@ class Workload:
                 nursery.start_soon(self._keep_producing, number)
 
     async def consume(self) -> None:
-        """All consumer groups, until `set_ends` told where the queues end and they got there."""
+        """All consumer groups, until each group has reached the ends that `set_ends` found."""
         async with trio.open_nursery() as nursery:
             for group in GROUPS:
                 nursery.start_soon(self._keep_consuming, group)
 
     def stop(self) -> None:
-        """Send no more."""
+        """End all producers."""
         self._is_stopped = True
 
     async def set_ends(self) -> None:
@@ -122,20 +123,20 @@ class Workload:
         async with raftmq.connect(self._url(), timeout=30.0) as mq, mq.consumer(TOPIC) as consumer:
             await self._poll_until_end(process, consumer, group="")
 
-    # What the nemesis asks
+    # Faults of clients, for the nemesis
 
     def crash_producer(self) -> None:
-        """One producer ends between a send and its answer; another one takes its place."""
+        """End one producer between a send and its answer; a new one takes its place."""
         if self._producers:
             self._random.choice(self._producers).cancel()
 
     def churn(self) -> None:
-        """All consumers end; others come."""
+        """End all consumers; new ones take their places."""
         for scope in self._consumers.values():
             scope.cancel()
 
     def commit_oddly(self, how: str) -> None:
-        """The next commit of each group comes `twice`, or is followed by a `late` older one."""
+        """Send the next commit of each group `twice`, or send a `late` older commit after it."""
         self._wanted = dict.fromkeys(GROUPS, how)
 
     # -- inside ----------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ class Workload:
                 try:
                     await self._produce(number)
                 except* RaftmqError:
-                    # No first contact in time: what was sent before has its outcome already.
+                    # The connect failed in time: every send before it has its outcome already.
                     await trio.sleep(0.1)
             self._producers.remove(scope)
 
@@ -190,7 +191,7 @@ class Workload:
         return number
 
     def _tags(self, numbers: list[int]) -> list[str | None] | None:
-        """The messages' tags; None: they have none."""
+        """The messages' tags; None: the messages have no tags."""
         return None
 
     async def _await_receipts(
@@ -213,6 +214,7 @@ class Workload:
             ]
             self._recorder.ok_many(operation, rows)
         elif len(errors) < len(sent.ranges) or any(isinstance(e, OutcomeUnknown) for e in errors):
+            # A part of the batch happened, or may have: a failed send promises that nothing did.
             self._recorder.unknown(operation)
         else:
             self._recorder.fail(operation)
@@ -279,7 +281,7 @@ class Workload:
         return len(rows)
 
     async def _commit(self, consumer: raftmq.Consumer, group: str) -> None:
-        """Commit what was read, and what the nemesis wants beside it."""
+        """Commit the position, and make the odd commit that the nemesis asked for."""
         position = consumer.position
         floor = self._floor.setdefault(group, {})
         how = self._wanted.pop(group, "")
@@ -290,7 +292,7 @@ class Workload:
                 await consumer.commit(position, timeout=5.0)
             elif how == "late":
                 earlier = {queue: max(offset - 10, 0) for queue, offset in position.items()}
-                # It may happen whatever the answer is, so the promise is lowered first.
+                # A commit may happen whatever its answer is, so the floor is lowered first.
                 floor.update(earlier)
                 await consumer.commit(earlier, timeout=5.0)
         except RaftmqError as error:

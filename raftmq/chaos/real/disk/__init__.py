@@ -1,4 +1,4 @@
-"""Disks that can fail, under real processes: a file system of our own.
+"""Disks that can fail, under real processes: a FUSE file system in Python.
 
 Start reading at `disks`, then `overlay`.
 """

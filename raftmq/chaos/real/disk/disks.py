@@ -1,7 +1,7 @@
 """Disks of the nodes: an overlay that can fail, where this machine allows one; else plain folders.
 
 Invariants:
-- The mount is gone when `disks` ends, however it ends.
+- The mount is gone when `disks` exits, also after an error.
 """
 
 import os
@@ -22,7 +22,7 @@ START_SECONDS_MAX = 20.0
 
 
 def why_no_overlay() -> str:
-    """Why disks cannot be made to fail here, and what would help; empty: they can."""
+    """Why disks cannot fail on this machine, and a remedy; empty: they can."""
     if find_spec("pyfuse3") is None:
         return (
             "pyfuse3 is not installed: apt-get install libfuse3-dev fuse3 pkg-config, then "
@@ -42,9 +42,9 @@ class Disks:
 
     def __init__(self, folder: Path, process: "trio.Process | None") -> None:
         self.folder = folder
-        """Where the folders of the nodes' data are."""
+        """The folder with the data folders of all nodes."""
         self.process = process
-        """The overlay; None: plain folders."""
+        """The process of the overlay; None: plain folders."""
         self._lock = trio.Lock()
         self._waiting = b""
 
@@ -58,7 +58,7 @@ class Disks:
         await self._order({"set": fields, "disk": _name(node)})
 
     async def work_for(self, node: int, process: int) -> None:
-        """A node has a new process: what it asks about space is about its own disk."""
+        """Note a node's new process, so that the overlay can tell which disk's space it asks."""
         if self.can_fail:
             await self._order({"process": process, "disk": _name(node)})
 
@@ -67,16 +67,16 @@ class Disks:
         await self._order({"refuse": {call: number}, "disk": _name(node)})
 
     async def power_loss(self, node: int) -> dict[str, int]:
-        """Lose what a machine without power loses. The node's process must be gone."""
+        """Lose what was not synced, or a part of it. The node's process must be gone."""
         return await self._order({"power_loss": _name(node)})
 
     async def evict(self, node: int) -> int:
-        """Empty a disk's cache: bytes that were not there in truth."""
+        """Empty a disk's cache; returns the number of bytes that a sync lied about."""
         return int((await self._order({"evict": _name(node)}))["bytes"])
 
     @asynccontextmanager
     async def spared(self, node: int) -> AsyncIterator[None]:
-        """While it is open no fault strikes this disk: somebody else than the node works on it."""
+        """No fault strikes the disk while the context is open: the harness itself works on it."""
         if not self.can_fail:
             yield
             return
@@ -87,7 +87,7 @@ class Disks:
             await self._order({"strike": _name(node)})
 
     async def heal(self, node: int) -> dict[str, int]:
-        """End all faults of a disk; how often each hit."""
+        """End all faults of a disk; returns the number of hits of each fault."""
         if not self.can_fail:
             return {}
         struck: dict[str, int] = (await self._order({"heal": _name(node)}))["struck"]
@@ -96,7 +96,7 @@ class Disks:
     async def _order(self, order: dict[str, Any]) -> dict[str, Any]:
         assert self.process is not None, "these disks cannot fail"
         assert self.process.stdin is not None
-        # An order that was cut off would leave its answer for the next one.
+        # A cancelled order would leave its answer unread, and the next order would read it.
         answer: dict[str, Any] = {}
         with trio.CancelScope(shield=True):
             async with self._lock:
@@ -105,7 +105,7 @@ class Disks:
         return answer
 
     async def answer(self) -> dict[str, Any]:
-        """The next line of the overlay."""
+        """The next line that the overlay writes. Raises `OSError` if the overlay has ended."""
         assert self.process is not None
         assert self.process.stdout is not None
         while b"\n" not in self._waiting:
@@ -127,7 +127,7 @@ async def disks(folder: Path, *, seed: int, can_fail: bool) -> AsyncIterator[Dis
     """`async with disks(...) as made:`; `can_fail` needs `why_no_overlay` to be empty.
 
     Raises:
-        OSError: the overlay does not come up; what it said is in the message.
+        OSError: the overlay does not start; the message has the end of the overlay's log.
     """
     await trio.Path(folder).mkdir(parents=True, exist_ok=True)
     if not can_fail:
@@ -164,6 +164,6 @@ async def _end(process: trio.Process, folder: Path) -> None:
         process.kill()
         await process.wait()
     if process.returncode != 0:
-        # It did not unmount; what is left refuses every call.
+        # The overlay did not unmount, and its dead mount point refuses every call.
         command = ["fusermount3", "-u", "-z", str(folder)]
         await trio.run_process(command, check=False, capture_stderr=True)

@@ -1,23 +1,24 @@
-"""The overlay: a file system of our own under the data folders, so that disks can fail for real.
+"""The overlay: a FUSE file system under the data folders, so that disks can fail.
 
     python -m raftmq.chaos.real.disk.overlay FOLDER SEED
 
 mounts `overlay_model` at FOLDER through FUSE and takes orders on stdin, one JSON object a line;
-each gets one line back. It unmounts and ends when stdin closes, so it dies with whoever started it.
+each order gets one line back. The overlay unmounts and ends when stdin closes, so it ends with the
+process that started it.
 
 | order | answer |
 |---|---|
 | `{"set": {field: value, ...}, "disk": D}` | `{}`: fields of `Faults` |
-| `{"process": P, "disk": D}` | `{}`: that process asks about the space of that disk |
+| `{"process": P, "disk": D}` | `{}`: process P works on disk D, and asks about its space |
 | `{"refuse": {call: errno}, "disk": D}` | `{}`: the next such call fails |
 | `{"spare": D}`, `{"strike": D}` | `{}`: its faults do not strike; they do again |
 | `{"power_loss": D}` | `{"bytes": ..., "names": ...}`: what was not synced |
 | `{"evict": D}` | `{"bytes": ...}` |
-| `{"heal": D}` | `{"struck": {...}}`: how often each fault hit; all are gone |
+| `{"heal": D}` | `{"struck": {...}}`: hits of each fault; all faults are gone |
 
 Invariants:
-- The kernel keeps no names and no attributes, and drops a file's pages when it is opened: a
-  process that starts sees the disk and not a memory of it.
+- The kernel caches no names and no attributes, and drops a file's pages when the file is opened: a
+  process that starts sees the disk, not a cache.
 
 Sources: pyfuse3, which runs on trio; lazyfs for the idea of a file system that forgets.
 """
@@ -38,7 +39,7 @@ import trio
 
 from .overlay_model import BYTES_TOTAL, FILE_MODE, FOLDER_MODE, Faults, Inode, OverlayModel
 
-# Only `main` needs it, and `disks.why_no_overlay` says so before; types are checked without it.
+# Only `main` needs pyfuse3, and `disks.why_no_overlay` asks first; the module loads without it.
 pyfuse3: Any = importlib.import_module("pyfuse3") if find_spec("pyfuse3") else None
 
 BLOCK_BYTES = 4096
@@ -46,7 +47,7 @@ F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 
 def _answers(call: F) -> F:
-    """An `OSError` of the model is the answer to the kernel."""
+    """Answer the kernel with the errno of an `OSError` that the model raises."""
 
     @wraps(call)
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -59,7 +60,7 @@ def _answers(call: F) -> F:
 
 
 class Overlay:
-    """What the kernel asks, answered by the model; `main` makes it one of pyfuse3's operations."""
+    """Answers the kernel's calls from the model; `main` combines it with pyfuse3's operations."""
 
     supports_dot_lookup = False
 
@@ -85,7 +86,7 @@ class Overlay:
 
     @_answers
     async def lookup(self, parent_inode: Any, name: bytes, ctx: Any = None) -> Any:
-        """A name."""
+        """Find a name in a folder."""
         return _attributes(self.model.lookup(parent_inode, os.fsdecode(name)))
 
     @_answers
@@ -95,7 +96,7 @@ class Overlay:
 
     @_answers
     async def setattr(self, inode: Any, attr: Any, fields: Any, fh: Any, ctx: Any) -> Any:
-        """Truncation; all else is taken and forgotten."""
+        """Truncate a file; changes of other attributes succeed and are ignored."""
         found = self.model.inode(inode)
         if fields.update_size:
             await self._slow(found)
@@ -104,26 +105,26 @@ class Overlay:
 
     @_answers
     async def mkdir(self, parent_inode: Any, name: bytes, mode: Any, ctx: Any) -> Any:
-        """A folder."""
+        """Make a folder."""
         return _attributes(self.model.make(parent_inode, os.fsdecode(name), FOLDER_MODE))
 
     @_answers
     async def rmdir(self, parent_inode: Any, name: bytes, ctx: Any) -> None:
-        """An empty folder goes."""
+        """Remove an empty folder."""
         self.model.unlink(parent_inode, os.fsdecode(name))
 
     @_answers
     async def create(
         self, parent_inode: Any, name: bytes, mode: Any, flags: Any, ctx: Any
     ) -> tuple[Any, Any]:
-        """A file, opened."""
+        """Create a file and open it."""
         inode = self.model.make(parent_inode, os.fsdecode(name), FILE_MODE)
         await self._slow(inode)
         return pyfuse3.FileInfo(fh=inode.number), _attributes(inode)
 
     @_answers
     async def open(self, inode: Any, flags: int, ctx: Any) -> Any:
-        """A file that exists; the kernel forgets what it knew of its bytes."""
+        """Open a file that exists; the kernel drops its cached pages of the file."""
         found = self.model.inode(inode)
         if flags & os.O_TRUNC:
             self.model.truncate(inode, 0)
@@ -132,17 +133,18 @@ class Overlay:
 
     @_answers
     async def read(self, fh: Any, off: int, size: int) -> bytes:
-        """Bytes."""
+        """Read bytes."""
         await self._slow(self.model.inode(fh))
         return self.model.read(fh, off, size)
 
     @_answers
     async def write(self, fh: Any, off: int, buf: bytes) -> int:
-        """Bytes; the machine may lose power inside it."""
+        """Write bytes; `cut_at_write` kills a process in the middle of the call."""
         inode = self.model.inode(fh)
         await self._slow(inode)
         faults = self.model.striking(inode.disk)
         written = self.model.write(fh, off, buf)
+        # After the write: the power loss that follows decides which sectors of it stay.
         if faults.cut_at_write:
             victim, faults.cut_at_write = faults.cut_at_write, 0
             faults.strike("cut_at_write")
@@ -157,7 +159,7 @@ class Overlay:
 
     @_answers
     async def opendir(self, inode: Any, ctx: Any) -> Any:
-        """A folder."""
+        """Open a folder."""
         self.model.inode(inode)
         return inode
 
@@ -188,19 +190,19 @@ class Overlay:
         flags: Any,
         ctx: Any,
     ) -> None:
-        """Another name."""
+        """Rename a file or a folder."""
         old, new = os.fsdecode(name_old), os.fsdecode(name_new)
         self.model.rename(parent_inode_old, old, parent_inode_new, new)
 
     @_answers
     async def unlink(self, parent_inode: Any, name: bytes, ctx: Any) -> None:
-        """A name goes."""
+        """Remove a name."""
         self.model.unlink(parent_inode, os.fsdecode(name))
 
     @_answers
     async def statfs(self, ctx: Any) -> Any:
-        """A disk's space. The kernel says who asks, not about which folder; a node asks about its
-        own."""
+        """A disk's space. The kernel names the thread that asks, not the folder: a node gets the
+        space of its own disk."""
         disk = self._disk_of(ctx.pid)
         free = self.model.free_bytes(disk) if disk else BYTES_TOTAL
         data = pyfuse3.StatvfsData()
@@ -212,7 +214,7 @@ class Overlay:
         return data
 
     async def flush(self, fh: Any) -> None:
-        """Nothing waits here."""
+        """Nothing: no write is buffered."""
 
     async def release(self, fh: Any) -> None:
         """A file is closed."""
@@ -221,11 +223,11 @@ class Overlay:
         """A folder is closed."""
 
     async def forget(self, inode_list: Sequence[tuple[Any, int]]) -> None:
-        """The kernel lost interest; the model keeps what has a name."""
+        """Nothing: the model keeps its inodes itself."""
 
     @_answers
     async def access(self, inode: Any, mode: int, ctx: Any) -> bool:
-        """Everybody may."""
+        """True: every access is allowed."""
         return True
 
 
@@ -249,7 +251,7 @@ def _attributes(inode: Inode) -> Any:
     entry.st_nlink = 2 if stat.S_ISDIR(inode.mode) else 1
     entry.st_uid, entry.st_gid = os.getuid(), os.getgid()
     entry.st_atime_ns = entry.st_mtime_ns = entry.st_ctime_ns = inode.changed_ns
-    # The kernel is to ask each time: a power loss changes all of this behind its back.
+    # The kernel must ask each time: it does not hear of the changes that a power loss makes.
     entry.attr_timeout = entry.entry_timeout = 0
     return entry
 
@@ -307,7 +309,7 @@ async def _main(overlay: Overlay) -> None:
 
 def main(folder: str, seed: int) -> None:
     """Mount, serve until stdin closes, unmount."""
-    # A terminal's Ctrl-C is for whoever started us; they close stdin.
+    # A terminal's Ctrl-C is for the process that started us, which then closes stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     overlay: Any = type("Mounted", (Overlay, pyfuse3.Operations), {})(OverlayModel(seed))
     options = {*pyfuse3.default_options, "fsname=raftmq-chaos"} - {"default_permissions"}

@@ -1,10 +1,10 @@
 """The disks behind the overlay: files in memory that know what a power loss would leave.
 
 A tree of inodes; each folder at the top is a disk of its own (`node-1`, `node-2`), with faults of
-its own. No file system calls and no event loop in here: `overlay` translates.
+its own. The model makes no file system calls and needs no event loop: `overlay` translates.
 
-What is durable follows POSIX at its worst: bytes after a sync of their file, names after a sync of
-their folder. `power_loss` keeps of the rest an arbitrary part:
+Durability is the least that POSIX promises: bytes are durable after a sync of their file, names
+after a sync of their folder. `power_loss` keeps an arbitrary part of the rest:
 
 | not synced | what may be left |
 |---|---|
@@ -14,7 +14,7 @@ their folder. `power_loss` keeps of the rest an arbitrary part:
 
 Invariants:
 - A write below what is durable is durable at once (only locks and edits of stopped nodes do that).
-- A call that is refused by a fault has no effect, but for the part of a write that came through.
+- A call that a fault refuses has no effect, except for the part of a write that was done before.
 
 Sources: as `raftmq.log.files`; "Can applications recover from fsync failures" (ATC '20) for lies.
 """
@@ -29,33 +29,33 @@ SECTOR_BYTES = 512
 FOLDER_MODE, FILE_MODE = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o644
 ROOT = 1
 BYTES_TOTAL = 1 << 34
-"""What a disk without a bound says it has."""
+"""Size of a disk without a bound, in bytes."""
 
 
 @dataclass(slots=True)
 class Faults:
-    """What is wrong with one disk now."""
+    """The current faults of one disk."""
 
     refuse: dict[str, int] = field(default_factory=dict)
-    """Call (`write`, `fsync`, `read`) → errno of its next one; a refused write does a part."""
+    """Call (`write`, `fsync`, `read`) → errno of its next one; a refused write writes a part."""
     is_lying: bool = False
-    """The next sync fails and what it should have kept will be gone, though later ones succeed."""
+    """The next sync fails, later ones succeed, and the bytes of the failed one are lost."""
     ignores_syncs: bool = False
-    """Syncs succeed and keep nothing: no fault a broker could survive, but a test of the tests."""
+    """Syncs succeed and keep nothing. No broker survives this; it tests the tests."""
     space_bytes: int | None = None
-    """How much more fits; None: no bound."""
+    """Bytes that still fit, else `ENOSPC`; None: no bound."""
     quota_bytes: int | None = None
-    """The same, with another errno."""
+    """Bytes that still fit, else `EDQUOT`; None: no bound."""
     is_read_only: bool = False
-    """Nothing may be changed."""
+    """Every change and every sync fails with `EROFS`."""
     delay_ms: float = 0.0
-    """Every call takes that much longer."""
+    """Extra time of each create, open, read, write, truncate and sync."""
     is_short: bool = False
-    """The next write takes a part only and says so."""
+    """The next write of more than one byte writes a part only, and returns the part's length."""
     cut_at_write: int = 0
-    """Kill this process in the next write: the machine loses power inside it. 0: no."""
+    """Kill this process in the next write, as a power loss in the middle of a write; 0: none."""
     struck: dict[str, int] = field(default_factory=dict)
-    """How often each of them hit."""
+    """Number of hits of each fault."""
 
     def strike(self, name: str) -> None:
         """Count a hit."""
@@ -63,7 +63,7 @@ class Faults:
 
 
 Change = dict[str, int | None]
-"""Names that get another inode, or none, as one."""
+"""Name → its new inode, or None if the name goes; applied as a whole or not at all."""
 
 
 @dataclass(slots=True)
@@ -76,11 +76,11 @@ class Inode:
     mode: int
     data: bytearray = field(default_factory=bytearray)
     durable_size: int = 0
-    """All before it is durable."""
+    """The bytes before this position are durable."""
     cut: bytes = b""
-    """Durable bytes from there on that a truncation took, which is not synced."""
+    """Durable bytes from `durable_size` on that a truncation took; the truncation is not synced."""
     lied_from: int | None = None
-    """Bytes from here on look durable and are not."""
+    """The bytes from this position on look durable and are not; None: all are as they look."""
     names: dict[str, int] = field(default_factory=dict)
     durable_names: dict[str, int] = field(default_factory=dict)
     pending: list[Change] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Inode:
 
 
 def refusal(number: int) -> OSError:
-    """The error that a call ends with."""
+    """The error that a call raises for an errno."""
     return OSError(number, os.strerror(number))
 
 
@@ -103,9 +103,9 @@ class OverlayModel:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.faults: dict[str, Faults] = {}
-        """By disk."""
+        """Disk → its faults."""
         self.spared: set[str] = set()
-        """Disks that no fault strikes now."""
+        """Disks that no fault strikes at present."""
         self._inodes = {ROOT: Inode(ROOT, "", FOLDER_MODE)}
         self._next = ROOT + 1
 
@@ -114,29 +114,29 @@ class OverlayModel:
         return self.faults.setdefault(disk, Faults())
 
     def striking(self, disk: str) -> Faults:
-        """Those that a call meets."""
+        """The faults that a call on a disk meets: none while the disk is spared."""
         return Faults() if disk in self.spared else self.of(disk)
 
     def inode(self, number: int) -> Inode:
-        """Raises `ENOENT` if it is gone, by a power loss perhaps."""
+        """The inode of a number. Raises `ESTALE` if it is gone, for example by a power loss."""
         try:
             return self._inodes[number]
         except KeyError:
             raise refusal(errno.ESTALE) from None
 
     def lookup(self, folder: int, name: str) -> Inode:
-        """What a name stands for."""
+        """The inode of a name in a folder. Raises `ENOENT` if there is no such name."""
         number = self.inode(folder).names.get(name)
         if number is None:
             raise refusal(errno.ENOENT)
         return self._inodes[number]
 
     def used_bytes(self, disk: str) -> int:
-        """Of all files of a disk."""
+        """Bytes in all files of a disk."""
         return sum(len(inode.data) for inode in self._inodes.values() if inode.disk == disk)
 
     def free_bytes(self, disk: str) -> int:
-        """What still fits."""
+        """Bytes that still fit on a disk."""
         faults = self.striking(disk)
         bounds = [b for b in (faults.space_bytes, faults.quota_bytes) if b is not None]
         return max(min(bounds, default=BYTES_TOTAL - self.used_bytes(disk)), 0)
@@ -157,18 +157,19 @@ class OverlayModel:
         return inode
 
     def rename(self, folder: int, old: str, new_folder: int, new: str) -> None:
-        """Another name; what had it is replaced."""
+        """Give a file or folder another name; an inode under the new name is replaced."""
         parent = self.inode(folder)
         inode = self.lookup(folder, old)
         self._check_change(parent.disk)
         if folder == new_folder:
             self._rename(parent, {old: None, new: inode.number})
         else:
+            # Each folder has its own pending names: a power loss may keep one half of the rename.
             self._rename(parent, {old: None})
             self._rename(self.inode(new_folder), {new: inode.number})
 
     def unlink(self, folder: int, name: str) -> None:
-        """Remove a name; what it stood for stays for those who have it open."""
+        """Remove a name; a process that has the file open keeps the inode."""
         inode = self.lookup(folder, name)
         if inode.names:
             raise refusal(errno.ENOTEMPTY)
@@ -176,7 +177,7 @@ class OverlayModel:
         self._rename(self.inode(folder), {name: None})
 
     def write(self, number: int, offset: int, data: bytes) -> int:
-        """Bytes written. Raises what the disk's faults say."""
+        """Write, and return the number of bytes written. Raises the errno of a fault."""
         inode = self.inode(number)
         faults = self.striking(inode.disk)
         self._check_change(inode.disk)
@@ -196,7 +197,7 @@ class OverlayModel:
         inode = self.inode(number)
         self._check_change(inode.disk)
         if size < inode.durable_size:
-            # The oldest cut goes deepest into what is durable; a later one only adds to it.
+            # A later truncation cuts before an earlier one: its bytes go in front.
             inode.cut = bytes(inode.data[size : inode.durable_size]) + inode.cut
             inode.durable_size = size
         if size < len(inode.data):
@@ -215,6 +216,7 @@ class OverlayModel:
             faults.strike("lies")
             if inode.lied_from is None:
                 inode.lied_from = inode.durable_size
+            # As a kernel that marks the pages clean after a failed sync: later syncs succeed.
             self._keep(inode)
             raise refusal(errno.EIO)
         self._refuse(faults, "fsync")
@@ -230,7 +232,10 @@ class OverlayModel:
     # What happens to a machine
 
     def power_loss(self, disk: str) -> dict[str, int]:
-        """Forget what was not synced, but for an arbitrary part; how much that was."""
+        """Forget what was not synced, except for an arbitrary part.
+
+        Returns the number of unsynced bytes and names before the loss.
+        """
         lost = {"bytes": 0, "names": 0}
         for inode in [i for i in self._inodes.values() if i.disk == disk]:
             if inode.is_folder:
@@ -239,12 +244,13 @@ class OverlayModel:
             else:
                 lost["bytes"] += len(inode.data) - inode.durable_size
                 self._lose_bytes(inode)
+        # Bytes that a sync lied about count as durable above, and were in memory only.
         self.evict(disk)
         self._collect()
         return lost
 
     def evict(self, disk: str) -> int:
-        """The cache is emptied: what a sync lied about is gone. How many bytes that were."""
+        """Zero the bytes that a sync lied about, as an emptied cache does; returns their number."""
         gone = 0
         for inode in self._inodes.values():
             if inode.disk == disk and inode.lied_from is not None:
@@ -266,7 +272,7 @@ class OverlayModel:
             raise refusal(number)
 
     def _reserve(self, inode: Inode, offset: int, data: bytes, faults: Faults) -> None:
-        """Write what fits and raise if not all of it does."""
+        """Take the space for a write. Raises `ENOSPC` or `EDQUOT`, and takes none, if it lacks."""
         grows = max(offset + len(data) - len(inode.data), 0)
         for bound, number in (
             (faults.space_bytes, errno.ENOSPC),
@@ -291,6 +297,7 @@ class OverlayModel:
 
     def _rename(self, folder: Inode, change: Change) -> None:
         _apply(folder.names, change)
+        # The names in the root are the disks: a power loss of one machine removes no disk.
         if folder.number == ROOT:
             self._keep(folder)
         else:
@@ -306,12 +313,12 @@ class OverlayModel:
     def _lose_bytes(self, inode: Inode) -> None:
         random, durable = self.random, inode.durable_size
         if inode.cut and random.random() < 0.5:
-            # Neither the truncation nor what followed it happened.
+            # Neither the truncation nor the writes after it reached the disk.
             inode.data[durable:] = inode.cut
         else:
             size = random.choice([len(inode.data), random.randint(durable, len(inode.data))])
             del inode.data[size:]
-            # Half of the time the disk did what it got in order.
+            # In half of the cases the sectors that remain are intact; else each may be torn.
             torn = random.choice([0.0, 0.5])
             for start, stop in sectors(durable, size):
                 if random.random() < torn:
@@ -321,7 +328,7 @@ class OverlayModel:
         self._keep(inode)
 
     def _collect(self) -> None:
-        """Forget inodes without a name: after a power loss nobody has them open."""
+        """Forget inodes without a name: after a power loss no process has them open."""
         named = {n for inode in self._inodes.values() for n in inode.names.values()} | {ROOT}
         for number in [n for n in self._inodes if n not in named]:
             del self._inodes[number]

@@ -1,4 +1,4 @@
-"""The faults of real processes: how each one is made.
+"""The faults of real processes, and the handlers that make them.
 
 Start reading at `nemesis` (a schedule, played), then `handlers`.
 """

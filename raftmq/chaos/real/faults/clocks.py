@@ -1,7 +1,7 @@
-"""A wrong clock: what a node reads when several faults of clocks are on it at once.
+"""A wrong clock: the offset of a node's clock under several faults at once.
 
-Each effect turns the true time into an offset; offsets add up. All of them are functions of the
-true time alone, so that a process that was killed reads on where its clock had gone.
+Each effect is a function from the true time to an offset; offsets add up. An offset depends on the
+true time alone, so that the clock of a restarted process continues where it would have been.
 
 | kind | offset at true time t | level |
 |---|---|---|
@@ -31,13 +31,13 @@ class ClockEffect(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     """See the table of this module."""
     level: float
-    """How strong."""
+    """Strength, in the unit of the kind."""
     since_ms: int
-    """True time at which it began."""
+    """True time at which the fault began."""
 
 
 def offset_ms(effects: Iterable[ClockEffect], true_ms: int) -> int:
-    """How far off the clock is.
+    """Offset of the clock from the true time, in milliseconds.
 
     >>> offset_ms([ClockEffect("step", 3000, 100), ClockEffect("drift", 0.1, 0)], 200)
     3020

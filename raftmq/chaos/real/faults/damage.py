@@ -1,10 +1,10 @@
-"""Damage to the files of a stopped node: what a bad disk, a bad backup or a bad day leaves behind.
+"""Damage to the files of a stopped node, as from a bad disk, a bad backup or a mistake.
 
-Each function edits a data folder and returns what it did in words, or nothing if there was nothing
-to damage. They work on any folder, on the overlay or not.
+Each function edits a data folder and returns a description of the damage, or an empty string if
+there was nothing to damage. The functions work on any folder, on the overlay or not.
 
 Invariants:
-- Only segment files are edited, apart from `wipe` and `clone`: the rest can be derived or refused.
+- Only segment files are edited, apart from `wipe` and `clone`: a node derives or refuses the rest.
 - The same folder and the same random give the same damage.
 
 Sources: TigerBeetle's and Jepsen's file corruptions (bitflip, truncate, misdirected writes).
@@ -19,11 +19,11 @@ from raftmq.log.segment import HEADER_BYTES, MARK_BYTES, SEGMENT_SUFFIX
 
 SECTOR_BYTES = 512
 FIRST_FRAME = HEADER_BYTES + MARK_BYTES
-"""In a segment, what was written after it was begun starts here."""
+"""Position in a segment of the first frame after the segment's header and first mark."""
 
 
 def segments(data: Path) -> dict[Path, list[Path]]:
-    """Group folder → its segment files, oldest first, those that hold anything."""
+    """Group folder → its segment files that hold frames, oldest first."""
     found: dict[Path, list[Path]] = {}
     for path in sorted(data.glob(f"groups/*/*{SEGMENT_SUFFIX}")):
         if path.stat().st_size > FIRST_FRAME:
@@ -37,7 +37,7 @@ def _segment(data: Path, random: Random) -> Path | None:
 
 
 def flip_bit(data: Path, random: Random) -> str:
-    """One bit of what a segment holds."""
+    """One bit of a segment's content changes."""
     path = _segment(data, random)
     if path is None:
         return ""
@@ -62,7 +62,7 @@ def zero_sector(data: Path, random: Random) -> str:
 
 
 def misdirect(data: Path, random: Random) -> str:
-    """A piece of a segment stands where another one belongs."""
+    """A piece of a segment overwrites another piece of the segment."""
     path = _segment(data, random)
     if path is None:
         return ""
@@ -101,7 +101,7 @@ def lose_segment(data: Path, random: Random) -> str:
 
 
 def wipe(data: Path, random: Random) -> str:
-    """All of it is gone."""
+    """Everything in the folder is gone."""
     found = sorted(data.iterdir()) if data.exists() else []
     if not found:
         return ""
@@ -112,20 +112,20 @@ def wipe(data: Path, random: Random) -> str:
 
 
 def keep_copy(data: Path, aside: Path) -> None:
-    """Remember a folder as it is, for `restore`."""
+    """Copy a folder to `aside`, for `restore` and `go_back`."""
     shutil.rmtree(aside, ignore_errors=True)
     shutil.copytree(data, aside)
 
 
 def restore(aside: Path, data: Path) -> None:
-    """Put a folder's files in the place of those of another one."""
+    """Replace the files of `data` by those of `aside`."""
     wipe(data, Random(0))
     shutil.copytree(aside, data, dirs_exist_ok=True)
     _sync_all(data)
 
 
 def go_back(data: Path, aside: Path, random: Random) -> str:
-    """A group's last segment is as it was when `aside` was made."""
+    """A group's newest segment that grew since `aside` was copied gets its old content."""
     now = {path.name: path for path in segments(data).get(_some_group(data, random), [])}
     if not now:
         return ""
@@ -152,7 +152,7 @@ def _name(path: Path) -> str:
 
 
 class _Edited:
-    """A file open for edits that are durable at the end."""
+    """A file open for edits; the edits are synced at the end."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("r+b", buffering=0)
@@ -161,7 +161,7 @@ class _Edited:
         return self
 
     def fileno(self) -> int:
-        """As a file's."""
+        """The file's descriptor."""
         return self._file.fileno()
 
     def __exit__(self, *_: object) -> None:

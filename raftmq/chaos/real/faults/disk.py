@@ -1,8 +1,9 @@
-"""Faults of disks: those that strike a running node come from the overlay, the others from edits.
+"""Faults of disks: the overlay makes those of a running node, edits of files make the others.
 
 Invariants:
-- A disk that holds what nobody else holds is not damaged: see `Stage.wait_intact_elsewhere`. A
-  power loss and a refused call need no such care: they take nothing that was promised.
+- A disk is damaged only when all other members hold its records: see
+  `Stage.wait_intact_elsewhere`. A power loss and a refused call lose nothing that was
+  acknowledged, and need no such wait.
 """
 
 import errno
@@ -25,9 +26,9 @@ from .handlers import lasting, once
 
 STRIKE_SECONDS = 3.0
 REFUSAL_SECONDS_MAX = 60.0
-"""On a busy machine a process takes so long to start, and to look at its folder."""
+"""Limit for a process to start and to check its folder, on a busy machine."""
 SLOW_CALL_MS = 0.2
-"""What a call takes on a good disk; a slow one takes a multiple."""
+"""Delay of a call at level 1; a slow disk delays each call by a multiple."""
 
 
 @once("power-loss", "power-loss-majority", "power-loss-all")
@@ -52,6 +53,7 @@ async def _torn_write(stage: Stage, event: Event) -> None:
     process = stage.running(node)
     await stage.nodes.disks.set(node, cut_at_write=process)
     is_gone = await _wait_gone(stage, node, process)
+    # Without a write in time, a late one must not kill the node when the fault is over.
     await stage.nodes.disks.set(node, cut_at_write=0)
     if not is_gone:
         raise Skipped("nothing was written")
@@ -84,7 +86,8 @@ async def _refuse(stage: Stage, event: Event, call: str, number: int) -> None:
 
 @once("read-error")
 async def _read_error(stage: Stage, event: Event) -> None:
-    """A running node reads from memory, nearly always: so it ends, and meets it at its start."""
+    """A running node reads from memory nearly always, so the node is killed: it meets the error
+    when it starts."""
     stage.need_overlay()
     node = stage.node_of(event)
     await stage.nodes.disks.refuse(node, "read", errno.EIO)
@@ -93,7 +96,7 @@ async def _read_error(stage: Stage, event: Event) -> None:
 
 @once("sync-lies")
 async def _sync_lies(stage: Stage, event: Event) -> None:
-    """A sync fails; the node must end at once, and what it had not kept is gone."""
+    """A sync fails, and its bytes are lost later: the node must end at once."""
     stage.need_overlay()
     node = stage.node_of(event)
     process = stage.running(node)
@@ -167,7 +170,7 @@ _EDITS: dict[str, _Edit] = {
 }
 
 _LATENT = frozenset({"bit-flip", "bad-sector", "misdirected-write", "missing-segment"})
-"""Damage that may lie where nobody looks for long."""
+"""Damage that no read may find for a long time."""
 
 
 @once(*_EDITS)
@@ -178,9 +181,9 @@ async def _edit(stage: Stage, event: Event) -> None:
 
 @once("lost-write", "time-travel", "lost-hard-state")
 async def _go_back(stage: Stage, event: Event) -> None:
-    """A copy is made now, and a while later the node's last segment is as it was then.
+    """Copy the folder now, and later put the old content of a segment back.
 
-    The hard state stands in the marks of a segment, so it goes back too.
+    The hard state is in the marks of a segment, so the hard state goes back, too.
     """
     node = stage.node_of(event)
     aside = stage.copies / f"node-{node}-{event.at_ms}"
@@ -206,6 +209,7 @@ async def _edit_stopped(stage: Stage, node: int, edit: _Edit, *, is_latent: bool
         async with stage.nodes.disks.spared(node):
             done = await trio.to_thread.run_sync(partial(edit, data, random))
         if not done:
+            # `wait_intact_elsewhere` listed the node as damaged, and no damage was done.
             if not was_broken:
                 stage.broken.pop(node, None)
             raise Skipped("nothing to damage")
@@ -216,7 +220,8 @@ async def _edit_stopped(stage: Stage, node: int, edit: _Edit, *, is_latent: bool
 
 @once("clone")
 async def _clone(stage: Stage, event: Event) -> None:
-    """A node finds another one's files in its folder. It must refuse; then it gets its own back."""
+    """A node finds another node's files in its folder and must refuse; then it gets its own files
+    back."""
     nodes = stage.nodes_of(event)
     if len(nodes) < 2:
         raise Skipped("it needs two nodes")
@@ -227,14 +232,15 @@ async def _clone(stage: Stage, event: Event) -> None:
     data, run = stage.nodes.data(node), trio.to_thread.run_sync
     disks = stage.nodes.disks
     async with stage.stopped(node, other), disks.spared(node):
-        # A node that has only just joined has none.
+        # A node that has just joined has no identity file yet, by which a folder is refused.
         if not all((stage.nodes.data(each) / identity.FILE).exists() for each in (node, other)):
             raise Skipped("a folder that is nobody's yet")
         await run(damage.keep_copy, data, own)
         async with disks.spared(other):
             await run(damage.keep_copy, stage.nodes.data(other), foreign)
+        # The other node's files are copied, so the operator may start it.
         stage.held.discard(other)
-        # Half of a folder must not be left, however this ends.
+        # A cancellation in the middle of a copy must not leave half a folder.
         with trio.CancelScope(shield=True):
             await run(damage.restore, foreign, data)
             try:
@@ -245,7 +251,7 @@ async def _clone(stage: Stage, event: Event) -> None:
 
 
 async def _expect_refusal(stage: Stage, node: int, other: int) -> None:
-    """Start a node on another one's files: it must end, and say whose they are."""
+    """Start a node on another node's files: it must end, and name the owner of the files."""
     await stage.up(node)
     try:
         status = await stage.nodes.wait_exit(node, timeout=REFUSAL_SECONDS_MAX)

@@ -1,14 +1,14 @@
-"""The handlers of faults, by name: how each one is made on real processes.
+"""The handlers of faults, by name: each handler makes a fault on real processes.
 
-A fault that happens once is a function; one that lasts is a context manager, which holds it while
-it is open. Both get the stage and the event. `register` says so:
+The handler of a fault that happens once is a function. The handler of a lasting fault is a context
+manager; the fault lasts while the context is open. Both get the stage and the event:
 
     @lasting("isolate-node")
     @asynccontextmanager
     async def _isolate_node(stage, event): ...
 
 Invariants:
-- When a context manager is left, also by cancelling, its fault is over.
+- When a context manager exits, also by cancellation, its fault is over.
 - A handler that cannot make its fault raises `Skipped`, and has changed nothing.
 """
 
@@ -23,16 +23,16 @@ Once = Callable[[Stage, Event], Awaitable[None]]
 Lasting = Callable[[Stage, Event], AbstractAsyncContextManager[None]]
 
 ONCE: dict[str, Once] = {}
-"""Faults that happen."""
+"""Handlers of faults that happen once."""
 LASTING: dict[str, Lasting] = {}
-"""Faults that begin and end."""
+"""Handlers of faults that begin and end."""
 
 OnceT = TypeVar("OnceT", bound=Once)
 LastingT = TypeVar("LastingT", bound=Lasting)
 
 
 def once(*names: str) -> Callable[[OnceT], OnceT]:
-    """The decorated function makes these faults."""
+    """Register the decorated function as the handler of these faults."""
 
     def register(handler: OnceT) -> OnceT:
         for name in names:
@@ -44,7 +44,7 @@ def once(*names: str) -> Callable[[OnceT], OnceT]:
 
 
 def lasting(*names: str) -> Callable[[LastingT], LastingT]:
-    """The decorated context manager holds these faults."""
+    """Register the decorated context manager as the handler of these faults."""
 
     def register(handler: LastingT) -> LastingT:
         for name in names:

@@ -1,14 +1,15 @@
 """Strangers at the port of a real node: half frames, silence, small frames that become large.
 
-A stranger connects to the node itself, past all rules, again and again while the fault lasts. What
-it costs the node is measured like everything else that a node takes (`gauges`), with settings that
-bound connections and held bytes (`nodes.SETTINGS`). A node that ends is found by the operator.
+A stranger connects to the node's private port, which no rule covers, again and again while the
+fault lasts. The cost to the node is measured with the node's other resources (`gauges`), under
+settings that bound connections and held bytes (`nodes.SETTINGS`). The operator finds a node that
+ended.
 
-Left out: strangers that say Hello as a node, and answer those who connect back: see the simulated
+Left out: strangers that say Hello as a node, and answer nodes that connect back: see the simulated
 world.
 
 Invariants:
-- When the fault is over, none of its connections is open.
+- When the fault is over, all its connections are closed.
 """
 
 import resource
@@ -28,12 +29,12 @@ from .handlers import lasting
 CONNECTIONS_MAX = 2_000
 """Connections that one stranger keeps open; the oldest is closed for a new one."""
 SILENT = (200, 600)
-"""Connections that are opened one after the other, and on which nothing is said."""
+"""Least and most connections of one silent attack, opened one after the other."""
 AT_ONCE = "most connections of a stranger at once"
 """Name of the count: the largest number of connections that one stranger had open."""
 ATTACK_SECONDS_MAX = 2.0
 PAUSE_SECONDS = 0.15
-"""Between two attacks, on average."""
+"""Mean pause between two attacks."""
 
 
 @lasting("strangers")
@@ -52,7 +53,7 @@ async def _strangers(stage: Stage, event: Event) -> AsyncIterator[None]:
 
 
 class _Stranger:
-    """One that attacks a node. It is state."""
+    """A stranger that attacks one node."""
 
     def __init__(self, stage: Stage, node: int) -> None:
         self._stage = stage
@@ -61,7 +62,7 @@ class _Stranger:
         self._random = Random(stage.random.getrandbits(64))
         self._open: deque[trio.SocketStream] = deque()
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # The harness has proxies and clients in the same process.
+        # Proxies and clients of the harness share this process's descriptors.
         self._most = CONNECTIONS_MAX if files < 0 else min(CONNECTIONS_MAX, files // 4)
 
     async def run(self) -> None:
@@ -72,12 +73,12 @@ class _Stranger:
                 try:
                     await self._random.choice(attacks)()
                 except (OSError, trio.BrokenResourceError):
-                    # The node is down, or closed the connection: what a stranger deserves.
+                    # The node is down, or rightly closed the connection.
                     self._stage.counts["strangers that were turned away"] += 1
             await trio.sleep(self._random.expovariate(1 / PAUSE_SECONDS))
 
     def leave(self) -> None:
-        """Close everything."""
+        """Close all connections."""
         while self._open:
             self._open.popleft().socket.close()
 
@@ -99,7 +100,7 @@ class _Stranger:
         for _ in range(self._random.randint(1, 8)):
             stream = await self._connect()
             await stream.send_all(client_hello())
-            # A node that holds enough stops reading, and the stranger waits in vain.
+            # A node at its limit of held bytes stops reading, and this send would never end.
             with trio.move_on_after(0.3):
                 await stream.send_all(endless_frame())
 

@@ -1,13 +1,13 @@
-"""Plays a schedule: each event in a task of its own, and all of them over when it is time to heal.
+"""Plays a schedule: each event in a task of its own, until the time of the heal.
 
 Invariants:
-- When `play` returns no fault of it is left, whatever its handlers were doing.
+- When `play` returns, no handler is running, and no lasting fault is left.
 - Every event is counted: as struck, as skipped with the reason, or as without effect.
 
-A lasting fault of the network counts as struck if a rule did something to a frame meanwhile; other
-faults count when they were made.
+A lasting fault of the network counts as struck if a rule changed a frame while the fault lasted;
+another fault counts as struck when its handler has made it.
 
-Left out: whose effect it was, if two faults of the network overlap.
+Left out: which fault caused an effect, if two faults of the network overlap.
 """
 
 import trio
@@ -23,7 +23,7 @@ from .handlers import LASTING, ONCE
 __all__ = ["HANDLED", "heal", "play"]
 
 HANDLED = frozenset(ONCE) | frozenset(LASTING)
-"""The faults that can be made here."""
+"""The faults that have a handler."""
 
 OVERLAY_ONLY = frozenset(
     {
@@ -32,7 +32,7 @@ OVERLAY_ONLY = frozenset(
         *("interrupted-write", "read-only", "slow-disk"),
     }
 )
-"""Those that need the overlay."""
+"""Faults that need the overlay."""
 
 
 RULED = (frozenset(FAMILIES["network"]) & frozenset(LASTING)) - {"strangers"} | {"retry-storm"}
@@ -40,7 +40,7 @@ RULED = (frozenset(FAMILIES["network"]) & frozenset(LASTING)) - {"strangers"} | 
 
 
 async def play(stage: Stage, schedule: Schedule, watch: Watch) -> None:
-    """Until the schedule's time to heal. Cancelling ends all faults too."""
+    """Play until the schedule's time of the heal. Cancelling ends all lasting faults, too."""
     with trio.move_on_at(stage.began + schedule.heal_ms / 1000):
         async with trio.open_nursery() as nursery:
             for event in schedule.events:
@@ -60,7 +60,7 @@ async def _play_one(stage: Stage, event: Event, watch: Watch) -> None:
                 try:
                     await trio.sleep(event.lasts_ms / 1000)
                 finally:
-                    # The heal cancels what lasts until then.
+                    # The heal cancels a fault that lasts until then: it counts, too.
                     is_seen = event.fault not in RULED or stage.rules.effects > effects
                     _count(stage, situation, is_seen=is_seen)
             stage.note(victim, f"{event.fault} ends")
@@ -83,7 +83,7 @@ def _count(stage: Stage, situation: Coverage, *, is_seen: bool) -> None:
 
 
 async def heal(stage: Stage) -> None:
-    """Nothing is wrong any more; who is down may be started."""
+    """End every fault, and let the operator start all nodes that are down."""
     stage.rules.clear()
     process.end_all(stage)
     for node in stage.nodes.nodes:

@@ -1,4 +1,4 @@
-"""Faults of the network: rules that come and go."""
+"""Faults of the network: each handler adds rules, and removes them at the end."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -39,7 +39,7 @@ async def _holding(
 
 @asynccontextmanager
 async def _cut(stage: Stage, flows: set[Flow]) -> AsyncIterator[None]:
-    """Nothing passes; now and then what was open breaks, as when a firewall says no."""
+    """Block the flows; in 3 of 10 cases break the open connections, as a firewall that rejects."""
     async with _holding(stage, Kind.BLOCK, flows):
         if stage.random.random() < 0.3:
             stage.network.break_connections(flows)
@@ -56,7 +56,7 @@ async def _isolate_node(stage: Stage, event: Event) -> AsyncIterator[None]:
 @lasting("split-majority", "split-minority-third", "split-halves")
 @asynccontextmanager
 async def _split(stage: Stage, event: Event) -> AsyncIterator[None]:
-    """Clients are on a side, too: each reaches the majority only, half of the time."""
+    """In half of the cases clients are cut off from the listed nodes, too."""
     inside = stage.nodes_of(event)
     flows = isolate(inside, stage.everyone)
     if stage.random.random() < 0.5:
@@ -110,7 +110,8 @@ async def _quorum_loss(stage: Stage, event: Event) -> AsyncIterator[None]:
 @lasting("constrained-election")
 @asynccontextmanager
 async def _constrained_election(stage: Stage, event: Event) -> AsyncIterator[None]:
-    """First a node misses what happens, then only it reaches the others, but the leader."""
+    """First cut a node off, so that its log falls behind; then make it the only node that all
+    others but the leader reach."""
     behind = stage.node_of(event)
     async with _cut(stage, isolate([behind], stage.everyone)):
         await trio.sleep(min(event.lasts_ms / 3000, 3.0))
@@ -169,6 +170,7 @@ async def _swizzle(stage: Stage, event: Event) -> AsyncIterator[None]:
             stage.rules.remove(rule)
             await trio.sleep(0.1)
     finally:
+        # After a cancellation some rules still hold; a removed rule is removed again in vain.
         for rule in rules:
             stage.rules.remove(rule)
 
@@ -204,7 +206,7 @@ async def _loss(stage: Stage, event: Event) -> AsyncIterator[None]:
 @lasting("burst-loss")
 @asynccontextmanager
 async def _burst_loss(stage: Stage, event: Event) -> AsyncIterator[None]:
-    """Now and then, for the level's time, whatever is sent breaks its connection."""
+    """In bursts of `level` milliseconds, every frame breaks its connection."""
     async with trio.open_nursery() as nursery:
 
         async def bursts() -> None:
@@ -244,7 +246,7 @@ async def _corrupt_frame(stage: Stage, event: Event) -> None:
 
 
 async def _wait_struck(stage: Stage, kind: Kind, pair: tuple[int, int]) -> None:
-    """Let a rule hold until a frame came by."""
+    """Keep a rule until it strikes a frame, for 3 s at most. Raises `Skipped` if no frame comes."""
     async with _holding(stage, kind, both(*pair)) as rule:
         is_struck = await wait_true(lambda: rule.struck > 0, timeout=3.0)
     if not is_struck:
@@ -257,7 +259,7 @@ async def _half_open(stage: Stage, event: Event) -> AsyncIterator[None]:
     flows = both(*_pair(stage, event))
     async with _holding(stage, Kind.SWALLOW, flows):
         yield
-    # What was swallowed is missing from these streams for good.
+    # The swallowed frames are missing from the streams, which are of no use after the fault.
     stage.network.break_connections(flows)
 
 

@@ -21,7 +21,7 @@ Change = Callable[[raftmq.client.Admin], Awaitable[None]]
 
 
 async def ask_change(stage: Stage, change: Change, *, timeout: float = CHANGE_SECONDS_MAX) -> bool:
-    """Ask for a change of members; False: nobody could say that it was taken in."""
+    """Ask for a change of members; False: refused, or not confirmed in time."""
     with trio.move_on_after(timeout):
         try:
             async with raftmq.connect(stage.url, timeout=timeout, wait_refused=None) as mq:
@@ -35,7 +35,7 @@ async def ask_change(stage: Stage, change: Change, *, timeout: float = CHANGE_SE
 async def new_node(stage: Stage) -> int:
     """Start a node under a number that was never used.
 
-    It counts as a member at once: whether the cluster took it in may be in doubt for long.
+    The node counts as a member at once: the answer to its admission may stay unknown for long.
     """
     node = max(stage.used) + 1
     stage.used.add(node)
@@ -47,7 +47,7 @@ async def new_node(stage: Stage) -> int:
 
 
 async def add_voter(stage: Stage) -> None:
-    """A node more."""
+    """Add a node."""
     if len(stage.members) >= MEMBERS_MAX:
         raise Skipped("there are as many nodes as there may be")
     async with stage.changing:
@@ -60,7 +60,7 @@ async def add_voter(stage: Stage) -> None:
 
 
 async def remove_voter(stage: Stage, node: int) -> None:
-    """A node less; it goes on running until the cluster has forgotten it."""
+    """Remove a node; the node goes on running until no group counts on it."""
     if len(stage.members) <= MEMBERS_MIN:
         raise Skipped("there are as few nodes as there may be")
     async with stage.changing:
@@ -69,7 +69,7 @@ async def remove_voter(stage: Stage, node: int) -> None:
 
 
 async def replace(stage: Stage, node: int) -> bool:
-    """A new node in the place of another; True if the cluster took that in."""
+    """Replace a node by a new one; True if the cluster confirmed the change."""
     async with stage.changing:
         if node not in stage.members:
             return False
@@ -80,6 +80,7 @@ async def replace(stage: Stage, node: int) -> bool:
             await admin.replace_node(node, new, stage.nodes.host(new), port)
 
         if not await ask_change(stage, change):
+            # Both nodes stay members: `settle_changes` ends the one that the cluster does not know.
             stage.counts["changes in doubt"] += 1
             return False
         leave(stage, node)
@@ -88,7 +89,7 @@ async def replace(stage: Stage, node: int) -> bool:
 
 
 async def settle_changes(stage: Stage) -> None:
-    """End the nodes that the cluster does not know: changes that were in doubt were not made."""
+    """End the members that the cluster does not know: their doubtful changes did not happen."""
     async with stage.changing:
         known: set[int] = set()
         with suppress(RaftmqError):
@@ -102,7 +103,7 @@ async def settle_changes(stage: Stage) -> None:
 
 
 def leave(stage: Stage, node: int) -> None:
-    """Take a node out of the members; it runs until no group counts on it."""
+    """Take a node out of the members; the node runs until no group counts on it."""
     stage.members.discard(node)
     stage.leaving.add(node)
     stage.broken.pop(node, None)
@@ -120,7 +121,7 @@ async def _see_off(stage: Stage, node: int) -> None:
 
 
 async def is_counted_on(stage: Stage, node: int) -> bool:
-    """Whether some group has a node as a member, as far as members say; in doubt, yes."""
+    """Does any group have the node as a member? True unless all members answer and say no."""
     statuses = await stage.nodes.statuses()
     members = {other: statuses[other] for other in stage.members if other in statuses}
     if len(members) < len(stage.members):
@@ -151,7 +152,7 @@ async def _replace_node(stage: Stage, event: Event) -> None:
 
 @once("two-changes")
 async def _two_changes(stage: Stage, event: Event) -> None:
-    """A node is to be added, and before that is done another one to be replaced."""
+    """Add a node, then replace another one: the first change may still be under way."""
     if stage.broken or len(stage.members) >= MEMBERS_MAX:
         raise Skipped("no room for it")
     await add_voter(stage)
@@ -172,7 +173,7 @@ async def _change_when_cut(stage: Stage, event: Event) -> None:
 
 @once("rejoin")
 async def _rejoin(stage: Stage, event: Event) -> None:
-    """A node that was replaced comes back with its old data, and must disturb nobody."""
+    """A removed node comes back with its old data, and must not disturb the cluster."""
     gone = sorted(stage.used - stage.members - stage.leaving)
     gone = [node for node in gone if not stage.nodes.pid(node)]
     if not gone:
@@ -216,7 +217,7 @@ async def _client_slow(stage: Stage, event: Event) -> AsyncIterator[None]:
 
 @once("client-resend")
 async def _client_resend(stage: Stage, event: Event) -> None:
-    """Every node gets a batch of some time ago once more: the one that leads must know it."""
+    """Send each node old batches again: the leader must recognize a batch as a repetition."""
     sent = [stage.network.resend(node) for node in stage.everyone for _ in range(5)]
     if not any(sent):
         raise Skipped("nothing was sent yet")

@@ -1,4 +1,4 @@
-"""Faults of processes, their clocks included: signals, limits, and orders to the inside."""
+"""Faults of processes and their clocks: signals, limits, and orders (`armed`)."""
 
 import resource
 import time
@@ -71,10 +71,10 @@ async def _stop_one(stage: Stage, event: Event) -> None:
 
 
 async def _stop(stage: Stage, node: int) -> None:
-    """Ask a node to end: it must, in time, and with status 0 unless a fault got in between."""
+    """Ask a node to end; complain if the node does not end in time."""
     stage.nodes.resume_quietly(node)
     process = stage.running(node)
-    # Not to be taken for a crash and started again while it hands over.
+    # The operator must not take the end for a crash, and start the node while it hands over.
     stage.down[node] = trio.current_time() + STOP_SECONDS_MAX
     try:
         await stage.nodes.stop(node, timeout=STOP_SECONDS_MAX)
@@ -124,7 +124,7 @@ async def _pause_kill(stage: Stage, event: Event) -> None:
 @lasting("slow-node")
 @asynccontextmanager
 async def _slow_node(stage: Stage, event: Event) -> AsyncIterator[None]:
-    """The process runs one part of the time in `level`, in slices of some milliseconds."""
+    """The process runs for one part in `level` of the time, in slices of 10 ms."""
     node = stage.node_of(event)
     stage.running(node)
     async with trio.open_nursery() as nursery:
@@ -144,7 +144,7 @@ async def _slow_node(stage: Stage, event: Event) -> AsyncIterator[None]:
 
 @once("crash-point")
 async def _crash_point(stage: Stage, event: Event) -> None:
-    """The point comes from the seed; if the node does not come there in time, it goes on."""
+    """The seed chooses the point; a node that does not reach the point in time goes on."""
     node = stage.node_of(event)
     process = stage.running(node)
     random = Random(f"{event.at_ms} {node}")
@@ -164,7 +164,7 @@ async def _crash_point(stage: Stage, event: Event) -> None:
 @lasting("no-descriptors")
 @asynccontextmanager
 async def _no_descriptors(stage: Stage, event: Event) -> AsyncIterator[None]:
-    """The limit is lowered to what the process has open; more is refused with `EMFILE`."""
+    """Lower the limit to the descriptors in use plus one: further ones get `EMFILE`."""
     process = stage.running(stage.node_of(event))
     with suppress(ProcessLookupError, FileNotFoundError):
         limit = resource.prlimit(process, resource.RLIMIT_NOFILE)
@@ -186,7 +186,7 @@ def _descriptors(process: int) -> int:
 @lasting("stall-loop")
 @asynccontextmanager
 async def _stall_loop(stage: Stage, event: Event) -> AsyncIterator[None]:
-    """Again and again while it lasts, each step as long as the level says."""
+    """Block the loop again and again, each time for `level` milliseconds."""
     node = stage.node_of(event)
     stage.running(node)
     async with trio.open_nursery() as nursery:
@@ -228,7 +228,7 @@ async def _clock(stage: Stage, event: Event) -> AsyncIterator[None]:
 
 @once("step-clock")
 async def _step_clock(stage: Stage, event: Event) -> None:
-    """It stays off until everything heals."""
+    """The clock stays wrong until the heal."""
     effect = ClockEffect("step", event.level, time.time_ns() // 1_000_000)
     node = stage.node_of(event)
     stage.nodes.order(node, clocks=[*stage.nodes.orders(node).clocks, effect])
@@ -242,7 +242,7 @@ async def _leap_second(stage: Stage, event: Event) -> None:
 
 
 def end_all(stage: Stage) -> None:
-    """All clocks are right, nothing is ordered, nobody stands still."""
+    """Correct all clocks, cancel all crash orders, and resume all paused nodes."""
     for node in stage.nodes.nodes:
         stage.nodes.resume_quietly(node)
         stage.nodes.order(node, crash="", clocks=[])

@@ -1,21 +1,21 @@
 """The network between real processes, below TCP: each node in a network namespace of its own.
 
-Every namespace has one device, a TUN. The switch holds the other ends and carries the packets from
-one to another as `rules` say. The kernels retransmit lost packets later and later. A connection
-stays open on both ends while its packets are lost; when a machine loses its power, the others keep
-their ends of its connections until they send something.
+Every namespace has one TUN device. The switch holds the other ends of the devices and carries
+packets between them as `rules` say. The kernels retransmit lost packets, with growing pauses. A
+connection stays open on both ends while its packets are lost; when a machine loses its power, the
+other machines keep their ends of its connections until they send something.
 
     node 1: 198.18.7.1   ─┐
     node 2: 198.18.7.2   ─┤ Switch ├─ the harness: clients 198.18.7.254,
-    node 3: 198.18.7.3   ─┘           the observer, whom no rule holds up, 198.18.7.253
+    node 3: 198.18.7.3   ─┘           the observer, which no rule covers, 198.18.7.253
 
 | rule | here |
 |---|---|
 | block, swallow, loss | packets are gone |
-| delay, rate | they come later, in order; what does not fit in a second is gone |
-| reorder, duplicate | they overtake each other; they come twice |
+| delay, rate | packets come later, in order; `rate` drops packets that would be over 1 s late |
+| reorder, duplicate | packets overtake each other; packets come twice |
 | corrupt | a bit of the stream changes, and the checksums do not show it |
-| cut | a packet loses its end, and both ends are told that the connection is over |
+| cut | a packet loses its end, and both ends get a reset of the connection |
 | drop | nothing: packets have no kinds |
 
 Needs Linux, root and /dev/net/tun. Devices and namespaces end with the descriptors that the harness
@@ -56,12 +56,12 @@ SIOCSIFFLAGS, SIOCSIFMTU, SIOCSIFTXQLEN = 0x8914, 0x8922, 0x8943
 IFF_TUN, IFF_NO_PI, IFF_UP = 1, 0x1000, 1
 PACKET_BYTES_MAX = 9_000
 WAITING_PACKETS_MAX = 5_000
-"""That a kernel keeps for us while we do something else."""
+"""Packets that a kernel queues until we read them."""
 PACKETS_AT_ONCE = 64
 LATE_SECONDS_MAX = 1.0
-"""What a slow link holds back; what is more is gone."""
+"""Longest delay on a slow link, which drops packets that would come later."""
 CLIENT, OBSERVER = 254, 253
-"""The last byte of addresses that are no node's."""
+"""Last byte of the addresses of the harness."""
 MASK = "255.255.255.0"
 KERNEL_COUNTS = {
     "RetransSegs": "packets sent again by kernels",
@@ -72,7 +72,7 @@ T = TypeVar("T")
 
 
 def why_no_namespaces() -> str:
-    """Why nodes cannot have namespaces here, and what would help; empty: they can."""
+    """Why nodes cannot have namespaces on this machine, and a remedy; empty: they can."""
     if sys.platform != "linux":
         return "network namespaces are of Linux"
     if not DEVICE.exists():
@@ -99,7 +99,7 @@ class Switch:
         self._devices: dict[int, int] = {}
         self._namespaces: dict[int, int] = {}
         self._unplugged: set[int] = set()
-        self._connections: dict[Ends, int] = {}  # What the target of each direction waits for.
+        self._connections: dict[Ends, int] = {}  # Number that each direction's target waits for.
         self._over: set[Ends] = set()
         self._due: dict[Flow, float] = {}
         self._later: list[tuple[float, int, int, bytes]] = []
@@ -107,17 +107,17 @@ class Switch:
         self._struck: Counter[str] = Counter()
         self._nursery: trio.Nursery | None = None
         self._outside, name = _device("", self._address(CLIENT))
-        # A second address is one of an alias of the device.
+        # A device gets a second address through an alias.
         _configure(f"{name}:1", self._address(OBSERVER))
 
     @property
     def observer(self) -> str:
-        """Whoever connects from here is heard at once, whatever rules hold."""
+        """The address of connections that no rule covers."""
         return self._address(OBSERVER)
 
     @property
     def counts(self) -> dict[str, int]:
-        """What the rules did to packets, and what the kernels did about it."""
+        """Effects of the rules on packets, and the kernels' counts of TCP."""
         told: Counter[str] = Counter()
         for namespace in self._namespaces.values():
             told.update(_in_namespace(namespace, _kernel_counts))
@@ -128,14 +128,14 @@ class Switch:
         return self._address(node)
 
     def add(self, node: int, *, public: int, private: int) -> None:
-        """A node exists; its ports are its own."""
+        """Add a node, with a namespace of its own; its public port is its private one."""
         assert public == private, "nothing stands between them here"
         if node not in self._namespaces:
             self._plug_in(node)
 
     @contextmanager
     def place(self, node: int) -> Iterator[None]:
-        """Processes that this thread starts meanwhile are in the node's namespace."""
+        """Processes that this thread starts in this context are in the node's namespace."""
         home = _own_namespace()
         try:
             _enter(self._namespaces[node])
@@ -145,23 +145,25 @@ class Switch:
             os.close(home)
 
     async def open(self, node: int) -> None:
-        """A node's process is there, on a machine that is on."""
+        """A node's process runs: its machine is on."""
         self._unplugged.discard(node)
 
     def close(self, node: int) -> None:
-        """A node's process is gone: its kernel says so to the others."""
+        """Nothing: the kernel of an ended process closes its connections."""
 
     def unplug(self, node: int) -> None:
-        """A node's machine is gone without a word, with all that its kernel knew, until `open`."""
+        """Turn a node's machine off until `open`: its kernel forgets all connections, and sends
+        nothing."""
         self._unplugged.add(node)
         device = self._devices.pop(node)
+        # Before the close: the number of a closed descriptor may be reused at once.
         trio.lowlevel.notify_closing(device)
         for descriptor in (device, self._namespaces.pop(node)):
             os.close(descriptor)
         self._plug_in(node)
 
     def break_connections(self, flows: set[Flow]) -> int:
-        """Tell both ends of what is open between these parties that it is over; how many were."""
+        """Reset the open connections of these flows at both ends; returns their number."""
         hit = [ends for ends in self._connections if self._flow(ends) in flows]
         broken = {frozenset((ends, ends.back)) for ends in hit}
         for ends, _ in broken:
@@ -169,11 +171,11 @@ class Switch:
         return len(broken)
 
     def repeat_old(self, flow: Flow, count: int) -> int:
-        """None: frames are not seen here."""
+        """0: the switch does not see frames."""
         return 0
 
     def resend(self, to: int) -> bool:
-        """False: frames are not seen here."""
+        """False: the switch does not see frames."""
         return False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -186,7 +188,7 @@ class Switch:
             task_status.started()
 
     def shut(self) -> None:
-        """Everything is gone: devices, namespaces, connections."""
+        """Close all devices and namespaces, and with them all connections."""
         for descriptor in (self._outside, *self._devices.values(), *self._namespaces.values()):
             os.close(descriptor)
 
@@ -206,7 +208,7 @@ class Switch:
             self._nursery.start_soon(self._carry, node, self._devices[node])
 
     async def _carry(self, party: int, device: int) -> None:
-        """Everything that one party says."""
+        """Route every packet that one party sends."""
         with suppress(trio.ClosedResourceError):
             while True:
                 await trio.lowlevel.wait_readable(device)
@@ -215,6 +217,7 @@ class Switch:
                         packet = os.read(device, PACKET_BYTES_MAX)
                     except BlockingIOError:
                         break
+                    # Kernels also send IPv6 and multicast packets, which belong to no flow.
                     if packet[0] >> 4 == 4 and packet[16:19] == self._net:
                         self._route(party, packet)
 
@@ -232,7 +235,7 @@ class Switch:
                 self._judge((party, to), packet, segment)
 
     def _judge(self, flow: Flow, packet: bytes, segment: Segment | None) -> None:
-        """Do to a packet what the rules say."""
+        """Apply the rules to a packet: drop, change, delay or deliver it."""
         if not self.rules.rules:
             self._deliver(flow, 0.0, packet)
             return
@@ -247,6 +250,7 @@ class Switch:
                 self._struck["cut"] += 1
                 length = segment.body_at + self._random.randrange(segment.body_bytes)
                 self._write(flow[1], cut_short(packet, length))
+                # The target waits for the byte after the piece, and ignores a reset of another.
                 kept = segment.number + length - segment.body_at
                 self._connections[segment.ends] = kept & 0xFFFF_FFFF
                 self._end(segment.ends)
@@ -277,7 +281,7 @@ class Switch:
             return late
         rate = self.rules.rate_bytes(flow)
         due = max(now + late, self._due.get(flow, 0.0)) + (size / rate if rate else 0.0)
-        # What is gone takes no time of the link.
+        # A dropped packet takes no time of the link.
         if not rate or due - now <= LATE_SECONDS_MAX:
             self._due[flow] = due
         return due - now
@@ -303,16 +307,18 @@ class Switch:
 
     def _write(self, to: int, packet: bytes) -> None:
         device = self._outside if to == CLIENTS else self._devices.get(to, -1)
-        # Nobody is there, or no longer: the packet is gone, as on a wire.
+        # A machine that is gone gets no packet, as on a wire.
         with suppress(OSError):
             os.write(device, packet)
 
-    # Connections, as far as ending one takes
+    # Connections: as much of TCP's state as a reset needs
 
     def _is_open(self, party: int, segment: Segment) -> bool:
-        """Take down which byte the speaker waits for; who speaks on what is over is told so."""
+        """Note which byte the speaker waits for. False: the connection was reset before, and the
+        speaker gets another reset."""
         ends, flags = segment.ends, segment.flags
         if ends in self._over:
+            # The ports are in use for a new connection.
             if flags & SYN:
                 self._over -= {ends, ends.back}
             else:
@@ -327,8 +333,8 @@ class Switch:
         return True
 
     def _end(self, one: Ends) -> None:
-        """Tell both ends of a connection that it is over: each takes the number it waits for, and
-        is told again when it says something."""
+        """Reset a connection at both ends, each with the number that the end waits for. An end that
+        still speaks gets another reset from `_is_open`."""
         for ends in (one, one.back):
             number = self._connections.pop(ends, None)
             if number is not None:
@@ -354,7 +360,7 @@ def _called(result: int) -> None:
 
 
 def _enter(namespace: int) -> None:
-    """Have this thread, and what it starts, live in a namespace."""
+    """Move this thread, and the processes that it starts, into a namespace."""
     _called(_libc.setns(namespace, CLONE_NEWNET))
 
 
@@ -366,13 +372,13 @@ def _own_namespace() -> int:
 
 
 def _in_thread(action: Callable[[], T]) -> T:
-    """Do something in a thread of its own, which may go anywhere."""
+    """Run an action in a new thread, which may change its namespace."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(action).result()
 
 
 def _in_new_namespace(action: Callable[[], T]) -> T:
-    """Do something where there is no network yet."""
+    """Run an action in a new namespace, which has no devices but `lo`."""
 
     def act() -> T:
         _called(_libc.unshare(CLONE_NEWNET))
@@ -382,7 +388,7 @@ def _in_new_namespace(action: Callable[[], T]) -> T:
 
 
 def _in_namespace(namespace: int, action: Callable[[], T]) -> T:
-    """Do something in a namespace."""
+    """Run an action in a namespace."""
 
     def act() -> T:
         _enter(namespace)
@@ -392,7 +398,7 @@ def _in_namespace(namespace: int, action: Callable[[], T]) -> T:
 
 
 def _device(name: str, address: str) -> tuple[int, str]:
-    """A new device of this thread's namespace with an address: (our end of it, its name)."""
+    """A new device of this thread's namespace, with an address: (our end's descriptor, name)."""
     device = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         wanted = struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI)
@@ -405,7 +411,7 @@ def _device(name: str, address: str) -> tuple[int, str]:
 
 
 def _configure(name: str, address: str) -> None:
-    """Give a device an address, and switch it on."""
+    """Give a device an address, and set it up."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
 
         def order(number: int, argument: bytes) -> None:
@@ -423,8 +429,8 @@ def _configure(name: str, address: str) -> None:
 
 
 def _free_prefix() -> str:
-    """The first three bytes of addresses that nobody on this machine has: of those that are kept
-    for measurements (RFC 2544). Raises `OSError` if all are taken."""
+    """The first three bytes of addresses that are unused on this machine, from the range reserved
+    for benchmarks (RFC 2544). Raises `OSError` if all are taken."""
     for turn in range(512):
         number = (os.getpid() + turn) % 512
         prefix = f"198.{18 + number // 256}.{number % 256}"
@@ -432,14 +438,14 @@ def _free_prefix() -> str:
             try:
                 asked.connect((f"{prefix}.1", 9))
             except OSError:
-                return prefix  # There is not even a way there.
+                return prefix  # The machine has no route to the address.
             if not asked.getsockname()[0].startswith(f"{prefix}."):
                 return prefix
     raise OSError(errno.EADDRINUSE, "all networks from 198.18.0.0 to 198.19.255.0 are taken")
 
 
 def _kernel_counts() -> dict[str, int]:
-    """What TCP did about lost packets, in this thread's namespace."""
+    """TCP's counts of retransmissions and timeouts, in this thread's namespace."""
     found: dict[str, str] = {}
     place = f"/proc/self/task/{threading.get_native_id()}/net"
     for file in ("snmp", "netstat"):

@@ -1,7 +1,7 @@
-"""Packets of TCP over IPv4: read, changed, made up, with the right checksums.
+"""Packets of TCP over IPv4: parsed, changed and made, with correct checksums.
 
-    segment = parse(packet)          None: it is something else, which only travels
-    reset(segment.flow, number)      what ends a connection, as a kernel would send it
+    segment = parse(packet)          None: another protocol, which is only forwarded
+    reset(segment.ends, number)      a packet that ends a connection, as a kernel sends it
 
 Left out: IPv6, options of IPv4, fragments: the kernels of `namespaces` send none.
 
@@ -16,7 +16,7 @@ TCP_BYTES_MIN = 20
 TCP = 6
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 LIVES = 64
-"""Of a packet that we make: how often it may be passed on."""
+"""Time to live (hops) of the packets that we make."""
 
 
 class Ends(NamedTuple):
@@ -38,23 +38,23 @@ class Segment(NamedTuple):
 
     ends: Ends
     number: int
-    """Of its first byte in the stream."""
+    """Sequence number of the first byte."""
     wanted: int
-    """The number that the speaker waits for, if `ACK` is set."""
+    """Acknowledgement number: the byte that the speaker waits for, if `ACK` is set."""
     flags: int
     body_at: int
-    """Where its bytes begin in the packet."""
+    """Position of the body in the packet."""
     body_bytes: int
 
     @property
     def next_number(self) -> int:
-        """Of the byte after it."""
+        """Sequence number of the byte after this segment."""
         used = self.body_bytes + bool(self.flags & SYN) + bool(self.flags & FIN)
         return (self.number + used) & 0xFFFF_FFFF
 
 
 def parse(packet: bytes) -> Segment | None:
-    """The fields of a packet; None: it is no whole segment of TCP over plain IPv4."""
+    """The fields of a packet; None: not a whole TCP segment over IPv4 without options."""
     if len(packet) < IP_BYTES + TCP_BYTES_MIN or packet[0] != 0x45 or packet[9] != TCP:
         return None
     ports = struct.unpack_from(">HH", packet, IP_BYTES)
@@ -65,7 +65,7 @@ def parse(packet: bytes) -> Segment | None:
 
 
 def reset(ends: Ends, number: int) -> bytes:
-    """A packet that ends a connection: the target takes it if it waits for just this number."""
+    """A packet that ends a connection; the target accepts it only with the number it waits for."""
     tcp = struct.pack(
         ">HHIIBBHHH", ends.source_port, ends.target_port, number, 0, 5 << 4, RST, 0, 0, 0
     )
@@ -76,7 +76,7 @@ def reset(ends: Ends, number: int) -> bytes:
 
 
 def with_bit_flipped(packet: bytes, at: int, bit: int) -> bytes:
-    """One bit is another, and the checksums do not show it."""
+    """The packet with one bit flipped and correct checksums."""
     changed = bytearray(packet)
     changed[at] ^= 1 << bit
     return _sealed(changed)
@@ -90,7 +90,7 @@ def cut_short(packet: bytes, length: int) -> bytes:
 
 
 def _sealed(packet: bytearray) -> bytes:
-    """With checksums that are right."""
+    """The packet with correct checksums."""
     struct.pack_into(">H", packet, 10, 0)
     struct.pack_into(">H", packet, 10, checksum(packet[:IP_BYTES]))
     struct.pack_into(">H", packet, IP_BYTES + 16, 0)
@@ -101,7 +101,7 @@ def _sealed(packet: bytearray) -> bytes:
 
 
 def checksum(data: bytes | bytearray) -> int:
-    """The internet's: the complement of the sum in one's complement.
+    """The internet checksum (RFC 1071): the complement of the sum in one's complement.
 
     >>> hex(checksum(bytes.fromhex("45000073000040004011" "0000" "c0a80001c0a800c7")))
     '0xb861'

@@ -13,9 +13,9 @@ class Network(Protocol):
     """All connections of a cluster."""
 
     is_proxy: bool
-    """Frames are seen, and nodes have a private port beside the one that the world is told."""
+    """True: frames are visible, and each node has a private port beside its public one."""
     rules: Rules
-    """What is wrong; changed while it runs."""
+    """Faults of the network; they change while it runs."""
     frames: int
     """Frames or packets that arrived."""
     broken: int
@@ -23,41 +23,41 @@ class Network(Protocol):
 
     @property
     def observer(self) -> str:
-        """The address to connect from so that no rule holds."""
+        """The source address of connections that no rule covers."""
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Other figures."""
 
     def host(self, node: int) -> str:
-        """Where a node listens."""
+        """The address that a node listens on."""
 
     def place(self, node: int) -> AbstractContextManager[None]:
-        """Processes that this thread starts meanwhile are placed with the node."""
+        """A context in which processes that this thread starts use the node's network."""
 
     def add(self, node: int, *, public: int, private: int) -> None:
-        """A node exists; it is closed until `open`."""
+        """Add a node; connections to it are refused until `open`."""
 
     async def open(self, node: int) -> None:
-        """A node's process is there: take its connections."""
+        """A node's process runs: accept connections to it."""
 
     def close(self, node: int) -> None:
-        """A node's process is gone: connections to it are refused."""
+        """A node's process has ended: refuse connections to it."""
 
     def unplug(self, node: int) -> None:
-        """A node's machine is about to be gone without a word, until `open`."""
+        """A node's machine is turned off, and closes no connection, until `open`."""
 
     def break_connections(self, flows: set[Flow]) -> int:
-        """Break what is open between these parties; how many that were."""
+        """Break the open connections of these flows; returns their number."""
 
     def repeat_old(self, flow: Flow, count: int) -> int:
-        """Send old frames again; returns how many there were."""
+        """Send up to `count` old frames of a flow again; returns their number."""
 
     def resend(self, to: int) -> bool:
-        """Send the last batch of any client to a node; False: there is none."""
+        """Send a kept batch of some client to a node; False: no batch is kept."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Work until cancelled."""
+        """Carry traffic until cancelled."""
 
     def shut(self) -> None:
-        """Leave nothing behind."""
+        """Close everything that outlives `run`."""

@@ -1,20 +1,21 @@
 """The network between real processes: a TCP proxy that knows frames and obeys `rules`.
 
-Each node listens on a private port and tells the world another one, where we listen. Whoever
-connects says who it is in its first frame (`Hello`), so one port for each node is enough: what
-comes from node 1 for node 2 is flow (1, 2), the answers on that connection are flow (2, 1).
+Each node listens on a private port; the proxy listens on the node's public port, which the node
+announces. The first frame of a connection (`Hello`) names the sender, so one public port for each
+node is enough: frames from node 1 to node 2 are flow (1, 2), the answers on the same connection are
+flow (2, 1).
 
     node 1 ──> public port of 2 ─┐ proxy ┌─> private port of 2
     client ──> public port of 2 ─┘ rules └─> private port of 2
 
-Frames are forwarded whole, in order, when their time has come. Blocked flows are not read any more
-once a little is buffered, so the speaker feels it as with a real partition: its socket fills up.
+Frames are forwarded whole, in order, when they are due. The proxy stops reading a blocked flow when
+some frames are buffered, so that the sender's socket fills up as in a real partition.
 
 Invariants:
 - Within a connection and direction frames never overtake each other.
 - A node that is down refuses connections, as a machine without a listener does: the public port is
   closed while the private one is.
-- The port in a node's `Hello` is replaced by its public one: nobody ever learns a private port.
+- The port in a node's `Hello` is replaced by its public one: no node learns a private port.
 
 Left out: TLS.
 """
@@ -39,32 +40,32 @@ from .rules import CLIENTS, Flow, Kind, Rules
 
 HOST = "127.0.0.1"
 KIND_AT = 9
-"""Where a frame names its kind."""
+"""Position of the kind in a frame."""
 BUFFERED_FRAMES_MAX = 64
-"""Of one direction of a connection; then we stop reading."""
+"""Frames buffered for one direction of a connection; at the limit the proxy stops reading."""
 KEPT_FRAMES = 200
-"""Of each flow so many frames are kept, to be repeated later."""
+"""Newest frames of each flow that are kept, to be repeated later."""
 REPEATS_MAX = 32
-"""Frames being repeated at once."""
+"""Frames that are repeated at the same time, at most."""
 REPEAT_SECONDS = 1.0
-"""How long an answer to a repeated frame is waited for."""
+"""Longest wait for the answer to a repeated frame."""
 REPEATED_KINDS = frozenset(FrameKind) - {FrameKind.HELLO, FrameKind.MEMBER, FrameKind.ERROR}
-"""Requests that may come again, at once or late, and break no promise. A change of nodes has no
-number: an `add_node` that comes again after a `remove_node` adds the node again."""
+"""Requests that may be repeated, at once or late, without breaking a promise. A change of nodes has
+no number: an `add_node` repeated after a `remove_node` would add the node again."""
 
 
 class Broken(Exception):
-    """A connection is to break now."""
+    """The connection must break now."""
 
 
 class Splitter:
-    """Cuts a stream into whole frames, without looking into them."""
+    """Cuts a stream into whole frames, without parsing the frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes | bytearray) -> list[bytes]:
-        """The frames that are whole now."""
+        """Add data; returns the frames that are complete now."""
         self._buffer += data
         frames = []
         start, end = 0, len(self._buffer)
@@ -86,7 +87,7 @@ class Proxy:
 
     def __init__(self, rules: Rules, random: Random) -> None:
         self.rules = rules
-        """What is wrong with the network; changed while it runs."""
+        """Faults of the network; they change while it runs."""
         self.frames = 0
         """Frames that arrived."""
         self.broken = 0
@@ -110,41 +111,41 @@ class Proxy:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Nothing more."""
+        """Empty: the proxy has no further counts."""
         return {}
 
     def host(self, node: int) -> str:
-        """Everybody is here."""
+        """The loopback address, for every node."""
         return HOST
 
     def place(self, node: int) -> AbstractContextManager[None]:
-        """Everybody is here."""
+        """A context without effect: all processes share one network."""
         return nullcontext()
 
     def add(self, node: int, *, public: int, private: int) -> None:
-        """A node exists; it is closed until `open`."""
+        """Add a node; connections to it are refused until `open`."""
         self._ports[node] = (public, private)
 
     async def open(self, node: int) -> None:
-        """A node's process is there: take its connections."""
+        """A node's process runs: listen on its public port."""
         assert self._nursery is not None, "the proxy does not run"
         if node not in self._listening:
             await self._nursery.start(self._listen, node)
 
     def close(self, node: int) -> None:
-        """A node's process is gone: refuse connections. Those it had broke with it."""
+        """A node's process has ended, and its connections with it: close its public port."""
         scope = self._listening.pop(node, None)
         if scope is not None:
             scope.cancel()
 
     def unplug(self, node: int) -> None:
-        """Its connections break when its process ends: nothing here holds them open."""
+        """Nothing: a proxy cannot keep the connections of an ended process open."""
 
     def shut(self) -> None:
-        """Nothing outlives `run`."""
+        """Nothing: no socket outlives `run`."""
 
     def break_connections(self, flows: set[Flow]) -> int:
-        """Break what is open between these parties; how many that were."""
+        """Break the open connections of these flows; returns their number."""
         hit = [scope for scope, flow in self._connections.items() if flow in flows]
         for scope in hit:
             scope.cancel()
@@ -152,7 +153,7 @@ class Proxy:
         return len(hit)
 
     def repeat_old(self, flow: Flow, count: int) -> int:
-        """Send frames of long ago once more; how many there were to send."""
+        """Send up to `count` of the oldest kept frames of a flow again; returns their number."""
         old = list(self._kept.get(flow, ()))[: KEPT_FRAMES // 2]
         chosen = self._random.sample(old, min(count, len(old)))
         for frame in chosen:
@@ -160,7 +161,8 @@ class Proxy:
         return len(chosen)
 
     def resend(self, to: int) -> bool:
-        """Send the last batch of a client to a node, whoever it was for; False: there is none."""
+        """Send a kept batch of some client to a node, which may be another node than the batch was
+        sent to; False: no batch is kept."""
         frames = [
             frame
             for (source, _), kept in self._kept.items()
@@ -206,11 +208,13 @@ class Proxy:
     async def _relay(
         self, ends: list[trio.SocketStream], node: int, scope: trio.CancelScope
     ) -> None:
-        """Between who connected, the first of `ends`, and the node, which becomes the second."""
+        """Relay frames between the connecting party, the first of `ends`, and the node, whose
+        connection is appended to `ends`."""
         splitter = Splitter()
         first = await _first_frames(ends[0], splitter)
         source, hello = self._introduced(first[0])
         self._connections[scope] = (source, node)
+        # A connect to the node would cross the partition of a blocked flow.
         await self.wait_open((source, node))
         ends.append(await trio.open_tcp_stream(HOST, self._ports[node][1]))
         forth = Pipe(self, (source, node), ends[0], ends[1])
@@ -220,7 +224,7 @@ class Proxy:
             nursery.start_soon(back.run, [], Splitter(), scope)
 
     def _introduced(self, frame: bytes) -> tuple[int, bytes]:
-        """Who connects, and its `Hello` with the public port."""
+        """The connecting party's number, and its `Hello` with the public port."""
         parser = FrameParser(FRAME_BYTES_MAX)
         parser.feed(frame)
         (parsed,) = parser.frames()
@@ -256,7 +260,7 @@ class Proxy:
             self._nursery.start_soon(self._send_again, flow[1], hello + frame)
 
     async def _send_again(self, node: int, data: bytes) -> None:
-        """On a connection of its own; the answer is read and forgotten."""
+        """Send a `Hello` and a frame on a new connection; the answers are read and ignored."""
         async with self._repeats:
             with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(REPEAT_SECONDS):
                 splitter, answers = Splitter(), 0
@@ -285,7 +289,7 @@ class Pipe:
         self._send = send
 
     async def run(self, frames: list[bytes], splitter: Splitter, scope: trio.CancelScope) -> None:
-        """Until either end closes; then the whole connection breaks."""
+        """Forward frames until an end closes; then the whole connection breaks."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write, scope)
             for frame in frames:
@@ -293,6 +297,7 @@ class Pipe:
             while data := await self._source.receive_some(65_536):
                 for frame in splitter.feed(data):
                     await self._take(frame)
+            # The frames that were taken are still written; then `_write` breaks the connection.
             self._send.close()
 
     async def _take(self, frame: bytes) -> None:
@@ -354,7 +359,7 @@ class Pipe:
 
 
 def dropped_kinds(level: float) -> frozenset[object]:
-    """What `drop-kind` of a level drops: votes, answers to appends, heartbeats, snapshots."""
+    """Message kinds that `drop-kind` of a level drops; the levels are 1 to 4."""
     from raftmq.consensus.messages import MessageKind
 
     by_level: Mapping[int, frozenset[object]] = {
@@ -377,7 +382,7 @@ async def _first_frames(stream: trio.SocketStream, splitter: Splitter) -> list[b
 
 
 def _reset(stream: trio.SocketStream) -> None:
-    """Close at once, so that the other end sees a broken connection and not an orderly end."""
+    """Close with a reset, so that the other end sees a broken connection, not an orderly end."""
     with suppress(OSError, trio.ClosedResourceError):
         linger = struct.pack("ii", 1, 0)
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)

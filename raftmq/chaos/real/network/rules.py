@@ -1,8 +1,8 @@
-"""Who reaches whom, and how well: the rules that a proxy asks about every frame.
+"""The rules of the network: which party reaches which, and how well. Checked for every frame.
 
-A *flow* is a direction between two parties: `(1, 2)` is what node 1 says to node 2, on whichever
-connection. Party 0 is all clients together. A rule names flows and what happens to them; any number
-of rules hold at once.
+A *flow* is a direction between two parties: `(1, 2)` is all traffic from node 1 to node 2, over all
+connections. Party 0 is all clients together. A rule names flows and a fault of their frames; any
+number of rules hold at once.
 
 | kind | what happens to a frame | level |
 |---|---|---|
@@ -10,11 +10,11 @@ of rules hold at once.
 | delay | it comes later, one in ten much later | ms |
 | reorder | it waits a little, so that other connections overtake it | share |
 | loss | its connection breaks | share |
-| duplicate | it comes once more, on a connection of its own | share |
+| duplicate | it comes a second time, on a connection of its own | share |
 | rate | it waits for its turn | bytes/s |
 | swallow | it is gone, the connection stays | - |
-| drop | it is gone if it carries such a consensus message | kind |
-| corrupt, cut | once: a byte changes; the connection breaks inside it | - |
+| drop | it is gone if it carries a consensus message of the kind | kind |
+| corrupt, cut | once: a bit changes; the connection breaks inside the frame | - |
 
 Sources: the shapes of Jepsen's partitioners; OmniPaxos (EuroSys 2023) for quorum-loss, constrained
 election and chain.
@@ -29,11 +29,11 @@ CLIENTS = 0
 """The party that stands for all clients."""
 
 Flow = tuple[int, int]
-"""(who speaks, who hears)."""
+"""(sender, receiver)."""
 
 
 class Kind(Enum):
-    """What a rule does; see the table of this module."""
+    """The kinds of rules; see the table of this module."""
 
     BLOCK = "block"
     DELAY = "delay"
@@ -48,7 +48,7 @@ class Kind(Enum):
 
 
 ALWAYS = frozenset({Kind.BLOCK, Kind.DELAY, Kind.RATE, Kind.SWALLOW})
-"""Kinds that do something to every frame of their flows; the others choose frames."""
+"""Kinds that affect every frame of their flows; the others choose frames."""
 
 
 @dataclass(eq=False, slots=True)
@@ -57,58 +57,58 @@ class Rule:
 
     kind: Kind
     flows: frozenset[Flow] | None
-    """None: all, those of clients too."""
+    """Flows that the rule covers; None: all flows, those of clients, too."""
     level: float = 0.0
-    """In the unit of the kind."""
+    """Strength, in the unit of the kind."""
     struck: int = 0
-    """Frames it did something to."""
+    """Frames that the rule affected; not counted for all kinds."""
 
     def covers(self, flow: Flow) -> bool:
-        """Whether it is about that flow."""
+        """Does the rule cover the flow?"""
         return self.flows is None or flow in self.flows
 
 
 @dataclass(slots=True)
 class Rules:
-    """All rules that hold now."""
+    """The rules that hold at present."""
 
     rules: list[Rule] = field(default_factory=list)
     on_change: Callable[[], None] = lambda: None
     """Called after each change."""
     effects: int = 0
-    """Times that a rule did something to a frame; one that waits may count more than once."""
+    """Number of times that a rule affected a frame; a waiting frame may count more than once."""
 
     def add(self, kind: Kind, flows: Iterable[Flow] | None = None, level: float = 0.0) -> Rule:
-        """From now on; give the result to `remove`."""
+        """Add a rule; give the result to `remove` to end the rule."""
         rule = Rule(kind, None if flows is None else frozenset(flows), level)
         self.rules.append(rule)
         self.on_change()
         return rule
 
     def remove(self, rule: Rule) -> None:
-        """No longer. One that is gone already is left alone."""
+        """Remove a rule, unless it was removed before."""
         if rule in self.rules:
             self.rules.remove(rule)
             self.on_change()
 
     def clear(self) -> None:
-        """Everything is well."""
+        """Remove all rules."""
         self.rules.clear()
         self.on_change()
 
     def of(self, kind: Kind, flow: Flow) -> Iterator[Rule]:
-        """The rules of a kind about a flow."""
+        """The rules of a kind that cover a flow."""
         for rule in self.rules:
             if rule.kind is kind and rule.covers(flow):
                 self.effects += kind in ALWAYS
                 yield rule
 
     def is_blocked(self, flow: Flow) -> bool:
-        """Whether nothing passes now."""
+        """Is the flow blocked?"""
         return any(self.of(Kind.BLOCK, flow))
 
     def delay_seconds(self, flow: Flow, random: Random) -> float:
-        """How much later a frame comes."""
+        """Delay of the next frame of a flow, drawn at random."""
         delay_ms = 0.0
         for rule in self.of(Kind.DELAY, flow):
             # A heavy tail: one in ten takes four times as long.
@@ -124,7 +124,7 @@ class Rules:
         return min((rule.level for rule in self.of(Kind.RATE, flow)), default=0.0)
 
     def strikes(self, kind: Kind, flow: Flow, random: Random) -> bool:
-        """Whether a rule with a share hits this frame."""
+        """Does a rule whose level is a share hit this frame?"""
         for rule in self.of(kind, flow):
             if random.random() < rule.level:
                 rule.struck += 1
@@ -133,7 +133,7 @@ class Rules:
         return False
 
     def strikes_once(self, kind: Kind, flow: Flow) -> bool:
-        """Whether a rule that holds for one frame hits this one; it is gone then."""
+        """Does a rule for one frame hit this frame? The rule is removed then."""
         for rule in list(self.of(kind, flow)):
             rule.struck += 1
             self.effects += 1
@@ -148,7 +148,7 @@ def both(one: int, other: int) -> set[Flow]:
 
 
 def between(sides: Iterable[Iterable[int]]) -> set[Flow]:
-    """Every flow from a side to another one."""
+    """Every flow from one side to another."""
     groups = [frozenset(side) for side in sides]
     return {
         (one, other)
@@ -161,37 +161,37 @@ def between(sides: Iterable[Iterable[int]]) -> set[Flow]:
 
 
 def isolate(nodes: Iterable[int], everyone: Iterable[int]) -> set[Flow]:
-    """These nodes together are cut off from the rest; clients still reach all."""
+    """Cut `nodes` off from the other nodes; clients reach all nodes."""
     inside = frozenset(nodes)
     return between([inside, frozenset(everyone) - inside])
 
 
 def mute(node: int, everyone: Iterable[int]) -> set[Flow]:
-    """What a node says reaches nobody, clients neither."""
+    """Cut the flows from a node to all others, clients included."""
     return {(node, other) for other in (CLIENTS, *everyone) if other != node}
 
 
 def deaf(node: int, everyone: Iterable[int]) -> set[Flow]:
-    """Nothing reaches a node."""
+    """Cut the flows to a node from all others, clients included."""
     return {(other, node) for other in (CLIENTS, *everyone) if other != node}
 
 
 def bridge(node: int, everyone: Iterable[int]) -> set[Flow]:
-    """Two sides that meet in one node only."""
+    """Cut two halves of the nodes off from each other; `node` reaches both."""
     rest = sorted(set(everyone) - {node})
     half = len(rest) // 2
     return between([rest[:half], rest[half:]])
 
 
 def star(hub: int, everyone: Iterable[int]) -> set[Flow]:
-    """All reach the hub and nobody else."""
+    """Cut all flows between nodes except those to and from the hub."""
     return between([[node] for node in everyone if node != hub])
 
 
 def ring(order: list[int]) -> set[Flow]:
-    """Each reaches a majority around itself in a circle, each another one.
+    """Let each node reach only its neighbours in a circle, a different majority for each node.
 
-    Of three nodes each majority has two, so one link is cut.
+    Of three nodes all are neighbours: there the link between the first and the last is cut.
     """
     count = len(order)
     reach = (count // 2 + 1) // 2
@@ -205,7 +205,7 @@ def ring(order: list[int]) -> set[Flow]:
 
 
 def chain(order: list[int]) -> set[Flow]:
-    """Each reaches its neighbours in a row."""
+    """Let each node reach only its neighbours in a row."""
     return {
         (one, other)
         for place, one in enumerate(order)

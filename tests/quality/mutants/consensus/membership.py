@@ -5,6 +5,7 @@ named.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -371,6 +372,11 @@ MUTANTS = (
         killers=("R8", "R16", "R21"),
         plant=applies_while_it_installs,
         is_of_the_simulator=True,
+        kinds=("slow-apply", "isolate-node", "kill"),
+        settings=lambda s: replace(
+            s, segments_kept=1, segment_bytes=1024, proposals_per_second=10.0
+        ),
+        why_hinted="a machine that lags has to be sent a snapshot, so the log must be cut often",
     ),
     Mutant(
         number=44,
