@@ -452,7 +452,9 @@ MUTANTS = (
         number=130,
         name="snapshot-over-more",
         what="A snapshot is installed over a log that holds all it covers, and more.",
-        killers=("R4", "R13", "R14", "R15", "R23"),
+        killers=("L2", "R4", "R13", "R14", "R15", "R23"),
         plant=installs_over_what_it_has,
+        kinds=("needless-snapshot", "kill-leader", "isolate-leader"),
+        why_hinted="a snapshot that nobody needs is one of a hundred faults",
     ),
 )
