@@ -277,6 +277,9 @@ class LeaderTasks:
         if not self._node.groups[SYSTEM_GROUP].leader or wanted is None or not wanted.members:
             return
         preferred = member_of(self._node.catalog, wanted.id, wanted.members[0])
+        if preferred not in group.members:
+            # A voter whose id was used up by mistake stands for its node.
+            preferred = group.voter_of(wanted.members[0])
         if group.number == SYSTEM_GROUP or preferred == group.raft.id:
             return
         led_since = self._led_since[group.number, group.raft.term]
@@ -295,16 +298,19 @@ class LeaderTasks:
         ):
             self._hand_over(group, [preferred])
 
-    def _hand_over(self, group: Group, heirs: Iterable[int]) -> None:
-        """Hand over to the first member that was not asked in vain a moment ago, if any."""
+    def _hand_over(self, group: Group, heirs: Iterable[int]) -> bool:
+        """Hand over to the first member that was not asked in vain a moment ago; False: all of them
+        were, or there are none."""
+        if group.raft.status().transferee:
+            return True
         asked = self._asked.setdefault((group.number, group.raft.term), {})
-        now = trio.current_time()
-        pace = self._node.settings.raft
+        now, pace = trio.current_time(), self._node.settings.raft
         pause = max(ASK_AGAIN_SECONDS, 2 * pace.election_ticks * pace.tick_ms / 1000)
         heir = first_not_in(heirs, asked, since=now - pause)
-        if heir and not group.raft.status().transferee:
+        if heir:
             asked[heir] = now
             group.transfer(heir)
+        return bool(heir)
 
     def _retain(self, group: Group) -> None:
         keep_from = self._node.retention.keep_from(group, now=self._clocks.agreed_ms(group))

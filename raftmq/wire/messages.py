@@ -240,8 +240,8 @@ class GroupView(_Wire, frozen=True):
     copies: int = 0
     """The wanted number of voters; 0: no number is wanted, as of the system group."""
     member: int = 0
-    """The id of the member that the answering node carries; 0: it carries none, or one that
-    abstains as it lost a part of its log."""
+    """The id of the member that the answering node carries; 0: it carries none, one that abstains
+    as it lost a part of its log, or one whose disk is too full for records."""
 
 
 class TopicView(_Wire, frozen=True):

@@ -1,6 +1,6 @@
 """The way to the wanted members: a node asks around, and the groups that it leads take their steps.
 
-A round is begun each second as long as a group led here has other members than the catalog wants:
+As long as a group led here has other members than the catalog wants, a round is begun each second:
 
 1. the catalog here becomes as new as the word of its leader: an old one could make a node a voter
    again that has left and may be off, or take a living voter for the former self of its node;
@@ -15,6 +15,7 @@ Invariants:
 - Between the question and the proposal lie less than `ROUND_SECONDS_MAX`, however slow the process.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,9 @@ from .views import ANSWER_SECONDS_MAX, ask_all, renew_catalog
 if TYPE_CHECKING:
     from raftmq.broker.node import Node
 
+ROUND_PAUSE_SECONDS = 0.5
+"""The least time from the begin of a round to the begin of the next one."""
+
 ROUND_SECONDS_MAX = 2 * ANSWER_SECONDS_MAX
 """Answers older than this are thrown away: the process stood still."""
 
@@ -43,7 +47,7 @@ class MemberChanges:
         self,
         node: "Node",
         *,
-        hand_over: Callable[[Group, Iterable[int]], None],
+        hand_over: Callable[[Group, Iterable[int]], bool],
         held_before: Callable[[Group], int],
         is_leaving: Callable[[int], bool],
     ) -> None:
@@ -52,6 +56,7 @@ class MemberChanges:
         self._held_before = held_before
         self._is_leaving = is_leaving
         self._is_asking = False
+        self._began_at = -math.inf
         self._proposed: set[int] = set()
         """Groups with a change under way."""
         self._stepping: set[int] = set()
@@ -66,8 +71,10 @@ class MemberChanges:
         self._stepping &= {group.number for group in led}
         waiting = [group for group in led if self._wants_change(group)]
         self._stepping -= {group.number for group in led if group not in waiting}
-        if waiting and not self._is_asking:
-            self._is_asking = True
+        now = trio.current_time()
+        # The leader tasks are looked at with each record of the catalog, too.
+        if waiting and not self._is_asking and now - self._began_at >= ROUND_PAUSE_SECONDS:
+            self._is_asking, self._began_at = True, now
             self._node.start_soon(self._round)
 
     def _wants_change(self, group: Group) -> bool:
@@ -110,17 +117,20 @@ class MemberChanges:
                 self._take_step(group, present_members(views, group.number))
 
     def _take_step(self, group: Group, present: frozenset[int]) -> None:
-        wanted = self._wanted(group)
-        step = next_step(group, wanted, self._held_before(group), present)
-        is_due = bool(step) and self._are_named(wanted, group)
-        (self._stepping.add if is_due else self._stepping.discard)(group.number)
-        if not is_due:
-            return
+        wanted, held = self._wanted(group), self._held_before(group)
+        step = next_step(group, wanted, held, present)
         if isinstance(step, int):
             # The first wanted member may be one that must not lead: the others are asked as well.
-            others = (m for m in wanted if m in group.conf_state.voters and m in present)
-            self._hand_over(group, dict.fromkeys([step, *others]))
+            heirs = (m for m in wanted if m in group.conf_state.voters and m in present)
+            if self._hand_over(group, heirs):
+                self._stepping.add(group.number)
+                return
+            step = next_step(group, wanted, held, present, hands_over=False)
+        if not step or not self._are_named(wanted, group):
+            self._stepping.discard(group.number)
             return
+        assert isinstance(step, list)
+        self._stepping.add(group.number)
         self._proposed.add(group.number)
 
         def over(_: object) -> None:

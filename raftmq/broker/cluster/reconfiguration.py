@@ -123,7 +123,9 @@ def is_settled(conf: ConfState, wanted: list[int]) -> bool:
     return bool(conf.voters_outgoing) or (not conf.learners and set(conf.voters) == set(wanted))
 
 
-def next_step(group: Group, wanted: list[int], held: int, present: Set[int]) -> list[Change] | int:
+def next_step(
+    group: Group, wanted: list[int], held: int, present: Set[int], *, hands_over: bool = True
+) -> list[Change] | int:
     """The next step of a group's leader towards the wanted members.
 
     Args:
@@ -131,6 +133,8 @@ def next_step(group: Group, wanted: list[int], held: int, present: Set[int]) -> 
         wanted: member ids.
         held: the last record that the leader held a moment ago, one to two seconds as a rule.
         present: members that are up by the word of their nodes, asked just now.
+        hands_over: False: nobody would take over from a leader that leaves; it makes the change
+            itself, and steps down after it.
     Returns:
         Changes to propose; a member to hand over to first; or an empty list: nothing to do now.
     """
@@ -146,8 +150,7 @@ def next_step(group: Group, wanted: list[int], held: int, present: Set[int]) -> 
     if not all(member in able and _is_caught_up(group, member) for member in learners):
         return []
     surplus = [member for member in sorted(known) if member not in wanted]
-    if group.raft.id in surplus:
-        # Without a voter that can take over, the leader makes the change and steps down after it.
+    if group.raft.id in surplus and hands_over:
         heirs = [member for member in wanted if member in conf.voters and member in present]
         if heirs:
             return heirs[0]

@@ -134,5 +134,5 @@ def _group_view(node: "Node", number: int) -> GroupView:
         sorted(group.members | group.parting),
         group.machine.offsets.forgotten if isinstance(group.machine, PartitionMachine) else 0,
         wanted,
-        0 if group.abstains else group.raft.id,
+        0 if group.abstains or group.is_starved else group.raft.id,
     )

@@ -101,8 +101,11 @@ class Snapshots:
             return False
         number = node_of(message.to)
         link = self._node.links.get(number)
-        # A node that lost its disk is reached where its old self was, but is another member.
-        if link is None or message.to != member_of(self._node.catalog, group.number, number):
+        # A node that lost its disk is reached where its old self was, but is another member. A
+        # voter whose id was used up by mistake stands for its node until the next one comes.
+        due = member_of(self._node.catalog, group.number, number)
+        is_standing = message.to in group.conf_state.voters and due not in group.members
+        if link is None or not (message.to == due or is_standing):
             return False
         index, start = message.snapshot.meta.index, group.store.first_index - 1
         if index > start and self._node.repairs.gives_way(group, start):

@@ -1,11 +1,19 @@
 """Members change only by answers of a moment ago: whoever is dead, hangs or lacks records is no
 voter to count on, however long the leader's process stood still."""
 
+from itertools import pairwise
+
 import pytest
 import trio
 
+from raftmq.broker.cluster import member_changes, views
+from raftmq.broker.node import Node
+from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.settings import Log, Raft
 from raftmq.consensus import ProgressState
+from raftmq.log.record import Kind
+from raftmq.machine.catalog.replicas import RetireReplica
+from raftmq.machine.commands import encode_commands
 from tests.broker.harness import Cluster, Refused
 from tests.broker.replica.test_old_catalogs import lead
 from tests.broker.replica.test_removed_learners import place
@@ -174,3 +182,88 @@ def test_two_nodes_are_replaced_while_a_third_is_down() -> None:
             await cluster.wait_led(group)
 
     in_cluster(scenario)
+
+
+def test_voter_whose_disk_has_no_room_for_records_is_none_to_count_on() -> None:
+    """In a quiet group it lacks nothing; after the removal of node 2 nothing could be committed."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await produce_everywhere(cluster, 0, 5)
+        await trio.sleep(8)
+        shrink(cluster, 3, left=RESERVE // 4)
+        await trio.sleep(40)
+        await cluster.change("remove", 2)
+        await trio.sleep(60)
+        assert all(cluster.members(group) == {1, 2, 3} for group in range(4))
+        with trio.fail_after(60):
+            await produce_everywhere(cluster, 5, 1)
+
+    log = Log(segment_bytes=1 << 16, cache_bytes=1 << 20, reserve_bytes=RESERVE)
+    in_cluster(scenario, log=log)
+
+
+def test_leader_that_leaves_makes_the_change_itself_if_all_wanted_voters_decline() -> None:
+    """Node 2 votes and stores, and does not lead, as its disk is full."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await one_group(cluster, 1, 2, 3)
+        shrink(cluster, 2, left=RESERVE - 1)
+        await trio.sleep(5)
+        await place(cluster, 2, 4, 5)
+        await cluster.wait_until(lambda: cluster.members(1) == {2, 4, 5}, 120)
+        await cluster.wait_led(1)
+
+    log = Log(segment_bytes=1 << 16, cache_bytes=1 << 20, reserve_bytes=RESERVE)
+    in_cluster(scenario, size=5, log=log)
+
+
+def test_rounds_are_paced_while_the_catalog_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[float] = []
+    renew = views.renew_catalog
+
+    async def counted(node: Node) -> bool:
+        begun.append(trio.current_time())
+        return await renew(node)
+
+    monkeypatch.setattr(member_changes, "renew_catalog", counted)
+
+    async def scenario(cluster: Cluster) -> None:
+        await one_group(cluster, 1, 2, 3)
+        cluster.kill(4)
+        await place(cluster, 1, 2, 4)
+        begun.clear()
+        for _ in range(200):
+            await place(cluster, 1, 2, 4)
+            await trio.sleep(0.05)
+        pauses = [later - earlier for earlier, later in pairwise(begun)]
+        assert len(pauses) > 5
+        assert min(pauses) >= member_changes.ROUND_PAUSE_SECONDS
+
+    in_cluster(scenario, size=5)
+
+
+def test_voter_whose_id_was_used_up_gets_a_snapshot() -> None:
+    """It stands for its node, so no next member comes; what it lacks is in the log no longer."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await one_group(cluster, 1, 2, 3)
+        retire = encode_commands([RetireReplica(1, 3, True)])
+        ticket = Callback(lambda _: None, lambda _: None)
+        cluster.nodes[5].groups[0].propose(Kind.COMMANDS, retire, ticket)
+        await trio.sleep(5)
+        cluster.kill(3)
+        for number in range(80):
+            await produce_everywhere(cluster, number, 1, bytes(20_000))
+            await trio.sleep(0.5)
+        await trio.sleep(20)
+        leader = cluster.nodes[1].groups[1]
+        assert leader.store.first_index > 5
+        await cluster.start(3)
+        await cluster.wait_until(
+            lambda: cluster.nodes[3].groups[1].machine.applied == leader.machine.applied, 120
+        )
+        assert cluster.nodes[3].groups[1].raft.id == 3
+
+    log = Log(segment_bytes=1 << 16, cache_bytes=1 << 20, reserve_bytes=0, retention_bytes=1 << 17)
+    in_cluster(scenario, size=5, log=log)

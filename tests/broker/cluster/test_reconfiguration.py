@@ -17,14 +17,15 @@ from tests.broker.scenario import QUEUE, bodies, in_cluster
 DATA_GROUPS = (1, 2, 3)
 
 
-async def produce_everywhere(cluster: Cluster, first: int, count: int) -> None:
-    """The next messages of one producer to each of three queues, wherever they are led."""
+async def produce_everywhere(cluster: Cluster, first: int, count: int, rest: bytes = b"") -> None:
+    """The next messages of one producer to each of three queues, wherever they are led: the number
+    of each, and the rest."""
     for queue in range(QUEUE, QUEUE + 3):
         for n in range(first, first + count):
             while True:
                 try:
                     async with cluster.client(cluster.leader_of(queue)) as client:
-                        await client.produce(queue, [b"%d" % n], n)
+                        await client.produce(queue, [b"%d" % n + rest], n)
                     break
                 except (Refused, OSError, trio.BrokenResourceError):
                     await trio.sleep(0.1)
