@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 SOURCES := raftmq tests bench demo docs/generate.py docs/chapters.py
 
-.PHONY: help setup test campaign demo demo-pipeline check fix chaos soak mutants known-bugs seeds bench docs chapters clean
+.PHONY: help setup test campaign all-tests demo demo-pipeline check fix chaos soak mutants known-bugs seeds bench docs chapters clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ test: tools  ## run the tests, all but the campaigns
 
 campaign: tools  ## run the long tests: random faults for minutes, mutants of whole brokers, killed drivers
 	$(PYTEST) -m campaign
+
+all-tests: tools  ## both in one run: the campaigns use the time that the others wait
+	$(PYTEST)
 
 .PHONY: tools
 tools: setup
