@@ -183,7 +183,7 @@ class BadRow(Rejected):
         self.row = row
         """The row's place among the given rows, from 0."""
         self.why = why
-        """What is wrong with the row."""
+        """The fault of the row, in words."""
 
 
 class FilterSyntaxError(Rejected):

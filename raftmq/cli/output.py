@@ -28,7 +28,7 @@ _WIDE = 110
 """Columns of a terminal in which a bar has room beside the words and figures."""
 
 _WIDTH_MAX = 10_000
-"""Columns if stdout is no terminal: so many that no cell is cut or wrapped."""
+"""Width in columns if stdout is no terminal: enough that no cell is cut or wrapped."""
 
 
 def output_option(*choices: str, default: str = "table") -> Callable[[F], F]:

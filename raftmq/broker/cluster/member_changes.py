@@ -1,4 +1,4 @@
-"""The way to the wanted members: a node asks around, and the groups that it leads take their steps.
+"""Changes of members: the node asks all nodes, then each group that it leads takes the next step.
 
 As long as a group led here has other members than the catalog wants, a round is begun each second:
 
@@ -7,12 +7,13 @@ As long as a group led here has other members than the catalog wants, a round is
 2. every node is asked which member it carries of each group;
 3. each group takes the step that is due by these answers (`reconfiguration.next_step`).
 
-Nothing counts that was heard before the round. A node may have died, or lost a log, since; and a
-leader's process may stand still in the meantime, after which all it remembers seems to be of a
-moment ago.
+Answers from before the round do not count. A node may have died, or lost a log, since; and a leader
+whose process stood still would take old answers for new ones.
 
 Invariants:
-- Between the question and the proposal lie less than `ROUND_SECONDS_MAX`, however slow the process.
+- Answers older than `ROUND_SECONDS_MAX` lead to no step, and no wait lies between the look at their
+  age and the proposals.
+- A node speaks for its own members only.
 """
 
 import math
@@ -146,6 +147,11 @@ class MemberChanges:
 
 
 def present_members(views: Mapping[int, ClusterView], number: int) -> frozenset[int]:
-    """The members of a group that nodes have just said they carry."""
-    groups = (group for view in views.values() for group in view.groups if group.id == number)
-    return frozenset(group.member for group in groups if group.member)
+    """The members of a group that nodes carry by their own word."""
+    return frozenset(
+        group.member
+        for author, view in views.items()
+        for group in view.groups
+        # Else one node's wrong answer could stand for another node, which may be dead.
+        if group.id == number and node_of(group.member) == author
+    )

@@ -133,8 +133,8 @@ def next_step(
         wanted: member ids.
         held: the last record that the leader held a moment ago, one to two seconds as a rule.
         present: members that are up by the word of their nodes, asked just now.
-        hands_over: False: nobody would take over from a leader that leaves; it makes the change
-            itself, and steps down after it.
+        hands_over: False: the other wanted voters declined to lead, so a leader that leaves makes
+            the change itself and steps down after it.
     Returns:
         Changes to propose; a member to hand over to first; or an empty list: nothing to do now.
     """

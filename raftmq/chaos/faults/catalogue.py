@@ -35,7 +35,7 @@ class World(Enum):
 
 
 class Aim(Enum):
-    """What a fault hits; nodes are chosen when the schedule is drawn, leaders when it is played."""
+    """The target of a fault. The draw of a schedule chooses nodes; the play chooses leaders."""
 
     NOBODY = "nobody"
     """The cluster as a whole, or clients."""
@@ -65,7 +65,7 @@ class Fault(NamedTuple):
     worlds: frozenset[World]
     """The worlds in which it can be made."""
     aim: Aim = Aim.ONE
-    """What it hits."""
+    """The target."""
     lasts: bool = False
     """True: it begins and ends; False: it happens."""
     levels: tuple[float, ...] = ()

@@ -64,7 +64,7 @@ def soak(
 
     A seed decides the world, the workload, the size of the cluster, the length and the faults of a
     run; seeds go on where the last soak of the book ended. Ctrl-C ends it, and what was played is
-    kept. The exit code is 5 if a promise was broken, 1 if no run showed anything.
+    kept. The exit code is 5 if a promise was broken, 130 after Ctrl-C, 1 if no run showed anything.
 
     \b
     raftmq chaos soak --hours 6 --book docs/chaos/soak.json
@@ -83,6 +83,7 @@ def soak(
         artifacts=artifacts,
     )
     began = written = time.monotonic()
+    is_interrupted = False
     with explained(), closing(results), Meter("soak", total=hours * 3600, unit="s") as meter:
         try:
             for result in results:
@@ -94,12 +95,15 @@ def soak(
                     written = time.monotonic()
                     book.write(path)
         except KeyboardInterrupt:
+            is_interrupted = True
             note("interrupted: what was played until now is in the book")
     if book.soaks:
         book.write(path)
     _print(row, artifacts)
     if row.found:
         return ExitCode.VIOLATION
+    if is_interrupted:
+        return ExitCode.INTERRUPTED
     return ExitCode.OK if row.total.runs > row.total.undecided else ExitCode.FAILED
 
 

@@ -12,8 +12,9 @@ from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.settings import Log, Raft
 from raftmq.consensus import ProgressState
 from raftmq.log.record import Kind
-from raftmq.machine.catalog.replicas import RetireReplica
+from raftmq.machine.catalog.replicas import RetireReplica, member_id
 from raftmq.machine.commands import encode_commands
+from raftmq.wire.messages import ClusterView, GroupView
 from tests.broker.harness import Cluster, Refused
 from tests.broker.replica.test_old_catalogs import lead
 from tests.broker.replica.test_removed_learners import place
@@ -45,6 +46,18 @@ async def replace(cluster: Cluster, old: int, new: int) -> None:
             return
         except (Refused, OSError):
             await trio.sleep(0.1)
+
+
+def test_node_speaks_for_its_own_member_only() -> None:
+    """A wrong answer must not have a dead node's voter counted."""
+    again = member_id(3, 1)
+    said = {1: 1, 2: 3, 3: again, 4: 0}
+    views = {
+        node: ClusterView("c", 1, [], [GroupView(7, 1, 2, [1, 2, 3], [], member=member)], [])
+        for node, member in said.items()
+    }
+    assert member_changes.present_members(views, 7) == {1, again}
+    assert member_changes.present_members(views, 8) == set()
 
 
 @pytest.mark.parametrize("pause", [0, 60])

@@ -81,7 +81,9 @@ def _table(random: Random, host: str) -> ClusterView:
 def _group(random: Random, number: int) -> GroupView:
     voters = random.sample(NODES, random.randint(0, len(NODES)))
     leader, term = random.choice((0, *NODES)), random.choice(TERMS)
-    return GroupView(number, leader, term, voters, [], [], voters, random.choice(INDEXES))
+    return GroupView(
+        number, leader, term, voters, [], [], voters, random.choice(INDEXES), member=leader
+    )
 
 
 def _member(random: Random, command: list[Any]) -> object:

@@ -455,6 +455,6 @@ MUTANTS = (
         killers=("L2", "R4", "R13", "R14", "R15", "R23"),
         plant=installs_over_what_it_has,
         kinds=("needless-snapshot", "kill-leader", "isolate-leader"),
-        why_hinted="a snapshot that nobody needs is one of a hundred faults",
+        why_hinted="one of a hundred faults sends a snapshot without need",
     ),
 )
