@@ -28,6 +28,7 @@ FOUND = {
     "growth-unwritten": 0,
     "next-id-after-log": 0,
     "any-catalog": 0,
+    "the-dead-count": 1,
 }
 """Mutant → the first seed that kills it; the others of `MUTANTS` were not hunted long enough."""
 
