@@ -246,15 +246,18 @@ def is_patient(seed: int) -> bool:
 
 
 def with_strike(schedule: Schedule, kinds: Sequence[Fault], *, nodes: int) -> Schedule:
-    """The schedule; a schedule of few events also gets one of `SURE`, in its middle.
+    """The schedule; a schedule that may miss altogether also gets one of `SURE`, in its middle.
 
-    A schedule stays as it is if one of its events always strikes, or lasts as long as in a patient
+    A schedule may miss if it has few events, or if all of them aim at leaders: where messages take
+    longer than elections may, hardly anybody ever leads (core seed 261: 20 of 20 events missed).
+    It stays as it is if one of its events always strikes, or lasts as long as in a patient
     schedule. The drawn events do not change.
 
     Args: as for `with_visits`.
     """
     events = schedule.events
-    if sum(event.fault not in AFTERWARDS for event in events) >= EVENTS_MIN:
+    aimed = [FAULTS[event.fault].aim for event in events if event.fault not in AFTERWARDS]
+    if len(aimed) >= EVENTS_MIN and set(aimed) != {Aim.LEADER}:
         return schedule
     if any(event.fault in SURE or event.lasts_ms >= PATIENT_MS[0] for event in events):
         return schedule

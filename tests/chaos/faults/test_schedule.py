@@ -161,6 +161,13 @@ def test_members_return_only_where_another_fault_may_have_removed_them() -> None
     assert added.at_ms == schedule.heal_ms // 2
 
 
+def test_run_whose_events_all_aim_at_leaders_has_another_one() -> None:
+    events = tuple(Event(at, "isolate-leader", (), 400) for at in range(1000, 40_000, 2000))
+    schedule = with_strike(Schedule(261, 60, events), of_world(World.CORE), nodes=5)
+    (added,) = set(schedule.events) - set(events)
+    assert added.fault in SURE
+
+
 @pytest.mark.parametrize("faults", [("drop-kind",), ("drop-kind", "kill")])
 def test_nothing_is_added_where_faults_are_named(faults: tuple[str, ...]) -> None:
     kinds = [FAULTS[name] for name in faults]
