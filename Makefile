@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet --inexact
 
+# The tests start hundreds of processes. Each one compiles all modules that it imports, for about a
+# second, where the environment forbids to keep the result.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 SOURCES := raftmq tests bench demo docs/generate.py docs/chapters.py

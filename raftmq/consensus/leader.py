@@ -151,7 +151,8 @@ def change_refusal(core: Core, change: MembershipChange) -> DropReason | None:
 def leave_joint_if_due(core: Core) -> None:
     """Propose to leave a joint membership once it is applied, where that is automatic.
 
-    Refused during a transfer; tried again with each record applied, here or by the next leader.
+    Refused during a transfer; tried again with each record applied and each election timeout, here
+    or by the next leader.
     """
     if not core.membership.auto_leave or core.role is not Role.LEADER:
         return
@@ -181,6 +182,8 @@ def tick(core: Core) -> None:
         # the prior leader aborts the transfer and resumes accepting client requests."
         if core.role is Role.LEADER:
             core.transferee = NONE
+            # A transfer may have held it up, and a quiet group applies no record.
+            leave_joint_if_due(core)
     if core.role is Role.LEADER and core.heartbeat_elapsed >= core.config.heartbeat_ticks:
         core.heartbeat_elapsed = 0
         broadcast_heartbeat(core, core.reads.newest_context)
@@ -295,7 +298,9 @@ def on_heartbeat_response(core: Core, message: Message) -> None:
     # frees the one and brings the other back to REPLICATE.
     if progress.match < core.log.last_index or progress.state is PROBE:
         send_append(core, message.sender, progress, even_if_empty=True)
-    if message.context:
+    if message.context and message.context == core.reads.roll_call:
+        core.reads.answers.add(message.sender)
+    elif message.context:
         leader_reads.on_echo(core, message)
 
 

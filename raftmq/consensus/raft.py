@@ -23,7 +23,7 @@ from raftmq.consensus.messages import (
     Proposal,
 )
 from raftmq.consensus.ready import Ready, ReadyMaker
-from raftmq.consensus.replication import send_append
+from raftmq.consensus.replication import broadcast_heartbeat, send_append
 from raftmq.consensus.status import Status, progress_status
 from raftmq.consensus.storage import Storage
 from raftmq.consensus.trace import Event
@@ -224,6 +224,22 @@ class Raft:
         """
         assert context, "a read needs a context to be recognised by"
         self._step(Message(MessageKind.READ_INDEX, self._core.id, context=context))
+
+    def call_roll(self, context: bytes) -> None:
+        """Leader: send a heartbeat that each member answers; `roll_call_answers` has who did.
+
+        An answer proves that messages pass both ways, and at a later moment than this call, however
+        long the process stands still in between. `context` must differ from those of all reads.
+        """
+        core = self._core
+        core.reads.roll_call, core.reads.answers = context, {core.id}
+        if core.role is Role.LEADER:
+            broadcast_heartbeat(core, context)
+
+    @property
+    def roll_call_answers(self) -> frozenset[int]:
+        """The members that have answered the last `call_roll`; empty after a change of the term."""
+        return frozenset(self._core.reads.answers)
 
     @property
     def abstains(self) -> bool:

@@ -31,12 +31,16 @@ class ReadRequest:
 
 
 class ReadQueue:
-    """The reads that wait for their quorum, oldest first. It is state."""
+    """The reads that wait for their quorum, oldest first, and the last roll call. It is state."""
 
-    __slots__ = ("_requests",)
+    __slots__ = ("_requests", "answers", "roll_call")
 
     def __init__(self) -> None:
         self._requests: dict[bytes, ReadRequest] = {}
+        self.roll_call = b""
+        """The context of the last roll call."""
+        self.answers: set[int] = set()
+        """The members that have answered the roll call."""
 
     def __len__(self) -> int:
         return len(self._requests)

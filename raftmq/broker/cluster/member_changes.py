@@ -4,7 +4,8 @@ As long as a group led here has other members than the catalog wants, a round is
 
 1. the catalog here becomes as new as the word of its leader: an old one could make a node a voter
    again that has left and may be off, or take a living voter for the former self of its node;
-2. every node is asked which member it carries of each group;
+2. every node is asked which member it carries of each group, and each group calls the roll: a
+   member may be up, and its answers may not arrive;
 3. each group takes the step that is due by these answers (`reconfiguration.next_step`).
 
 Answers from before the round do not count. A node may have died, or lost a log, since; and a leader
@@ -40,6 +41,10 @@ ROUND_PAUSE_SECONDS = 0.5
 ROUND_SECONDS_MAX = 2 * ANSWER_SECONDS_MAX
 """Answers older than this are thrown away: the process stood still."""
 
+ROLL_CALL_SECONDS = 0.1
+"""How much later than the word of its node a member's own answer may come. It takes the node's
+connection, the word came over that of this node."""
+
 
 class MemberChanges:
     """The changes of members of the groups that one node leads."""
@@ -65,7 +70,8 @@ class MemberChanges:
 
     def is_changing(self, group: Group) -> bool:
         """True if a group led here is on its way to other members."""
-        return group.number in self._stepping
+        is_under_way = group.number in self._proposed or group.conf_state.voters_outgoing
+        return bool(is_under_way) or group.number in self._stepping
 
     def look(self, led: list[Group]) -> None:
         """Begin a round if one of the groups led here needs a step."""
@@ -108,14 +114,20 @@ class MemberChanges:
             if not await renew_catalog(self._node):
                 return
             asked_at = trio.current_time()
+            for group in self._waiting():
+                group.call_roll()
             views = await ask_all(self._node)
+            await trio.sleep(ROLL_CALL_SECONDS)
             if trio.current_time() - asked_at > ROUND_SECONDS_MAX:
                 return
         finally:
             self._is_asking = False
-        for group in list(self._node.groups.values()):
-            if group.is_leader and self._wants_change(group):
-                self._take_step(group, present_members(views, group.number))
+        for group in self._waiting():
+            self._take_step(group, present_members(views, group.number))
+
+    def _waiting(self) -> list[Group]:
+        groups = self._node.groups.values()
+        return [group for group in groups if group.is_leader and self._wants_change(group)]
 
     def _take_step(self, group: Group, present: frozenset[int]) -> None:
         wanted, held = self._wanted(group), self._held_before(group)

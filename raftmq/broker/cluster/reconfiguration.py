@@ -4,9 +4,10 @@ The catalog holds the wanted members of each group. The leader of each group bri
 membership there, in steps that each leave a majority that has everything:
 
 1. add the missing nodes as learners; they get a snapshot and then the log;
-2. when all of them have caught up, one change, joint if it takes more than one member in or
+2. remove the learners that are not wanted;
+3. when the wanted ones have caught up, one change, joint if it takes more than one member in or
    out, makes them voters and removes those that are not wanted (Raft §6, thesis §4.3);
-3. a leader that is not wanted itself first hands over.
+4. a leader that is not wanted itself first hands over.
 
 A node that leaves is marked in the catalog, the groups move, and once no group counts on the node,
 the catalog forgets it. The node may be stopped then. Until then, an `add` with its address keeps
@@ -26,8 +27,8 @@ stands for the node: its log is whole, and the next member would have to copy it
 Invariants:
 - The catalog refuses no command of a plan: a request happens as a whole or not at all.
 - A voter is removed only in the same step that all wanted nodes are voters.
-- Voters change only if most of the voters from then on are up, vote, and hold what the leader held
-  a moment ago.
+- Voters change only if most of the voters from then on are up, vote, hold what the leader held a
+  moment ago, and have answered its roll call.
 - A node is unused only if no half of a joint membership has it: the outgoing one must still agree
   before the change is over.
 """
@@ -129,7 +130,7 @@ def next_step(
     """The next step of a group's leader towards the wanted members.
 
     Args:
-        group: led here, and not settled.
+        group: led here, not settled; it has called the roll.
         wanted: member ids.
         held: the last record that the leader held a moment ago, one to two seconds as a rule.
         present: members that are up by the word of their nodes, asked just now.
@@ -145,13 +146,18 @@ def next_step(
     missing = [member for member in wanted if member not in known]
     if missing:
         return [Change(ChangeKind.ADD_LEARNER, member) for member in missing]
-    able = {m for m in known & present if m == group.raft.id or _keeps_up(group, m, held)}
+    # The quorum stays as it is. A voter may wait for this: of two members of a node only one is
+    # sent a snapshot.
+    if idle := [member for member in conf.learners if member not in wanted]:
+        return [Change(ChangeKind.REMOVE, member) for member in idle]
+    heard = known & present & group.raft.roll_call_answers
+    able = {member for member in heard if _keeps_up(group, member, held)}
     learners = [member for member in wanted if member in conf.learners]
     if not all(member in able and _is_caught_up(group, member) for member in learners):
         return []
     surplus = [member for member in sorted(known) if member not in wanted]
     if group.raft.id in surplus and hands_over:
-        heirs = [member for member in wanted if member in conf.voters and member in present]
+        heirs = [member for member in wanted if member in conf.voters and member in heard]
         if heirs:
             return heirs[0]
     staying = set(conf.voters).difference(surplus) | set(learners)
@@ -174,6 +180,9 @@ def _standing(member: int, conf: ConfState, present: Set[int]) -> int:
 def _keeps_up(group: Group, member: int, held: int) -> bool:
     """True if a member holds what the leader held a moment ago. Few records may be megabytes, which
     a slow link needs longer for than an election takes."""
+    if member == group.raft.id:
+        # Its own disk may have no room for records, though it leads.
+        return not group.is_starved
     progress = group.raft.status().progress.get(member)
     return (
         progress is not None

@@ -20,7 +20,7 @@ Invariants:
 - The machine sees each committed record once, in order, from its snapshot on.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -47,7 +47,7 @@ from raftmq.log.index import LogIndex
 from raftmq.log.record import Kind, Record
 from raftmq.log.segment import Link, SegmentInfo
 from raftmq.log.store import LogStore
-from raftmq.machine.catalog.replicas import generation_of, member_id, node_of
+from raftmq.machine.catalog.replicas import generation_of, listed_members, member_id, node_of
 from raftmq.results import Result
 from raftmq.wire.messages import ErrorReply
 
@@ -286,6 +286,11 @@ class Group:
         self._new_reads.append(ready)
         self._host.mark(self)
 
+    def call_roll(self) -> None:
+        """Ask each member for a sign of life: see `Raft.call_roll`."""
+        self.raft.call_roll(self._next_context())
+        self._host.mark(self)
+
     def step(self, message: Message) -> None:
         """Take in a message from a peer."""
         self.raft.step(message)
@@ -494,10 +499,14 @@ class Group:
 
     def _ask_for_read(self) -> None:
         reads, self._new_reads = self._new_reads, []
-        self._read_context += 1
+        context = self._next_context()
         self._reads[self._read_context] = reads
+        self.raft.read_index(context)
+
+    def _next_context(self) -> bytes:
+        self._read_context += 1
         # All members ask one leader: their contexts must differ.
-        self.raft.read_index(self.raft.id.to_bytes(8) + self._read_context.to_bytes(8))
+        return self.raft.id.to_bytes(8) + self._read_context.to_bytes(8)
 
     def _answer_reads(self) -> None:
         still = []
@@ -587,14 +596,3 @@ class Group:
         self._reads, self._granted = {}, []
         for ready in reads:
             ready(self.not_leader())
-
-
-def listed_members(voters: Iterable[int], learners: Iterable[int], *, leader: int) -> str:
-    """The nodes of a group's members, as an error lists them.
-
-    >>> listed_members([1, 2], [3], leader=2)
-    '1, 2 (leads), 3 (learns)'
-    """
-    marks = {node_of(member): " (learns)" for member in learners}
-    marks |= {node_of(member): "" for member in voters} | {leader: " (leads)"}
-    return ", ".join(f"{node}{mark}" for node, mark in sorted(marks.items()))

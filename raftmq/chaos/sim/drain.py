@@ -8,8 +8,9 @@
 4. all replicas come level, and every disk can be read;
 5. a node whose index files are deleted writes them again;
 6. groups that have nodes to move to do so, also while one node, which leads them later, does not
-   hear the catalog's leader, and while a voter is down and the leader stands still. The groups have
-   leaders after all machines have lost their power, the last time without a machine that led.
+   hear the catalog's leader, while a voter is down and the leader stands still, and while a voter's
+   answers do not reach the leader. The groups have leaders after all machines have lost their
+   power, the last time without a machine that led.
    Clients send nothing by then, so the records of these changes are the last ones.
 
 Each step has a time by which a working cluster is done; a late step breaks V1, V3, V5 or V11.
@@ -154,6 +155,7 @@ async def _change_members_at_rest(stage: Stage) -> None:
     await _change_all(stage, moved_apart)
     await trio.sleep(MARK_SECONDS)
     await _lose_power(stage, but=stage.cluster.leader(min(groups)))
+    await _change_members_beside_the_unheard(stage)
 
 
 async def _change_members_unheard(stage: Stage) -> None:
@@ -184,17 +186,10 @@ async def _change_members_unheard(stage: Stage) -> None:
 async def _change_members_beside_the_dead(stage: Stage) -> None:
     """A voter dies while the leader stands still, and the catalog narrows the group to these two.
     The third voter must stay while the dead one is down: no node can lead without the third."""
-    cluster, chief = stage.cluster, stage.cluster.leader(SYSTEM_GROUP)
-    chosen = [
-        (number, leader, other)
-        for number in sorted(stage.watch.moments.keys() - {SYSTEM_GROUP})
-        if (leader := cluster.leader(number)) not in (0, chief)
-        and len(cluster.members(number)) == 3
-        for other in sorted(cluster.members(number) - {leader, chief})
-    ]
-    if not chosen:
+    cluster, narrowable = stage.cluster, _narrowable(stage)
+    if not narrowable:
         return
-    number, leader, dead = stage.random.choice(chosen)
+    number, leader, dead = stage.random.choice(narrowable)
     process = cluster.processes[leader]
     process.freeze()
     stage.hold_down(dead)
@@ -207,6 +202,41 @@ async def _change_members_beside_the_dead(stage: Stage) -> None:
     await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), what)
     stage.let_up(dead)
     await _require(stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "groups do not change")
+
+
+async def _change_members_beside_the_unheard(stage: Stage) -> None:
+    """The catalog narrows a group to its leader and a voter that cannot open a connection to the
+    leader. The voter gets all, and says that it is up; but its votes and answers do not arrive."""
+    cluster, narrowable = stage.cluster, _narrowable(stage)
+    if not narrowable:
+        return
+    number, leader, unheard = stage.random.choice(narrowable)
+    network, way = cluster.network, (stage.host(unheard), stage.host(leader))
+    network.lost_names[way[1]] += 1
+    for connection in list(network.connections):
+        if connection.ends == way:
+            connection.reset()
+    # At once: by its own campaign the voter may have the leader elected again, and then lacks a
+    # record.
+    await change_all(stage, partial(narrowed, number=number, to=(leader, unheard)))
+    await trio.sleep(STEPS_SECONDS)
+    what = "groups that change while a voter is not heard are without a leader"
+    await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), what)
+    network.lost_names[way[1]] -= 1
+    await _require(stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "groups do not change")
+
+
+def _narrowable(stage: Stage) -> list[tuple[int, int, int]]:
+    """Data groups of three voters, with their leader and another voter. Neither of these leads the
+    catalog."""
+    cluster, chief = stage.cluster, stage.cluster.leader(SYSTEM_GROUP)
+    return [
+        (number, leader, other)
+        for number in sorted(stage.watch.moments.keys() - {SYSTEM_GROUP})
+        if (leader := cluster.leader(number)) not in (0, chief)
+        and len(cluster.members(number)) == 3
+        for other in sorted(cluster.members(number) - {leader, chief})
+    ]
 
 
 async def _change_all(

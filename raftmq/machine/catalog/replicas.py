@@ -21,6 +21,7 @@ Invariants:
 - A replica that is wanted is retired only if its log is lost.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -58,6 +59,17 @@ class RetireReplica(msgspec.Struct, frozen=True, array_like=True, tag="retire_re
 def node_of(member: int) -> int:
     """The node behind a member's id."""
     return member & ((1 << NODE_BITS) - 1)
+
+
+def listed_members(voters: Iterable[int], learners: Iterable[int], *, leader: int) -> str:
+    """The nodes of a group's members, as an error lists them.
+
+    >>> listed_members([1, 2], [3], leader=2)
+    '1, 2 (leads), 3 (learns)'
+    """
+    marks = {node_of(member): " (learns)" for member in learners}
+    marks |= {node_of(member): "" for member in voters} | {leader: " (leads)"}
+    return ", ".join(f"{node}{mark}" for node, mark in sorted(marks.items()))
 
 
 def replica_of(member: int) -> int:

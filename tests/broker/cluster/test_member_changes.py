@@ -8,9 +8,9 @@ import trio
 
 from raftmq.broker.cluster import member_changes, views
 from raftmq.broker.node import Node
-from raftmq.broker.replica.tickets import Callback
+from raftmq.broker.replica.tickets import Callback, Ticket
 from raftmq.broker.settings import Log, Raft
-from raftmq.consensus import ProgressState
+from raftmq.consensus import Change, ProgressState
 from raftmq.log.record import Kind
 from raftmq.machine.catalog.replicas import RetireReplica, member_id
 from raftmq.machine.commands import encode_commands
@@ -279,4 +279,97 @@ def test_voter_whose_id_was_used_up_gets_a_snapshot() -> None:
         assert cluster.nodes[3].groups[1].raft.id == 3
 
     log = Log(segment_bytes=1 << 16, cache_bytes=1 << 20, reserve_bytes=0, retention_bytes=1 << 17)
+    in_cluster(scenario, size=5, log=log)
+
+
+def test_learner_that_no_node_needs_goes_before_the_voters_change() -> None:
+    """Voter 3 came back to a group that had given its node another id, and node 2 is to leave. The
+    learner with that id kept the snapshot from voter 3, and nothing but voter 3 could end that."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await one_group(cluster, 1, 2, 3)
+        retire = encode_commands([RetireReplica(1, 3, True)])
+        ticket = Callback(lambda _: None, lambda _: None)
+        cluster.nodes[5].groups[0].propose(Kind.COMMANDS, retire, ticket)
+        await trio.sleep(5)
+        cluster.kill(3)
+        for number in range(60):
+            await produce_everywhere(cluster, number, 1, bytes(20_000))
+            await trio.sleep(0.5)
+        await trio.sleep(10)
+        leader = cluster.nodes[1].groups[1]
+        assert leader.conf_state.learners == (member_id(3, 0, 1),)
+        assert leader.store.first_index > 5
+        await place(cluster, 1, 3)
+        await trio.sleep(5)
+        await cluster.start(3)
+        await cluster.wait_until(lambda: cluster.members(1) == {1, 3}, 120)
+
+    log = Log(segment_bytes=1 << 16, cache_bytes=1 << 20, reserve_bytes=0, retention_bytes=1 << 17)
+    in_cluster(scenario, size=5, log=log)
+
+
+def test_voter_whose_answers_do_not_arrive_is_none_to_count_on() -> None:
+    """Node 3 is reached by node 1 and says that it is well, but cannot reach node 1."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.raft = Raft()
+        await one_group(cluster, 1, 2, 3)
+        network = cluster.network
+        network.lost_names["node1"] += 1
+        for connection in list(network.connections):
+            if connection.ends == ("node3", "node1"):
+                connection.reset()
+        await trio.sleep(20)
+        await place(cluster, 1, 3)
+        await trio.sleep(60)
+        assert cluster.members(1) == {1, 2, 3}
+        await cluster.wait_led(1)
+        network.lost_names["node1"] -= 1
+        await cluster.wait_until(lambda: cluster.members(1) == {1, 3}, 120)
+        await cluster.wait_led(1)
+
+    in_cluster(scenario, size=5)
+
+
+def test_joint_membership_ends_though_a_transfer_was_declined_meanwhile() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await one_group(cluster, 1, 2, 3)
+        # Node 3 stores and votes, and takes no leadership.
+        shrink(cluster, 3, left=RESERVE - 1)
+        await trio.sleep(40)
+        group = cluster.nodes[1].groups[1]
+        propose = group.change_members
+
+        def propose_and_transfer(changes: list[Change], ticket: Ticket) -> None:
+            propose(changes, ticket)
+            if len(changes) > 1:
+                assert group.transfer(3) is None
+
+        group.change_members = propose_and_transfer  # type: ignore[method-assign]
+        await place(cluster, 1, 4, 3)
+        await cluster.wait_until(lambda: group.conf_state.voters == (1, 3, 4), 60)
+        await cluster.wait_until(lambda: group.conf_state.voters_outgoing == (), 60)
+
+    log = Log(segment_bytes=1 << 16, cache_bytes=1 << 20, reserve_bytes=RESERVE)
+    in_cluster(scenario, size=5, log=log)
+
+
+def test_leader_whose_disk_has_no_room_for_records_does_not_count_itself() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await one_group(cluster, 1, 2, 3)
+        # Nodes 2 and 3 store and vote, and take no leadership.
+        for node in (2, 3):
+            shrink(cluster, node, left=RESERVE - 1)
+        await trio.sleep(10)
+        cluster.kill(3)
+        await place(cluster, 1, 3)
+        await trio.sleep(5)
+        shrink(cluster, 1, left=RESERVE // 4)
+        await trio.sleep(5)
+        await cluster.start(3)
+        await trio.sleep(60)
+        assert cluster.members(1) == {1, 2, 3}
+
+    log = Log(segment_bytes=1 << 16, cache_bytes=1 << 20, reserve_bytes=RESERVE)
     in_cluster(scenario, size=5, log=log)

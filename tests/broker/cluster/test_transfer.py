@@ -7,11 +7,11 @@ import trio
 
 from raftmq.broker.cluster.preference import prefer
 from raftmq.broker.replica import group as group_module
-from raftmq.broker.replica.group import listed_members
 from raftmq.chaos.sim.clients import Clients
 from raftmq.chaos.world import run
 from raftmq.cli.cluster import _transfer
 from raftmq.client import Client
+from raftmq.machine.catalog.replicas import listed_members
 from tests.broker.harness import Cluster
 from tests.broker.replica.test_old_catalogs import lead
 from tests.broker.replica.test_removed_learners import place

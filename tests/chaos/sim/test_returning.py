@@ -29,6 +29,7 @@ FOUND = {
     "next-id-after-log": 0,
     "any-catalog": 0,
     "the-dead-count": 1,
+    "the-unheard-count": 0,
 }
 """Mutant → the first seed that kills it; the others of `MUTANTS` were not hunted long enough."""
 

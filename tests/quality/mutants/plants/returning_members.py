@@ -1,4 +1,4 @@
-"""Mutants 180 to 184 and 323 to 329, planted: bugs of members that return.
+"""Mutants 180 to 184 and 323 to 330, planted: bugs of members that return.
 
 Their table stands in `tests.quality.mutants.brokers.returning_members`, which needs no event loop.
 """
@@ -15,6 +15,7 @@ from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.removal import ReplicaRemoval, has_left
 from raftmq.broker.replica.replicas import Replicas
 from raftmq.chaos.mutant import Patch
+from raftmq.consensus import Raft
 from raftmq.machine.catalog.replicas import member_id, node_of
 from raftmq.wire.messages import ClusterView, GroupView, ProbeReply
 
@@ -168,3 +169,13 @@ def counts_on_the_dead(patch: Patch) -> None:
         return frozenset(member for group in groups for member in group.members)
 
     patch.set(member_changes, "present_members", everyone)
+    counts_on_the_unheard(patch)
+
+
+def counts_on_the_unheard(patch: Patch) -> None:
+    """330"""
+
+    def everyone(raft: Raft) -> frozenset[int]:
+        return frozenset(raft.status().progress)
+
+    patch.set(Raft, "roll_call_answers", property(everyone))
