@@ -6,7 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from raftmq.client.consume.offsets import commit_offsets, find_offsets, seconds_left
+from raftmq.client.consume.offsets import commit_offsets, find_offsets
+from raftmq.client.routing.requests import seconds_left
 
 pytestmark = pytest.mark.anyio
 

@@ -1,17 +1,26 @@
 """The administrative calls: topics, consumer groups, nodes."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from raftmq.client.arguments import typed
 from raftmq.client.consume.membership import find_members
-from raftmq.client.consume.offsets import after, find_offsets, seconds_left
+from raftmq.client.consume.offsets import find_offsets
 from raftmq.client.consume.start import Exactly, Start, start_of
 from raftmq.client.message import QUEUE_BITS
-from raftmq.client.routing.catalog import change_catalog
 from raftmq.client.routing.connection import Connection, Lost
+from raftmq.client.routing.pages import Pages
 from raftmq.client.routing.refusals import exception_of, refusal_of
-from raftmq.client.routing.router import SYSTEM_GROUP, Router
+from raftmq.client.routing.requests import (
+    after,
+    ask_leader,
+    change_catalog,
+    find_topic,
+    read_table,
+    seconds_left,
+)
+from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected, Unavailable
 from raftmq.filters import compile as compile_filter
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
@@ -22,6 +31,7 @@ from raftmq.wire.messages import (
     LATEST,
     ChangeMember,
     ClusterView,
+    Done,
     FrameKind,
     NodeStatus,
     Status,
@@ -489,7 +499,9 @@ class Admin:
 
     async def cluster(self, *, is_latest: bool = True, timeout: float | None = None) -> ClusterView:
         """Nodes, groups with leaders, topics; without `is_latest` as any one node knows them."""
-        asking = self._router.ask_system_leader(None) if is_latest else self._router.ask_any_node()
+        if is_latest:
+            return await read_table(self._router, timeout=timeout)
+        asking = self._router.ask_any_node()
         return await self._router.within(timeout, asking, "reading the routing table")
 
     async def status(self, node: int, *, timeout: float | None = None) -> dict[str, Any]:
@@ -506,10 +518,8 @@ class Admin:
         self, partition_group: int, *, to: int = 0, timeout: float | None = None
     ) -> None:
         """Hand the leadership of a partition group to node `to`; 0: to any caught-up node."""
-        message = Transfer(partition_group, to)
-        await self._router.call_leader(
-            partition_group, FrameKind.TRANSFER, message, timeout=timeout, is_change=True
-        )
+        request = Transfer(partition_group, to)
+        await ask_leader(self._router, request, Done, timeout=timeout)
 
     async def add_node(
         self, node: int, host: str, port: int, *, timeout: float | None = None
@@ -534,9 +544,7 @@ class Admin:
     # -- inside ----------------------------------------------------------------------------------
 
     async def _member(self, change: ChangeMember, timeout: float | None) -> None:
-        await self._router.call_leader(
-            SYSTEM_GROUP, FrameKind.MEMBER, change, timeout=timeout, is_change=True
-        )
+        await ask_leader(self._router, change, Done, timeout=timeout)
 
     async def _changed(self, name: str, timeout: float | None) -> TopicInfo:
         """The topic after its creation or change."""
@@ -544,15 +552,15 @@ class Admin:
             return _info(await self._topic(name, timeout))
 
     async def _topic(self, name: str, timeout: float | None) -> TopicView:
-        looking = self._router.topic(name, is_fresh=True)
-        return await self._router.within(timeout, looking, f"looking up topic {name!r}")
+        return await find_topic(self._router, name, timeout)
 
     async def _status(self, node: int) -> dict[str, Any]:
         connection = await self._router.node(node)
-        status = await _status_page(connection, Status())
-        while "next" in status:
-            page = await _status_page(connection, Status(status.pop("next")))
-            status |= page | {"groups": status["groups"] + page["groups"]}
+        status: dict[str, Any] = {}
+        async for page in Pages(partial(_status_page, connection), Status()):
+            groups = status.get("groups", []) + page.status.get("groups", [])
+            status |= page.status | {"groups": groups}
+        status.pop("next", None)
         return status
 
     async def _offsets_at(
@@ -566,14 +574,14 @@ class Admin:
         return {n: min(max(where.offset, found[n].earliest), found[n].end) for n in groups}
 
 
-async def _status_page(connection: Connection, question: Status) -> dict[str, Any]:
+async def _status_page(connection: Connection, question: Status) -> NodeStatus:
     answer = await connection.call(FrameKind.STATUS, pack(question))
     if isinstance(answer, Lost):
         raise Unavailable(answer.why)
     refusal = refusal_of(answer)
     if refusal is not None:
         raise exception_of(refusal)
-    return unpack(NodeStatus, answer.header).status
+    return unpack(NodeStatus, answer.header)
 
 
 def _info(view: TopicView) -> TopicInfo:

@@ -5,8 +5,15 @@ from typing import NamedTuple, TypeVar
 
 import anyio
 
-from raftmq.client.consume.offsets import committed_of, seconds_left
-from raftmq.client.routing.catalog import change_catalog
+from raftmq.client.consume.offsets import committed_of
+from raftmq.client.routing.requests import (
+    ask_for_pages,
+    ask_leader,
+    change_catalog,
+    find_topic,
+    read_table,
+    seconds_left,
+)
 from raftmq.client.routing.router import SYSTEM_GROUP, Router
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected
 from raftmq.machine.catalog.consumer_groups import (
@@ -16,14 +23,13 @@ from raftmq.machine.catalog.consumer_groups import (
     PutConsumerGroup,
 )
 from raftmq.pop.policy import Mode, Order, Policy
-from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import (
     ConsumerGroupView,
     FindConsumerGroups,
     ForgetGroup,
     FoundConsumerGroups,
 )
-from raftmq.wire.messages import FrameKind
+from raftmq.wire.messages import Done
 
 E = TypeVar("E", Mode, Order)
 
@@ -152,7 +158,7 @@ async def delete_group(
     """
     left = seconds_left(router, timeout)
     has_offsets = False
-    view = await router.within(left(), router.ask_system_leader([]), "reading the routing table")
+    view = await read_table(router, [], left())
     groups = [group.id for group in view.groups if group.id != SYSTEM_GROUP]
     # The catalog has no group that only commits offsets: its offsets prove that it exists.
     if not await find_groups(router, name, None, left()):
@@ -165,11 +171,9 @@ async def delete_group(
     silent: dict[int, RaftmqError] = {}
 
     async def forget(group: int) -> None:
-        message = ForgetGroup(group, index)
+        request = ForgetGroup(group, index)
         try:
-            await router.call_leader(
-                group, FrameKind.FORGET_GROUP, message, timeout=left(), is_change=True
-            )
+            await ask_leader(router, request, Done, timeout=left())
         except RaftmqError as error:
             silent[group] = error
 
@@ -207,7 +211,7 @@ async def detach(router: Router, topic: str, group: str, timeout: float | None =
     left = seconds_left(router, timeout)
     found = await find_groups(router, group, topic, left())
     if not found or not found[0].attachments:
-        await router.within(left(), router.topic(topic, is_fresh=True), f"looking up {topic!r}")
+        await find_topic(router, topic, left())
         return 0
     number = found[0].attachments[0].number
     return int(await change_catalog(router, Detach(topic, group, number), left()))
@@ -219,27 +223,18 @@ async def find_groups(
     topic: str | None = None,
     timeout: float | None = None,
 ) -> list[GroupSettings]:
-    """Consumer groups by name: one group or all, attached to one topic or all.
-
-    Long answers come in pages, all within the timeout.
-    """
-    left = seconds_left(router, timeout)
+    """Consumer groups by name: one group or all, attached to one topic or all."""
     found: dict[str, GroupSettings] = {}
     question = FindConsumerGroups(name, topic)
-    while True:
-        frame = await router.call_leader(SYSTEM_GROUP, FrameKind.GROUPS, question, timeout=left())
-        page = unpack(FoundConsumerGroups, frame.header)
+    pages = ask_for_pages(router, question, FoundConsumerGroups, timeout=timeout)
+    async for page in pages:
         for view in page.groups:
             settings = _settings(view)
             before = found.get(view.name)
             if before is not None:
                 settings = settings._replace(attachments=before.attachments + settings.attachments)
             found[view.name] = settings
-        if not page.is_cut:
-            return list(found.values())
-        last = page.groups[-1]
-        after = last.attachments[-1].topic_id if last.attachments else 0
-        question = FindConsumerGroups(name, topic, last.name, after)
+    return list(found.values())
 
 
 async def require_mode(router: Router, name: str, mode: Mode, timeout: float) -> None:

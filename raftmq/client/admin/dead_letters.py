@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from raftmq.client.consume.offsets import after, find_offsets, seconds_left
+from raftmq.client.consume.offsets import find_offsets
 from raftmq.client.message import QUEUE_BITS, format_id, parse_id
 from raftmq.client.pop.leases import offsets_of
+from raftmq.client.routing.requests import after, ask_for_pages, ask_leader, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.pieces import bits_of
-from raftmq.wire.codec import unpack
-from raftmq.wire.messages import LATEST, FrameKind, TopicView
+from raftmq.wire.messages import LATEST, TopicView
 from raftmq.wire.popping import (
     SETTLE_ITEMS_MAX,
     BacklogView,
@@ -186,20 +186,12 @@ async def _views(
         # A few attachments are asked for one by one; of many, one question asks for all.
         for number in numbers if len(numbers) <= ASKED_ONE_BY_ONE else [0]:
             question = FindBacklogs(partition_group, number)
-            while True:
-                frame = await router.call_leader(
-                    partition_group, FrameKind.BACKLOGS, question, timeout=left()
-                )
-                page = unpack(FoundBacklogs, frame.header)
+            async for page in ask_for_pages(router, question, FoundBacklogs, timeout=left()):
                 views |= {
                     (view.number, view.queue): view
                     for view in page.backlogs
                     if view.number in wanted
                 }
-                if not page.is_cut:
-                    break
-                last = page.backlogs[-1]
-                question = FindBacklogs(partition_group, number, last.number, last.queue)
     return views
 
 
@@ -248,8 +240,6 @@ async def find_dead(
 ) -> list[DeadLetter]:
     """The dead letters of a group on a topic, by partition group and number.
 
-    Long answers come in pages.
-
     Raises:
         Rejected: `UNKNOWN_GROUP`, see `_attachment`.
     """
@@ -259,18 +249,11 @@ async def find_dead(
     messages = 0
     for partition_group in sorted(set(topic.groups)):
         question = FindDead(partition_group, number, limit=PAGE_LETTERS)
-        while limit is None or messages < limit:
-            frame = await router.call_leader(
-                partition_group, FrameKind.DEAD, question, timeout=left()
-            )
-            page = unpack(FoundDead, frame.header)
+        pages = ask_for_pages(router, question, FoundDead, timeout=left())
+        while (limit is None or messages < limit) and (page := await anext(pages, None)):
             for view in page.letters:
                 found.append(_letter(view, group, topic.name, number, partition_group))
                 messages += len(found[-1].ids)
-            if not page.is_cut:
-                break
-            after = page.letters[-1].letter
-            question = FindDead(partition_group, number, after, limit=PAGE_LETTERS)
     return found
 
 
@@ -311,10 +294,8 @@ async def change_dead(
         for change in _changes(partition_group, number, some, is_purge=is_purge):
             request = msgspec.structs.replace(change, request=router.draw_request())
             with after(done, "dead letters of partition groups"):
-                frame = await router.call_leader(
-                    partition_group, FrameKind.BURY, request, timeout=left(), is_change=True
-                )
-            messages += unpack(DeadChanged, frame.header).messages
+                changed = await ask_leader(router, request, DeadChanged, timeout=left())
+            messages += changed.messages
             done.add(partition_group)
     return messages
 

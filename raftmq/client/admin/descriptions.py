@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from raftmq.client.consume.offsets import by_partition, committed_of, find_offsets, seconds_left
+from raftmq.client.consume.offsets import by_partition, committed_of, find_offsets
 from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.requests import seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.wire.messages import LATEST, CommittedOffset, FoundOffset
 

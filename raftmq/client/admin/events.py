@@ -29,8 +29,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from raftmq.client.consume.offsets import seconds_left
 from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.requests import read_table, seconds_left
 from raftmq.client.routing.router import SYSTEM_GROUP, Router
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.message_events import TouchKind
@@ -179,8 +179,7 @@ class Names:
         used twice."""
         left = seconds_left(self._router, timeout)
         if not self.topics.keys() >= set(topics):
-            asking = self._router.ask_system_leader(None)
-            view = await self._router.within(left(), asking, "reading the routing table")
+            view = await read_table(self._router, timeout=left())
             self.topics |= {topic.id: topic.name for topic in view.topics}
             self.topics |= {n: f"#{n}" for n in topics if n not in self.topics}
         if not self.groups.keys() >= set(numbers):
@@ -242,8 +241,7 @@ async def _ask(
 async def _require(router: Router, partition_group: int, timeout: float | None) -> None:
     """Refuse a number that is no partition group with queues, for which no node would answer."""
     if partition_group not in router.groups:
-        asking = router.ask_system_leader(None)
-        await router.within(timeout, asking, "reading the routing table")
+        await read_table(router, timeout=timeout)
     known = sorted(router.groups.keys() - {SYSTEM_GROUP})
     if partition_group not in known:
         message = f"there is no partition group {partition_group} with queues: there are {known}"

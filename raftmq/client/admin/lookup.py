@@ -3,9 +3,10 @@
 from datetime import datetime
 from typing import NamedTuple
 
-from raftmq.client.consume.offsets import seconds_left, time_ms
+from raftmq.client.consume.offsets import time_ms
 from raftmq.client.consume.read_ahead import vector
 from raftmq.client.message import QUEUE_BITS, Message, decode, parse_id
+from raftmq.client.routing.requests import find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import ProtocolError, Reason, Rejected
 from raftmq.wire.codec import unpack
@@ -101,8 +102,7 @@ async def find_by_key(
     if limit < 1:
         raise Rejected(Reason.BAD_ARGUMENT, "limit must be positive")
     # A stale table would lack queues, and the search would miss their messages without an error.
-    looking = router.topic(topic_name, is_fresh=True)
-    topic = await router.within(left(), looking, f"looking up topic {topic_name!r}")
+    topic = await find_topic(router, topic_name, left())
     found: list[Message] = []
     # The key may be in any queue: queues may have been added, or named by the producer.
     for group in sorted(set(topic.groups)):

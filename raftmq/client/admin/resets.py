@@ -18,20 +18,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from raftmq.client.consume.membership import find_members
-from raftmq.client.consume.offsets import (
-    Stamp,
-    after,
-    by_partition,
-    commit_offsets,
-    committed_offsets,
-    seconds_left,
-)
+from raftmq.client.consume.offsets import Stamp, by_partition, commit_offsets, committed_offsets
 from raftmq.client.message import QUEUE_BITS
-from raftmq.client.routing.catalog import change_catalog
+from raftmq.client.routing.requests import after, ask_leader, change_catalog, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.catalog.membership import RegrantQueues
-from raftmq.wire.messages import FrameKind, TopicView
+from raftmq.wire.messages import Done, TopicView
 from raftmq.wire.popping import RESET_QUEUES_MAX, ResetGroup
 
 from .consumer_groups import attach, find_groups, policy_of, put_group
@@ -180,8 +173,8 @@ async def begin(
     """
     left = seconds_left(router, timeout)
     for group in by_partition(groups):
-        message = ResetGroup(group, number, [], [])
-        await router.call_leader(group, FrameKind.RESET, message, timeout=left(), is_change=True)
+        request = ResetGroup(group, number, [], [])
+        await ask_leader(router, request, Done, timeout=left())
         done.append(f"beginning in partition group {group}")
 
 
@@ -199,11 +192,9 @@ async def _set_popping(
         for start in range(0, len(queues), RESET_QUEUES_MAX):
             part = list(queues)[start : start + RESET_QUEUES_MAX]
             there = [offsets[each] for each in part]
-            message = ResetGroup(group, number, part, there, router.draw_request())
+            request = ResetGroup(group, number, part, there, router.draw_request())
             with after(done, "the reset of queues"):
-                await router.call_leader(
-                    group, FrameKind.RESET, message, timeout=left(), is_change=True
-                )
+                await ask_leader(router, request, Done, timeout=left())
             done += [number & _MASK for number in part]
 
 

@@ -2,16 +2,10 @@
 
 from typing import NamedTuple
 
-from raftmq.client.consume.offsets import seconds_left
-from raftmq.client.routing.catalog import change_catalog
-from raftmq.client.routing.router import SYSTEM_GROUP, Router
+from raftmq.client.routing.requests import ask_for_pages, change_catalog
+from raftmq.client.routing.router import Router
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
-from raftmq.wire.codec import unpack
-from raftmq.wire.messages import (
-    FindSubscriptions,
-    FoundSubscriptions,
-    FrameKind,
-)
+from raftmq.wire.messages import FindSubscriptions, FoundSubscriptions
 
 
 class Subscription(NamedTuple):
@@ -40,20 +34,11 @@ async def unsubscribe(router: Router, topic: str, group: str, timeout: float | N
 async def find_subscriptions(
     router: Router, topic: str | None, group: str | None, timeout: float | None = None
 ) -> list[Subscription]:
-    """Subscriptions to a topic (None: all) of a consumer group (None: all).
-
-    Long answers come in pages, all within the timeout.
-    """
-    left = seconds_left(router, timeout)
-    found: list[Subscription] = []
+    """Subscriptions to a topic (None: all) of a consumer group (None: all)."""
     question = FindSubscriptions(topic, group)
-    while True:
-        frame = await router.call_leader(
-            SYSTEM_GROUP, FrameKind.SUBSCRIBED, question, timeout=left()
-        )
-        page = unpack(FoundSubscriptions, frame.header)
-        found += [Subscription(v.topic, v.consumer_group, v.expression) for v in page.subscriptions]
-        if not page.is_cut:
-            return found
-        last = page.subscriptions[-1]
-        question = FindSubscriptions(topic, group, last.topic_id, last.consumer_group)
+    pages = ask_for_pages(router, question, FoundSubscriptions, timeout=timeout)
+    return [
+        Subscription(view.topic, view.consumer_group, view.expression)
+        async for page in pages
+        for view in page.subscriptions
+    ]

@@ -13,11 +13,11 @@ Left out: the time at which the producer sent a message, as its batch does not h
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from raftmq.client.consume.offsets import seconds_left
+from raftmq.client.routing.pages import Pages
+from raftmq.client.routing.requests import ask_for_pages, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.pop.message_events import FRESH, TouchKind, follow
-from raftmq.wire.codec import unpack
-from raftmq.wire.messages import FrameKind, TopicView
+from raftmq.wire.messages import TopicView
 from raftmq.wire.traces import FindTouches, FoundTouches, TouchView
 
 from .consumer_groups import find_groups
@@ -113,21 +113,10 @@ async def trace(router: Router, message_id: str, timeout: float | None = None) -
     left = seconds_left(router, timeout)
     place = await place_of(router, message_id, left())
     views: list[TouchView] = []
-    is_whole, after = True, 0
-    while True:
-        question = FindTouches(place.partition_group, place.number, place.offset, after)
-        frame = await router.call_leader(
-            place.partition_group,
-            FrameKind.WHY,
-            question,
-            timeout=left(),
-            queue_number=place.number,
-        )
-        page = unpack(FoundTouches, frame.header)
+    is_whole = True
+    async for page in touches_of(router, place.partition_group, place.number, place.offset, left()):
         views += page.touches
-        is_whole, after = is_whole and page.is_whole, page.after
-        if not after:
-            break
+        is_whole = is_whole and page.is_whole
     names = await _names(router, place.topic, left())
     stored = [_touch(view, "") for view in views if view.kind == TouchKind.STORED]
     return Trace(
@@ -139,6 +128,14 @@ async def trace(router: Router, message_id: str, timeout: float | None = None) -
         tuple(_journeys(views, names)),
         is_whole,
     )
+
+
+def touches_of(
+    router: Router, partition_group: int, queue_number: int, offset: int, timeout: float | None
+) -> Pages[FindTouches, FoundTouches]:
+    """The effects of records on a message, in the order of the log."""
+    question = FindTouches(partition_group, queue_number, offset)
+    return ask_for_pages(router, question, FoundTouches, timeout=timeout, queue_number=queue_number)
 
 
 async def _names(router: Router, topic: TopicView, timeout: float | None) -> dict[int, str]:

@@ -30,13 +30,13 @@ from typing import Protocol
 
 import anyio
 
+from raftmq.client.routing.requests import after, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.wire.assignment import Assigned
 
 from .membership import Member
-from .offsets import after, seconds_left
 from .read_ahead import Cursor, Fetcher
 
 BEATS = 6

@@ -24,6 +24,7 @@ from raftmq.client.admin.subscriptions import subscribe
 from raftmq.client.arguments import typed
 from raftmq.client.message import QUEUE_BITS, Message, Messages, Slice
 from raftmq.client.options import ConsumerSettings
+from raftmq.client.routing.requests import after, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor, TaskScope
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
@@ -35,7 +36,7 @@ from raftmq.wire.messages import EARLIEST, TopicView
 from .assignment import AssignedQueues
 from .cursors import cursors_at
 from .membership import Member
-from .offsets import Stamp, after, commit_offsets, committed_offsets, find_offsets, seconds_left
+from .offsets import Stamp, commit_offsets, committed_offsets, find_offsets
 from .read_ahead import Cursor, Fetcher
 from .start import Exactly, require, start_of
 

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 import anyio
 import msgspec
 
-from raftmq.client.routing.catalog import change_catalog
-from raftmq.client.routing.router import SYSTEM_GROUP, Router
+from raftmq.client.routing.requests import (
+    ask_for_pages,
+    ask_leader,
+    change_catalog,
+    seconds_left,
+)
+from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.catalog.membership import JoinGroup, LeaveGroup, MemberCommand, ReleaseQueues
 from raftmq.wire.assignment import Assigned, FindMembers, FoundMembers, Heartbeat, MemberView
-from raftmq.wire.codec import unpack
-from raftmq.wire.messages import FrameKind
-
-from .offsets import seconds_left
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,7 @@ class Member:
         begun = anyio.current_time()
         message = Heartbeat(self.join_command.member, version, wait_ms)
         seconds = self.join_command.session_ms / 1000
-        frame = await self.router.call_leader(
-            SYSTEM_GROUP, FrameKind.HEARTBEAT, message, timeout=seconds
-        )
-        assigned = unpack(Assigned, frame.header)
+        assigned = await ask_leader(self.router, message, Assigned, timeout=seconds)
         # The answer may have been made at any time since the request: to count the rest from the
         # request never puts the end of the lease too late.
         return assigned, begun + assigned.remaining_ms / 1000
@@ -94,14 +92,6 @@ async def find_members(
     router: Router, group: str | None, timeout: float | None = None
 ) -> list[MemberView]:
     """Members of a consumer group (None: of all). The timeout is for all pages together."""
-    left = seconds_left(router, timeout)
-    found: list[MemberView] = []
     question = FindMembers(group)
-    while True:
-        frame = await router.call_leader(SYSTEM_GROUP, FrameKind.MEMBERS, question, timeout=left())
-        page = unpack(FoundMembers, frame.header)
-        found += page.members
-        if not page.is_cut:
-            return found
-        last = found[-1]
-        question = FindMembers(group, last.consumer_group, last.topic_id, last.member)
+    pages = ask_for_pages(router, question, FoundMembers, timeout=timeout)
+    return [member async for page in pages for member in page.members]

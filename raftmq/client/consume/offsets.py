@@ -1,17 +1,14 @@
 """Offsets: questions and commits to the leaders of partition groups."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import NamedTuple
 
-import anyio
-
+from raftmq.client.routing.requests import after, ask_for_pages, ask_leader, seconds_left
 from raftmq.client.routing.router import Router
-from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
+from raftmq.errors import Reason, Rejected
 from raftmq.wire.assignment import CommitOffsets, OffsetsCommitted, QueueOffset
-from raftmq.wire.codec import unpack
 from raftmq.wire.messages import (
     Committed,
     CommittedOffset,
@@ -20,7 +17,6 @@ from raftmq.wire.messages import (
     FindOffsets,
     FoundOffset,
     FoundOffsets,
-    FrameKind,
 )
 
 QUEUES_AT_ONCE = 10_000
@@ -41,29 +37,6 @@ def time_ms(time: datetime) -> int:
         raise Rejected(Reason.BAD_ARGUMENT, message)
     # In whole numbers: a float would lose a millisecond at times.
     return max(0, (time - EPOCH) // timedelta(milliseconds=1))
-
-
-def seconds_left(router: Router, timeout: float | None) -> Callable[[], float]:
-    """The seconds left of a timeout that begins now, for calls that ask several leaders."""
-    deadline = anyio.current_time() + (router.seconds_max if timeout is None else timeout)
-    return lambda: max(deadline - anyio.current_time(), 0.0)
-
-
-@contextmanager
-def after(done: Collection[int | str], what: str) -> Iterator[None]:
-    """For a call in several parts: turn `Unavailable` into `OutcomeUnknown` once a part is done.
-
-    Raises:
-        OutcomeUnknown: the body raised `Unavailable`, or the client was closed under it, and a part
-            was done; the text names the parts done.
-    """
-    try:
-        yield
-    except RaftmqError as error:
-        # The bare class: the client was closed.
-        if not done or type(error) not in {RaftmqError, Unavailable}:
-            raise
-        raise OutcomeUnknown(f"{error}; done before: {what} {sorted(done)}") from error
 
 
 def by_partition(groups: Mapping[int, int]) -> dict[int, list[int]]:
@@ -90,10 +63,10 @@ async def find_offsets(
     for group, queues in by_partition(groups).items():
         for part in _parts(queues):
             question = FindOffsets([FindOffset(queue, at) for queue in part])
-            frame = await router.call_leader(
-                group, FrameKind.OFFSETS, question, timeout=left(), queue_number=max(part)
+            reply = await ask_leader(
+                router, question, FoundOffsets, timeout=left(), queue_number=max(part), group=group
             )
-            found |= {reply.queue: reply for reply in unpack(FoundOffsets, frame.header).queues}
+            found |= {each.queue: each for each in reply.queues}
     return found
 
 
@@ -104,23 +77,10 @@ def _parts(queues: Sequence[int]) -> Iterator[Sequence[int]]:
 async def committed_of(
     router: Router, partition_group: int, name: str | None, timeout: float | None = None
 ) -> list[CommittedOffset]:
-    """The committed offsets of a consumer group (None: of all) in a partition group.
-
-    Long answers come in pages, all within the timeout.
-    """
-    offsets: list[CommittedOffset] = []
-    left = seconds_left(router, timeout)
+    """The committed offsets of a consumer group (None: of all) in a partition group."""
     question = Committed(partition_group, name)
-    while True:
-        frame = await router.call_leader(
-            partition_group, FrameKind.COMMITTED, question, timeout=left()
-        )
-        page = unpack(CommittedOffsets, frame.header)
-        offsets += page.offsets
-        if not page.is_cut:
-            return offsets
-        last = page.offsets[-1]
-        question = Committed(partition_group, name, last.consumer_group, last.queue)
+    pages = ask_for_pages(router, question, CommittedOffsets, timeout=timeout)
+    return [offset async for page in pages for offset in page.offsets]
 
 
 async def committed_offsets(
@@ -175,15 +135,15 @@ async def commit_offsets(
             name, items, stamp.sequence, stamp.kept_ms, stamp.is_reset, stamp.sender
         )
         with after(done, "the commit of"):
-            frame = await router.call_leader(
-                partition_group,
-                FrameKind.COMMIT,
+            reply = await ask_leader(
+                router,
                 message,
+                OffsetsCommitted,
                 timeout=left(),
-                is_change=True,
                 queue_number=max(part),
+                group=partition_group,
             )
-        fenced += unpack(OffsetsCommitted, frame.header).fenced
+        fenced += reply.fenced
         committed += len(part)
         done = [f"{committed} queues"]
     return fenced

@@ -19,12 +19,13 @@ from collections.abc import Mapping
 from raftmq.client.admin.consumer_groups import require_no_instance
 from raftmq.client.admin.resets import draw_epoch
 from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.requests import after, find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.offsets import CLAIM
 from raftmq.wire.messages import TopicView
 
-from .offsets import Stamp, after, by_partition, commit_offsets, committed_offsets, seconds_left
+from .offsets import Stamp, by_partition, commit_offsets, committed_offsets
 
 _MASK = (1 << QUEUE_BITS) - 1
 
@@ -91,8 +92,7 @@ class Progress:
         left = seconds_left(self._router, timeout)
         if offsets and max(offsets) >= len(self._view.groups):
             # The topic may have got more queues.
-            looking = self._router.topic(self.topic, is_fresh=True)
-            view = await self._router.within(left(), looking, f"looking {self.topic!r} up")
+            view = await find_topic(self._router, self.topic, left())
             self._view = view if view.id == self.topic_id else self._view
         groups = self._groups_of(offsets)
         done: list[int] = []
@@ -127,7 +127,7 @@ async def take_progress(
     """See `Client.progress`."""
     require_no_instance(group)
     left = seconds_left(router, timeout)
-    view = await router.within(left(), router.topic(topic, is_fresh=True), f"finding {topic!r}")
+    view = await find_topic(router, topic, left())
     epoch = await draw_epoch(router, topic, group, left())
     progress = Progress(router, view, group, epoch)
     await progress.take(left())

@@ -13,14 +13,13 @@ does not tell where the message is now.
 from collections.abc import Iterable, Iterator, Sequence
 
 from raftmq.client.admin.consumer_groups import find_groups
-from raftmq.client.consume.offsets import seconds_left
+from raftmq.client.admin.traces import touches_of
 from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.requests import find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.message_events import TouchKind
-from raftmq.wire.codec import unpack
-from raftmq.wire.messages import FrameKind, TopicView
-from raftmq.wire.traces import FindTouches, FoundTouches
+from raftmq.wire.messages import TopicView
 
 from .handles import Handle
 
@@ -60,9 +59,7 @@ async def _topics(
     for settings in await find_groups(router, timeout=left()):
         for each in settings.attachments:
             if each.number in numbers:
-                looking = router.topic(each.topic, is_fresh=True)
-                what = f"looking up topic {each.topic!r}"
-                found[each.number] = await router.within(left(), looking, what)
+                found[each.number] = await find_topic(router, each.topic, left())
     return found
 
 
@@ -76,23 +73,12 @@ def _queues(topics: dict[int, TopicView], handle: Handle) -> Iterator[int]:
 
 
 async def _is_acked(router: Router, handle: Handle, queue: int, timeout: float | None) -> bool:
-    left = seconds_left(router, timeout)
-    group, after = handle.partition_group, 0
-    while True:
-        question = FindTouches(group, queue, handle.offset, after)
-        try:
-            frame = await router.call_leader(
-                group, FrameKind.WHY, question, timeout=left(), queue_number=queue
-            )
-        except Rejected as error:
-            if error.reason is Reason.OFFSET_OUT_OF_RANGE:
-                return False
-            raise
-        page = unpack(FoundTouches, frame.header)
-        for touch in page.touches:
-            is_of_lease = (touch.number, touch.token) == (handle.number, handle.token)
-            if touch.kind == TouchKind.ACKED and is_of_lease:
+    ack = (TouchKind.ACKED, handle.number, handle.token)
+    try:
+        async for page in touches_of(router, handle.partition_group, queue, handle.offset, timeout):
+            if any((touch.kind, touch.number, touch.token) == ack for touch in page.touches):
                 return True
-        after = page.after
-        if not after:
-            return False
+    except Rejected as error:
+        if error.reason is not Reason.OFFSET_OUT_OF_RANGE:
+            raise
+    return False

@@ -12,12 +12,13 @@ That group never changes, so every claim of a key goes to one leader.
 """
 
 from raftmq.client.consume.start import milliseconds
+from raftmq.client.routing.requests import ask_leader
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.claims import KEY_BYTES_MAX, TTL_MS_MAX
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import ErrorReply, FrameKind
+from raftmq.wire.messages import ErrorReply
 from raftmq.wire.popping import Claim, Claimed
 
 
@@ -42,13 +43,8 @@ class HeldClaim:
             message.partition_group, message.number, message.key, message.claimant, ttl_ms=0
         )
         try:
-            await self._router.call_leader(
-                message.partition_group,
-                FrameKind.CLAIM,
-                given_up,
-                timeout=timeout,
-                is_change=True,
-                refusal_in=_no_more_ours,
+            await ask_leader(
+                self._router, given_up, Claimed, timeout=timeout, refusal_in=_no_more_ours
             )
         except Rejected as error:
             if error.reason is not Reason.FENCED:
@@ -81,12 +77,5 @@ async def claim(
         message = f"a key has 1 to {KEY_BYTES_MAX} bytes, and a claim runs for up to {days} days"
         raise Rejected(Reason.BAD_ARGUMENT, message)
     wanted = Claim(group, number, name, claimant, ttl_ms)
-    is_ours = (await _ask(router, wanted, timeout)).is_ours
-    return HeldClaim(router, wanted) if is_ours else None
-
-
-async def _ask(router: Router, message: Claim, timeout: float | None) -> Claimed:
-    frame = await router.call_leader(
-        message.partition_group, FrameKind.CLAIM, message, timeout=timeout, is_change=True
-    )
-    return unpack(Claimed, frame.header)
+    claimed = await ask_leader(router, wanted, Claimed, timeout=timeout)
+    return HeldClaim(router, wanted) if claimed.is_ours else None

@@ -32,9 +32,9 @@ from raftmq.client.admin.consumer_groups import attach
 from raftmq.client.admin.resets import begin
 from raftmq.client.admin.subscriptions import subscribe
 from raftmq.client.arguments import typed
-from raftmq.client.consume.offsets import after, seconds_left
 from raftmq.client.consume.start import require
 from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.requests import after, find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor, TaskScope
 from raftmq.client.world import ClientWorld
@@ -131,8 +131,7 @@ class PopConsumer:
             )
             done.append("attachment")
             # The newest view: queues missing from an older one would begin later than now.
-            looking = router.topic(self.topic, is_fresh=True)
-            view = await router.within(left(), looking, f"to open {self.topic!r}")
+            view = await find_topic(router, self.topic, left())
             if settings.is_latest:
                 # A data group's log holds the place only after a command there named the group.
                 queues = {view.id << QUEUE_BITS | n: group for n, group in enumerate(view.groups)}

@@ -32,14 +32,13 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from raftmq.client.consume.offsets import after, seconds_left
 from raftmq.client.routing.refusals import Overtaken, over_limit, reason_of
+from raftmq.client.routing.requests import after, ask_leader, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.world import ClientWorld
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.pieces import WIDTH_MAX
-from raftmq.wire.messages import FrameKind
-from raftmq.wire.popping import FENCED, OVER_LIMIT, Action, Settle, SettleItem
+from raftmq.wire.popping import FENCED, OVER_LIMIT, Action, Settle, Settled, SettleItem
 
 from .consumer import PopConsumer
 from .leases import packed, results_of, settled_of
@@ -309,14 +308,8 @@ class _Settler:
             )
             self._sequence += 1
             try:
-                frame = await self._router.call_leader(
-                    partition_group,
-                    FrameKind.SETTLE,
-                    request,
-                    timeout=self._left(),
-                    is_change=True,
-                )
-                return results_of(frame.header, len(items))
+                reply = await ask_leader(self._router, request, Settled, timeout=self._left())
+                return results_of(reply, len(items))
             except Overtaken as error:
                 # Another process settled for this consumer by a later clock: go above its number.
                 if attempt == OVERTAKEN_MAX:

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from raftmq.errors import ProtocolError
-from raftmq.wire.codec import unpack
 from raftmq.wire.popping import FENCED, Action, Settled
 
 if TYPE_CHECKING:
@@ -316,13 +315,12 @@ def settled_of(bits: int, result: int, which: bytes) -> int:
     return bits ^ lowest(bits, max(bits.bit_count() - result, 0))
 
 
-def results_of(header: bytes, count: int) -> list[tuple[int, bytes]]:
+def results_of(settled: Settled, count: int) -> list[tuple[int, bytes]]:
     """For each item of a settlement, its result and the bits of the settled messages.
 
     Raises:
-        ProtocolError: the header does not answer a settlement of `count` items.
+        ProtocolError: it does not answer a settlement of `count` items.
     """
-    settled = unpack(Settled, header)
     which = settled.bits or [b""] * count
     if not len(settled.results) == len(which) == count:
         message = f"a settlement of {count} items has {len(settled.results)} results"

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import anyio
 
-from raftmq.client.consume.offsets import seconds_left
 from raftmq.client.consume.start import require
 from raftmq.client.message import format_id
 from raftmq.client.routing.refusals import reason_of
+from raftmq.client.routing.requests import seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable

@@ -52,7 +52,7 @@ from raftmq.client.routing.refusals import (
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import ProtocolError, RaftmqError, Rejected
-from raftmq.wire.codec import pack
+from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind
 from raftmq.wire.popping import (
     FENCED,
@@ -60,6 +60,7 @@ from raftmq.wire.popping import (
     SETTLE_ITEMS_MAX,
     Action,
     Settle,
+    Settled,
     SettleItem,
 )
 
@@ -500,7 +501,7 @@ class SettlementSender:
                 return
             if answer.kind != _SETTLED:
                 raise ProtocolError(f"a settlement was answered by a frame of kind {answer.kind}")
-            results = results_of(answer.header, len(flight.items))
+            results = results_of(unpack(Settled, answer.header), len(flight.items))
         except ProtocolError as error:
             flight.is_doubtful = True
             connection.close(f"node {connection.node} at {connection.address}: {error}")

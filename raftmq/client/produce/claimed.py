@@ -30,15 +30,14 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import NamedTuple, Self
 
-from raftmq.client.consume.offsets import after, seconds_left
 from raftmq.client.consume.start import require
 from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.requests import after, ask_leader, find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor
 from raftmq.client.world import ClientWorld
 from raftmq.errors import Reason, Rejected
-from raftmq.wire.codec import unpack
-from raftmq.wire.messages import FrameKind, TopicView
+from raftmq.wire.messages import TopicView
 from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
 from .producer import Producer
@@ -95,8 +94,7 @@ class ClaimedProducer(Producer):
             OutcomeUnknown: some queues may be claimed, which ends an earlier holder; try again.
         """
         left = seconds_left(self._router, None)
-        looking = self._router.topic(self.topic, is_fresh=True)
-        view = await self._router.within(left(), looking, f"looking up topic {self.topic!r}")
+        view = await find_topic(self._router, self.topic, left())
         groups: dict[int, list[int]] = {}
         for queue, group in enumerate(view.groups):
             groups.setdefault(group, []).append(view.id << QUEUE_BITS | queue)
@@ -104,16 +102,8 @@ class ClaimedProducer(Producer):
         with after(done, "the claim of queues"):
             for group, queues in sorted(groups.items()):
                 request = ClaimSessions(group, self.id, queues, self._label)
-                frame = await self._router.call_leader(
-                    group,
-                    FrameKind.SESSIONS,
-                    request,
-                    timeout=left(),
-                    is_change=True,
-                    queue_number=queues[0],
-                )
-                sessions = unpack(SessionsClaimed, frame.header).sessions
-                self._sessions.update(zip(queues, sessions, strict=True))
+                claimed = await _claim(self._router, request, left())
+                self._sessions.update(zip(queues, claimed, strict=True))
                 done += [number & _MASK for number in queues]
             self._claimed_view = view
             await self._open(left())
@@ -174,20 +164,18 @@ async def claim_part(
     require(0 < label < 1 << 63, "a label is 1 to 2^63 - 1")
     require(0 < part < 1 << 63 and 0 <= parts < 1 << 63, "parts are counted from 1 to 2^63 - 1")
     left = seconds_left(router, None)
-    looking = router.topic(topic, is_fresh=True)
-    view = await router.within(left(), looking, f"looking up topic {topic!r}")
+    view = await find_topic(router, topic, left())
     queue, group = view.id << QUEUE_BITS, view.groups[0]
     request = ClaimSessions(group, producer_id(work), [queue], label, part, parts)
-    frame = await router.call_leader(
-        group,
-        FrameKind.SESSIONS,
-        request,
-        timeout=left(),
-        is_change=True,
-        queue_number=queue,
-    )
-    (session,) = unpack(SessionsClaimed, frame.header).sessions
+    (session,) = await _claim(router, request, left())
     return session.part
+
+
+async def _claim(router: Router, request: ClaimSessions, timeout: float) -> list[SessionView]:
+    reply = await ask_leader(
+        router, request, SessionsClaimed, timeout=timeout, queue_number=request.queues[0]
+    )
+    return reply.sessions
 
 
 def producer_id(session: str) -> int:

@@ -10,13 +10,11 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from raftmq.client.consume.offsets import seconds_left
 from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.requests import ask_leader, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
-from raftmq.wire.codec import unpack
 from raftmq.wire.delays import CancelDelayed, DelayedCancelled
-from raftmq.wire.messages import FrameKind
 from raftmq.words import counted
 
 Delay = float | timedelta | datetime
@@ -124,10 +122,8 @@ async def cancel_delayed(router: Router, message_id: str, timeout: float | None)
         raise Rejected(Reason.BAD_ARGUMENT, message)
     group = topic.groups[queue]
     request = CancelDelayed(group, [queue_number], [due], [number], router.draw_request())
-    frame = await router.call_leader(
-        group, FrameKind.CANCEL, request, timeout=left(), is_change=True
-    )
-    (outcome,) = unpack(DelayedCancelled, frame.header).outcomes
+    reply = await ask_leader(router, request, DelayedCancelled, timeout=left())
+    (outcome,) = reply.outcomes
     if outcome == _FELL_DUE:
         message = f"the time of message {message_id} has come: it is delivered"
         raise Rejected(Reason.FELL_DUE, message)

@@ -43,13 +43,12 @@ import anyio
 
 from raftmq.batch import BATCH_BYTES_DEFAULT, Limits, Sealed, Value, encode
 from raftmq.client.arguments import typed
-from raftmq.client.consume.offsets import after, seconds_left
 from raftmq.client.message import QUEUE_BITS
+from raftmq.client.routing.requests import after, ask_for_pages, ask_leader, seconds_left
 from raftmq.client.routing.router import SYSTEM_GROUP, Router
 from raftmq.client.world import ClientWorld
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
-from raftmq.wire.codec import unpack
-from raftmq.wire.messages import FrameKind
+from raftmq.wire.messages import Done, FrameKind
 from raftmq.wire.transactions import (
     BeginTransaction,
     EndTransaction,
@@ -291,9 +290,7 @@ class Transaction:
         was_doubtful, self._may_be_open = self._may_be_open, True
         self._partition_group = partition_group
         try:
-            await self._router.call_leader(
-                partition_group, FrameKind.BEGIN, request, timeout=timeout, is_change=True
-            )
+            await ask_leader(self._router, request, Done, timeout=timeout)
         except (Rejected, Unavailable):
             # This attempt opened nothing for certain; an earlier one in doubt may have.
             self._may_be_open = was_doubtful
@@ -420,16 +417,13 @@ async def end_transaction(
     partition_group, number = parse_transaction_id(transaction_id)
     request = EndTransaction(partition_group, number, is_commit)
     try:
-        frame = await router.call_leader(
-            partition_group, FrameKind.END, request, timeout=timeout, is_change=True
-        )
+        ended = await ask_leader(router, request, TransactionEnded, timeout=timeout)
     except Rejected as refusal:
         if refusal.reason is not Reason.UNKNOWN_TRANSACTION:
             raise
         # The broker's text has the number within its partition group; users know the id.
         message = f"no transaction {transaction_id} is open: it never was, or ended long ago"
         raise Rejected(refusal.reason, message) from refusal
-    ended = unpack(TransactionEnded, frame.header)
     if is_commit and ended.is_fenced:
         message = (
             f"transaction {transaction_id} was rolled back: a message that it acknowledges is no "
@@ -462,15 +456,9 @@ async def _open_in(
     router: Router, partition_group: int, group: str, age_ms_min: int, timeout: float | None
 ) -> list[OpenTransaction]:
     """The open transactions of one partition group, by number."""
-    left = seconds_left(router, timeout)
     found: dict[str, OpenTransaction] = {}
-    last = 0
-    while True:
-        request = FindTransactions(partition_group, group, age_ms_min, last)
-        frame = await router.call_leader(
-            partition_group, FrameKind.TRANSACTIONS, request, timeout=left()
-        )
-        page = unpack(FoundTransactions, frame.header)
+    question = FindTransactions(partition_group, group, age_ms_min)
+    async for page in ask_for_pages(router, question, FoundTransactions, timeout=timeout):
         for view in page.transactions:
             name = format_transaction_id(partition_group, view.transaction)
             found[name] = OpenTransaction(
@@ -481,9 +469,7 @@ async def _open_in(
                 view.messages,
                 view.inputs,
             )
-        if not page.is_cut:
-            return list(found.values())
-        last = page.transactions[-1].transaction
+    return list(found.values())
 
 
 @asynccontextmanager

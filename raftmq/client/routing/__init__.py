@@ -1,5 +1,5 @@
 """How a client reaches the right node: addresses, connections, the routing table.
 
-Start reading at `router` (the leader of each partition group), then `connection` (one node) and
-`calls` (one request through many attempts).
+Start reading at `requests` (a reply of a leader, or all its pages), then `router` (the leader of
+each partition group), `connection` (one node) and `calls` (one request through many attempts).
 """

@@ -15,6 +15,7 @@ from raftmq.wire.codec import unpack
 from raftmq.wire.messages import ClusterView, Metadata, TopicView
 
 from .connection import Answer, Lost
+from .pages import Pages
 from .refusals import exception_of, refusal_of
 
 NAMES_MAX = 5_000
@@ -44,12 +45,9 @@ async def ask_in_parts(
 
 async def _all_pages(ask: Ask, question: Metadata) -> ClusterView:
     """The routing table with the topics of all pages."""
-    view = page = await ask(question)
-    topics = list(view.topics)
-    while page.next:
-        page = await ask(msgspec.structs.replace(question, after=page.next))
-        topics += page.topics
-    return msgspec.structs.replace(view, topics=topics, next=0)
+    pages = [page async for page in Pages(ask, question)]
+    topics = [topic for page in pages for topic in page.topics]
+    return msgspec.structs.replace(pages[0], topics=topics, next=0)
 
 
 def view_in(answer: Answer) -> ClusterView:

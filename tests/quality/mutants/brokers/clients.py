@@ -93,6 +93,7 @@ def times_each_request(patch: Patch) -> None:
         "admin.descriptions",
         "admin.resets",
         "consume.offsets",
+        "routing.requests",
     ):
         patch.set(import_module(f"raftmq.client.{name}"), "seconds_left", whole)
 
