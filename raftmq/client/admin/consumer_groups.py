@@ -250,12 +250,15 @@ async def require_mode(router: Router, name: str, mode: Mode, timeout: float) ->
 
 def _settings(view: ConsumerGroupView) -> GroupSettings:
     return GroupSettings(
-        view.name,
-        view.mode,
-        tuple(delay / 1000 for delay in view.schedule_ms),
-        view.attempts_max,
-        view.invisible_ms / 1000,
-        view.order,
-        view.is_blocking,
-        tuple(GroupAttachment(a.topic, a.number, a.is_latest, a.queues) for a in view.attachments),
+        name=view.name,
+        mode=view.mode,
+        schedule=tuple(delay / 1000 for delay in view.schedule_ms),
+        attempts_max=view.attempts_max,
+        invisible=view.invisible_ms / 1000,
+        order=view.order,
+        is_blocking=view.is_blocking,
+        attachments=tuple(
+            GroupAttachment(each.topic, each.number, each.is_latest, each.queues)
+            for each in view.attachments
+        ),
     )

@@ -52,19 +52,19 @@ class Backlog(NamedTuple):
     """The offset after the queue's last message."""
     next: int
     """The first offset that was never handed out."""
-    leased: int
+    leased: int = 0
     """Messages in hand."""
-    waiting: int
+    waiting: int = 0
     """Messages that failed and wait for their time."""
-    ready: int
+    ready: int = 0
     """Messages ready to be handed out again, or waiting for their turn with their key."""
-    dead: int
+    dead: int = 0
     """Messages in dead letters."""
-    acked: int
+    acked: int = 0
     """Acknowledged messages."""
-    passed: int
+    passed: int = 0
     """Messages that a filter passed over."""
-    lost: int
+    lost: int = 0
     """Messages that retention took before they were settled."""
     purged: int = 0
     """Messages of purged dead letters."""
@@ -146,10 +146,19 @@ async def find_backlogs(
             if view is None:
                 end, earliest = ends[queue].end, ends[queue].earliest
                 start = end if attached.is_latest(queue) else earliest
-                unbegun = BacklogView(number, queue, end, start, 0, 0, 0, 0, 0, 0, 0)
-                found.append(_backlog(attached, unbegun)._replace(has_begun=False))
-                continue
-            found.append(_backlog(attached, view))
+                counts: dict[str, int] = {"end": end, "next": start}
+            else:
+                counts = msgspec.structs.asdict(view)
+                del counts["number"], counts["queue"]
+            found.append(
+                Backlog(
+                    attached.group,
+                    attached.topic.name,
+                    queue & _MASK,
+                    **counts,
+                    has_begun=view is not None,
+                )
+            )
     return sorted(found)
 
 
@@ -193,24 +202,6 @@ async def _views(
                     if view.number in wanted
                 }
     return views
-
-
-def _backlog(attached: _Attached, view: BacklogView) -> Backlog:
-    return Backlog(
-        attached.group,
-        attached.topic.name,
-        view.queue & _MASK,
-        view.end,
-        view.next,
-        view.leased,
-        view.waiting,
-        view.ready,
-        view.dead,
-        view.acked,
-        view.passed,
-        view.lost,
-        view.purged,
-    )
 
 
 async def _attachment(router: Router, group: str, topic: str, timeout: float | None) -> int:
@@ -262,16 +253,16 @@ def _letter(
 ) -> DeadLetter:
     offsets = offsets_of(view.base, int.from_bytes(view.bits, "little"))
     return DeadLetter(
-        group,
-        topic,
-        number,
-        partition_group,
-        view.letter,
-        view.queue & _MASK,
-        view.attempt,
-        view.reason,
-        view.at_ms,
-        tuple(format_id(view.queue, offset) for offset in offsets),
+        group=group,
+        topic=topic,
+        number=number,
+        partition_group=partition_group,
+        letter=view.letter,
+        queue=view.queue & _MASK,
+        attempt=view.attempt,
+        reason=view.reason,
+        timestamp=view.at_ms,
+        ids=tuple(format_id(view.queue, offset) for offset in offsets),
     )
 
 

@@ -185,15 +185,15 @@ def word_of(kind: int) -> str:
 def _touch(view: TouchView, group: str) -> Touch:
     has_end = view.kind in WITH_UNTIL
     return Touch(
-        word_of(view.kind),
-        view.at_ms,
-        view.index,
-        view.term,
-        view.node,
-        group,
-        view.consumer,
-        view.token,
-        view.attempt,
-        view.detail if has_end else 0,
-        view.reason,
+        what=word_of(view.kind),
+        timestamp=view.at_ms,
+        index=view.index,
+        term=view.term,
+        node=view.node,
+        group=group,
+        consumer=view.consumer,
+        token=view.token,
+        attempt=view.attempt,
+        until=view.detail if has_end else 0,
+        reason=view.reason,
     )

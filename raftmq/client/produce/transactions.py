@@ -462,12 +462,12 @@ async def _open_in(
         for view in page.transactions:
             name = format_transaction_id(partition_group, view.transaction)
             found[name] = OpenTransaction(
-                name,
-                view.producer_group,
-                view.note,
-                view.opened_ms,
-                view.messages,
-                view.inputs,
+                id=name,
+                group=view.producer_group,
+                note=view.note,
+                opened_ms=view.opened_ms,
+                messages=view.messages,
+                inputs=view.inputs,
             )
     return list(found.values())
 
