@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from raftmq.batch import Sealed
 from raftmq.client.admin.admin import Admin
@@ -17,7 +17,7 @@ from raftmq.client.admin.descriptions import OffsetChange
 from raftmq.client.consume.consumer import Consumer
 from raftmq.client.message import Message, Messages, Slice, format_id, parse_id
 from raftmq.client.pop.consumer import PopConsumer
-from raftmq.client.pop.leases import Grip, offsets_of
+from raftmq.client.pop.leases import Grip, Holder, offsets_of
 from raftmq.client.pop.popped import Part, Settlement
 from raftmq.client.pop.prefetch_buffer import Taken
 from raftmq.client.pop.settlement import Settlements
@@ -26,6 +26,7 @@ from raftmq.client.produce.producer import Producer
 from raftmq.client.produce.receipts import Outgoing, PendingMany, SentMany
 from raftmq.client.produce.transactions import Transaction
 from raftmq.client.routing.router import Router
+from raftmq.client.supervisor import TaskScope
 from raftmq.errors import RaftmqError, Reason, Rejected
 from raftmq.wire.popping import Action
 
@@ -230,14 +231,10 @@ class RecordedPopConsumer(PopConsumer):
         if self._settings.filter is not None:
             tape.filtered.add((self.topic, self.group))
 
-    async def __aenter__(self) -> Self:
+    def _make_settlements(self, tasks: TaskScope, holder: Holder) -> Settlements:
         """See `PopConsumer`."""
-        await super().__aenter__()
         here = self._tape, self._process, self.group
-        self._settlements = RecordedSettlements(
-            *here, self._router, self._tasks, self._prefetcher, self.topic
-        )
-        return self
+        return RecordedSettlements(*here, self._router, tasks, holder)
 
     async def _next_one(self) -> tuple[Taken, Grip]:
         """See `PopConsumer`."""

@@ -35,7 +35,7 @@ def test_messages_are_settled_by_their_handles(tmp_path: Path) -> None:
             handles: list[str] = []
             while len(handles) < 3:
                 popped = consumer.pop(3, wait=5.0)
-                handles += [handle_of(consumer._inner, each) for each in popped]
+                handles += [handle_of(each) for each in popped]
         assert mq.settle(handles[:2]) == [True, True]
         assert mq.settle(handles[2:], "reject", reason="bad") == [True]
         assert mq.settle(handles) == [False] * 3

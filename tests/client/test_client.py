@@ -438,7 +438,7 @@ async def test_times_that_are_no_finite_numbers_are_refused(
         mq.consumer("orders", group="g", mode="pop") as c,
     ):
         (message,) = await c.pop(1, wait=5.0)
-        handle = handle_of(c, message)
+        handle = handle_of(message)
         calls: list[Callable[[], Awaitable[object]]] = [
             lambda: message.nack(wrong),
             lambda: message.extend(wrong),

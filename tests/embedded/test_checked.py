@@ -398,7 +398,7 @@ async def test_group_that_is_settled_for_by_handle_is_not_accused(tmp_path: Path
         async with mq.producer("orders") as producer:
             await producer.send_many(bodies=[b"x"] * 10)
         async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
-            handles = [handle_of(consumer, each) for each in await consumer.pop(5)]
+            handles = [handle_of(each) for each in await consumer.pop(5)]
             assert await mq.settle(handles) == [True] * 5
         assert await pop_all(mq) == 5
         await mq.check()

@@ -146,7 +146,7 @@ async def _pop(mq: "Client", popping: _Popping, show: Callable[[list[Taken]], No
             messages = await consumer.pop(popping.count - len(popping.taken), wait=wait)
             if not messages:
                 break
-            taken = [(message, handle_of(consumer, message)) for message in messages]
+            taken = [(message, handle_of(message)) for message in messages]
             popping.taken += taken
             if popping.is_acked:
                 show(taken)

@@ -39,10 +39,11 @@ from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor, TaskScope
 from raftmq.client.world import ClientWorld
 from raftmq.errors import RaftmqError, Reason, Rejected
+from raftmq.pop.policy import Mode
 from raftmq.wire.popping import Action
 
 from .claims import HeldClaim, claim
-from .leases import Grip, HeldLease
+from .leases import Grip, HeldLease, Holder
 from .popped import (
     LeasedMessage,
     LeasedMessages,
@@ -88,7 +89,6 @@ class PopConsumer:
         self._consumer = world.random.randrange(1, 1 << 63)
         self._tasks: TaskScope | None = None
         self._prefetcher: Prefetcher | None = None
-        self._settlements: Settlements | None = None
         self._until_ask = 0
         # Pops under way; those among them that name a time; and that time.
         self._pops = 0
@@ -137,16 +137,12 @@ class PopConsumer:
                 queues = {view.id << QUEUE_BITS | n: group for n, group in enumerate(view.groups)}
                 await begin(router, attached.number, queues, done, left())
         self._tasks = self._supervisor.task_scope(self._fail)
+        is_ordered = settings.mode is Mode.ORDERED
+        holder = Holder(self.topic, attached.number, self._consumer, subscribed, is_ordered)
+        settlements = self._make_settlements(self._tasks, holder)
         prefetcher = self._prefetcher = Prefetcher(
-            self._router,
-            self._tasks,
-            settings,
-            view,
-            number=attached.number,
-            consumer=self._consumer,
-            subscribed=subscribed,
+            self._router, self._tasks, settings, view, settlements
         )
-        self._settlements = Settlements(self._router, self._tasks, prefetcher, self.topic)
         self._router.watch(prefetcher.follow_topic)
         self._tasks.start(prefetcher.look_after_leases)
         return self
@@ -182,8 +178,7 @@ class PopConsumer:
             As `pop`.
         """
         (part, _, _), grip = await self._next_one()
-        assert self._settlements is not None
-        return PoppedMessage(part.batch, part.start, grip, self.topic, self._settlements)
+        return PoppedMessage(part.batch, part.start, grip, self.topic, self._open_settlements())
 
     async def pop(
         self, count: int = 1, *, wait: float = 1.0, invisible: float | None = None
@@ -266,7 +261,7 @@ class PopConsumer:
         """
         prefetcher = self._opened()
         group, claimant = prefetcher.first_group, self._world.random.randrange(1, 1 << 63)
-        number = prefetcher.holder.number
+        number = prefetcher.settlements.holder.number
         return await claim(self._router, group, number, claimant, key, ttl, timeout)
 
     async def flush(self, *, timeout: float | None = None) -> Settlement:
@@ -397,7 +392,7 @@ class PopConsumer:
 
     async def _make_invisible(self, milliseconds: int, left: float) -> None:
         timeout = min(left, self._router.seconds_max)
-        await self._open_settlements().make_invisible(milliseconds, timeout)
+        await self._opened().make_invisible(milliseconds, timeout)
 
     def _grip(self, taken: Taken) -> Grip:
         grip = Grip(taken.lease)
@@ -412,15 +407,15 @@ class PopConsumer:
         return self._prefetcher
 
     def _open_settlements(self) -> Settlements:
-        self._opened()
-        assert self._settlements is not None
-        return self._settlements
+        return self._opened().settlements
+
+    def _make_settlements(self, tasks: TaskScope, holder: Holder) -> Settlements:
+        return Settlements(self._router, tasks, holder)
 
     def _fail(self, error: RaftmqError) -> None:
         """The client failed inside, or was closed: waiting calls end with the error."""
-        if self._settlements is not None:
-            self._settlements.fail(error)
         if self._prefetcher is not None:
+            self._prefetcher.settlements.fail(error)
             self._prefetcher.tell()
 
     def _end(self) -> None:

@@ -40,7 +40,6 @@ from raftmq.errors import Reason, Rejected
 from raftmq.pop.pieces import WIDTH_MAX
 from raftmq.wire.popping import FENCED, OVER_LIMIT, Action, Settle, Settled, SettleItem
 
-from .consumer import PopConsumer
 from .leases import packed, results_of, settled_of
 from .popped import LeasedMessage, delay_ms
 from .settlement_sender import HEADER_BYTES, ITEM_BYTES
@@ -74,11 +73,9 @@ class Handle(NamedTuple):
     """The message's offset in its queue."""
 
 
-def handle_of(consumer: PopConsumer, message: LeasedMessage) -> str:
-    """The handle of a message that this consumer popped."""
-    assert consumer._prefetcher is not None, "what popped was opened"
-    holder = consumer._prefetcher.holder
-    lease, _ = message.part
+def handle_of(message: LeasedMessage) -> str:
+    """The handle of a popped message."""
+    holder, (lease, _) = message.settlements.holder, message.part
     return format_handle(
         Handle(holder.number, lease.group, lease.token, holder.consumer, message.offset)
     )

@@ -25,7 +25,7 @@ Sources: RocketMQ's checkpoints with bitmaps; Kleppmann, "How to do distributed 
 
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
 from raftmq.errors import ProtocolError
@@ -37,6 +37,21 @@ if TYPE_CHECKING:
 LEFT_SHARE = 1 / 3
 """Least share of a lease's time that is left when a message is handed to the application; messages
 that lie in the buffer for longer are given back."""
+
+
+class Holder(NamedTuple):
+    """The consumer that holds leases, as its requests name it."""
+
+    topic: str
+    """The topic's name."""
+    number: int
+    """The attachment's number."""
+    consumer: int
+    """The consumer's random number."""
+    subscribed: int
+    """The version of the consumer's subscription; 0: it made none."""
+    is_ordered: bool
+    """True if an ack lets the next message out."""
 
 
 class HeldLease:

@@ -24,6 +24,7 @@ from typing import Self
 import anyio
 
 from raftmq.client.consume.start import milliseconds, require
+from raftmq.client.routing.requests import seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import Unavailable
@@ -34,8 +35,9 @@ from raftmq.wire.popping import Action
 
 from .leases import HeldLease
 from .prefetch_buffer import PrefetchBuffer, Taken
-from .session import Holder, PopSession
-from .settlement_sender import Tally, Waiter
+from .session import PopSession
+from .settlement import Settlements, lease_ms
+from .settlement_sender import Waiter
 
 PREFETCH = 500
 """Messages asked for ahead at each leader."""
@@ -88,10 +90,7 @@ class Prefetcher:
         tasks: TaskScope,
         settings: PopSettings,
         view: TopicView,
-        *,
-        number: int,
-        consumer: int,
-        subscribed: int,
+        settlements: Settlements,
     ) -> None:
         self._router = router
         self._tasks = tasks
@@ -106,19 +105,8 @@ class Prefetcher:
             self.invisible_ms = invisible_ms(settings.invisible)
         self.buffer = PrefetchBuffer()
         """Messages that came and were not handed on."""
-        self.tally = Tally()
-        """Results of settlements that no call waits for."""
-        self.holder = Holder(
-            view.name,
-            number,
-            consumer,
-            subscribed,
-            self.buffer,
-            self._hear,
-            self.tally,
-            settings.mode is Mode.ORDERED,
-        )
-        """The consumer, as its sessions name it."""
+        self.settlements = settlements
+        """Settles the messages."""
         self.sessions: dict[int, PopSession] = {}
         """By partition group."""
         self.follow_topic()
@@ -258,14 +246,33 @@ class Prefetcher:
             return
         for group in sorted({*view.groups} - {*self.sessions}):
             session = self.sessions[group] = PopSession(
-                self._router, self._tasks, self.holder, group
+                self._router, self._tasks, self.settlements, group, self.buffer, self._hear
             )
             session.depth = min(self._settings.prefetch, DEPTH_FIRST)
         self.tell()
 
     # -- leases ----------------------------------------------------------------------------------
 
-    def make_invisible(
+    async def make_invisible(self, milliseconds: int, timeout: float) -> None:
+        """Set the length of the leases of later pops, and of those on the buffer. No lease gets
+        shorter: the shelved messages of longer leases go back.
+
+        Raises:
+            As `Settlements.settle`.
+        """
+        left = seconds_left(self._router, timeout)
+        waiter = Waiter()
+        extended = self._extend_short(milliseconds, waiter)
+        while waiter.open:
+            await self.settlements.finish(waiter, left())
+            for lease in extended:
+                lease.invisible_ms = milliseconds
+                lease.set_stale(anyio.current_time())
+            # Messages of a wish with the old length may have come meanwhile.
+            waiter = Waiter()
+            extended = self._extend_short(milliseconds, waiter, is_again=True)
+
+    def _extend_short(
         self, milliseconds: int, waiter: Waiter, *, is_again: bool = False
     ) -> list[HeldLease]:
         """Change the length of the leases to come, and of those on the buffer.
@@ -289,7 +296,7 @@ class Prefetcher:
             if is_another and lease.latest_deadline(now) > until:
                 self._give_back_awaited(lease, waiter)
             elif is_another or (lease.deadline < least and not is_again):
-                self.sessions[lease.group].settler.extend(lease, milliseconds, waiter)
+                self.settlements.sender(lease.group).extend(lease, milliseconds, waiter)
                 short.append(lease)
         return short
 
@@ -301,6 +308,7 @@ class Prefetcher:
         while True:
             await anyio.sleep(min([TICK_SECONDS, *pace]))
             now = anyio.current_time()
+            self.settlements.check_time(now)
             for session in self.sessions.values():
                 session.check_time(now)
                 if renew is not None:
@@ -323,10 +331,9 @@ class Prefetcher:
             unheard = [session for session in unheard if session.is_unheard or session.is_more]
         waiter = Waiter()
         for lease in self.buffer.leases():
-            self.sessions[lease.group].give_back(lease, waiter)
+            self.settlements.give_back(lease, waiter)
         self.buffer.clear()
-        for session in self.sessions.values():
-            session.settler.join_all(waiter)
+        self.settlements.join_all(waiter)
         await waiter.wait()
         for session in self.sessions.values():
             session.depart()
@@ -354,15 +361,15 @@ class Prefetcher:
         session.is_short = False
         session.leave()
         # A waiter of its own keeps the result out of the tally, which the application reads.
-        session.give_back(lease, Waiter())
+        self.settlements.give_back(lease, Waiter())
 
     def _give_back_awaited(self, lease: HeldLease, waiter: Waiter) -> None:
         """Give back the shelved messages of a lease; `waiter` waits for the result."""
-        session, bits = self.sessions[lease.group], lease.shelved
-        session.give_back(lease, Waiter())
+        bits = lease.shelved
+        self.settlements.give_back(lease, Waiter())
         # The call only joins: if it took the messages back at an early end, they would be neither
         # shelved nor given back.
-        session.settler.settle(lease, Action.GIVE_BACK, bits, waiter)
+        self.settlements.sender(lease.group).settle(lease, Action.GIVE_BACK, bits, waiter)
 
     def _list_rest(self, sessions: list[PopSession]) -> bool:
         """Ask sessions for handed-out messages that have not come; False: no answer will come. A
@@ -384,16 +391,4 @@ def invisible_ms(seconds: float) -> int:
     shortest, longest = INVISIBLE_MS_MIN // 1000, INVISIBLE_MS_MAX // 1000
     is_one = INVISIBLE_MS_MIN <= asked <= INVISIBLE_MS_MAX
     require(is_one, f"invisible is {shortest} to {longest} s, not {seconds}")
-    return asked
-
-
-def lease_ms(seconds: float, name: str) -> int:
-    """How long a lease is to run from now on, in milliseconds.
-
-    Raises:
-        Rejected: `BAD_ARGUMENT`, the time is out of its range.
-    """
-    asked = milliseconds(seconds, name)
-    longest = INVISIBLE_MS_MAX // 1000
-    require(0 < asked <= INVISIBLE_MS_MAX, f"{name} is more than 0 and up to {longest} s")
     return asked

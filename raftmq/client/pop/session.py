@@ -50,7 +50,8 @@ from raftmq.wire.popping import Action, Lease, Leave, Pop, Popped
 
 from .leases import HeldLease
 from .prefetch_buffer import PrefetchBuffer
-from .settlement_sender import SettlementSender, Tally, Waiter
+from .settlement import Settlements
+from .settlement_sender import Waiter
 
 POP_BYTES = 2 * 1024 * 1024
 """Limit of an answer: two of the largest batches, so that an answer is worth its round trip."""
@@ -58,27 +59,6 @@ GRACE_SECONDS = 60.0
 """A lease is forgotten this long after its end, also if some of its messages are unsettled."""
 
 _POPPED = FrameKind.POP | REPLY
-
-
-class Holder(NamedTuple):
-    """The consumer, for its sessions."""
-
-    topic: str
-    """The topic's name."""
-    number: int
-    """The attachment's number."""
-    consumer: int
-    """The consumer's random number."""
-    subscribed: int
-    """The version of the consumer's subscription; 0: it made none."""
-    buffer: PrefetchBuffer
-    """The buffer that takes messages that come."""
-    on_news: Callable[[], None]
-    """Called when messages came or something changed."""
-    tally: Tally
-    """Results of settlements that no call waits for."""
-    is_ordered: bool
-    """True if an ack lets the next message out."""
 
 
 class _Wish:
@@ -115,10 +95,23 @@ class _Stored(NamedTuple):
 class PopSession:
     """One partition group."""
 
-    def __init__(self, router: Router, tasks: TaskScope, holder: Holder, group: int) -> None:
+    def __init__(
+        self,
+        router: Router,
+        tasks: TaskScope,
+        settlements: Settlements,
+        group: int,
+        buffer: PrefetchBuffer,
+        on_news: Callable[[], None],
+    ) -> None:
+        """`buffer` takes the messages that come; `on_news` is called when some came or something
+        changed."""
         self._router = router
         self._tasks = tasks
-        self._holder = holder
+        self._settlements = settlements
+        self._holder = settlements.holder
+        self._buffer = buffer
+        self._on_news = on_news
         self._wish: _Wish | None = None
         # The connection on which our leases were listed, or are being listed.
         self._told_on: Connection | None = None
@@ -136,16 +129,6 @@ class PopSession:
         """The partition group."""
         self.leases: dict[int, HeldLease] = {}
         """Token → lease, for all leases that an answer may still list."""
-        self.settler = SettlementSender(
-            router,
-            tasks,
-            group=group,
-            number=holder.number,
-            consumer=holder.consumer,
-            tally=holder.tally,
-            is_ordered=holder.is_ordered,
-        )
-        """The settlements in this group."""
         self.lost_since: float | None = None
         """Since when the leader is looked for, by the event loop's clock; None: it is not."""
         self.error: RaftmqError | None = None
@@ -261,8 +244,7 @@ class PopSession:
             connection.post(FrameKind.LEAVE, pack(message), (), lambda _: None)
 
     def check_time(self, now: float) -> None:
-        """Give up a wish, and resend a settlement, whose answer is overdue."""
-        self.settler.check_time(now)
+        """Give up a wish whose answer is overdue."""
         wish = self._wish
         if wish is None or wish.request is None:
             return
@@ -278,7 +260,7 @@ class PopSession:
                 continue
             is_under_way = any(item.action is Action.EXTEND for item in lease.items)
             if not is_under_way and lease.in_hand():
-                self.settler.extend(lease, round(seconds * 1000), None)
+                self._settlements.sender(self.group).extend(lease, round(seconds * 1000), None)
 
     def forgive(self) -> None:
         """Count the time of a lost leader from now."""
@@ -301,7 +283,7 @@ class PopSession:
             except ProtocolError as error:
                 connection.close(f"node {connection.node} at {connection.address}: {error}")
                 self._start_anew()
-        self._holder.on_news()
+        self._on_news()
 
     def _take_answer(self, wish: _Wish, answer: Answer) -> None:
         assert not isinstance(answer, Lost)
@@ -343,11 +325,11 @@ class PopSession:
         if position != len(view):
             raise ProtocolError(f"an answer of {position} bytes came with {len(view)}")
         now = anyio.current_time()
-        before = self._holder.buffer.counts.get(self.group, 0)
+        before = self._buffer.counts.get(self.group, 0)
         for entry in popped.leases:
             batches = stored.get(entry.queue, [])
             self._take_lease(wish, entry, batches, now, is_serial=popped.is_serial)
-        return self._holder.buffer.counts.get(self.group, 0) - before
+        return self._buffer.counts.get(self.group, 0) - before
 
     def _batches(
         self, queue: FetchedQueue, sizes: tuple[int, ...], view: memoryview
@@ -406,10 +388,10 @@ class PopSession:
             start, end = max(base, lease.base), min(base + len(batch), stop)
             new = lease.shelve(bits & lease.mask(start, end)) if start < end else 0
             if new:
-                self._holder.buffer.put(lease, batch, new, size)
+                self._buffer.put(lease, batch, new, size)
         # An answer may bring messages that the leader listed before it heard of the stop.
         if lease.is_stopped and lease.shelved:
-            self.give_back(lease, Waiter())
+            self._settlements.give_back(lease, Waiter())
 
     def _end_list(self) -> None:
         """The list is whole: messages that it did not name are lost."""
@@ -418,7 +400,7 @@ class PopSession:
             return
         for token, lease in self.leases.items():
             lease.unlist(listed.get(token, 0))
-        self._holder.buffer.sweep()
+        self._buffer.sweep()
 
     def _refused(self, connection: Connection, refusal: ErrorReply) -> None:
         code = refusal.code
@@ -450,15 +432,11 @@ class PopSession:
                 await anyio.sleep(max(retry_ms / 1000, self._router.delay(failures)))
             await self._router.leader(self.group)
             self.lost_since = None
-            self._holder.on_news()
+            self._on_news()
 
         self._tasks.start(find)
 
     # -- leases ----------------------------------------------------------------------------------
-
-    def give_back(self, lease: HeldLease, waiter: Waiter) -> None:
-        """Give back the shelved messages of a lease, for any consumer."""
-        self.settler.settle(lease, Action.GIVE_BACK, lease.shelved, waiter)
 
     def _forget_leases(self) -> None:
         """Forget leases without messages, before a wish. See the module's invariants."""

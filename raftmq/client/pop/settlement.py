@@ -1,46 +1,48 @@
 """The settlements of a consumer: calls that settle popped messages, and wait for the results.
 
-A call may settle messages of many leases and partition groups. The call waits until each has its
-answer, or until its time is over.
+A call may settle messages of many leases and partition groups. The call hands each to the sender
+of its partition group, and waits until each has its answer, or until its time is over.
 """
 
 from collections.abc import Sequence
 
 import anyio
 
-from raftmq.client.consume.start import require
+from raftmq.client.consume.start import milliseconds, require
 from raftmq.client.message import format_id
 from raftmq.client.routing.refusals import reason_of
-from raftmq.client.routing.requests import seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.machine.catalog.consumer_groups import DELAY_MS_MAX
+from raftmq.pop.policy import INVISIBLE_MS_MAX
 from raftmq.wire.popping import Action
 
-from .leases import offsets_of
+from .leases import HeldLease, Holder, offsets_of
 from .popped import Part, Settlement
-from .prefetcher import Prefetcher, lease_ms
-from .settlement_sender import Gone, Waiter
+from .settlement_sender import Gone, SettlementSender, Tally, Waiter
 
 
 class Settlements:
     """The settlements of one consumer."""
 
-    def __init__(
-        self, router: Router, tasks: TaskScope, prefetcher: Prefetcher, topic: str
-    ) -> None:
+    def __init__(self, router: Router, tasks: TaskScope, holder: Holder) -> None:
         self._router = router
         self._tasks = tasks
-        self._prefetcher = prefetcher
-        self._topic = topic
         self._waiters: dict[Waiter, None] = {}
+        self._senders: dict[int, SettlementSender] = {}
+        # Results of settlements that no call waits for.
+        self._tally = Tally()
+        self.holder = holder
+        """The consumer."""
 
-    @property
-    def consumer(self) -> tuple[int, int]:
-        """The attachment's number, and the consumer's."""
-        holder = self._prefetcher.holder
-        return holder.number, holder.consumer
+    def sender(self, group: int) -> SettlementSender:
+        """The settlements on their way to a partition group."""
+        found = self._senders.get(group)
+        if found is None:
+            found = SettlementSender(self._router, self._tasks, self.holder, group, self._tally)
+            self._senders[group] = found
+        return found
 
     async def settle(
         self,
@@ -64,9 +66,9 @@ class Settlements:
         self._tasks.check()
         waiter = Waiter()
         for lease, bits in parts:
-            settler = self._prefetcher.sessions[lease.group].settler
-            settler.settle(lease, action, bits, waiter, delay_ms=delay_ms, reason=reason)
-        await self._finish(waiter, timeout)
+            sender = self.sender(lease.group)
+            sender.settle(lease, action, bits, waiter, delay_ms=delay_ms, reason=reason)
+        await self.finish(waiter, timeout)
         return Settlement(waiter.settled, waiter.gone)
 
     async def settle_one(
@@ -93,16 +95,29 @@ class Settlements:
         """Settle messages without waiting; `flush` returns the results."""
         self._tasks.check()
         for lease, bits in parts:
-            self._prefetcher.sessions[lease.group].settler.settle(lease, action, bits, None)
+            self.sender(lease.group).settle(lease, action, bits, None)
+
+    def give_back(self, lease: HeldLease, waiter: Waiter) -> None:
+        """Give back the shelved messages of a lease, for any consumer."""
+        self.sender(lease.group).settle(lease, Action.GIVE_BACK, lease.shelved, waiter)
+
+    def join_all(self, waiter: Waiter) -> None:
+        """Wait for all settlements under way that calls made without waiting."""
+        for sender in self._senders.values():
+            sender.join_all(waiter)
+
+    def check_time(self, now: float) -> None:
+        """Send requests again whose answers are overdue."""
+        for sender in self._senders.values():
+            sender.check_time(now)
 
     async def flush(self, *, timeout: float | None) -> Settlement:
         """See `PopConsumer.flush`."""
         self._tasks.check()
         waiter = Waiter()
-        for session in self._prefetcher.sessions.values():
-            session.settler.join_all(waiter)
-        await self._finish(waiter, timeout, take_back=False)
-        tally = self._prefetcher.tally
+        self.join_all(waiter)
+        await self.finish(waiter, timeout, take_back=False)
+        tally = self._tally
         settled, gone, error = tally.settled, tally.gone, tally.error
         tally.settled, tally.gone, tally.error = 0, [], None
         if error is not None:
@@ -117,13 +132,13 @@ class Settlements:
         Raises:
             As `settle`.
         """
-        milliseconds = lease_ms(seconds, "seconds")
+        asked_ms = lease_ms(seconds, "seconds")
         self._tasks.check()
         waiter = Waiter()
         for lease, bits in parts:
             if lease.lost(bits) != bits:
-                self._prefetcher.sessions[lease.group].settler.extend(lease, milliseconds, waiter)
-        await self._finish(waiter, timeout)
+                self.sender(lease.group).extend(lease, asked_ms, waiter)
+        await self.finish(waiter, timeout)
         gone = []
         for lease, bits in parts:
             if lost := lease.lost(bits):
@@ -141,25 +156,6 @@ class Settlements:
         if not settlement.is_complete:
             raise _fenced(part)
 
-    async def make_invisible(self, milliseconds: int, timeout: float) -> None:
-        """Set the length of the leases of later pops, and of those on the buffer. No lease gets
-        shorter: the shelved messages of longer leases go back.
-
-        Raises:
-            As `settle`.
-        """
-        left = seconds_left(self._router, timeout)
-        waiter = Waiter()
-        extended = self._prefetcher.make_invisible(milliseconds, waiter)
-        while waiter.open:
-            await self._finish(waiter, left())
-            for lease in extended:
-                lease.invisible_ms = milliseconds
-                lease.set_stale(anyio.current_time())
-            # Messages of a wish with the old length may have come meanwhile.
-            waiter = Waiter()
-            extended = self._prefetcher.make_invisible(milliseconds, waiter, is_again=True)
-
     def fail(self, error: RaftmqError) -> None:
         """The client failed inside, or was closed: waiting calls end with the error."""
         if isinstance(error, Unavailable):
@@ -167,10 +163,15 @@ class Settlements:
         for waiter in self._waiters:
             waiter.fail(error)
 
-    async def _finish(
+    async def finish(
         self, waiter: Waiter, timeout: float | None, *, take_back: bool = True
     ) -> None:
-        """Wait until a call's settlements have their results, or its time is over."""
+        """Wait until a call's settlements have their results, or its time is over; then, with
+        `take_back`, those that have not left are taken back.
+
+        Raises:
+            As `settle`.
+        """
         self._waiters[waiter] = None
         try:
             with anyio.move_on_after(self._router.seconds_max if timeout is None else timeout):
@@ -181,9 +182,9 @@ class Settlements:
             raise waiter.error
         if not waiter.open:
             return
-        sessions = self._prefetcher.sessions.values()
-        is_doubtful = [s.settler.withdraw(waiter, take_back=take_back) for s in sessions]
-        what = f"a settlement of messages of {self._topic!r} was not answered in time"
+        senders = self._senders.values()
+        is_doubtful = [sender.withdraw(waiter, take_back=take_back) for sender in senders]
+        what = f"a settlement of messages of {self.holder.topic!r} was not answered in time"
         if any(is_doubtful):
             raise OutcomeUnknown(f"{what}; it may have been done: {self._router.last_error}")
         if waiter.done:
@@ -200,3 +201,15 @@ def _fenced(part: Part) -> Rejected:
         f"{lease.token} ran out, or it was settled in another way"
     )
     return Rejected(Reason.FENCED, message)
+
+
+def lease_ms(seconds: float, name: str) -> int:
+    """How long a lease is to run from now on, in milliseconds.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, the time is out of its range.
+    """
+    asked = milliseconds(seconds, name)
+    longest = INVISIBLE_MS_MAX // 1000
+    require(0 < asked <= INVISIBLE_MS_MAX, f"{name} is more than 0 and up to {longest} s")
+    return asked

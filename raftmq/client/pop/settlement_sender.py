@@ -64,7 +64,7 @@ from raftmq.wire.popping import (
     SettleItem,
 )
 
-from .leases import HeldLease, packed, results_of, settled_of
+from .leases import HeldLease, Holder, packed, results_of, settled_of
 
 HEADER_BYTES = 512 * 1024
 """Rough limit of a request's header; a broker refuses more than 1 MiB."""
@@ -234,24 +234,19 @@ class SettlementSender:
         self,
         router: Router,
         tasks: TaskScope,
-        *,
+        holder: Holder,
         group: int,
-        number: int,
-        consumer: int,
         tally: Tally,
-        is_ordered: bool,
     ) -> None:
+        """`tally` gets the results of settlements that no call waits for."""
         self._router = router
         self._tasks = tasks
+        self._holder = holder
         self._group = group
-        self._number = number
-        self._consumer = consumer
-        # Results of settlements that no call waits for.
         self._tally = tally
         self._gathered: dict[tuple[object, ...], Item] = {}
         self._flight: _Flight | None = None
         self._sequence = 0
-        self._is_ordered = is_ordered
         # True if a call waits for gathered items; and if a task will send them anyway.
         self._is_urgent = False
         self._is_timed = False
@@ -381,7 +376,7 @@ class SettlementSender:
 
     def _pump_in_time(self) -> None:
         """Send the gathered items: now if a call waits for one of them, else soon."""
-        if self._is_urgent or self._is_ordered:
+        if self._is_urgent or self._holder.is_ordered:
             self._pump()
         elif self._gathered and not self._is_timed and not self._tasks.is_closed:
             self._is_timed = True
@@ -427,7 +422,7 @@ class SettlementSender:
 
     def _packed(self, flight: _Flight) -> bytes:
         """The request's header. A settlement that cannot be packed fails alone."""
-        head = (self._group, self._number, self._consumer, flight.sequence)
+        head = (self._group, self._holder.number, self._holder.consumer, flight.sequence)
         try:
             return pack(Settle(*head, [item.wire() for item in flight.items]))
         except (TypeError, ValueError):

@@ -45,7 +45,12 @@ class Inputs:
         # A lease's base may move down later; the bits count from the base of now.
         self._held = [(lease, lease.base, bits) for _, lease, bits in parts]
         self._wire = [
-            TransactionInput(*settlements.consumer, lease.token, *packed(lease.base, bits))
+            TransactionInput(
+                settlements.holder.number,
+                settlements.holder.consumer,
+                lease.token,
+                *packed(lease.base, bits),
+            )
             for settlements, lease, bits in parts
         ]
 

@@ -17,8 +17,7 @@ async def popping(mq: Client, count: int, group: str = "g") -> list[Any]:
         found: list[Any] = []
         while len(found) < count:
             found += [
-                (m.body, handle_of(consumer, m))
-                for m in await consumer.pop(count - len(found), wait=5.0)
+                (m.body, handle_of(m)) for m in await consumer.pop(count - len(found), wait=5.0)
             ]
         return found
 

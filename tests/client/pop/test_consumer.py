@@ -157,7 +157,7 @@ async def test_reason_that_is_no_text_is_refused_and_the_rest_is_settled(
     fill(cluster, queues=1, messages=3)
     async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
         batch = await c.pop(3, wait=5.0)
-        handle = handle_of(c, batch[2])
+        handle = handle_of(batch[2])
         with pytest.raises(Rejected) as caught:
             await batch[0].reject(reason)
         assert caught.value.reason is Reason.BAD_ARGUMENT
@@ -175,7 +175,7 @@ async def test_settlement_that_cannot_be_packed_fails_alone(cluster: FakeCluster
     async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
         batch = await c.pop(4, wait=5.0)
         lease, _ = batch[0].part
-        settler = c._open_settlements()._prefetcher.sessions[lease.group].settler
+        settler = c._open_settlements().sender(lease.group)
         alone, beside = Waiter(), Waiter()
         # Calls look at a reason before it gets here: whatever they miss must not stay under way.
         settler.settle(lease, Action.REJECT, 1, alone, reason="\ud800")

@@ -79,7 +79,7 @@ async def popped(cluster: FakeCluster, count: int, bodies: int | None = None) ->
             found: list[str] = []
             while len(found) < count:
                 messages = await consumer.pop(count - len(found), wait=5.0)
-                found += [handle_of(consumer, message) for message in messages]
+                found += [handle_of(message) for message in messages]
             return found
 
 
@@ -171,7 +171,7 @@ async def test_timeout_of_settling_holds_for_all_requests_of_a_consumer(
             await producer.send_many([b"%d" % n for n in range(3)])
         async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
             leases = [await consumer.pop(1, wait=5.0) for _ in range(3)]
-            handles = [handle_of(consumer, message) for lease in leases for message in lease]
+            handles = [handle_of(message) for lease in leases for message in lease]
             assert len(handles) == 3
             cluster.fate = fate
             began = anyio.current_time()
@@ -204,9 +204,9 @@ async def test_consumer_that_is_open_settles_on_after_a_settlement_by_handle(
             await producer.send_many(bodies=[b"a", b"b", b"c"])
         async with mq.consumer("orders", group="g", mode="pop") as consumer:
             a, b, c = await consumer.pop(3, wait=5.0)
-            assert await mq.settle([handle_of(consumer, a)]) == [True]
+            assert await mq.settle([handle_of(a)]) == [True]
             await b.ack()
-            assert await mq.settle([handle_of(consumer, b), handle_of(consumer, c)]) == [
+            assert await mq.settle([handle_of(b), handle_of(c)]) == [
                 False,
                 True,
             ]
@@ -226,7 +226,7 @@ async def test_consumer_names_those_that_others_settled_by_handle(
         async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
             batch = await consumer.pop(20, wait=5.0)
             by_others = [batch[n] for n in (3, 11, 19)]
-            assert await mq.settle([handle_of(consumer, each) for each in by_others]) == [True] * 3
+            assert await mq.settle([handle_of(each) for each in by_others]) == [True] * 3
             fates = [Fate.APPLIED_AND_CUT]
 
             def fate(_: FakeNode, frame: Frame) -> Fate:

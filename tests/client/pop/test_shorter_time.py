@@ -1,12 +1,13 @@
 """The consumer that pops, when a pop asks for another lease time: no lease in hand gets shorter."""
 
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import pytest
 
 from raftmq.client import PoppedMessage
+from raftmq.client.pop.prefetcher import Prefetcher
 from raftmq.client.pop.settlement import Settlements
 from raftmq.client.pop.settlement_sender import Waiter
 from raftmq.errors import OutcomeUnknown, Rejected
@@ -81,15 +82,18 @@ async def test_pops_for_several_times_at_once_are_refused(cluster: FakeCluster) 
 
 
 class Extending:
-    """An prefetcher whose leases are being extended until `answer` is called."""
+    """A prefetcher whose leases are being extended until `answer` is called."""
 
-    sessions: ClassVar[dict[int, Any]] = {}
+    make_invisible = Prefetcher.make_invisible
 
     def __init__(self) -> None:
+        router: Any = SimpleNamespace(seconds_max=1.0, last_error="")
+        self._router = router
+        self.settlements = Settlements(router, router, router)
         self.shelved = [_lease_of_2_seconds()]
         self._waiter = Waiter()
 
-    def make_invisible(
+    def _extend_short(
         self, milliseconds: int, waiter: Waiter, *, is_again: bool = False
     ) -> list[Any]:
         short = [lease for lease in self.shelved if lease.invisible_ms != milliseconds]
@@ -109,10 +113,8 @@ def _lease_of_2_seconds() -> Any:
 
 async def test_message_that_comes_to_an_earlier_wish_during_an_extension_is_extended() -> None:
     prefetcher: Any = Extending()
-    router: Any = SimpleNamespace(seconds_max=1.0, last_error="")
-    settlements = Settlements(router, router, prefetcher, "orders")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(settlements.make_invisible, 60_000, 1.0)
+        tasks.start_soon(prefetcher.make_invisible, 60_000, 1.0)
         await anyio.wait_all_tasks_blocked()
         prefetcher.shelved.append(_lease_of_2_seconds())
         prefetcher.answer()

@@ -101,7 +101,7 @@ def times_each_request(patch: Patch) -> None:
 def gives_the_number_of_a_cancelled_settlement_away(patch: Patch) -> None:
     """250"""
     settlements = import_module("raftmq.client.pop.settlement")
-    finish = settlements.Settlements._finish
+    finish = settlements.Settlements.finish
 
     def forget(settler: Any, waiter: Any) -> None:
         flight = settler._flight
@@ -120,11 +120,11 @@ def gives_the_number_of_a_cancelled_settlement_away(patch: Patch) -> None:
         try:
             await finish(self, waiter, *rest, **options)
         except settlements.anyio.get_cancelled_exc_class():
-            for session in self._prefetcher.sessions.values():
-                forget(session.settler, waiter)
+            for sender in self._senders.values():
+                forget(sender, waiter)
             raise
 
-    patch.set(settlements.Settlements, "_finish", as_if_never_written)
+    patch.set(settlements.Settlements, "finish", as_if_never_written)
 
 
 def believes_in_a_cancelled_commit(patch: Patch) -> None:

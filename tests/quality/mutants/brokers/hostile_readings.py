@@ -18,7 +18,7 @@ def shortens_leases_in_hand(patch: Patch) -> None:
     """353"""
     prefetcher = import_module("raftmq.client.pop.prefetcher")
 
-    def make_invisible(
+    def extend_short(
         self: Any, milliseconds: int, waiter: Any, *, is_again: bool = False
     ) -> list[Any]:
         self.invisible_ms = milliseconds
@@ -29,10 +29,10 @@ def shortens_leases_in_hand(patch: Patch) -> None:
             if (lease.deadline < least and not is_again) or lease.invisible_ms != milliseconds
         ]
         for lease in short:
-            self.sessions[lease.group].settler.extend(lease, milliseconds, waiter)
+            self.settlements.sender(lease.group).extend(lease, milliseconds, waiter)
         return short
 
-    patch.set(prefetcher.Prefetcher, "make_invisible", make_invisible)
+    patch.set(prefetcher.Prefetcher, "_extend_short", extend_short)
 
 
 def sends_at_once_in_a_transaction(patch: Patch) -> None:
