@@ -45,7 +45,7 @@ from raftmq.pop.policy import Mode
 from .address import parse_url
 from .arguments import Unentered, require_seconds, require_text, typed
 from .message import Message
-from .options import POPPING, READING, Queues, only, popping, reading, wish_of
+from .options import POPPING, READING, Queues, filter_of, only, popping, reading
 from .supervisor import Supervisor
 from .world import ClientWorld, RealWorld
 
@@ -205,29 +205,29 @@ class Client:
         for name in ("filter", "tags"):
             if options.get(name) is not None:
                 require_text(options[name], name)
-        wish = wish_of(options.pop("filter", None), options.pop("tags", None))
+        filter_ = filter_of(options.pop("filter", None), options.pop("tags", None))
         if mode in (Mode.PULL, Mode.BROADCAST):
-            return self._reader(topic, Mode(mode), wish, options)
+            return self._reader(topic, Mode(mode), filter_, options)
         if mode in (Mode.POP, Mode.ORDERED):
-            return self._popper(topic, Mode(mode), wish, options)
+            return self._popper(topic, Mode(mode), filter_, options)
         message = f"mode {mode!r} does not exist: it is 'pull', 'broadcast', 'pop' or 'ordered'"
         raise Rejected(Reason.BAD_ARGUMENT, message)
 
     def _reader(
-        self, topic: str, mode: Mode, wish: str | None, options: dict[str, Any]
+        self, topic: str, mode: Mode, filter_: str | None, options: dict[str, Any]
     ) -> Consumer:
         options = only(options, READING)
-        settings, join = reading(topic, mode, self._world.random, wish=wish, **options)
+        settings, join = reading(topic, mode, self._world.random, filter_=filter_, **options)
         return self._consumer_class(
             topic, settings, router=self._router, supervisor=self._supervisor, join=join
         )
 
     def _popper(
-        self, topic: str, mode: Mode, wish: str | None, options: dict[str, Any]
+        self, topic: str, mode: Mode, filter_: str | None, options: dict[str, Any]
     ) -> PopConsumer:
         return self._pop_consumer_class(
             topic,
-            popping(mode, wish=wish, **only(options, POPPING)),
+            popping(mode, filter_=filter_, **only(options, POPPING)),
             router=self._router,
             supervisor=self._supervisor,
             world=self._world,

@@ -85,7 +85,7 @@ def reading(
     on_trimmed: OnTrimmed = "error",
     auto_commit: float | None = None,
     prefetch_bytes: int = 8 * 1024 * 1024,
-    wish: str | None = None,
+    filter_: str | None = None,
     session: float = 10.0,
     instance: str | None = None,
 ) -> Reading:
@@ -115,7 +115,7 @@ def reading(
         on_trimmed,
         auto_commit,
         prefetch_bytes,
-        wish,
+        filter_,
         kept_ms,
     )
     if not is_member:
@@ -145,7 +145,7 @@ def popping(
     prefetch_bytes: int = 8 * 1024 * 1024,
     invisible: float | None = None,
     renew: float | None = None,
-    wish: str | None = None,
+    filter_: str | None = None,
 ) -> PopSettings:
     """Check the options of a consumer that pops.
 
@@ -161,7 +161,7 @@ def popping(
         raise Rejected(Reason.BAD_ARGUMENT, message)
     ahead = PREFETCH if prefetch is None else prefetch
     is_latest = start == "latest"
-    return PopSettings(group, mode, is_latest, ahead, prefetch_bytes, invisible, renew, wish)
+    return PopSettings(group, mode, is_latest, ahead, prefetch_bytes, invisible, renew, filter_)
 
 
 def require_name(group: str | None) -> None:
@@ -183,7 +183,7 @@ def only(options: Mapping[str, Any], own: set[str]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in other}
 
 
-def wish_of(sql: str | None, tags: str | None) -> str | None:
+def filter_of(sql: str | None, tags: str | None) -> str | None:
     """The filter given by `filter=` or `tags=`; None: neither is given."""
     if tags is None:
         return sql

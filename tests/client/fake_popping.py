@@ -2,7 +2,7 @@
 
 What is handed out, and what a settlement comes to, is the truth of `raftmq.pop`. There is no outbox
 here: an answer lists what the machine says that the consumer has, less what was told on the same
-connection before. A connection that closes ends no wish.
+connection before. A connection that closes ends no request.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class FakePopping:
         self._cluster = node.cluster
         # What was told on a connection: (pipe, consumer) → token → bits.
         self._told: dict[tuple[int, Key], dict[int, int]] = {}
-        # A wish that is not the last one of its consumer any more is not answered.
+        # A request that is not the last one of its consumer any more is not answered.
         self._turns: dict[Key, int] = {}
         self.answer_messages = 1_000_000
         """No answer has more messages; the rest follows."""
@@ -121,7 +121,7 @@ class FakePopping:
         opening = self._opening(log, request.number)
         if isinstance(opening, ErrorReply):
             return opening
-        wish = calls.Ask(
+        ask = calls.Ask(
             request.number,
             request.consumer,
             request.count,
@@ -129,7 +129,7 @@ class FakePopping:
             request.invisible_ms,
             request.is_kept,
         )
-        result = self.run(log, *opening, wish)
+        result = self.run(log, *opening, ask)
         if isinstance(result, Refused):
             return ErrorReply(result.reason.value, result.message, last=result.last)
         return pack(Popped([], [])), []

@@ -1,19 +1,19 @@
 """The consumer that pops: it gets messages of any queue, and settles them. It owns no queue.
 
-    brokers ──wishes──> sessions ──> buffer ──pop──> application ──ack──> settlers ──> brokers
+    brokers <──POP──> sessions ──> buffer ──pop──> application ──ack──> settlers ──> brokers
 
-The consumer asks ahead, one wish at each leader of the topic's queues, while the application comes
-for more: at first for few messages, and for more each time that the application takes them at once
-or has none before the next answer. Messages that lie on the buffer for two thirds of their lease
-are given back, since the application needs time for a message.
+The consumer asks ahead, with one request at each leader of the topic's queues, while the
+application comes for more: at first for few messages, and for more each time that the application
+takes them at once or has none before the next answer. Messages that lie on the buffer for two
+thirds of their lease are given back, since the application needs time for a message.
 
 Invariants:
 - A message is handed to the application at most once under one token.
 - Leaving the consumer gives back messages that the application has not seen. A message that it has
   seen and not settled stays leased until its time runs out: the application may have begun the
   work, so the attempt counts.
-- No wish is made unless the application waits or comes for messages; the rest of a wish is asked
-  for at once, until its time is over.
+- No request is made unless the application waits or comes for messages; the rest of a request is
+  asked for at once, until its time is over.
 
 Sources: Amazon SQS (receive, visibility timeout); RocketMQ's POP consumer; TCP's slow start, for
 the number of messages asked ahead.
@@ -328,7 +328,7 @@ class PopConsumer:
                 return await self._next_for(count, wait, asked)
         finally:
             self._pops -= 1
-            # Other pops need the standing wishes, so only the last one ends them.
+            # Other pops need the standing requests, so only the last one ends them.
             if not self._settings.prefetch and not self._pops:
                 prefetcher.leave()
 
@@ -338,7 +338,7 @@ class PopConsumer:
 
         Raises:
             Rejected: `BAD_ARGUMENT`, a pop for another time is under way. Each would take leases
-                away from the other: this consumer has only one wish at a leader.
+                away from the other: this consumer has only one request at a leader.
         """
         if asked is None:
             yield
@@ -386,7 +386,7 @@ class PopConsumer:
                 prefetcher.ask(count, wait=deadline - now)
                 await prefetcher.wait(deadline)
             if asked is not None:
-                # The messages that came may be of a wish for another time.
+                # The messages that came may be of a request for another time.
                 await self._make_invisible(asked, left())
             now = anyio.current_time()
 

@@ -1,8 +1,7 @@
 """The prefetcher of a consumer that pops: how much is asked for, when, and what lies on the buffer.
 
 The consumer has a session with each partition group of the topic. The prefetcher asks sessions
-while the application waits or comes for messages; at other times only for the rest of a standing
-wish:
+while the application waits or comes for messages; at other times only for the rest of a request:
 
 | what was asked for | is then |
 |---|---|
@@ -11,7 +10,7 @@ wish:
 
 Invariants:
 - A session is asked for more when half of its depth is gone from the buffer.
-- Stale messages are given back after the standing wish has ended, else they would come back by it.
+- Stale messages are given back after the request has ended, else it would bring them again.
 - The buffer holds at most `prefetch_bytes` and an answer of each session.
 
 Sources: TCP's slow start (RFC 5681).
@@ -42,17 +41,17 @@ from .settlement_sender import Waiter
 PREFETCH = 500
 """Messages asked for ahead at each leader."""
 POLL_MS = 5_000
-"""How long a wish stands, in milliseconds, before the next one takes its place."""
+"""How long a request stands, in milliseconds, before the next one takes its place."""
 TICK_SECONDS = 0.25
 """Longest time between two checks of the leases."""
 DEPTH_FIRST = 32
 """Messages asked for ahead at first."""
 COUNT_MAX = 100_000
-"""The most messages of one wish."""
+"""The most messages of one request."""
 GROW_SECONDS = 0.1
 """If the application drains an answer faster than this, the depth grows."""
 HEARD_SECONDS = 1.0
-"""A wish that has stood for this time has reached its leader."""
+"""A request that has stood for this time has reached its leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class Prefetcher:
         self._is_closing = False
         self._mean_bytes = 1024
         self.invisible_ms = 0
-        """Length of the leases of later wishes, in milliseconds; 0: by the policy."""
+        """Length of the leases of later requests, in milliseconds; 0: by the policy."""
         if settings.invisible is not None:
             self.invisible_ms = invisible_ms(settings.invisible)
         self.buffer = PrefetchBuffer()
@@ -173,8 +172,8 @@ class Prefetcher:
                 session.ask_rest(invisible_ms=self.invisible_ms)
 
     def ask_anew(self) -> None:
-        """Make an answer due from each session that may have messages, and end its wish. A wish
-        that has stood for `HEARD_SECONDS` without an answer tells that the session has none."""
+        """Make an answer due from each session that may have messages, and end its request. If the
+        request has stood for `HEARD_SECONDS` without an answer, the session has no messages."""
         before = anyio.current_time() - HEARD_SECONDS
         for session in self.sessions.values():
             session.is_due = not session.is_waiting_since(before)
@@ -230,7 +229,7 @@ class Prefetcher:
             )
 
     def leave(self) -> None:
-        """End all wishes."""
+        """End all requests."""
         for session in self.sessions.values():
             session.leave()
 
@@ -268,7 +267,7 @@ class Prefetcher:
             for lease in extended:
                 lease.invisible_ms = milliseconds
                 lease.set_stale(anyio.current_time())
-            # Messages of a wish with the old length may have come meanwhile.
+            # Messages of a request with the old length may have come meanwhile.
             waiter = Waiter()
             extended = self._extend_short(milliseconds, waiter, is_again=True)
 
@@ -285,7 +284,7 @@ class Prefetcher:
             The leases being extended; `waiter` waits for them, and for the messages that go back.
         """
         if milliseconds != self.invisible_ms:
-            # A standing wish would bring leases of the old length.
+            # A standing request would bring leases of the old length.
             self.leave()
         self.invisible_ms = milliseconds
         now = anyio.current_time()
@@ -341,7 +340,7 @@ class Prefetcher:
     # -- inside ----------------------------------------------------------------------------------
 
     def _wait_ms(self, seconds: float) -> int:
-        """Milliseconds that a wish stands for a call that waits for `seconds`."""
+        """Milliseconds that a request stands for a call that waits for `seconds`."""
         if seconds <= 0 or self._settings.prefetch == 0:
             return round(min(POLL_MS, max(0.0, seconds * 1000)))
         return POLL_MS

@@ -1,7 +1,7 @@
-"""A session: one partition group as a consumer that pops sees it, with its wishes and leases.
+"""A session: one partition group as a consumer that pops sees it, with its requests and leases.
 
-A wish is a `POP` at the group's leader, one at a time: a number of messages, and a time to wait.
-The leader answers when it has handed out messages. The first wish on a connection, or after a
+A request is a `POP` at the group's leader, one at a time: a number of messages, and a time to wait.
+The leader answers when it has handed out messages. The first request on a connection, or after a
 `LEAVE`, is *resumed*: the leader lists all messages that the consumer has in hand, in one or more
 answers.
 
@@ -13,8 +13,8 @@ answers.
 | that token again, later | has it in hand again, unless the application was told that it is lost |
 
 Invariants:
-- A lease is forgotten only when a wish is sent and no message of the lease was left before: no
-  answer to a later wish can list the lease as if it were new.
+- A lease is forgotten only when a request is sent and no message of the lease was left before: no
+  answer to a later request can list the lease as if it were new.
 - An unlisted message counts as lost only at the end of a whole list, and only if no settlement of
   the message is under way.
 
@@ -61,14 +61,14 @@ GRACE_SECONDS = 60.0
 _POPPED = FrameKind.POP | REPLY
 
 
-class _Wish:
+class _PopRequest:
     __slots__ = (
         "connection",
         "count",
         "invisible_ms",
         "is_kept",
         "posted_at",
-        "request",
+        "sent",
         "wait_ms",
     )
 
@@ -81,7 +81,7 @@ class _Wish:
         self.invisible_ms = invisible_ms
         self.is_kept = is_kept
         self.posted_at = anyio.current_time()
-        self.request: Request | None = None
+        self.sent: Request | None = None
 
 
 class _Stored(NamedTuple):
@@ -112,16 +112,16 @@ class PopSession:
         self._holder = settlements.holder
         self._buffer = buffer
         self._on_news = on_news
-        self._wish: _Wish | None = None
+        self._request: _PopRequest | None = None
         # The connection on which our leases were listed, or are being listed.
         self._told_on: Connection | None = None
         # Token → messages, while a list goes on.
         self._listed: dict[int, int] | None = None
         self._has_asked = False
-        # Messages that the leader may still hand out to the last wish, and until when.
+        # Messages that the leader may still hand out to the last request, and until when.
         self._credit = 0
         self._credit_until = 0.0
-        # The leader may still serve the last wish: its answer listed messages in hand only.
+        # The leader may still serve the last request: its answer listed messages in hand only.
         self._may_stand = False
         self._failures = 0
         self._prune_at = 16
@@ -132,7 +132,7 @@ class PopSession:
         self.lost_since: float | None = None
         """Since when the leader is looked for, by the event loop's clock; None: it is not."""
         self.error: RaftmqError | None = None
-        """The final refusal of a wish; None: none came."""
+        """The final refusal of a request; None: none came."""
         self.is_due = False
         """True: `Prefetcher.ask_anew` wants an answer that lists messages, and none has come
         since."""
@@ -151,38 +151,38 @@ class PopSession:
 
     @property
     def is_asking(self) -> bool:
-        """True while a wish is under way."""
-        return self._wish is not None
+        """True while a request is under way."""
+        return self._request is not None
 
     @property
     def is_unheard(self) -> bool:
-        """True if this consumer may have messages that no answer has listed: a wish is or may be
-        under way, or ended without an answer, and no whole list has come since."""
-        is_asking = self._wish is not None or self.credit > 0 or self._may_stand
+        """True if this consumer may have messages that no answer has listed: a request is or may
+        be under way, or ended without an answer, and no whole list has come since."""
+        is_asking = self._request is not None or self.credit > 0 or self._may_stand
         return is_asking or (self._has_asked and self._told_on is None)
 
     @property
     def is_idle(self) -> bool:
         """True if the session may be asked."""
-        return self._wish is None and self.error is None and self.lost_since is None
+        return self._request is None and self.error is None and self.lost_since is None
 
     @property
     def credit(self) -> int:
-        """Messages that the last wish may still bring. They are asked for at once: without a wish
-        the leader serves none."""
+        """Messages that the last request may still bring. They are asked for at once: without a
+        request the leader sends none."""
         return self._credit if anyio.current_time() < self._credit_until else 0
 
     def is_waiting_since(self, before: float) -> bool:
-        """True if the standing wish was sent before this time."""
-        return self._wish is not None and self._wish.posted_at < before
+        """True if the standing request was sent before this time."""
+        return self._request is not None and self._request.posted_at < before
 
     def ask_rest(self, *, invisible_ms: int) -> None:
-        """Wish for the rest of the credit, in the rest of its time; only if the session is idle."""
+        """Ask for the rest of the credit, in the rest of its time; only if the session is idle."""
         wait_ms = round((self._credit_until - anyio.current_time()) * 1000)
         self.ask(self._credit, wait_ms=max(wait_ms, 1), invisible_ms=invisible_ms, is_kept=True)
 
     def ask(self, count: int, *, wait_ms: int, invisible_ms: int, is_kept: bool = False) -> None:
-        """Wish for messages; only if the session is idle. A kept wish may leave credit."""
+        """Ask for messages; only if the session is idle. A kept request may leave credit."""
         assert self.is_idle
         connection = self._router.open_leader(self.group)
         if connection is None:
@@ -196,7 +196,8 @@ class PopSession:
         holder = self._holder
         self._credit = 0
         self._may_stand = is_resumed and count > 0 and not is_kept
-        wish = self._wish = _Wish(connection, count, wait_ms, invisible_ms, is_kept=is_kept)
+        request = _PopRequest(connection, count, wait_ms, invisible_ms, is_kept=is_kept)
+        self._request = request
         message = Pop(
             self.group,
             holder.number,
@@ -209,22 +210,22 @@ class PopSession:
             holder.subscribed,
             is_kept,
         )
-        answered = partial(self._answered, wish)
-        wish.request = connection.post(FrameKind.POP, pack(message), (), answered)
+        answered = partial(self._answered, request)
+        request.sent = connection.post(FrameKind.POP, pack(message), (), answered)
 
     def leave(self, *, at_end: bool = False) -> None:
-        """End the wish. The next answer lists the messages that were handed out meanwhile.
+        """End the request. The next answer lists the messages that were handed out meanwhile.
 
-        A wish whose answer listed only messages in hand may stand until the next wish takes its
-        place. With `at_end` there is no next wish, and a message given back must not come here
-        again.
+        A request whose answer listed only messages in hand may stand until the next request takes
+        its place. With `at_end` there is no next request, and a message given back must not come
+        here again.
         """
-        wish, self._wish = self._wish, None
+        request, self._request = self._request, None
         connection = self._told_on if self.credit or (at_end and self._may_stand) else None
         self._credit = 0
-        if wish is not None and wish.request is not None:
-            wish.connection.forget(wish.request)
-            connection = wish.connection
+        if request is not None and request.sent is not None:
+            request.connection.forget(request.sent)
+            connection = request.connection
         if connection is None:
             return
         self._may_stand = False
@@ -237,20 +238,20 @@ class PopSession:
     def depart(self) -> None:
         """Free the consumer's place on the leader: it ends, and no request is under way."""
         connection = self._told_on
-        if self._wish is None and connection is not None and connection.is_open:
+        if self._request is None and connection is not None and connection.is_open:
             self._told_on = self._listed = None
             holder = self._holder
             message = Leave(self.group, holder.number, holder.consumer, is_idle=True)
             connection.post(FrameKind.LEAVE, pack(message), (), lambda _: None)
 
     def check_time(self, now: float) -> None:
-        """Give up a wish whose answer is overdue."""
-        wish = self._wish
-        if wish is None or wish.request is None:
+        """Give up a request whose answer is overdue."""
+        request = self._request
+        if request is None or request.sent is None:
             return
-        if now >= wish.posted_at + wish.wait_ms / 1000 + ATTEMPT_SECONDS_MAX:
-            wish.connection.forget(wish.request)
-            self._wish = None
+        if now >= request.posted_at + request.wait_ms / 1000 + ATTEMPT_SECONDS_MAX:
+            request.connection.forget(request.sent)
+            self._request = None
             self._start_anew()
 
     def renew(self, seconds: float, now: float) -> None:
@@ -269,51 +270,51 @@ class PopSession:
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def _answered(self, wish: _Wish, answer: Answer) -> None:
-        if self._wish is not wish:
+    def _answered(self, request: _PopRequest, answer: Answer) -> None:
+        if self._request is not request:
             return
-        self._wish = None
-        connection = wish.connection
+        self._request = None
+        connection = request.connection
         self.is_more = False
         if isinstance(answer, Lost):
             self._start_anew()
         else:
             try:
-                self._take_answer(wish, answer)
+                self._take_answer(request, answer)
             except ProtocolError as error:
                 connection.close(f"node {connection.node} at {connection.address}: {error}")
                 self._start_anew()
         self._on_news()
 
-    def _take_answer(self, wish: _Wish, answer: Answer) -> None:
+    def _take_answer(self, request: _PopRequest, answer: Answer) -> None:
         assert not isinstance(answer, Lost)
         refusal = refusal_of(answer)
         if refusal is not None:
-            self._refused(wish.connection, refusal)
+            self._refused(request.connection, refusal)
             return
         if answer.kind != _POPPED:
-            raise ProtocolError(f"a wish was answered by a frame of kind {answer.kind}")
+            raise ProtocolError(f"a POP was answered by a frame of kind {answer.kind}")
         popped = unpack(Popped, answer.header)
         self.is_due, self.why = False, ""
-        shelved = self._read(wish, popped, memoryview(answer.body))
-        is_filled = shelved >= wish.count > 0 or popped.is_more
+        shelved = self._read(request, popped, memoryview(answer.body))
+        is_filled = shelved >= request.count > 0 or popped.is_more
         self.filled_at = anyio.current_time() if is_filled else None
         self.is_more = popped.is_more
-        if wish.is_kept:
-            self._credit = max(wish.count - shelved, 0)
-            self._credit_until = wish.posted_at + wish.wait_ms / 1000
+        if request.is_kept:
+            self._credit = max(request.count - shelved, 0)
+            self._credit_until = request.posted_at + request.wait_ms / 1000
         if not popped.is_more:
             self._end_list()
-        seconds = anyio.current_time() - wish.posted_at
-        is_early = seconds < wish.wait_ms / 2000
+        seconds = anyio.current_time() - request.posted_at
+        is_early = seconds < request.wait_ms / 2000
         if not shelved and (self.unreadable is not None or is_early):
-            # A new wish at once would end alike, in a loop without a pause.
+            # A new request at once would end alike, in a loop without a pause.
             self.is_more = False
             self._find_leader()
         else:
             self._failures = 0
 
-    def _read(self, wish: _Wish, popped: Popped, view: memoryview) -> int:
+    def _read(self, request: _PopRequest, popped: Popped, view: memoryview) -> int:
         """Shelve the messages of an answer; returns the number of new ones."""
         stored: dict[int, list[_Stored]] = {}
         position = 0
@@ -328,7 +329,7 @@ class PopSession:
         before = self._buffer.counts.get(self.group, 0)
         for entry in popped.leases:
             batches = stored.get(entry.queue, [])
-            self._take_lease(wish, entry, batches, now, is_serial=popped.is_serial)
+            self._take_lease(request, entry, batches, now, is_serial=popped.is_serial)
         return self._buffer.counts.get(self.group, 0) - before
 
     def _batches(
@@ -355,7 +356,13 @@ class PopSession:
         return found
 
     def _take_lease(
-        self, wish: _Wish, entry: Lease, batches: list[_Stored], now: float, *, is_serial: bool
+        self,
+        request: _PopRequest,
+        entry: Lease,
+        batches: list[_Stored],
+        now: float,
+        *,
+        is_serial: bool,
     ) -> None:
         bits = int.from_bytes(entry.bits, "little")
         if not bits or entry.token <= 0 or entry.base < 0:
@@ -370,7 +377,7 @@ class PopSession:
                 base=entry.base,
                 is_serial=is_serial,
             )
-            lease.invisible_ms = wish.invisible_ms
+            lease.invisible_ms = request.invisible_ms
         elif lease.queue_number != entry.queue:
             raise ProtocolError(f"lease {entry.token} is of two queues")
         lease.told(now=now, remaining_ms=entry.remaining_ms, deadline_ms=entry.deadline_ms)
@@ -404,7 +411,7 @@ class PopSession:
 
     def _refused(self, connection: Connection, refusal: ErrorReply) -> None:
         code = refusal.code
-        # The wish was not carried out, so the leader listed nothing.
+        # The request was not carried out, so the leader listed nothing.
         self._told_on = self._listed = None
         self.why = refusal.message
         if code not in RETRIED and code != "protocol":
@@ -415,7 +422,7 @@ class PopSession:
         self._find_leader(refusal.retry_ms)
 
     def _start_anew(self) -> None:
-        """The wish's answer will not come: the next wish must be resumed."""
+        """The request's answer will not come: the next request must be resumed."""
         self._told_on = self._listed = None
         self._find_leader()
 
@@ -439,7 +446,7 @@ class PopSession:
     # -- leases ----------------------------------------------------------------------------------
 
     def _forget_leases(self) -> None:
-        """Forget leases without messages, before a wish. See the module's invariants."""
+        """Forget leases without messages, before a request. See the module's invariants."""
         if len(self.leases) < self._prune_at:
             return
         before = anyio.current_time() - GRACE_SECONDS

@@ -80,7 +80,7 @@ async def test_leaving_gives_back_what_a_leader_has_that_is_looked_for(
     async with opened(cluster) as mq:
         async with mq.consumer("orders", group="g", mode="pop", prefetch=20) as c:
             await c.pop(1, wait=5.0)
-            # The wish that leaving makes, to learn what is on its way, is refused at first.
+            # The request that leaving makes, to learn what is on its way, is refused at first.
             cluster.fate = once(FrameKind.POP, fate)
         assert audit(cluster).get("leased", 0) == 1
 
@@ -112,7 +112,9 @@ async def test_latest_begins_in_all_queues_though_the_client_knows_the_topic_as_
 
 
 @pytest.mark.parametrize("wait", [0, 0.2])
-async def test_pop_that_ends_leaves_the_wishes_of_others(cluster: FakeCluster, wait: float) -> None:
+async def test_pop_that_ends_leaves_the_requests_of_others(
+    cluster: FakeCluster, wait: float
+) -> None:
     fill(cluster, queues=1, messages=0)
     async with (
         opened(cluster) as mq,

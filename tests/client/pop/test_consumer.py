@@ -90,7 +90,7 @@ async def test_leaving_gives_back_what_was_not_handed_on(cluster: FakeCluster) -
         async with mq.consumer("orders", group="g", mode="pop") as c:
             assert await c.pop(2, wait=5.0)
             await anyio.sleep(0.05)
-            # The wishes that stand are left, too.
+            # The requests that stand are left, too.
             assert audit(cluster)["leased"] > 2
         found = audit(cluster)
         assert found["leased"] == 2
@@ -106,7 +106,7 @@ async def test_what_is_handed_out_while_the_consumer_leaves_is_given_back(
     fill(cluster, queues=1, messages=0)
     async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
         assert not await c.pop(1, wait=0.05)
-        # The wish is known to be met when the answer is under way at the earliest.
+        # The request is known to be met when the answer is under way at the earliest.
         cluster.fate = lambda _, f: Fate.DONE
         add(cluster, QUEUE, 3)
         await c.aclose()

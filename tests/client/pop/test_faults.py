@@ -55,7 +55,7 @@ LOST = [
 
 @pytest.mark.parametrize("fate", LOST)
 @pytest.mark.parametrize("after", [0, 1])
-async def test_lost_answer_to_a_wish_costs_nothing(
+async def test_lost_answer_to_a_request_costs_nothing(
     cluster: FakeCluster, fate: Fate, after: int
 ) -> None:
     fill(cluster, queues=1, messages=60)

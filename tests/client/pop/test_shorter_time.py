@@ -30,7 +30,7 @@ async def test_pop_for_a_shorter_time_leaves_what_is_in_hand_its_time(
     fill(cluster, queues=1, messages=4)
     async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
         (first,) = await c.pop(1, wait=5.0)
-        # The wish for more reaches the leader.
+        # The request for more reaches the leader.
         await anyio.sleep(0.05)
         (second,) = await c.pop(1, wait=5.0, invisible=1.0)
         assert second.remaining == pytest.approx(1.0, abs=0.1)
@@ -111,7 +111,7 @@ def _lease_of_2_seconds() -> Any:
     return SimpleNamespace(invisible_ms=2_000, set_stale=lambda _now: None)
 
 
-async def test_message_that_comes_to_an_earlier_wish_during_an_extension_is_extended() -> None:
+async def test_message_that_comes_to_an_earlier_request_during_an_extension_is_extended() -> None:
     prefetcher: Any = Extending()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(prefetcher.make_invisible, 60_000, 1.0)
@@ -147,7 +147,7 @@ async def test_message_that_is_given_back_for_its_time_is_not_kept_by_a_pop_that
         await first.ack()
 
 
-async def test_wish_for_another_time_that_stands_is_replaced(cluster: FakeCluster) -> None:
+async def test_request_for_another_time_that_stands_is_replaced(cluster: FakeCluster) -> None:
     fill(cluster, queues=1, messages=1)
     async with (
         opened(cluster) as mq,
@@ -166,7 +166,7 @@ async def test_wish_for_another_time_that_stands_is_replaced(cluster: FakeCluste
         assert m.remaining == pytest.approx(60.0, abs=1.0)
 
 
-async def test_message_of_a_wish_for_another_time_is_extended_before_it_is_returned(
+async def test_message_of_a_request_for_another_time_is_extended_before_it_is_returned(
     cluster: FakeCluster,
 ) -> None:
     fill(cluster, queues=1, messages=1)
