@@ -45,7 +45,7 @@ _STATE_VERSION = 16
 _STATE_VERSIONS = (*range(1, 16), _STATE_VERSION)
 """Versions that can be read: the first one had no subscriptions, the second no leases, the third no
 owners of queues, the fourth no delayed messages, the fifth no transactions, the sixth no inputs of
-these, the seventh no claimed sessions; the eighth had wishes whose time was over, the ninth no
+these, the seventh no claimed sessions; the eighth had credit whose time was over, the ninth no
 deletions of consumer groups, the tenth no settlements by handle, the eleventh no count of the parts
 of deletions, the twelfth no requests of administration, the thirteenth none of cancellations, the
 fourteenth no numbers of commits, the fifteenth no settlements that say which messages they

@@ -1,7 +1,7 @@
 """The consumer groups of a data group that pop, as its machine serves them.
 
     record ──> time passes: leases run out, retries fall due
-           ──> the record itself: a batch, wishes, settlements
+           ──> the record itself: a batch, requests, settlements
            ──> waiting consumers are served ──> `handed`, for the leader to send
 
 So a delivery costs no record of its own. Every replica does the same; only the leader sends.
@@ -65,13 +65,13 @@ CONSUMERS_MAX = 65_536
 RESULTS_MAX = 1_000_000
 """Results of settlements that are remembered, over all consumers: 8 MB and more."""
 LEASES_MAX = 4 * HANDED_MAX
-"""Leases that one record opens, over all groups: the next record serves the other wishes."""
+"""Leases that one record opens, over all groups: the next record serves the other consumers."""
 IDLE_MS_MAX = 24 * 3600 * 1000
 """A consumer without a new settlement for this time is forgotten."""
 ASKED_MAX = 100_000
-"""Messages of one wish: bounds what one record hands out."""
+"""Messages of one request: bounds what one record hands out."""
 WAIT_MS_MAX = 10 * 60 * 1000
-"""No wish stands for longer: its consumer asks again."""
+"""No credit stands for longer: its consumer asks again."""
 NACK_MS_MAX = 7 * 24 * 3600 * 1000
 """No failed message waits for longer."""
 REASON_CHARACTERS_MAX = 1000
@@ -186,7 +186,7 @@ class PopGroups:
         # Number → which of its timers counts; others in the heap are void.
         self._timer: dict[int, int] = {}
         self._touched: set[int] = set()
-        # (group, consumer) of wishes that do not wait: they end with their record.
+        # (group, consumer) of requests that do not wait: their credit ends with their record.
         self._momentary: list[tuple[PopGroup, int]] = []
 
     # Around a record
@@ -400,7 +400,7 @@ class PopGroups:
         if attached is None:
             return _unknown(call.number)
         if not 0 <= call.count <= ASKED_MAX or not 0 <= call.wait_ms <= WAIT_MS_MAX:
-            message = f"a wish is for 0..{ASKED_MAX} messages and 0..{WAIT_MS_MAX} ms"
+            message = f"a request is for 0..{ASKED_MAX} messages and 0..{WAIT_MS_MAX} ms"
             return Refused(Reason.BAD_ARGUMENT, message)
         if not 0 <= call.invisible_ms <= INVISIBLE_MS_MAX:
             return Refused(Reason.BAD_ARGUMENT, f"a lease runs for at most {INVISIBLE_MS_MAX} ms")

@@ -14,7 +14,7 @@ from .policy import Mode, Policy
 
 class OpenGroup(msgspec.Struct, frozen=True, array_like=True, tag="open_group"):
     """Serve an attachment, or go on with another policy. The leader proposes this command before
-    the first wish that comes after a change of the catalog."""
+    the first request that comes after a change of the catalog."""
 
     number: int
     """The attachment's number."""
@@ -42,7 +42,7 @@ class CloseGroups(msgspec.Struct, frozen=True, array_like=True, tag="close_group
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
-    """A consumer wants messages; its last wish is void."""
+    """A consumer wants messages; its last credit is void."""
 
     number: int
     """The attachment's number."""
@@ -51,11 +51,11 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     count: int
     """The largest number of messages wanted; 0: the consumer wants none."""
     wait_ms: int
-    """How long the wish stands; 0: for its own record only."""
+    """How long the credit stands; 0: for its own record only."""
     invisible_ms: int
     """How long the consumer's leases run; 0: as the policy says."""
     is_kept: bool = False
-    """True: the part that is not handed out goes on standing; False: one hand-out ends the wish."""
+    """True: the part that is not handed out stays credit; False: one hand-out ends the credit."""
 
 
 class Feed(msgspec.Struct, frozen=True, array_like=True, tag="feed"):

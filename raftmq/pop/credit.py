@@ -1,15 +1,15 @@
-"""Wishes: which consumers want messages, and whose turn it is.
+"""Credit: how many messages each consumer may be handed, and whose turn it is.
 
-A wish stands up to its time. A *kept* wish is credit: each hand-out takes from it until it is used
-up. Any other wish is for one hand-out, and the consumer must ask again. Consumers take turns: a
-consumer that was served goes to the end.
+A consumer that asks for messages has credit for them up to a time. Each hand-out takes from credit
+that is *kept*, until it is used up. Other credit is for one hand-out, and the consumer must ask
+again. Consumers take turns: a consumer that was served goes to the end.
 
 Invariants:
-- A consumer has one wish at the most; a new wish keeps the place of the last one, if that runs.
-- A wish whose time is over is the same as none: no place, answer or snapshot depends on whether it
-  is still in memory. Replicas forget them at different moments, as their timers differ.
-- At most `RUNNING_MAX` wishes run; a wish beyond them is refused.
-- Wishes whose time is over are forgotten before they are more than half of all.
+- A consumer's new credit replaces the last one, and keeps its place if that runs.
+- Credit whose time is over is the same as none: no place, answer or snapshot depends on whether it
+  is still in memory. Replicas forget it at different moments, as their timers differ.
+- At most `RUNNING_MAX` consumers have credit that runs; a consumer beyond them is refused.
+- Credit whose time is over is forgotten before it is more than half of all.
 
 Sources: RabbitMQ's rabbit_fifo (a queue of consumers that have credit).
 """
@@ -19,100 +19,102 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 RUNNING_MAX = 10_000
-"""Consumers of one group whose wishes run in one partition group: each is in every snapshot."""
+"""Consumers of one group whose credit runs in one partition group: each is in every snapshot."""
 _SWEEP_MIN = 64
-"""With fewer wishes no sweep looks for those whose time is over."""
+"""With fewer consumers no sweep looks for those whose time is over."""
 
 
-class Wish(NamedTuple):
-    """How many messages a consumer wants, until when, and how long its leases run."""
+class Credit(NamedTuple):
+    """How many messages a consumer may be handed, until when, and how long its leases run."""
 
     size: int
     """The largest number of messages to hand out."""
     invisible_ms: int
     """How long the leases run."""
     until: int
-    """From this time on the wish is void, in milliseconds."""
+    """From this time on the credit is void, in milliseconds."""
     is_kept: bool
-    """True: the part that is not handed out goes on standing."""
+    """True: the part that is not handed out stays credit."""
 
 
-class Wishes:
-    """The wishes of one consumer group."""
+class Credits:
+    """The credit of the consumers of one group."""
 
     def __init__(self) -> None:
-        self._wishes: OrderedDict[int, Wish] = OrderedDict()
+        self._credits: OrderedDict[int, Credit] = OrderedDict()
         self._sweep_at = _SWEEP_MIN
 
     def __len__(self) -> int:
-        return len(self._wishes)
+        return len(self._credits)
 
     def has_room(self, consumer: int, now: int) -> bool:
-        """Whether there is capacity for a wish of this consumer; to replace a wish needs none."""
-        if len(self._wishes) >= RUNNING_MAX:
-            # Replicas forget at different moments, so only wishes that run may be counted.
+        """Whether there is capacity for credit of this consumer; to replace credit needs none."""
+        if len(self._credits) >= RUNNING_MAX:
+            # Replicas forget at different moments, so only credit that runs may be counted.
             self._forget_ended(now)
-        return len(self._wishes) < RUNNING_MAX or consumer in self._wishes
+        return len(self._credits) < RUNNING_MAX or consumer in self._credits
 
-    def put(self, consumer: int, wish: Wish, now: int) -> None:
-        """Add a consumer's wish in place of its last one; at the end if that one's time is over."""
-        before = self._wishes.get(consumer)
+    def put(self, consumer: int, credit: Credit, now: int) -> None:
+        """Set a consumer's credit in place of the last; at the end if the time of that is over."""
+        before = self._credits.get(consumer)
         if before is not None and before.until <= now:
             # Another replica may have forgotten it: its place must not be inherited here.
-            del self._wishes[consumer]
-        self._wishes[consumer] = wish
+            del self._credits[consumer]
+        self._credits[consumer] = credit
         self._sweep(now)
 
     def drop(self, consumer: int) -> None:
-        """Remove a consumer's wish."""
-        self._wishes.pop(consumer, None)
+        """Remove a consumer's credit."""
+        self._credits.pop(consumer, None)
 
-    def of(self, consumer: int) -> Wish | None:
-        """A consumer's wish, whose time may be over; None: the consumer has none."""
-        return self._wishes.get(consumer)
+    def of(self, consumer: int) -> Credit | None:
+        """A consumer's credit, whose time may be over; None: the consumer has none."""
+        return self._credits.get(consumer)
 
-    def first(self, now: int) -> tuple[int, Wish] | None:
-        """The consumer whose turn it is, and its wish; None: no wish runs."""
-        while self._wishes:
-            consumer, wish = next(iter(self._wishes.items()))
-            if wish.until > now:
-                return consumer, wish
-            del self._wishes[consumer]
+    def first(self, now: int) -> tuple[int, Credit] | None:
+        """The consumer whose turn it is, and its credit; None: no credit runs."""
+        while self._credits:
+            consumer, credit = next(iter(self._credits.items()))
+            if credit.until > now:
+                return consumer, credit
+            del self._credits[consumer]
         return None
 
-    def serve(self, consumer: int, wish: Wish, count: int) -> None:
-        """A consumer was handed `count` messages: it goes to the end with the rest of its wish."""
-        if count < wish.size:
-            self._wishes[consumer] = wish._replace(size=wish.size - count)
-            self._wishes.move_to_end(consumer)
+    def serve(self, consumer: int, credit: Credit, count: int) -> None:
+        """A consumer was handed `count` messages: it goes to the end, with the rest as credit."""
+        if count < credit.size:
+            self._credits[consumer] = credit._replace(size=credit.size - count)
+            self._credits.move_to_end(consumer)
         else:
-            del self._wishes[consumer]
+            del self._credits[consumer]
 
     def end_hand_out(self, consumers: Iterable[int]) -> None:
-        """These consumers were served: their wishes for one hand-out end."""
+        """These consumers were served: their credit for one hand-out ends."""
         for consumer in consumers:
-            wish = self._wishes.get(consumer)
-            if wish is not None and not wish.is_kept:
-                del self._wishes[consumer]
+            credit = self._credits.get(consumer)
+            if credit is not None and not credit.is_kept:
+                del self._credits[consumer]
 
     def _sweep(self, now: int) -> None:
-        """Forget wishes whose time is over, if they may be many."""
-        if len(self._wishes) < self._sweep_at:
+        """Forget credit whose time is over, if it may be much."""
+        if len(self._credits) < self._sweep_at:
             return
         self._forget_ended(now)
-        self._sweep_at = max(2 * len(self._wishes), _SWEEP_MIN)
+        self._sweep_at = max(2 * len(self._credits), _SWEEP_MIN)
 
     def _forget_ended(self, now: int) -> None:
-        for consumer in [each for each, wish in self._wishes.items() if wish.until <= now]:
-            del self._wishes[consumer]
+        for consumer in [each for each, credit in self._credits.items() if credit.until <= now]:
+            del self._credits[consumer]
 
     def dump(self, now: int) -> list[Any]:
-        """The wishes that run at this time, as plain values; the zero has no meaning."""
-        running = [(consumer, wish) for consumer, wish in self._wishes.items() if wish.until > now]
-        return [0, [[consumer, *wish] for consumer, wish in running]]
+        """The credit that runs at this time, as plain values; the zero has no meaning."""
+        running = [
+            (consumer, credit) for consumer, credit in self._credits.items() if credit.until > now
+        ]
+        return [0, [[consumer, *credit] for consumer, credit in running]]
 
     def load(self, values: list[Any]) -> None:
         """The reverse of `dump`."""
-        _, wishes = values
-        self._wishes = OrderedDict((consumer, Wish(*wish)) for consumer, *wish in wishes)
-        self._sweep_at = max(2 * len(self._wishes), _SWEEP_MIN)
+        _, rows = values
+        self._credits = OrderedDict((consumer, Credit(*credit)) for consumer, *credit in rows)
+        self._sweep_at = max(2 * len(self._credits), _SWEEP_MIN)

@@ -1,7 +1,7 @@
 """A consumer group that pops: leases with deadlines, retries in place, dead letters. No rebalance.
 
-Consumers *wish* for messages. The group hands out available messages at once; a wish that found
-nothing stands until its time is over, and is served in the very record that brings something: a
+Consumers get *credit* for messages. The group hands out available messages at once; the rest of the
+credit stands until its time is over, and is served in the very record that brings something: a
 batch, a retry that falls due, a lease that runs out. So a delivery costs no record of its own, and
 no consumer owns a queue: a consumer that hangs holds up the messages in its hand and nothing else.
 
@@ -48,7 +48,7 @@ from raftmq.log.traces import BEFORE, FROM, Touch
 from raftmq.results import Changed, Refused, Result
 
 from .backlog import Backlog, Counts
-from .credit import Wish, Wishes
+from .credit import Credit, Credits
 from .dead_letters import DeadLetter, keep_before
 from .keyed import KeyedBacklog
 from .leases import CONSUMER_MAX, Handed, Lease, Leases
@@ -65,7 +65,7 @@ EXPIRIES_MAX = 2_500
 HANDED_MAX = 4096
 """Leases opened in one step, for the same reason; the next record opens the rest."""
 COUNT_MAX = 65_536
-"""Messages of one wish; a larger count is cut down to this one."""
+"""Messages that one consumer has credit for; a larger count is cut down to this one."""
 PIECES_MAX = 1 << 20
 """Leases, retries and dead letters of a group, beyond which nothing fresh goes out."""
 LETTERS_MAX = 100_000
@@ -100,7 +100,7 @@ class PopGroup:
         """Which messages go out in order; None: the group keeps no order."""
         self._leases = Leases()
         self._retries = Retries()
-        self._wishes = Wishes()
+        self._credits = Credits()
         self._fill = Fill()
         # Queues that may have something to hand out, in order of turns.
         self._open: OrderedDict[int, None] = OrderedDict()
@@ -218,27 +218,29 @@ class PopGroup:
         is_kept: bool = False,
         now: int = 0,
     ) -> None:
-        """A consumer wants up to `count` messages until a time; its last wish is void.
+        """A consumer wants up to `count` messages until a time; its last credit is void.
 
-        Unless the wish is kept, the first hand-out that serves it ends it, even with fewer than
-        `count` messages. A count of 0, or a consumer's number outside 1 to `CONSUMER_MAX`, only
-        drops the last wish. An `invisible_ms` of 0 takes the policy's value. A value over its limit
-        is cut down to the limit.
+        Unless the credit is kept, the first hand-out that takes from it ends it, even with fewer
+        than `count` messages. A count of 0, or a consumer's number outside 1 to `CONSUMER_MAX`,
+        only drops the last credit. An `invisible_ms` of 0 takes the policy's value. A value over
+        its limit is cut down to the limit.
         """
         if count <= 0 or not 0 < consumer <= CONSUMER_MAX:
-            self._wishes.drop(consumer)
+            self._credits.drop(consumer)
             return
         invisible_ms = invisible_ms if invisible_ms > 0 else self.policy.invisible_ms
         invisible_ms = min(max(invisible_ms, 1), INVISIBLE_MS_MAX)
-        self._wishes.put(consumer, Wish(min(count, COUNT_MAX), invisible_ms, until, is_kept), now)
+        self._credits.put(
+            consumer, Credit(min(count, COUNT_MAX), invisible_ms, until, is_kept), now
+        )
 
     def may_ask(self, consumer: int, now: int) -> bool:
-        """Whether there is capacity for a wish of this consumer."""
-        return self._wishes.has_room(consumer, now)
+        """Whether there is capacity for credit of this consumer."""
+        return self._credits.has_room(consumer, now)
 
-    def wish_of(self, consumer: int) -> Wish | None:
-        """A consumer's wish, whose time may be over; None: the consumer has none."""
-        return self._wishes.of(consumer)
+    def credit_of(self, consumer: int) -> Credit | None:
+        """A consumer's credit, whose time may be over; None: the consumer has none."""
+        return self._credits.of(consumer)
 
     def hand_out(
         self,
@@ -247,26 +249,26 @@ class PopGroup:
         next_token: Callable[[], int],
         room: int | None = None,
     ) -> list[Handed]:
-        """Serve the wishes, in `room` leases at the most; consumers and queues take turns."""
+        """Serve the credit, in `room` leases at the most; consumers and queues take turns."""
         self._cut_at = None
-        if not self._wishes or not self._open:
+        if not self._credits or not self._open:
             return []
         handed: list[Handed] = []
         served: dict[int, None] = {}
         stalled: list[int] = []
         is_full = self.is_full
         limit = HANDED_MAX if room is None else min(HANDED_MAX, room)
-        while self._open and (turn := self._wishes.first(now)) is not None:
+        while self._open and (turn := self._credits.first(now)) is not None:
             if len(handed) >= limit:
                 # A timer for now: the rest must go out even if no other record comes.
                 self._cut_at = now
                 break
-            consumer, wish = turn
+            consumer, credit = turn
             queue = next(iter(self._open))
             backlog, end = self.backlogs[queue], ends.get(queue, 0)
-            messages = backlog.take(wish.size, end, is_full=is_full)
+            messages = backlog.take(credit.size, end, is_full=is_full)
             if messages is not None:
-                handed.append(self._hand(consumer, wish, queue, messages, now, next_token()))
+                handed.append(self._hand(consumer, credit, queue, messages, now, next_token()))
                 served[consumer] = None
             if messages is not None and backlog.has_some(end):
                 self._open.move_to_end(queue)
@@ -277,16 +279,16 @@ class PopGroup:
                     stalled.append(queue)
             if self.is_fed:
                 self._underfed[queue] = None
-        self._wishes.end_hand_out(served)
+        self._credits.end_hand_out(served)
         self._open.update(dict.fromkeys(stalled))
         return handed
 
     def _hand(
-        self, consumer: int, wish: Wish, queue: int, messages: Piece, now: int, token: int
+        self, consumer: int, credit: Credit, queue: int, messages: Piece, now: int, token: int
     ) -> Handed:
-        deadline = now + wish.invisible_ms
+        deadline = now + credit.invisible_ms
         self._leases.open(Lease(token, queue, messages, consumer, deadline))
-        self._wishes.serve(consumer, wish, messages.size)
+        self._credits.serve(consumer, credit, messages.size)
         self._touch(TouchKind.HANDED, queue, messages, (consumer, token), deadline)
         return Handed(consumer, token, queue, messages.span, deadline)
 
@@ -340,7 +342,7 @@ class PopGroup:
 
     def leave(self, consumer: int) -> None:
         """A consumer wants no more. Its leases stay until they are settled or run out."""
-        self._wishes.drop(consumer)
+        self._credits.drop(consumer)
 
     def held_by(self, consumer: int, now: int) -> Iterator[Handed]:
         """A consumer's running leases, which a new leader sends again."""
@@ -477,14 +479,14 @@ class PopGroup:
             self._leases.dump(),
             self._retries.dump(),
             [[number, x.queue, list(x.messages), *x[2:]] for number, x in self.dead.items()],
-            self._wishes.dump(now),
+            self._credits.dump(now),
             [list(self._open), self.buried, self._cut_at],
         ]
 
     @classmethod
     def load(cls, values: list[Any]) -> "PopGroup":
         """The reverse of `dump`."""
-        kind, backlogs, leases, retries, dead, wishes, rest = values
+        kind, backlogs, leases, retries, dead, credit, rest = values
         group = cls(msgspec.convert(kind[0], Policy), Mode(kind[1]), kind[2])
         group.order = None if kind[3] is None else Order(kind[3])
         for queue, *state in backlogs:
@@ -494,7 +496,7 @@ class PopGroup:
         group._retries.load(retries)
         for number, queue, messages, *more in dead:
             group.dead[number] = DeadLetter(queue, Span(*messages), *more)
-        group._wishes.load(wishes)
+        group._credits.load(credit)
         is_open, group.buried, group._cut_at = rest
         group._open.update(dict.fromkeys(is_open))
         group._underfed = dict.fromkeys(group.backlogs) if group.is_fed else {}

@@ -204,7 +204,7 @@ class Leave(_Wire, frozen=True):
     consumer: DrawnNumber
     """The consumer that leaves."""
     is_idle: bool = False
-    """True: no wish of the consumer stands, so the log need not hear that it leaves; the leader
+    """True: no credit of the consumer stands, so the log need not hear that it leaves; the leader
     forgets the consumer's connection if it is this one."""
 
 

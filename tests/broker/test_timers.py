@@ -102,7 +102,7 @@ def test_pops_that_were_answered_leave_no_timers() -> None:
             assert bodies == [b"x"]
             await alice.ack(popped.leases[0])
         assert len(timers) < 3 * SLACK
-        # One wish takes the place of the other, and a connection takes its own along.
+        # One request takes the place of the other, and a connection takes its own along.
         async with cluster.client(cluster.leader_of(QUEUE)) as other:
             bob = Consumer(other, alice.number, me=BOB)
             async with trio.open_nursery() as nursery:

@@ -116,7 +116,7 @@ def test_batch_is_handed_out_by_its_own_record_if_somebody_waits() -> None:
     assert handed == Handed(ALICE, log.machine.applied << 20, QUEUE, run(0, 3, 1), log.now + 100)
 
 
-def test_wish_that_does_not_wait_ends_with_its_record() -> None:
+def test_credit_that_does_not_wait_ends_with_its_record() -> None:
     log = Log()
     log.open()
     assert log.ask(ALICE, 10, wait_ms=0) == []
@@ -425,7 +425,7 @@ def test_settlements_by_handle_are_counted_apart_from_the_consumers_own() -> Non
     assert len(log.machine.serving._consumers) == 0
 
 
-def test_running_wishes_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_credits_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftmq.pop.credit.RUNNING_MAX", 3)
     log = Log()
     log.open()
@@ -436,7 +436,7 @@ def test_running_wishes_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert log.call(Ask(1, 3, 2, 2000, 0), Leave(1, 2), Ask(1, 4, 1, 1000, 0)) == [None] * 3
     assert log.call(Ask(1, 5, 1, 1000, 0)) == [Reason.TOO_LARGE]
     log.pass_time(1500)
-    # Only the renewed wish still runs.
+    # Only the renewed credit still runs.
     assert log.call(*(Ask(1, consumer, 1, 1000, 0) for consumer in (5, 6, 7))) == [
         None,
         None,

@@ -91,7 +91,7 @@ class Duel:
     messages: dict[tuple[int, int], Message] = field(default_factory=dict)
     handed: list[Handed] = field(default_factory=list)
     deadlines: dict[int, int] = field(default_factory=dict)
-    wishes: dict[int, tuple[int, int, int, bool]] = field(default_factory=dict)
+    credits: dict[int, tuple[int, int, int, bool]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     """Words that some message had some time."""
     builder: TouchBuilder = field(default_factory=TouchBuilder)
@@ -165,12 +165,12 @@ class Duel:
         named = {"invisible_ms": invisible, "until": until, "is_kept": is_kept, "now": self.now}
         self.tell("ask", consumer, size, **named)
         most = min(size, groups.COUNT_MAX)
-        self.wishes[consumer] = (most, until, invisible or 100, is_kept)
+        self.credits[consumer] = (most, until, invisible or 100, is_kept)
         self.serve()
 
     def leave(self, consumer: int) -> None:
         self.tell("leave", consumer)
-        self.wishes.pop(consumer, None)
+        self.credits.pop(consumer, None)
 
     def settle(self, one: Handed, bits: int, verb: str) -> None:
         """Settle some of the messages of a hand-out, which may be over long ago."""
@@ -324,7 +324,7 @@ class Duel:
         while self.first._cut_at is not None:
             assert (self.first.next_timer or 0) <= self.now
             self.serve_some()
-        if any(size > 0 and until > self.now for size, until, _, _ in self.wishes.values()):
+        if any(size > 0 and until > self.now for size, until, _, _ in self.credits.values()):
             self.nothing_is_kept_back()
         self.check()
 
@@ -337,16 +337,16 @@ class Duel:
         for one in found[0]:
             self.judge(one)
         for consumer in {one.consumer for one in found[0]}:
-            size, _, _, is_kept = self.wishes[consumer]
+            size, _, _, is_kept = self.credits[consumer]
             if not is_kept or not size:
-                del self.wishes[consumer]
+                del self.credits[consumer]
 
     def judge(self, one: Handed) -> None:
-        size, until, invisible, is_kept = self.wishes[one.consumer]
+        size, until, invisible, is_kept = self.credits[one.consumer]
         assert one.messages.size <= size
         assert until > self.now
         assert one.deadline == self.now + invisible
-        self.wishes[one.consumer] = (size - one.messages.size, until, invisible, is_kept)
+        self.credits[one.consumer] = (size - one.messages.size, until, invisible, is_kept)
         lease = [self.messages[one.queue, offset] for offset in one.messages.offsets()]
         for each in lease:
             assert each.word in {"fresh", "ready"}

@@ -224,7 +224,7 @@ def serve(group: PopGroup, end: int, now: int = 0, *, start: int = 1) -> list[An
     return group.hand_out({7: end}, now, count(start).__next__)
 
 
-def test_wish_ends_with_the_first_hand_out_that_has_something() -> None:
+def test_credit_ends_with_the_first_hand_out_that_has_something() -> None:
     group = PopGroup(Policy())
     group.follow(7, 0)
     group.ask(1, 10, invisible_ms=1000, until=10**9)
@@ -235,14 +235,14 @@ def test_wish_ends_with_the_first_hand_out_that_has_something() -> None:
     assert serve(group, 6) == []
 
 
-def test_wish_that_is_kept_stands_until_it_is_used_up_or_its_time_is_over() -> None:
+def test_credit_that_is_kept_stands_until_it_is_used_up_or_its_time_is_over() -> None:
     group = PopGroup(Policy())
     group.follow(7, 0)
     group.ask(1, 5, invisible_ms=1000, until=10, is_kept=True)
     for end, size in ((3, 3), (6, 2)):
         group.came(7)
         assert [one.messages.size for one in serve(group, end, start=end)] == [size]
-    assert group.wish_of(1) is None
+    assert group.credit_of(1) is None
     group.ask(1, 5, invisible_ms=1000, until=10, is_kept=True)
     group.came(7)
     assert len(serve(group, 9, start=9)) == 1
@@ -259,7 +259,7 @@ def test_one_hand_out_gives_a_consumer_several_leases_of_several_queues() -> Non
     assert [(one.queue, one.messages.size) for one in handed] == [(7, 3), (8, 4)]
 
 
-def test_wish_for_nothing_voids_the_one_before() -> None:
+def test_credit_for_nothing_voids_the_one_before() -> None:
     group = PopGroup(Policy())
     group.follow(7, 0)
     group.ask(1, 10, invisible_ms=1000, until=10**9)
@@ -267,11 +267,11 @@ def test_wish_for_nothing_voids_the_one_before() -> None:
     assert serve(group, 3) == []
 
 
-def test_wishes_of_consumers_that_vanished_do_not_pile_up() -> None:
+def test_credits_of_consumers_that_vanished_do_not_pile_up() -> None:
     group = PopGroup(Policy())
     for consumer in range(10_000):
         group.ask(consumer, 1, invisible_ms=1000, until=consumer + 10, now=consumer)
-    assert len(group._wishes) < 100
+    assert len(group._credits) < 100
 
 
 def test_numbers_over_the_limits_are_cut_down_or_refused() -> None:

@@ -92,9 +92,9 @@ def join_without_looking_at_attempts(first: Piece, second: Piece, **more: Any) -
     return pieces.joined(first, second._replace(attempt=first.attempt), **more)
 
 
-def load_wishes_sorted(self: Any, values: list[Any]) -> None:
+def load_credits_sorted(self: Any, values: list[Any]) -> None:
     _, rows = values
-    self._wishes = OrderedDict((each, credit.Wish(*wish)) for each, *wish in sorted(rows))
+    self._credits = OrderedDict((each, credit.Credit(*row)) for each, *row in sorted(rows))
 
 
 def end_all(self: Any, consumers: Any) -> None:
@@ -281,12 +281,12 @@ BUGS: dict[str, tuple[str, Plant]] = {
         "filtered",
         after(backlog.Backlog, "ack", forget_a_passed_message),
     ),
-    "wish lasts after a hand-out": ("plain", instead(credit.Wishes, "end_hand_out", nothing)),
-    "wish is never kept": ("plain", instead(credit.Wishes, "end_hand_out", end_all)),
-    "wish of one who left lasts": ("plain", instead(credit.Wishes, "drop", nothing)),
+    "credit lasts after a hand-out": ("plain", instead(credit.Credits, "end_hand_out", nothing)),
+    "credit is never kept": ("plain", instead(credit.Credits, "end_hand_out", end_all)),
+    "credit of one who left lasts": ("plain", instead(credit.Credits, "drop", nothing)),
     "turns are forgotten by a snapshot": (
         "plain",
-        instead(credit.Wishes, "load", load_wishes_sorted),
+        instead(credit.Credits, "load", load_credits_sorted),
     ),
     "lease that ran out is settled": (
         "plain",

@@ -14,7 +14,7 @@ from raftmq.machine.claims import Claims
 from raftmq.machine.machine import PartitionMachine
 from raftmq.pop import groups
 from raftmq.pop.calls import Ask, Deed, Lose, OpenGroup, Tick
-from raftmq.pop.credit import Wish
+from raftmq.pop.credit import Credit
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.policy import Mode, Policy
 from raftmq.results import Changed, Refused
@@ -46,7 +46,7 @@ def test_place_of_a_consumer_that_waits_does_not_depend_on_stale_timers() -> Non
     twin = restored(log)
     log.now += 6_000
     log.call(Tick())
-    # Its wish ran out: a replica that kept it in memory must not keep its place either.
+    # Its credit ran out: a replica that kept it in memory must not keep its place either.
     log.call(Ask(GROUP, 1, 10, 60_000, 0, True))
     log.send(1)
     follow(log, twin)
@@ -56,15 +56,15 @@ def test_place_of_a_consumer_that_waits_does_not_depend_on_stale_timers() -> Non
     assert log.machine.snapshot() == twin.snapshot()
 
 
-def test_snapshot_has_no_wishes_whose_time_is_over() -> None:
+def test_snapshot_has_no_credits_whose_time_is_over() -> None:
     log = Counter()
     log.call(Ask(GROUP, 1, 10, 1_000, 0, True))
     log.now += 1_000
     log.call(Tick())
     (attached,) = log.machine.serving.attached.values()
-    assert attached.group.wish_of(1) is not None
+    assert attached.group.credit_of(1) is not None
     twin = restored(log)
-    assert twin.serving.attached[GROUP].group.wish_of(1) is None
+    assert twin.serving.attached[GROUP].group.credit_of(1) is None
     assert twin.snapshot() == log.machine.snapshot()
 
 
@@ -127,9 +127,9 @@ def test_twin_with_another_history_of_timers_never_differs(modes: Any, crowd: in
 
 
 def another_consumer(group: PopGroup) -> None:
-    (consumer, wish), *_ = [(at, wish) for at, wish in group._wishes._wishes.items()]
-    group._wishes._wishes.clear()
-    group._wishes.put(consumer + 1, wish, 0)
+    (consumer, credit), *_ = [(at, credit) for at, credit in group._credits._credits.items()]
+    group._credits._credits.clear()
+    group._credits.put(consumer + 1, credit, 0)
 
 
 def another_queue(group: PopGroup) -> None:
@@ -145,7 +145,7 @@ def test_digest_tells_who_was_handed_what(differ: Any) -> None:
     group = twin.serving.attached[GROUP].group
     log.call(Ask(GROUP, 7, 1, 1000, 0, True))
     for record in log.records[twin.applied :]:
-        group._wishes.put(7, Wish(1, 30_000, log.now + 1000, True), 0)
+        group._credits.put(7, Credit(1, 30_000, log.now + 1000, True), 0)
         differ(group)
         ask, twin.serving._ask = twin.serving._ask, lambda *_: Changed()  # type: ignore[method-assign]
         twin.serving._touched.add(GROUP)

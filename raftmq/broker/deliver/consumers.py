@@ -1,8 +1,8 @@
 """The consumers that pop from data groups which this node leads: how each one is reached.
 
-A consumer is known from its first wish until it leaves, its connection closes, another node leads,
-or it is pruned. A consumer is idle if it wants nothing and has nothing in hand; idle ones are
-pruned, since a service may open one for each of its requests, over a connection that lasts. A
+A consumer is known from its first request until it leaves, its connection closes, another node
+leads, or it is pruned. A consumer is idle if it wants nothing and has nothing in hand; idle ones
+are pruned, since a service may open one for each of its requests, over a connection that lasts. A
 pruned consumer that comes back is met again, and is sent all that it has in hand.
 
 Invariants:

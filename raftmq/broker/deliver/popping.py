@@ -1,17 +1,18 @@
-"""Consumers that pop: their wishes become commands, and the machine's leases go to them.
+"""Consumers that pop: their requests become commands, and the machine's leases go to them.
 
     POP ──> Ask ──┐                                      ┌──> outbox of the consumer ──> Popped
     SETTLE ──> Settle ──┼──> one record ──> apply ──> handed ──┘
     LEAVE ──> Leave ──┘                        └──> results ──> Settled
 
 All commands to one data group within a step of the loop are one record. The machine, not this
-module, keeps a wish that cannot be met at once: any later leader can serve the wish, in the record
-that brings messages. The leader only has to know where the consumer can be reached, and which
-leases were not sent yet (the outbox). A consumer that asks for the rest of its credit needs no
-command.
+module, keeps credit for messages that are not there yet: any later leader can serve it, in the
+record that brings messages. The leader only has to know where the consumer can be reached, and
+which leases were not sent yet (the outbox). A consumer that asks for the rest of its credit needs
+no command.
 
-The first wish on a connection is *resumed*: the outbox is filled with all leases that the consumer
-holds in the machine, under their tokens. After a lost answer no lease has to run out first.
+The first request on a connection is *resumed*: the outbox is filled with all leases that the
+consumer holds in the machine, under their tokens. After a lost answer no lease has to run out
+first.
 
 Invariants:
 - A POP is answered once: with messages, empty when its wait is over, or with a refusal.
@@ -65,7 +66,7 @@ from .hand_out import Outgoing, Part, answer, from_disk, from_memory, plan, want
 COMMANDS_MAX = 1024
 """Commands of one record."""
 SLACK_MS = 20
-"""Milliseconds by which a wish ends in the machine before its request is answered here: messages
+"""Milliseconds by which credit ends in the machine before its request is answered here: messages
 handed out at the last moment still get into the answer. Both ends go by one clock."""
 TICK_SECONDS_MIN = 0.005
 """The shortest sleep before a Tick: timers that are due together need only one."""
@@ -134,7 +135,7 @@ class Popping:
             connection.refuse(frame.correlation, error)
             return
         if 0 < request.invisible_ms < INVISIBLE_MS_MIN:
-            # Checked here and not by the machine: logs may hold such wishes already.
+            # Checked here and not by the machine: logs may hold such requests already.
             connection.refuse(frame.correlation, _TOO_SHORT)
             return
         key = Key(request.partition_group, request.number, request.consumer)
@@ -159,7 +160,7 @@ class Popping:
                 self._answer(consumer)
                 if consumer.correlation is None or consumer.is_reading:
                     return
-            # A wish that stands serves this request, so no command has to go through the log.
+            # Credit that stands serves this request, so no command has to go through the log.
             if request.is_kept and has_credit(group, request):
                 return
         ask = calls.Ask(
@@ -202,7 +203,7 @@ class Popping:
         key = Key(request.partition_group, request.number, request.consumer)
         consumer = self._consumers.get(key)
         if request.is_idle:
-            # No wish of the consumer stands, so the log need not hear that it leaves.
+            # No credit of the consumer stands, so the log need not hear that it leaves.
             if consumer and consumer.connection is connection and consumer.correlation is None:
                 self._consumers.forget(key)
             connection.reply(frame.kind, frame.correlation, pack(Done()))
@@ -235,7 +236,7 @@ class Popping:
         self._say_and_answer(group, command, connection, frame, lambda _: Done())
 
     def drop(self, connection: Connection) -> None:
-        """The connection is gone: its consumers wish for nothing until they come back."""
+        """The connection is gone: its consumers have no credit until they come back."""
         for key in self._consumers.of_connection(connection):
             self._consumers.forget(key)
             group = self._service.group(key.partition_group)
@@ -331,7 +332,7 @@ class Popping:
         request: Pop,
         results: list[Result],
     ) -> None:
-        """The wish is applied; leases that the same record handed out follow in `applied`."""
+        """The request is applied; leases that the same record handed out follow in `applied`."""
         if isinstance(results[0], Refused):
             self._ask_failed(consumer, correlation, refusal(results[0]))
             return
@@ -348,7 +349,7 @@ class Popping:
             self._timers.call_after(0, partial(self._hurry, consumer, correlation))
 
     def _ask_failed(self, consumer: Consumer, correlation: int, error: ErrorReply) -> None:
-        """The wish was refused, or its fate is unknown: leases wait for the next request."""
+        """The request was refused, or its fate is unknown: leases wait for the next request."""
         if consumer.correlation is not None and consumer.correlation[0] == correlation:
             consumer.connection.refuse(consumer.end_wait(), error)
 

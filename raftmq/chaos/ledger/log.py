@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 from raftmq.batch import Batch, peek
 from raftmq.chaos.ledger.committed import CommittedModel
-from raftmq.chaos.ledger.model import PopModel, PopQueue, WishModel
+from raftmq.chaos.ledger.model import CreditModel, PopModel, PopQueue
 from raftmq.chaos.ledger.told import ToldModel
 from raftmq.chaos.ledger.withheld import Fact, Input, WithheldModel
 from raftmq.checkers.pop.calls import Delivery as Seen
@@ -150,9 +150,9 @@ class PopLog:
                 for command, result in zip(commands, results, strict=True):
                     momentary += self._run(command, result, now)
         self._hand_out(handed, now)
-        # A wish that does not wait ends with its record, met or not.
+        # The credit of a request that does not wait ends with its record, met or not.
         for number, consumer in momentary:
-            self.groups[number].wishes.pop(consumer, None)
+            self.groups[number].credits.pop(consumer, None)
         self._compare(machine)
 
     # The record
@@ -194,7 +194,7 @@ class PopLog:
         return known[offset]
 
     def _run(self, command: Command, result: Result, now: int) -> list[tuple[int, int]]:
-        """Carry out a command; returns each (group, consumer) whose wish ends with the record."""
+        """Carry out a command; returns each (group, consumer) whose credit ends with the record."""
         match command:
             case OpenGroup():
                 self._open(command)
@@ -207,7 +207,7 @@ class PopLog:
                 self._settle(command, result, now)
             case Leave(number=number, consumer=consumer):
                 if number in self.groups:
-                    self.groups[number].wishes.pop(consumer, None)
+                    self.groups[number].credits.pop(consumer, None)
             case Feed() if isinstance(result, Changed):
                 self._feed(command, result.value)
             case Resubscribe():
@@ -315,7 +315,9 @@ class PopLog:
         if command.count:
             invisible_ms = command.invisible_ms or group.policy.invisible_ms
             size, until = min(command.count, COUNT_MAX), now + max(command.wait_ms, 1)
-            group.wishes[command.consumer] = WishModel(size, invisible_ms, until, command.is_kept)
+            group.credits[command.consumer] = CreditModel(
+                size, invisible_ms, until, command.is_kept
+            )
         if command.count and command.wait_ms:
             return []
         return [(command.number, command.consumer)]
@@ -413,7 +415,7 @@ class PopLog:
                 self._breach("Q23", number, f"group {number}: {one}: {fact}")
             for fact in group.why_not(queue, offsets):
                 self._breach(fact[:3].strip(), number, f"group {number}: {one}: {fact}")
-            until = now + min(group.wishes[one.consumer].invisible_ms, INVISIBLE_MS_MAX)
+            until = now + min(group.credits[one.consumer].invisible_ms, INVISIBLE_MS_MAX)
             for offset in offsets:
                 queue.lease(offset, token=one.token, consumer=one.consumer, until=until)
             attempts = {queue.entries[offset].attempt for offset in offsets}
@@ -426,10 +428,10 @@ class PopLog:
                 (one.queue, offset, one.messages.attempt) for offset in offsets
             ]
         for (number, consumer), size in given.items():
-            wishes = self.groups[number].wishes if number in self.groups else {}
-            wish = wishes.pop(consumer, None)
-            if wish is not None and wish.is_kept and size < wish.size:
-                wishes[consumer] = wish._replace(size=wish.size - size)
+            given_to = self.groups[number].credits if number in self.groups else {}
+            credit = given_to.pop(consumer, None)
+            if credit is not None and credit.is_kept and size < credit.size:
+                given_to[consumer] = credit._replace(size=credit.size - size)
 
     def _why_not(
         self, number: int, token: int, consumer: int, given: dict[tuple[int, int], int], size: int
@@ -439,12 +441,12 @@ class PopLog:
             yield f"Q14 token {token} after {self._token} is not new"
         self._token = max(self._token, token)
         group = self.groups.get(number)
-        wish = None if group is None else group.wishes.get(consumer)
+        credit = None if group is None else group.credits.get(consumer)
         given[number, consumer] = given.get((number, consumer), 0) + size
-        if wish is None:
+        if credit is None:
             yield f"Q8 consumer {consumer} is handed {size} messages and had not asked"
-        elif given[number, consumer] > wish.size:
-            yield f"Q8 consumer {consumer} is handed {given[number, consumer]} of {wish}"
+        elif given[number, consumer] > credit.size:
+            yield f"Q8 consumer {consumer} is handed {given[number, consumer]} of {credit}"
 
     def _compare(self, machine: PartitionMachine) -> None:
         opened = {number: one.count for number, one in machine.transactions.open.items()}
@@ -460,7 +462,7 @@ class PopLog:
             real = machine.serving.attached[number].group
             # For a group that is fed, the machine may not know yet which messages may go out.
             if not real.is_fed and group.hungry():
-                fact = f"group {number}: {group.wishes} stand, and there are messages"
+                fact = f"group {number}: {group.credits} stand, and there are messages"
                 self._breach("Q16", number, fact)
             self._take_letters(group, real)
             if number in self._attended:

@@ -125,7 +125,7 @@ class PopQueue:
         self.by_token.setdefault(token, set()).add(offset)
 
 
-class WishModel(NamedTuple):
+class CreditModel(NamedTuple):
     """A consumer's request for messages."""
 
     size: int
@@ -133,9 +133,9 @@ class WishModel(NamedTuple):
     invisible_ms: int
     """Length of their leases."""
     until: int
-    """When the wish ends."""
+    """When the credit ends."""
     is_kept: bool
-    """False: the wish ends with the first record that hands messages out for it."""
+    """False: the credit ends with the first record that hands messages out for it."""
 
 
 class PopModel:
@@ -148,7 +148,7 @@ class PopModel:
         self.queues: dict[int, PopQueue] = {}
         self.letters = 0
         """Dead letters so far, as the machine counted them."""
-        self.wishes: dict[int, WishModel] = {}
+        self.credits: dict[int, CreditModel] = {}
         """By consumer."""
 
     # Time
@@ -162,7 +162,7 @@ class PopModel:
             for offset in sorted(queue.waiting):
                 if queue.entries[offset].until <= now:
                     queue.move(offset, "ready")
-        self.wishes = {who: wish for who, wish in self.wishes.items() if wish.until > now}
+        self.credits = {who: credit for who, credit in self.credits.items() if credit.until > now}
 
     # Settling
 
@@ -298,7 +298,7 @@ class PopModel:
 
     def hungry(self) -> bool:
         """Whether a consumer wants messages that may go out; not for order by key."""
-        return bool(self.wishes) and any(map(self._is_open, self.queues.values()))
+        return bool(self.credits) and any(map(self._is_open, self.queues.values()))
 
     def _is_open(self, queue: PopQueue) -> bool:
         if self.order is None:

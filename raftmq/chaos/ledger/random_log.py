@@ -113,7 +113,7 @@ class RandomLog:
             self.now += self.rng.choice(LEAPS_MS)
             luck = self.rng.random()
             if self.crowd and 0.15 < luck < 0.85:
-                self.commands(self.wish() for _ in range(self.rng.randint(1, 8)))
+                self.commands(self.ask() for _ in range(self.rng.randint(1, 8)))
             elif luck < 0.2:
                 self.send()
             elif luck < 0.4:
@@ -169,8 +169,8 @@ class RandomLog:
             self._is_different = True
             self.ledger.note("R21", fact)
 
-    def wish(self) -> Call:
-        """A consumer of the crowd asks; few wishes of the crowd are ever met."""
+    def ask(self) -> Call:
+        """A consumer of the crowd asks; few requests of the crowd are ever met."""
         rng = self.rng
         consumer = 100 + rng.randrange(self.crowd)
         number = rng.choice([1, 1, 1, *self.modes])

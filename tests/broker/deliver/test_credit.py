@@ -1,4 +1,4 @@
-"""What is left of a wish goes on standing, without another record."""
+"""The rest of a request is credit that stands, without another record."""
 
 import trio
 
@@ -29,7 +29,7 @@ def test_what_is_left_of_credit_needs_no_record() -> None:
                 await client.produce(QUEUE, [b"a", b"b"], 2 * n)
                 await trio.sleep(0.3)
         assert found == [b"a", b"b"] * 25
-        # The batches, and one wish.
+        # The batches, and one request.
         assert group.machine.applied - before == 25 + 1
 
     with_group(job)

@@ -49,7 +49,7 @@ def test_consumer_that_ended_has_leased_what_it_was_given_and_no_more(seed: int)
         await mq.admin.create_consumer_group("g")
         await send(mq, 20)
         await popping(mq, 10)
-        # A wish that still stood got the messages that were given back, and its consumer was gone.
+        # Credit that still stood got the messages that were given back, and its consumer was gone.
         assert counts(await mq.admin.backlogs(group="g"))["leased"] == 10
         return len(await popping(mq, 10))
 

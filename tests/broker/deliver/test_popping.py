@@ -323,7 +323,7 @@ def test_consumer_that_left_is_handed_nothing() -> None:
     with_group(job)
 
 
-def test_closed_connection_ends_the_wishes_of_its_consumers() -> None:
+def test_closed_connection_ends_the_credits_of_its_consumers() -> None:
     async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
         async with (
             cluster.client(cluster.leader_of(QUEUE)) as other,
@@ -443,7 +443,7 @@ def test_claim_survives_its_leader_and_tells_the_second_claimant() -> None:
     with_group(job)
 
 
-def test_batch_that_is_applied_together_with_a_resumed_wish_is_not_lost() -> None:
+def test_batch_that_is_applied_together_with_a_resumed_credit_is_not_lost() -> None:
     async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
         await alice.pop(0)
         batch = encode([b"x"]).to_bytes(queue=QUEUE, producer=1, first_sequence=0)

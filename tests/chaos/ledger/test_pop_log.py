@@ -134,7 +134,7 @@ def _loses_a_wake_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PopGroup, "_reopen", _returns(None))
 
 
-def _keeps_wishes(patch: pytest.MonkeyPatch) -> None:
+def _keeps_credits(patch: pytest.MonkeyPatch) -> None:
     finish = PopGroups.finish
 
     def lasting(self: PopGroups, *rest: Any) -> Any:
@@ -201,7 +201,7 @@ BUGS = {
         _keeps_letters_of_what_comes_again,
         _forgets_nothing_at_a_reset,
         _buries_late,
-        _keeps_wishes,
+        _keeps_credits,
     ],
     "R21": [_forgets_retries, _forgets_leases],
     "Q12": [_counts_what_is_given_back],

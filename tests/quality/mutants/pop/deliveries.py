@@ -18,25 +18,25 @@ from raftmq.machine.offsets import ForgetOffsets, Offsets
 from raftmq.machine.pop_groups import PopGroups
 from raftmq.pop.backlog import Backlog
 from raftmq.pop.calls import Feed, Settle
-from raftmq.pop.credit import Wish, Wishes
+from raftmq.pop.credit import Credit, Credits
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.keyed import KeyedBacklog
 from raftmq.pop.leases import Leases
 from raftmq.results import Result
 
 
-def keeps_the_place_of_a_wish_that_is_over(patch: Patch) -> None:
+def keeps_the_place_of_a_credit_that_is_over(patch: Patch) -> None:
     """140"""
     pass_time = PopGroup.pass_time
 
-    def put(self: Wishes, consumer: int, wish: Wish, now: int) -> None:
-        self._wishes[consumer] = wish
+    def put(self: Credits, consumer: int, credit: Credit, now: int) -> None:
+        self._credits[consumer] = credit
 
     def sweeping(self: PopGroup, now: int) -> bool:
-        self._wishes._sweep(now)
+        self._credits._sweep(now)
         return pass_time(self, now)
 
-    patch.set(Wishes, "put", put)
+    patch.set(Credits, "put", put)
     patch.set(PopGroup, "pass_time", sweeping)
 
 
@@ -57,14 +57,14 @@ def touches_groups_at_stale_timers(patch: Patch) -> None:
 
 def hands_to_the_next_consumer_after_a_restart(patch: Patch) -> None:
     """142"""
-    load = Wishes.load
+    load = Credits.load
 
-    def turned(self: Wishes, values: list[Any]) -> None:
+    def turned(self: Credits, values: list[Any]) -> None:
         load(self, values)
-        if len(self._wishes) > 1:
-            self._wishes.move_to_end(next(iter(self._wishes)))
+        if len(self._credits) > 1:
+            self._credits.move_to_end(next(iter(self._credits)))
 
-    patch.set(Wishes, "load", turned)
+    patch.set(Credits, "load", turned)
 
 
 def begins_with_another_queue_after_a_restart(patch: Patch) -> None:
@@ -227,7 +227,7 @@ MUTANTS = (
         name="place-of-a-lapsed-wish",
         what="A consumer that asks again keeps its place, if no stale timer has swept it [ours].",
         killers=("R21",),
-        plant=keeps_the_place_of_a_wish_that_is_over,
+        plant=keeps_the_place_of_a_credit_that_is_over,
         is_popping=True,
     ),
     Mutant(

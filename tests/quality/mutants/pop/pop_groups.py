@@ -13,7 +13,7 @@ from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.machine.pop_groups import Attached, PopGroups
 from raftmq.machine.producers import Producers
 from raftmq.pop.backlog import Backlog
-from raftmq.pop.credit import Wish
+from raftmq.pop.credit import Credit
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.keyed import KeyedBacklog
 from raftmq.pop.leases import Handed, Leases
@@ -133,9 +133,9 @@ def believes_the_clients_clock(patch: Patch) -> None:
     """61"""
     hand = PopGroup._hand
 
-    def early(self: PopGroup, consumer: int, wish: Wish, *rest: Any) -> Handed:
+    def early(self: PopGroup, consumer: int, credit: Credit, *rest: Any) -> Handed:
         # Some clients' clocks are ahead.
-        shorter = wish._replace(invisible_ms=max(1, wish.invisible_ms - 20 * (consumer % 3)))
+        shorter = credit._replace(invisible_ms=max(1, credit.invisible_ms - 20 * (consumer % 3)))
         return hand(self, consumer, shorter, *rest)
 
     patch.set(PopGroup, "_hand", early)
