@@ -455,7 +455,7 @@ def _data_groups(router: Router) -> list[int]:
 async def _open_in(
     router: Router, partition_group: int, group: str, age_ms_min: int, timeout: float | None
 ) -> list[OpenTransaction]:
-    """The open transactions of one partition group, by number."""
+    """The open transactions of one partition group, the oldest first."""
     found: dict[str, OpenTransaction] = {}
     question = FindTransactions(partition_group, group, age_ms_min)
     async for page in ask_for_pages(router, question, FoundTransactions, timeout=timeout):
