@@ -137,7 +137,7 @@ class Check:
         if self.tape.is_full:
             message = (
                 "the history of a checked queue is full, at a million messages sent, handed out "
-                "and settled: nothing can be said of what follows. Open it again to begin anew"
+                "and settled: later calls cannot be judged. Open it again to begin a new history"
             )
             raise Rejected(Reason.TOO_LARGE, message)
 

@@ -268,5 +268,5 @@ async def _end(node: NodeThread) -> None:
 
 def _stopped(node: NodeThread) -> str:
     fault = node.fault
-    why = "it was told to" if fault is None else f"{type(fault).__name__}: {fault}"
+    why = "its owner stopped it" if fault is None else f"{type(fault).__name__}: {fault}"
     return f"the embedded node has stopped: {why}"

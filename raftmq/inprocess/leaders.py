@@ -49,4 +49,4 @@ async def wait_leader(
             if group in leaders:
                 return leaders[group]
             await anyio.sleep(pace)
-    raise Unavailable(f"nobody leads group {group} for {timeout:g} s")
+    raise Unavailable(f"no node leads group {group} for {timeout:g} s")

@@ -45,7 +45,7 @@ class Listener(trio.abc.Listener[trio.abc.Stream]):
             self._token.run_sync_soon(self._arrived, end)
         except trio.RunFinishedError as error:
             end.close()
-            raise ConnectionRefusedError(f"nobody listens at {self.address} any more") from error
+            raise ConnectionRefusedError(f"{self.address} no longer listens") from error
 
     def _arrived(self, end: socket.socket) -> None:
         try:
@@ -81,7 +81,7 @@ class Switchboard:
         listener = Listener(self, address)
         with self._lock:
             if address in self._listeners:
-                raise OSError(f"somebody listens at {address} already")
+                raise OSError(f"{address} is in use already")
             self._listeners[address] = listener
         return listener
 
@@ -96,7 +96,7 @@ class Switchboard:
         with self._lock:
             listener = self._listeners.get(address)
         if listener is None:
-            raise ConnectionRefusedError(f"nobody listens at {address}")
+            raise ConnectionRefusedError(f"nothing listens at {address}")
         ours, theirs = socket.socketpair()
         try:
             listener.hand_over(theirs)

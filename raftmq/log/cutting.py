@@ -168,8 +168,8 @@ def _write_cutting(files: FileSystem, folder: str, segments: list[int], fault: R
         highest = _highest_term(files, newest)
         if highest is None and (note is None or not note.is_cutting):
             raise RotFound(
-                f"{fault}; and in which term it voted cannot be told, as the newest segment has no "
-                "mark that can be read: this node's replica cannot be mended here. Replace the "
+                f"{fault}; the term of the last vote is unknown, as the newest segment has no "
+                "readable mark: this node's replica cannot be mended here. Replace the "
                 "node (`raftmq cluster replace`), or give it back its disk",
                 file=newest,
                 position=0,

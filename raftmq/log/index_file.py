@@ -215,7 +215,7 @@ class SegmentIndex:
     def check(self) -> None:
         """Read the whole file again, also sections checked before. Raises `IndexDamaged`."""
         if self._read_sound(0, HEADER_BYTES) != self._head:
-            raise IndexDamaged("the header is another than it was", self.name)
+            raise IndexDamaged("the header has changed", self.name)
         for column in _FORMATS:
             self.section(column)
 
@@ -235,7 +235,7 @@ class SegmentIndex:
             tail=self.tail if self.count else Link(),
         )
         if b"".join(parts[:2]) != self._head:
-            raise IndexDamaged("what was built again is not what stood there", self.name)
+            raise IndexDamaged("the rebuilt sections differ from the stored ones", self.name)
         return parts
 
     def _section_or(self, columns: Mapping[Column, bytes], column: Column) -> bytes:

@@ -368,7 +368,7 @@ def _refuse_rot(found: Scan, damage: Damage) -> None:
     segment = found.segment
     if not _is_readable(segment.file, damage.position):
         # A torn write can be read. Bytes that the medium lost may have been acknowledged.
-        message = f"{damage.message}: the disk cannot read what stands there"
+        message = f"{damage.message}: the disk cannot read the bytes there"
         raise RotFound(message, file=segment.path, position=damage.position)
     proof = _find_proof(segment, damage.position)
     if proof is not None:

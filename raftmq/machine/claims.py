@@ -59,7 +59,7 @@ class Claims:
         if known is not None and known.until > now:
             return Changed([known.claimant == claimant, known.until - now])
         if known is None and len(self._claims) >= self._claims_max:
-            message = f"{self._claims_max} claims are kept at most: let them run for less long"
+            message = f"{self._claims_max} claims are kept at most: claim for a shorter time"
             return Refused(Reason.TOO_LARGE, message)
         self._claims[number, key] = _Claim(claimant, now + ttl_ms)
         heappush(self._due, (now + ttl_ms, number, key))

@@ -213,7 +213,7 @@ class Producers:
         known = [self._sessions.get((producer, queue)) for queue in queues]
         highest = max((session.label for session in known if session is not None), default=0)
         if label < highest:
-            message = f"producer {producer} has come to label {highest}; {label} is over"
+            message = f"producer {producer} has reached label {highest}; label {label} is over"
             return Refused(Reason.FENCED, message)
         same = [session for session in known if session is not None and session.label == label]
         return _other_parts(command, same)
@@ -311,5 +311,5 @@ def _unknown(producer: int, queue: int, first: int) -> Refused:
 
 
 def _forgotten(producer: int, queue: int) -> Refused:
-    message = f"producer {producer} has no claimed session on queue {queue} any more: claim anew"
+    message = f"producer {producer} no longer has a claimed session on queue {queue}: claim again"
     return Refused(Reason.UNKNOWN_PRODUCER, message)

@@ -382,8 +382,8 @@ def _unknown(number: int) -> Refused:
 
 def _fenced(number: int) -> Refused:
     message = (
-        f"transaction {number} is rolled back: a message that it acknowledges is not in that "
-        "consumer's hand any more, and is handed out again unless it is settled"
+        f"transaction {number} is rolled back: a message that it acknowledges is no longer in "
+        "that consumer's hand, and is handed out again unless it is settled"
     )
     return Refused(Reason.FENCED, message)
 

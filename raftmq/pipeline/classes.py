@@ -80,11 +80,11 @@ def keep(of: java.Java, spark_home: Path, cache: Path, url: str) -> Path:
         if ran.returncode != 0:
             # Java's own stack is indented.
             said = [line for line in ran.stderr.splitlines() if line[:1].strip()]
-            message = f"the run of Spark failed: {said[-1] if said else 'it says nothing'}"
+            message = f"the run of Spark failed: {said[-1] if said else 'no output'}"
             raise PipelineError(message, "`raftmq pipeline doctor` examines Spark")
         if not written.exists():
-            message = f"Java {of.version} ({of.origin}) does not write its classes down"
-            fix = "Spark works without; another Java, as Debian's openjdk-17-jre-headless, can"
+            message = f"Java {of.version} ({of.origin}) does not write the archive of its classes"
+            fix = "Spark works without; Debian's openjdk-17-jre-headless, for example, writes one"
             raise PipelineError(message, fix)
         written.replace(file)
     return file
@@ -99,4 +99,6 @@ def _run(command: list[str], environment: dict[str, str]) -> "subprocess.Complet
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         message = f"the run of Spark did not end in {SECONDS_MAX} s"
-        raise PipelineError(message, "end something else on this machine, or go without") from error
+        raise PipelineError(
+            message, "end other programs on this machine, or go without the archive"
+        ) from error

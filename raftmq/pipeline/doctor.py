@@ -44,7 +44,7 @@ def examine() -> Iterator[Fact]:
     if all(fact.is_well for fact in (*found, *facts)):
         yield _query()
     else:
-        yield Fact("query", False, "not tried", "mend what is above first")
+        yield Fact("query", False, "not tried", "mend the problems above first")
 
 
 def _packages() -> Iterator[Fact]:
@@ -101,7 +101,7 @@ def _memory() -> Fact:
     found = f"{free / 1024**3:.1f} GiB available"
     if free < MEMORY_BYTES_MIN:
         least = MEMORY_BYTES_MIN / 1024**3
-        return Fact("memory", False, found, f"end something: Spark needs {least:.0f} GiB")
+        return Fact("memory", False, found, f"end other programs: Spark needs {least:.0f} GiB")
     return Fact("memory", True, found)
 
 

@@ -53,4 +53,4 @@ def cause_of(error: BaseException) -> PipelineError:
     said = f"{raised[-1][0]}: {raised[-1][1]}" if raised else text.strip().partition("\n")[0]
     from .session import log_path
 
-    return PipelineError(said[:_LENGTH_MAX].rstrip("."), f"the whole story is in {log_path()}")
+    return PipelineError(said[:_LENGTH_MAX].rstrip("."), f"Spark's output is in {log_path()}")

@@ -94,7 +94,7 @@ def examine(java: Path) -> tuple[str | None, str]:
     said = ran.stderr + ran.stdout
     found = re.search(r'version "((\d+)[^"]*)"', said)
     if ran.returncode != 0 or found is None:
-        return None, said.strip().splitlines()[-1] if said.strip() else "it says nothing"
+        return None, said.strip().splitlines()[-1] if said.strip() else "no output"
     if int(found[2]) < VERSION_MIN:
         return None, f"Java {found[1]} is older than {VERSION_MIN}"
     return found[1], ""

@@ -114,7 +114,7 @@ def session(
             spark = builder.getOrCreate()
         except PySparkRuntimeError as error:
             message = f"Spark did not start: {str(error).partition(chr(10))[0]}"
-            raise PipelineError(message, f"its own words are in {log_path()}") from error
+            raise PipelineError(message, f"Spark's output is in {log_path()}") from error
         spark.sparkContext.setLogLevel("WARN")
     return spark
 

@@ -586,7 +586,7 @@ class PopGroup:
 
 
 def _fenced(token: int) -> Refused:
-    message = f"lease {token} is not yours any more: its time ran out, or it is settled"
+    message = f"lease {token} is no longer yours: its time ran out, or it is settled"
     return Refused(Reason.FENCED, message)
 
 

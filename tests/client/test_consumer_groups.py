@@ -184,6 +184,6 @@ async def test_deletion_says_which_partition_group_has_still_to_forget(
     async with connect(URL, world=cluster) as mq:
         await mq.admin.create_consumer_group("billing", "pull")
         cluster.fate = fate
-        with pytest.raises(OutcomeUnknown, match="partition groups 2 is not forgotten"):
+        with pytest.raises(OutcomeUnknown, match="partition groups 2 are not removed"):
             await mq.admin.delete_consumer_group("billing", timeout=0.5)
         assert await mq.admin.consumer_groups() == []

@@ -269,7 +269,7 @@ async def test_forgotten_session_puts_only_what_is_in_doubt_in_doubt(
         # Written and lost: in doubt. The second never got an answer of its own but a refusal.
         cluster.fate = nth_produce({0: Fate.UNKNOWN_NOT_APPLIED})
         first, second = p.send_nowait(b"first"), p.send_nowait(b"second")
-        with pytest.raises(OutcomeUnknown, match="no memory"):
+        with pytest.raises(OutcomeUnknown, match="no longer remembers"):
             await first.wait()
         assert (await second.wait()).offset == 1
         await p.send(b"after")

@@ -210,7 +210,7 @@ class _Question:
             return f"{text}{self._unreached()}{advice}"
         if self.waiting:
             text = (
-                f"its data folder is blank: it waits for the word of nodes {sorted(self.waiting)}"
+                f"its data folder is blank: it waits for an answer of nodes {sorted(self.waiting)}"
             )
             apart = [self._apart[peer] for peer in sorted(self._apart)]
             return "; ".join((text, *apart)) + self._unreached() + advice * (not apart)

@@ -101,8 +101,8 @@ def load(files: FileSystem, folder: str, *, cluster: str, node: int) -> Identity
         identity = msgspec.convert(fields, Identity, strict=False)
     except ValueError as error:
         raise WrongFolder(
-            f"{folder}/{FILE} cannot be read: {error}. It says whose folder this is: put back a "
-            "copy, or start the node with a blank folder, which the others fill"
+            f"{folder}/{FILE} cannot be read: {error}. The file names the folder's node: put a "
+            "copy back, or start the node with a blank folder, which the others fill"
         ) from error
     if identity.format > FORMAT:
         raise WrongFolder(f"{folder} has format {identity.format}; this software knows {FORMAT}")
@@ -116,7 +116,7 @@ def load(files: FileSystem, folder: str, *, cluster: str, node: int) -> Identity
     if identity.generation and "replicas" not in fields:
         raise WrongFolder(
             f"node {node} has re-entered under older software, and its member ids have another "
-            f"form since: {folder} cannot be taken over as it is. What to do: docs/operations.md, "
+            f"form since: {folder} cannot be taken over as it is. See docs/operations.md, "
             "'Data of older software'"
         )
     return identity

@@ -147,7 +147,7 @@ class Links:
         if not any(link.is_connected for link in self.members()):
             reason = f"none of nodes {numbers} is reached"
         elif self._guests:
-            reason = f"nodes {sorted(self._guests)} say Hello, which none of {numbers} has named"
+            reason = f"nodes {sorted(self._guests)} say Hello, and none of {numbers} has named them"
         else:
             return ""
         return f"; {reason}: if the cluster has other nodes by now, {ADVICE}"

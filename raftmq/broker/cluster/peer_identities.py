@@ -144,6 +144,6 @@ def superseded(node: int, *, mine: str, other: str) -> Superseded:
     `other` the new folder's."""
     return Superseded(
         f"node {node} has another data folder by now, {other}, which took the place of this one, "
-        f"{mine}, when this one was taken for lost. Keep this folder off: nothing that it says "
-        "counts any more, and the others hold all that was acknowledged"
+        f"{mine}, when this one was taken for lost. Do not start this folder again: its votes and "
+        "records no longer count, and the other nodes hold all acknowledged records"
     )

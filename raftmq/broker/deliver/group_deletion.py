@@ -117,7 +117,7 @@ def forget_first(catalog: Catalog, group: Group, command: CommitOffsets) -> Erro
         if part is not None:
             ticket = Callback(lambda _: None, lambda _: None)
             group.propose(Kind.COMMANDS, encode_commands([part]), ticket, is_upkeep=True)
-    message = "an earlier consumer group with this name is not forgotten yet"
+    message = "an earlier consumer group with this name is not removed yet"
     return ErrorReply("unavailable", message, group=group.number, retry_ms=RETRY_MS)
 
 

@@ -369,5 +369,5 @@ def _unmendable(group: Group) -> str:
     return (
         f"the messages of partition group {group.number} have other offsets on this node than on "
         "the others, so its indexes are wrong as well: stop the node, delete its data folder and "
-        "start it again, it gets all from the others"
+        "start it again; the other nodes send it the data"
     )

@@ -400,7 +400,7 @@ class Repairs:
         self._returning.add(group)
         why = (
             f"records after {group.store.last_index} of partition group {group.number} were "
-            "acknowledged here and are gone: the disk lost what it had synced"
+            "acknowledged here and are gone: the disk lost synced records"
         )
 
         def done(_: object, error: BaseException | None) -> None:

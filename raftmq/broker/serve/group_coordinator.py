@@ -161,8 +161,8 @@ class GroupCoordinator:
         member, holding = members.member(number), members.holding(number)
         if member is None or holding is None:
             message = (
-                f"member {number} is none, or none any more: its lease ran out, or another process "
-                "took its place; join again"
+                f"there is no member {number} now: its lease ran out, or another process took its "
+                "place; join again"
             )
             reply = ErrorReply(Reason.FENCED.value, message)
             connection.refuse(correlation, reply)

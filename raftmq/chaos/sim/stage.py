@@ -63,7 +63,7 @@ MENDED_SECONDS = 2.0
 BEYOND_MENDING = ("WrongFolder", "KnownOtherwise", "Superseded", "WrongLog")
 """Errors of stopped nodes for which a restart is of no use: beginnings of their texts."""
 
-TERM_UNKNOWN = "in which term it voted cannot be told"
+TERM_UNKNOWN = "the term of the last vote is unknown"
 """Part of the error of a node that cannot mend its rot."""
 
 

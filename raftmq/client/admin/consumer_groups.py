@@ -183,9 +183,9 @@ async def delete_group(
     if silent:
         numbers = ", ".join(map(str, sorted(silent)))
         message = (
-            f"consumer group {name!r} is deleted, but what it committed in partition groups "
-            f"{numbers} is not forgotten yet: that follows by itself as soon as they have a "
-            f"leader; {next(iter(silent.values()))}"
+            f"consumer group {name!r} is deleted, but its offsets in partition groups {numbers} "
+            "are not removed yet: they go by themselves as soon as these groups have a leader; "
+            f"{next(iter(silent.values()))}"
         )
         raise OutcomeUnknown(message)
 

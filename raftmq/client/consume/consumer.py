@@ -246,8 +246,8 @@ class Consumer:
             lost |= set(self._assigned.take_lost())
         if lost:
             message = (
-                f"queues {sorted(lost)} are not this consumer's any more: what it was handed of "
-                "them and did not commit is handed to others; the other queues are committed"
+                f"queues {sorted(lost)} no longer belong to this consumer: messages that it took "
+                "from them and did not commit go to others; the other queues are committed"
             )
             raise Rejected(Reason.FENCED, message)
 
@@ -452,8 +452,8 @@ class Consumer:
             if self._assigned is not None:
                 self._assigned.forgive()
             raise Unavailable(
-                f"a leader of topic {self.topic!r}, or who assigns its queues, has not been found "
-                f"for {seconds:g} s: {self._router.last_error}"
+                f"a leader of topic {self.topic!r}, or the node that assigns its queues, has not "
+                f"been found for {seconds:g} s: {self._router.last_error}"
             )
 
     def _lost_since(self, fetcher: Fetcher) -> float | None:

@@ -106,8 +106,8 @@ class Progress:
             done += [number & _MASK for number in numbers]
             if fenced:
                 message = (
-                    f"group {self.group!r} on topic {self.topic!r} was taken over by somebody "
-                    "else, who started later"
+                    f"group {self.group!r} on topic {self.topic!r} was taken over by a reader "
+                    "that started later"
                 )
                 raise Rejected(Reason.FENCED, message)
 

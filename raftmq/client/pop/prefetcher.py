@@ -195,7 +195,9 @@ class Prefetcher:
             return
         whys = [s.why for s in self.sessions.values() if s.is_due]
         why = next(filter(None, whys), self._router.last_error)
-        text = f"a leader of topic {self._view.name!r} did not say for {seconds:g} s what it has"
+        text = (
+            f"a leader of topic {self._view.name!r} has not reported its messages for {seconds:g} s"
+        )
         raise Unavailable(f"{text}: {why}")
 
     @property

@@ -159,7 +159,7 @@ class Settlements:
     def fail(self, error: RaftmqError) -> None:
         """The client failed inside, or was closed: waiting calls end with the error."""
         if isinstance(error, Unavailable):
-            error = OutcomeUnknown(f"{error}; what was being settled may be settled")
+            error = OutcomeUnknown(f"{error}; the messages under way may be settled")
         for waiter in self._waiters:
             waiter.fail(error)
 
@@ -197,7 +197,7 @@ def _fenced(part: Part) -> Rejected:
     lease, bit = part
     (offset,) = offsets_of(lease.base, bit)
     message = (
-        f"message {format_id(lease.queue_number, offset)} is not yours any more: the time of lease "
+        f"message {format_id(lease.queue_number, offset)} is no longer yours: the time of lease "
         f"{lease.token} ran out, or it was settled in another way"
     )
     return Rejected(Reason.FENCED, message)

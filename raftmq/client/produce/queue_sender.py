@@ -569,14 +569,14 @@ class QueueSender:
 
     def _unknown(self) -> str:
         return (
-            f"it was written to {self._whom()} and not answered: it may be stored, or will be "
-            "until the next message of its queue is"
-            + (f"; the last trouble: {self._trouble}" if self._trouble else "")
+            f"it was written to {self._whom()} and not answered: it may be stored, or may still be "
+            "stored before the next message of its queue"
+            + (f"; the last error: {self._trouble}" if self._trouble else "")
         )
 
     def _unsent(self) -> str:
         trouble = self._trouble or self._host.router.last_error
-        return f"nothing was stored; the last trouble: {trouble}"
+        return f"nothing was stored; the last error: {trouble}"
 
     def _whom(self) -> str:
         return f"node {self._connection.node}" if self._connection is not None else "a node"
@@ -586,12 +586,12 @@ _TOO_LATE = "the time ran out"
 CLOSED = "the producer was closed before it was sent"
 """Error text of messages that were not sent before the producer closed."""
 _CLAIM_ENDED = (
-    "not stored: nobody knows what became of a batch before it, so the claimed session is over: "
-    "claim it anew"
+    "not stored: the outcome of a batch before it is unknown, so the claimed session is over: "
+    "claim it again"
 )
 _FORGOTTEN = (
-    "the broker has no memory of this producer any more, so nobody knows whether an earlier "
-    "attempt was stored"
+    "the broker no longer remembers this producer, so it is unknown whether an earlier attempt "
+    "was stored"
 )
 
 

@@ -312,7 +312,7 @@ class Router:
             successors = [leader for group in led if (leader := self._leader_of(group))]
             if connection.is_silent and any(leader != node for leader in successors):
                 connection.was_silent = True
-                connection.close(f"node {node} was silent and others lead what it led")
+                connection.close(f"node {node} was silent and others lead its groups")
 
         self._tasks.start(ask)
 

@@ -192,5 +192,5 @@ def _check(catalog: "Catalog", command: DeleteConsumerGroup) -> Refused | None:
 
 
 def _unknown(name: str) -> Refused:
-    message = f"there is no consumer group {name[:_SHOWN]!r}: list those that there are"
+    message = f"there is no consumer group {name[:_SHOWN]!r}: list the existing ones"
     return Refused(Reason.UNKNOWN_GROUP, message)

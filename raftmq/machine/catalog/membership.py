@@ -489,7 +489,7 @@ def _check(command: JoinGroup) -> Refused | None:
         message = f"members join groups that pull or broadcast, not groups that {command.mode}"
         return Refused(Reason.BAD_ARGUMENT, message)
     if command.mode is Mode.BROADCAST and not command.instance:
-        return Refused(Reason.BAD_NAME, "who joins a broadcast group names its instance")
+        return Refused(Reason.BAD_NAME, "a member of a broadcast group names its instance")
     if not command.consumer_group or len(command.offsets_name) > NAME_CHARACTERS_MAX:
         message = (
             f"a consumer group's name has 1 to {NAME_CHARACTERS_MAX} characters, "

@@ -282,5 +282,5 @@ def _decode_file(plain: dict[str, Any]) -> File:
 
 
 def _restless(folder: Path) -> PipelineError:
-    what = f"the versions in {folder / FOLDER} go away faster than they can be read"
+    what = f"the versions in {folder / FOLDER} are removed faster than they can be read"
     return PipelineError(what, "try again when no compaction runs")

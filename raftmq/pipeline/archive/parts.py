@@ -135,7 +135,7 @@ class Part:
         if len(self._ranges) + len(starts) > RANGES_MAX:
             raise PipelineError(
                 f"queue {queue} of {self.topic} has more than {RANGES_MAX} gaps in an hour",
-                "archive all that the source yields, without a filter, a shuffle or a sort",
+                "archive all rows of the source, without a filter, a shuffle or a sort",
             )
         if self._ranges and self._ranges[-1][0::2] == (queue, starts[0]):
             starts[0] = self._ranges.pop().start
@@ -211,7 +211,7 @@ def _runs(rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
         row = int(falls[0]) + 1
         raise PipelineError(
             f"offset {offsets[row]} of queue {queues[row]} comes after {offsets[row - 1]}",
-            "archive what the source yields, without a shuffle or a sort",
+            "archive the rows as the source yields them, without a shuffle or a sort",
         )
     borders = np.flatnonzero(is_other_queue | (np.diff(hours) != 0)) + 1
     edges = [0, *borders.tolist(), rows.num_rows]

@@ -91,7 +91,7 @@ def between(
 
 def microseconds(moment: datetime) -> int:
     """Microseconds since 1970, exactly."""
-    assert moment.tzinfo is not None, "a time without a zone could be anywhere's"
+    assert moment.tzinfo is not None, "a time without a zone is ambiguous"
     whole = int(moment.replace(microsecond=0).timestamp())
     return whole * 1_000_000 + moment.microsecond
 

@@ -114,5 +114,5 @@ def check_schema(columns: Mapping[str, str]) -> None:
             found = columns.get(name, "missing")
             raise PipelineError(
                 f"column {name} is {found}, and an archive holds it as {kind}",
-                f"archive what the source yields: {DDL}",
+                f"archive the columns of the source: {DDL}",
             )

@@ -101,7 +101,7 @@ def _of_queues(archive: Path, state: Version) -> Iterator[Finding]:
         for queue, end in queues.items():
             last = max((each.end for each in found.get((topic, queue), [])), default=0)
             if last != end:
-                what = f"the manifest says that it ends at {end}, and its files do at {last}"
+                what = f"the manifest says that it ends at {end}, and its files end at {last}"
                 yield Finding("ends", f"queue {queue} of {topic}", what)
 
 

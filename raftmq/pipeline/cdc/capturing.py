@@ -77,7 +77,7 @@ def capture(
     if source.prepare():
         raise PipelineError(
             f"{source.table.name} is not prepared for capture",
-            "`raftmq pipeline cdc prepare …` shows what is missing, and does it",
+            "`raftmq pipeline cdc prepare …` shows the missing statements, and runs them",
         )
     with source.claim():
         open_topic(mq, topic)
@@ -210,7 +210,7 @@ class _Sender:
         if place.position < self._last[0]:
             raise PipelineError(
                 f"the topic ends at position {self._last[0]}, and the database is at "
-                f"{place.position}: it is another, or an older copy",
+                f"{place.position}: this is another database, or an older copy",
                 "capture into another topic",
             )
 

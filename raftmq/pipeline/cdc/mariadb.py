@@ -317,7 +317,7 @@ class MariadbSource:
             raise needs_snapshot(f"the columns of {self.table.name} have changed")
         if flags & _PREPARED:
             raise PipelineError(
-                f"{self.table.name} was changed in an XA transaction, whose end cannot be told",
+                f"{self.table.name} was changed in an XA transaction, whose end is unknown",
                 "write it in ordinary transactions, and capture with --snapshot",
             )
 

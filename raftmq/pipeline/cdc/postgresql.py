@@ -152,7 +152,7 @@ class PostgresqlSource:
         if slot is None:
             raise needs_snapshot(f"the replication slot {self._slot} is gone, and with it changes")
         if slot[1] == "lost":
-            raise needs_snapshot(f"the server has dropped what the slot {self._slot} needs")
+            raise needs_snapshot(f"the server has dropped the log that the slot {self._slot} needs")
         if self.now().position < after.position:
             raise PipelineError(
                 "the topic is ahead of the server: it was captured from another, or this one was "

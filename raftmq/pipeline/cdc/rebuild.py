@@ -91,7 +91,7 @@ def plan(mq: "BlockingClient", topic: str, folder: Path, *, is_full: bool = Fals
         raise PipelineError(
             f"{folder} was made from the topic {base.topic}, number {base.topic_id}, and {topic} "
             f"has number {described.id}",
-            "give another folder with --out, or --full to begin anew",
+            "give another folder with --out, or --full to begin again",
         )
     earliest = described.queues[0].earliest
     start = earliest if base is None else base.end

@@ -78,7 +78,7 @@ class Stream:
         if result is not None:
             raise PipelineError(
                 f"the server does not stream from the slot {slot}: {said(result)}",
-                "`SELECT * FROM pg_replication_slots` shows who uses it: end that one",
+                "`SELECT * FROM pg_replication_slots` shows the process that uses it: end that one",
             )
 
     def _start(self, command: bytes) -> "PGresult | None":

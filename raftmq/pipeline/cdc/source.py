@@ -109,7 +109,7 @@ def open_source(database: str, table: str, topic: str) -> Source:
 
 def needs_snapshot(what: str) -> PipelineError:
     """An error that only a new snapshot mends."""
-    return PipelineError(what, "`raftmq pipeline cdc capture … --snapshot` begins anew, in order")
+    return PipelineError(what, "`raftmq pipeline cdc capture … --snapshot` begins again, in order")
 
 
 def no_table(database: str, table: str) -> PipelineError:

@@ -65,7 +65,7 @@ def open_topic(mq: "BlockingClient", topic: str) -> None:
     if found and found[0].queues != 1:
         raise PipelineError(
             f"the topic {topic} has {found[0].queues} queues, and commits are in order in one",
-            f"capture into another topic, or make it anew: raftmq topic create {topic} --queues 1",
+            f"capture into another topic, or make it again: raftmq topic create {topic} --queues 1",
         )
     mq.admin.create_topic(topic, 1)
 
@@ -81,7 +81,7 @@ def read_tail(mq: "BlockingClient", topic: str) -> Tail | None:
         return None
     if queue.earliest == queue.end:
         raise PipelineError(
-            f"retention has dropped all messages of {topic}: nobody knows how far it was",
+            f"retention has dropped all messages of {topic}: the last captured place is unknown",
             "capture into another topic, and keep its messages longer",
         )
     return tail_at(mq, topic, queue.end - 1)

@@ -79,7 +79,7 @@ def verify(
     planned = plan(mq, topic, folder)
     if planned.base is not None and _is_later(mq, planned.base, wanted):
         raise PipelineError(
-            f"{folder} was rebuilt while the table was read", "verify once more, without rebuilding"
+            f"{folder} was rebuilt while the table was read", "verify again, without rebuilding"
         )
     messages = read(spark, topic, planned, url)
     folded = fold(messages, topic, planned, folder, until=found.place.position)

@@ -168,7 +168,7 @@ def _one_named(field: str, text: str) -> Named:
     expression, called = (found[1], found[2]) if found else (text, text.rpartition(".")[2])
     if not _NAME.fullmatch(called):
         raise _wrong(field, f"{text!r} has no name that can be a column's",
-                     f'say what it is called: "{expression} as NAME"')  # fmt: skip
+                     f'give it a name: "{expression} as NAME"')  # fmt: skip
     return Named(called, expression.strip())
 
 

@@ -190,7 +190,7 @@ class Store:
                 raise PipelineError(
                     f"{path} counted another topic {name}: it was number {found.get(name)}, "
                     f"and is number {number} now",
-                    "it was deleted and made anew: name another folder with --out",
+                    "it was deleted and created again: name another folder with --out",
                 )
 
     def _compare(self, found: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
@@ -200,7 +200,7 @@ class Store:
             raise PipelineError(
                 f"{path} was begun with another board ({was})",
                 "give the same board, or another folder with --out: windows that are counted "
-                "cannot be counted anew",
+                "cannot be counted again",
             )
 
     def _open_rows(

@@ -209,7 +209,7 @@ class Windows:
         if sum(len(window.cells) for window in self.open.values()) > CELLS_MAX:
             raise PipelineError(
                 f"more than {CELLS_MAX:,} groups are open",
-                "group by what has fewer values, or take a shorter window or lateness",
+                "group by a column with fewer values, or take a shorter window or lateness",
             )
 
 

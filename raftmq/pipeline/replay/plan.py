@@ -196,7 +196,7 @@ def _check_same(plan: Plan, wish: Wish) -> None:
         raise PipelineError(
             f"replay {plan.id} was begun from {plan.topic} into {plan.into}"
             + (f" where {plan.where}" if plan.where else ""),
-            "go on with the same words, or choose another id",
+            "go on with the same options, or choose another id",
         )
 
 

@@ -63,7 +63,7 @@ def load(folder: Path) -> State | None:
     path = folder / "state"
     if not path.exists():
         return None
-    fix = f"make the report anew: move {folder} away"
+    fix = f"make the report again: move {folder} away"
     try:
         data = path.read_bytes()
         version = msgspec.msgpack.decode(data, type=_Head).version

@@ -57,7 +57,7 @@ def check_columns(fields: list[tuple[str, str]]) -> None:
     if len(set(names)) < len(names):
         raise PipelineError(f"a column stands twice in {', '.join(names)}", "select each once")
     if "body" not in names:
-        raise PipelineError("there is no column body, which is what is sent", exist)
+        raise PipelineError("there is no column body, the content of the messages", exist)
     if "delay" in names and "deliver_at" in names:
         raise PipelineError("there are both delay and deliver_at", "keep one of them")
 

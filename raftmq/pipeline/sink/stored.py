@@ -79,8 +79,8 @@ def read_stored(
                     fetched = consumer.fetch(_FETCH_MAX, wait=timeout)
                 except Rejected as error:
                     what = f"{counted(count, 'row')} of this batch in queue {queue}"
-                    message = f"not all can be read of {what}"
-                    fix = "start a new query: what is there cannot be told apart any more"
+                    message = f"some cannot be read of {what}"
+                    fix = "start a new query: stored and missing rows can no longer be told apart"
                     raise PipelineError(f"{message}: {error}", fix) from error
                 if not fetched:
                     raise Unavailable(f"queue {queue} of {topic!r} cannot be read back in time")
@@ -135,7 +135,7 @@ def other_rows(count: int) -> PipelineError:
     return PipelineError(
         f"an earlier attempt stored {counted(count, 'row')} that this one does not have: the query "
         "does not give the same rows twice",
-        "take out what differs from run to run (rand(), current_timestamp(), uuid()), or write "
+        "take out what changes from run to run (rand(), current_timestamp(), uuid()), or write "
         "the rows to a table first; then start a new query",
     )
 

@@ -155,7 +155,10 @@ def check_partitions(written: "Sequence[Written]", said: int) -> None:
             f"an earlier try of this batch had {begun} partitions or more, and this one has {count}"
             ": rows that it stored may be stored a second time"
         )
-        fix = "compare the topic with the rows; keep what cuts them: minPartitions, cores, shuffles"
+        fix = (
+            "compare the topic with the rows; do not change what partitions them: minPartitions, "
+            "cores, shuffles"
+        )
         raise PipelineError(message, fix)
     if said and said != count:
         message = f"option partitions says {said}, and the rows have {count} partitions"
@@ -215,7 +218,7 @@ def _write_later(
                 )
             except BadRow as error:
                 message = f"a row with a delay in partition {work.partition} cannot be sent"
-                fix = "leave it out, or make it smaller; what came before it is stored"
+                fix = "leave it out, or make it smaller; the rows before it are stored"
                 raise PipelineError(f"{message}: {error.why}", fix) from error
         producer.flush(timeout=options.timeout)
     if count - taken < skipped:
@@ -262,16 +265,16 @@ def _explained(topic: str, work: Work) -> Iterator[None]:
             case Reason.UNKNOWN_TOPIC:
                 message, fix = f"there is no topic {topic!r}", f"raftmq topic create {topic}"
             case Reason.FENCED:
-                message = f"partition {work.partition} is written by somebody else: {error}"
+                message = f"partition {work.partition} is written by another driver: {error}"
                 fix = "let one driver run a query; this attempt has stored nothing since"
             case Reason.UNKNOWN_PRODUCER:
-                message = f"the brokers have forgotten what this batch stored: {error}"
+                message = f"the brokers have forgotten the rows this batch stored: {error}"
                 fix = "compare the topic with the batch's rows before it is run again"
             case Reason.OTHER_PARTS:
                 message = f"{error}: rows lie in other partitions than before; nothing was stored"
                 fix = "run it with the partitions it had first, as rows.repartition(8, 'key') does"
             case _:
-                message, fix = str(error), "the message says what is refused"
+                message, fix = str(error), "the message names the refused value"
         raise PipelineError(message.rstrip("."), fix) from error
 
 

@@ -109,6 +109,8 @@ def _property(name: str) -> str:
     context = TaskContext.get()
     value = None if context is None else context.getLocalProperty(name)
     if value is None:
-        message = f"Spark does not tell its {name}, which exactly once needs"
-        raise PipelineError(message, "use PySpark 4.3; `raftmq pipeline doctor` tells yours")
+        message = f"Spark does not name its {name}, which exactly once needs"
+        raise PipelineError(
+            message, "use PySpark 4.3; `raftmq pipeline doctor` shows the installed version"
+        )
     return value

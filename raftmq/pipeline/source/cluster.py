@@ -40,7 +40,7 @@ class Bounds:
                 )
             if known.id != place.id:
                 raise PipelineError(
-                    f"topic {topic!r} was deleted and created anew: it has the number {known.id}, "
+                    f"topic {topic!r} was deleted and created again: its number is {known.id}, "
                     f"and the offsets are of number {place.id}",
                     _ANEW,
                 )
@@ -55,7 +55,7 @@ class Bounds:
                     )
 
 
-_ANEW = "begin anew with another checkpoint and output"
+_ANEW = "begin again with another checkpoint and output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class Cluster:
 def _wished(topic: str, wish: Wish, bounds: Bounds, *, is_start: bool) -> Place:
     earliest, end = bounds.earliest[topic], bounds.end[topic]
     if wish.id is not None and wish.id != end.id:
-        message = f"topic {topic!r} was deleted and created anew: it has the number {end.id}, "
-        raise PipelineError(f"{message}and {wish.id} was said", "find the offsets once more")
+        message = f"topic {topic!r} was deleted and created again: its number is {end.id}, "
+        raise PipelineError(f"{message}and {wish.id} was given", "find the offsets again")
     unknown = sorted(set(wish.queues) - set(end.queues))
     if unknown:
         message = f"topic {topic!r} has queues 0 to {len(end.queues) - 1}, no {unknown[0]}"
@@ -133,8 +133,8 @@ def _wished(topic: str, wish: Wish, bounds: Bounds, *, is_start: bool) -> Place:
     for queue, last in end.queues.items():
         offset = wish.queues.get(queue, EARLIEST if is_start else LATEST)
         if offset > last:
-            message = f"queue {queue} of topic {topic!r} ends at offset {last}, {offset} was said"
-            raise PipelineError(message, "say an offset up to its end")
+            message = f"queue {queue} of topic {topic!r} ends at offset {last}, {offset} was given"
+            raise PipelineError(message, "give an offset up to its end")
         if offset == EARLIEST:
             offset = earliest.queues[queue]
         queues[queue] = last if offset == LATEST else offset

@@ -68,5 +68,5 @@ def explained() -> Iterator[None]:
     except Rejected as error:
         said = str(error).partition("\n")[0]
         if error.reason is Reason.UNKNOWN_TOPIC:
-            raise PipelineError(said, "`raftmq topic list` shows which there are") from error
-        raise PipelineError(said, "the message says what is refused") from error
+            raise PipelineError(said, "`raftmq topic list` shows the existing topics") from error
+        raise PipelineError(said, "the message names the refused value") from error

@@ -331,5 +331,5 @@ def _ahead(group: int, index: int, end: int) -> PipelineError:
     """
     return PipelineError(
         f"the log of partition group {group} ends with record {end - 1}, and {index} is to be read",
-        "is this another cluster than the one that the checkpoint or the offsets are of?",
+        "check that the checkpoint or the offsets are of this cluster",
     )

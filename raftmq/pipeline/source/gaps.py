@@ -40,7 +40,7 @@ def report(gone: Iterable[Range], *, fails: bool, folder: str | None) -> None:
             raise PipelineError(
                 f"{each} were dropped by retention before they were read",
                 "keep messages for longer; to go on without them set failOnDataLoss to false, and "
-                "gaps to a folder for a table of what is missing",
+                "gaps to a folder for a table of the missing messages",
             )
         if folder is not None:
             _write(each, Path(folder))

@@ -150,8 +150,8 @@ class _Range:
             self._consumer.seek(queue=wanted.queue, offset=self._at)
 
     def _is_another(self) -> PipelineError:
-        message = f"topic {self._wanted.topic!r} was deleted and created anew while it was read"
-        return PipelineError(message, "begin anew with another checkpoint and output")
+        message = f"topic {self._wanted.topic!r} was deleted and created again while it was read"
+        return PipelineError(message, "begin again with another checkpoint and output")
 
 
 def _matching(rows: "pa.RecordBatch", slices: list[Slice], matching: Filter) -> "pa.RecordBatch":

@@ -219,9 +219,9 @@ def _check_start(options: Options) -> None:
     )
     if is_latest and (options.job is None or isinstance(start, dict)):
         raise PipelineError(
-            "where a stream begins has to be found again after a crash, and latest is elsewhere "
+            "the beginning of a stream must be found again after a crash, and latest has moved by "
             "then",
-            "set startingOffsets to latest and job to a name, which the cluster keeps it under; "
+            "set startingOffsets to latest and job to a name, under which the cluster keeps it; "
             "or begin at earliest, an offset or a time",
         )
     if isinstance(start, datetime) and start > datetime.now(UTC):

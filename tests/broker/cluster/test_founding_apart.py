@@ -115,7 +115,7 @@ def test_founder_whose_log_is_still_to_be_opened_is_not_taken_for_blank() -> Non
         node.groups.clear()
         node.is_serving = False
         cluster.start_soon(2)
-        await check_that_they_wait(cluster, {2: "the word of nodes [1]"})
+        await check_that_they_wait(cluster, {2: "an answer of nodes [1]"})
         node.groups.update(groups)
         node.is_serving = True
         await check_that_they_wait(cluster, {2: "was founded without node 2"})

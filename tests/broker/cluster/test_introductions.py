@@ -122,7 +122,7 @@ def test_guest_decides_nothing_for_a_blank_folder(lie: str) -> None:
         async with guest(cluster, 2, lies) as asked:
             await trio.sleep(10)
             assert not cluster.nodes[2].is_serving
-            assert "the word of nodes [1, 3]" in cluster.nodes[2].waits_for
+            assert "an answer of nodes [1, 3]" in cluster.nodes[2].waits_for
             # It is asked only whether the founder may found.
             assert asked == {FrameKind.HELLO, FrameKind.PROBE}
             await cluster.start(1, 3)

@@ -34,7 +34,7 @@ async def test_who_takes_it_later_fences_who_had_it(cluster: FakeCluster) -> Non
         await first.commit({0: 5})
         second = await mq.progress("orders", "spark-daily")
         assert second.epoch > first.epoch
-        with pytest.raises(Rejected, match="taken over by somebody") as caught:
+        with pytest.raises(Rejected, match="taken over by a reader") as caught:
             await first.commit({0: 6})
         assert caught.value.reason is Reason.FENCED
         await second.commit({0: 3, 1: 1})

@@ -26,7 +26,7 @@ on_trio = pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
 
 
 def fenced() -> Any:
-    return pytest.raises(Rejected, match="is not yours any more")
+    return pytest.raises(Rejected, match="is no longer yours")
 
 
 async def test_each_message_is_handed_out_once_and_acked(cluster: FakeCluster) -> None:

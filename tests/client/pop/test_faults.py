@@ -139,7 +139,7 @@ async def test_lease_that_the_leader_does_not_list_is_lost(cluster: FakeCluster)
             node.cut()
         assert not await c.pop(10, wait=6.0)
         assert (await first.ack()).settled == 0
-        with pytest.raises(Rejected, match="not yours any more"):
+        with pytest.raises(Rejected, match="no longer yours"):
             await first[0].ack()
         settles = sum(n.requests.count(FrameKind.SETTLE) for n in cluster.nodes.values())
         assert settles == 0, "what is known to be lost is not asked for"
@@ -186,14 +186,14 @@ async def test_message_that_the_application_was_told_is_lost_stays_lost(
         first = await c.pop(4, wait=5.0)
         lie_once(cluster, monkeypatch)
         assert not await c.pop(10, wait=6.0)
-        with pytest.raises(Rejected, match="not yours any more"):
+        with pytest.raises(Rejected, match="no longer yours"):
             await first[0].ack()
-        with pytest.raises(Rejected, match="not yours any more"):
+        with pytest.raises(Rejected, match="no longer yours"):
             await first[1].extend(30)
         for node in cluster.nodes.values():
             node.cut()
         assert not await c.pop(10, wait=6.0)
-        with pytest.raises(Rejected, match="not yours any more"):
+        with pytest.raises(Rejected, match="no longer yours"):
             await first[0].ack()
         assert (await first.ack()).settled == 2
         assert audit(cluster) == {"acked": 2, "leased": 2}
@@ -231,7 +231,7 @@ async def test_ack_that_was_sent_and_not_answered_is_in_doubt_and_a_repeat_tells
             await batch.ack(timeout=1.0)
         assert audit(cluster) == {"acked": 3}
         # What is under way cannot be settled in another way.
-        with pytest.raises(Rejected, match="not yours any more"):
+        with pytest.raises(Rejected, match="no longer yours"):
             await batch[0].nack(timeout=1.0)
         # The next one has not left yet, and is taken back.
         with pytest.raises(OutcomeUnknown):

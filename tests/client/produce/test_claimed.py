@@ -88,7 +88,7 @@ async def test_message_given_up_in_doubt_ends_the_producer(cluster: FakeCluster)
             with pytest.raises(OutcomeUnknown):
                 await p.send(b"0", timeout=1)
             cluster.fate = lambda *_: Fate.DONE
-            with pytest.raises(Unavailable, match="claim it anew"):
+            with pytest.raises(Unavailable, match="claim it again"):
                 await p.send(b"1")
         async with mq.claimed_producer("orders", "import") as p:
             assert p.stored[0].count == len(cluster.stored()[0])

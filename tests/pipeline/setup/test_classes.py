@@ -99,7 +99,7 @@ def test_other_java_or_spark_has_another_file(
     ("script", "said"),
     [
         ("echo 'Boom: no memory' >&2; echo '   at deep.inside' >&2; exit 1", "Boom: no memory"),
-        ("exit 0", "does not write its classes down"),
+        ("exit 0", "does not write the archive of its classes"),
     ],
 )
 def test_failure_leaves_no_file_and_says_why(

@@ -117,7 +117,7 @@ def test_what_cannot_be_written_is_told_in_one_line(
         write.save()
     cause = cause_of(failed.value)
     assert why in cause.message
-    assert "whole story" not in cause.fix
+    assert "Spark's output" not in cause.fix
     assert stored(mq, topic) == []
 
 

@@ -155,7 +155,7 @@ BOUNDS = Bounds({"t": Place(3, {0: 5, 1: 0})}, {"t": Place(3, {0: 9, 1: 4})})
     ("start", "message"),
     [
         ({"u": Place(3, {})}, "of topic 'u' as well, which is not read"),
-        ({"t": Place(2, {0: 1})}, "deleted and created anew: it has the number 3.*of number 2"),
+        ({"t": Place(2, {0: 1})}, "deleted and created again: its number is 3.*of number 2"),
         ({"t": Place(3, {0: 10})}, "queue 0 of topic 't' ends at offset 9, and offset 10 was read"),
         ({"t": Place(3, {2: 0})}, "queue 2 of topic 't' does not exist"),
     ],

@@ -202,7 +202,7 @@ def test_what_does_not_fit_the_topics_is_an_error(mq: "BlockingClient", topic: s
         ({"startingOffsets": json.dumps({topic: {"9": 0}})}, "has queues 0 to 3, no 9"),
         ({"startingOffsets": json.dumps({topic: {"0": 10**6}})}, "ends at offset .* 1000000 was"),
         ({"startingOffsets": "latest"}, "a batch that begins at the end is empty"),
-        ({"endingOffsets": json.dumps({topic: {"id": 99, "queues": {}}})}, "and 99 was said"),
+        ({"endingOffsets": json.dumps({topic: {"id": 99, "queues": {}}})}, "and 99 was given"),
     ]:
         with pytest.raises(PipelineError, match=message):
             batch(topic, **said).partitions()
@@ -266,7 +266,7 @@ def test_latest_is_found_again_after_a_crash_in_the_first_micro_batch(
     rows, _ = drain(reader, start, ALL)
     assert numbers(rows) == list(range(30, 60))
     for said in ({}, {"startingOffsets": json.dumps({topic: {"0": -1}}), "job": "x"}):
-        with pytest.raises(PipelineError, match="has to be found again after a crash"):
+        with pytest.raises(PipelineError, match="must be found again after a crash"):
             stream(topic, **({"startingOffsets": "latest"} | said))
 
 
@@ -342,13 +342,13 @@ def test_topic_made_anew_under_its_name_is_an_error_and_no_other_messages(
     mq.admin.delete_topic(topic)
     mq.admin.create_topic(topic, queues=4)
     send(mq, topic, 30, first=1000)
-    anew = f"topic '{topic}' was deleted and created anew"
-    with pytest.raises(PipelineError, match=f"{anew}: it has the number"):
+    again = f"topic '{topic}' was deleted and created again"
+    with pytest.raises(PipelineError, match=f"{again}: its number is"):
         reader.latestOffset(end, ALL)
-    with pytest.raises(PipelineError, match=f"{anew} while it was read|there is no topic"):
+    with pytest.raises(PipelineError, match=f"{again} while it was read|there is no topic"):
         read(reader, parts)
     connection.close_all()
-    with pytest.raises(PipelineError, match=f"{anew} while it was read"):
+    with pytest.raises(PipelineError, match=f"{again} while it was read"):
         read(stream(topic), parts)
 
 

@@ -145,7 +145,7 @@ def test_topic_made_anew_in_mid_read_is_an_error(made: Made) -> None:
             made.id = ID + 1
 
     made.before = before
-    with pytest.raises(PipelineError, match="deleted and created anew while it was read"):
+    with pytest.raises(PipelineError, match="deleted and created again while it was read"):
         offsets(0, 100)
 
 
