@@ -12,7 +12,7 @@ class Appended(NamedTuple):
     """The queue's number."""
     base_offset: int
     """Offset of the batch's first message."""
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which has no use here
     """Messages in the batch."""
     timestamp: int
     """The leader's stamp in milliseconds; for a duplicate, the stamp of the repeating attempt."""
@@ -29,7 +29,7 @@ class Delayed(NamedTuple):
     """The queue's number."""
     number: int
     """The number of the first message; the others follow: see `delays`."""
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which has no use here
     """Messages in the batch."""
     timestamp: int
     """The leader's stamp in milliseconds."""

@@ -6,7 +6,7 @@ replica of a partition group in it), and `serve.requests` (what a client may ask
 | room | holds |
 |---|---|
 | `replica` | one replica of a partition group, from its folder to its removal |
-| `cluster` | the nodes: who they are, how they are linked, who carries which group |
+| `cluster` | the nodes: their identities, their links, and the groups that each carries |
 | `serve` | connections, and the answers to requests |
 | `deliver` | messages on their way to consumers that pop, filters and delays included |
 """

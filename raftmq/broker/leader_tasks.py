@@ -52,8 +52,8 @@ PAUSE_SECONDS = 1.0
 """How often the leader tasks are looked at when nothing calls for them."""
 
 SPREAD_SECONDS = 5.0
-"""A new leader keeps the office for so long before it hands it to the preferred one, who may have
-given it up a moment ago because it is stopping."""
+"""A new leader keeps the office for this time before it hands over to the preferred leader, which
+may have given the office up a moment ago because it is stopping."""
 
 HAND_OVER_LAG_MAX = 256
 """Records that the preferred leader may lack when it is handed the leadership."""
@@ -315,14 +315,15 @@ class LeaderTasks:
     def _retain(self, group: Group) -> None:
         keep_from = self._node.retention.keep_from(group, now=self._clocks.agreed_ms(group))
         keep_from = self._node.delay_scheduler.trimmable(group, keep_from)
-        # A segment is dropped as a whole, on each replica at other bounds: what is let go ends with
-        # one of ours, and consumer groups are told of it before any replica drops something. Else a
-        # leader would hand out what it cannot read, and the next one, which can, would do so late.
+        # A segment is dropped as a whole, on each replica at other bounds: the lost part ends
+        # with one of ours, and consumer groups hear of it before any replica drops a segment.
+        # Otherwise a leader would hand out messages that it cannot read, and the next leader, which
+        # can, would do so late.
         bases = [segment.base for segment in group.store.segments()]
         keep_from = max((base for base in bases if base <= keep_from), default=0)
         begun = self._letting_go.get(group.number, 0)
         if group.machine.log_start < begun < keep_from and begun in bases:
-            # Segments may be closed faster than groups are told of them all: with another bound at
+            # Segments may be closed faster than groups hear of them all: with another bound at
             # each look, nothing would be dropped as long as that goes on.
             keep_from = begun
         if keep_from > group.machine.log_start:
@@ -399,7 +400,7 @@ class LeaderTasks:
             return False
         serving = group.machine.serving
         # Also of queues that no group follows: one that is opened before the record is dropped
-        # begins by what was told.
+        # begins by these offsets.
         kept = [
             (queue, earliest)
             for queue in sorted(group.machine.ends)

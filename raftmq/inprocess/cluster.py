@@ -7,7 +7,7 @@
 
 The nodes are those that `raftmq serve` runs, each on a thread and in a folder of its own, with real
 files and fsyncs. It runs on trio and on asyncio. They share one interpreter, so this is for tests
-of what is right, not of what is fast.
+of correctness, not of speed.
 
 | call | the node |
 |---|---|
@@ -118,7 +118,7 @@ class InProcessCluster:
         """The node that leads a partition group (0: the system group), waiting for one to.
 
         Raises:
-            Unavailable: nobody leads it in time.
+            Unavailable: no node leads it in time.
         """
         return await wait_leader(self.statuses, group, timeout=timeout, pace=LOOK_SECONDS)
 

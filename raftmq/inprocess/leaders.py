@@ -41,7 +41,7 @@ async def wait_leader(
         pace: seconds between two questions.
 
     Raises:
-        Unavailable: nobody leads it in time.
+        Unavailable: no node leads it in time.
     """
     with anyio.move_on_after(timeout):
         while True:

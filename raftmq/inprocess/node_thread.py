@@ -1,7 +1,7 @@
 """A node in a thread of this process, with an event loop of its own.
 
-It is the node that `raftmq serve` runs: same code, same disk, same fsyncs. What differs is how it
-is reached (`wiring`), and that a fault ends a thread and not a process, so somebody must be told:
+It is the node that `raftmq serve` runs: same code, same disk, same fsyncs. The differences: clients
+reach it through `wiring`, and a fault ends a thread, not a process, so `wait_ended` reports it:
 
     thread = NodeThread(settings, world)
     thread.start()

@@ -1,14 +1,14 @@
-"""Connections inside one process: who dials gets one end of a socket pair, who listens the other.
+"""Connections inside one process: dialler and listener each get one end of a socket pair.
 
     client's loop ── dial ──> Switchboard ── the other end ──> the node's loop ── accept
 
-Addresses are names without meaning: nothing is bound, nobody outside of the process can connect,
+Addresses are names without meaning: nothing is bound, no other process can connect,
 and no firewall asks. Each end belongs to one event loop; bytes go through the kernel, which is what
 lets a loop sleep until there are some.
 
 Invariants:
-- An end that was dialled and not accepted is closed, so that who dialled it finds out.
-- An address that nobody listens at refuses, as a closed port does.
+- An end that was dialled and not accepted is closed, so that the dialler finds out.
+- An address without a listener refuses, as a closed port does.
 """
 
 import socket
@@ -30,7 +30,7 @@ Address = tuple[str, int]
 
 
 class Listener(trio.abc.Listener[trio.abc.Stream]):
-    """Accepts what is dialled at one address; made on the loop that accepts."""
+    """Accepts connections to one address; made on the loop that accepts."""
 
     def __init__(self, switchboard: "Switchboard", address: Address) -> None:
         self._switchboard = switchboard
@@ -86,7 +86,7 @@ class Switchboard:
         return listener
 
     def unplug(self, listener: Listener) -> None:
-        """Nobody listens there any more."""
+        """Stop listening there."""
         with self._lock:
             if self._listeners.get(listener.address) is listener:
                 del self._listeners[listener.address]

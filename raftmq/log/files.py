@@ -4,7 +4,7 @@ All calls block; they are made on a node's disk thread, or at start. Files only 
 end (`append`), apart from `truncate`, which recovery uses. Errors are `OSError` with its `errno`,
 as the system gives them: the store knows which of them are final.
 
-What is durable when:
+When writes are durable:
 
 | call | durable after |
 |---|---|

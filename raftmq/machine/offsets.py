@@ -1,4 +1,4 @@
-"""How far consumer groups have read, and who may say so: a part of a data group's machine.
+"""Committed offsets of consumer groups, and the right to commit: a part of a data group's machine.
 
 A commit says for each queue where to go on. A plain commit may set any offset. It names its
 *sender*, which numbers its commits, and the machine keeps the last number of each sender for each

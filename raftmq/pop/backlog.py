@@ -218,7 +218,7 @@ class Backlog:
         self.next += skipped
         self.passed += skipped
 
-    # What becomes of messages that went out
+    # The fate of messages that went out
 
     def put_back(self, messages: Piece) -> None:
         """The messages go out again, after those that are ready."""

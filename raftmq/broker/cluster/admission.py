@@ -37,7 +37,7 @@ Invariants:
 - A blank folder's name is durable before any node hears it: a restart during the wait keeps it.
 - A node founds only with nodes that would found the same cluster, and that are in no cluster
   without it (`founders`).
-- A folder takes only the place of the folder that it was told of, and not as long as the leader
+- A folder takes only the place of the folder that a peer named, and not as long as the leader
   reaches a process with that folder, or a group has no leader without that folder: a folder that a
   group still needs is never fenced off.
 

@@ -11,7 +11,7 @@ the later group would begin where the deleted one stood.
     the same claim, repeated   ──> granted, and nothing is committed
 
 Invariants:
-- What a member commits or claims follows all deletions of its group's name before its epoch.
+- A member's commits and claims follow all deletions of its group's name before its epoch.
 - A record has at most `NAMES_MAX` names with about `ROWS_MAX` rows, so that applying it does not
   hold the loop for long; records keep the catalog's order of deletions.
 """

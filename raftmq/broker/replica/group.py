@@ -170,7 +170,7 @@ class Group:
         self._granted: list[tuple[int, int]] = []
         self._new_reads: list[Callable[[ErrorReply | None], None]] = []
         self.trimmed = self.machine.log_start
-        """Up to where the log was told to drop segments."""
+        """The index up to which the log drops segments."""
         self.leaders: dict[int, int] = {}
         """Term → the node that led it, as far as was seen here; the latest ones."""
         self._office = 0
@@ -180,7 +180,7 @@ class Group:
         self._borders: set[int] = set()
         self._layout: tuple[SegmentInfo, ...] = self.store.layout
         self.stopping = ""
-        """Why this node takes no proposals any more; empty: it does."""
+        """Why this node no longer takes proposals; empty: it does."""
         self.is_retired = False
         """True once this node carries the group no more: nothing that comes back late counts."""
         self.differs = ""
@@ -209,7 +209,7 @@ class Group:
 
     @property
     def parting(self) -> frozenset[int]:
-        """Members that were removed, and whose votes may be needed once more."""
+        """Members that were removed, and whose votes may be needed again."""
         return self._parting if self.owes_mark else frozenset()
 
     @property
@@ -224,7 +224,7 @@ class Group:
         return not self._waiting and self.machine.applied >= self.raft.last_index
 
     def now_ms(self) -> int:
-        """The time that a record would be stamped with: what deadlines in the log are told by."""
+        """The time that a record would be stamped with; deadlines in the log compare with it."""
         return self.raft.record_time(self._host.now_ms())
 
     @property
@@ -245,7 +245,7 @@ class Group:
 
     @property
     def leader(self) -> int:
-        """The member that leads, as far as is known here; 0: nobody."""
+        """The member that leads, as far as is known here; 0: none."""
         return self.raft.leader
 
     def propose(
@@ -253,8 +253,8 @@ class Group:
     ) -> None:
         """Append a record; the ticket hears of the outcome, perhaps before this returns.
 
-        Upkeep is taken on a full disk too: it is small, and lets old segments go. What clients ask
-        for beside messages is small as well, and is taken down to half of the reserve: see `space`.
+        Upkeep is taken on a full disk too: it is small, and lets old segments go. Requests of
+        clients beside messages are small as well, and are taken down to half of the reserve.
         """
         is_small = is_upkeep or (kind == Kind.COMMANDS and not self.is_starved)
         if not self.is_leader:
@@ -538,8 +538,8 @@ class Group:
         self._lead_if_alone()
 
     def _lead_if_alone(self) -> None:
-        """A member that is alone has nobody to leave time to. Consensus refuses as long as the end
-        of the log is not applied."""
+        """A lone member need not leave time to others. Consensus refuses as long as the end of the
+        log is not applied."""
         if self.raft.role is Role.FOLLOWER and self.is_alone:
             self.raft.campaign()
 

@@ -15,7 +15,7 @@ Invariants:
   log that had to be cut makes its member abstain (`repair`).
 - A lone node cuts nothing: it holds the only copy, and says so.
 - A replica whose folder holds nothing and which is not a founder has no members, so it never
-  campaigns; it waits for a leader that was told to add it.
+  campaigns; it waits for a leader that adds it.
 """
 
 from collections.abc import Callable

@@ -1,18 +1,18 @@
 """Replicas that are no longer wanted: their logs are deleted when no group counts on them.
 
-A group's members are changed by its leader, who stops telling a member that it removed. So the
-replica that is left behind cannot know from its own log that it is no member; it asks.
+A group's leader changes its members, and sends a removed member nothing more. So the replica that
+is left behind cannot know from its own log that it is no member; it asks.
 
 | condition, for ten seconds | why |
 |---|---|
 | the catalog names other members, and is up to date | this replica is not wanted |
 | the group's leader and most of its voters say that it has other members | that is committed |
 | these voters know of no newer term | no later leader added it again |
-| the replica was told nothing since they were asked | no later leader counts on it |
+| the replica heard nothing since they were asked | no later leader counts on it |
 
 A voter names a removed member until it has it in writing that the change is committed: started
 again, it might need that member to elect a leader (`Group.parting`).
-What the replica itself knows of leaders and terms says nothing else. It may have stood for election
+The replica's own knowledge of leaders and terms proves nothing else. It may have stood for election
 and lost unheard; a learner hears nothing of its removal and never stands for election.
 
 Then the catalog is asked to use up the member's id (`RetireReplica`), and only when it has done so,
@@ -160,7 +160,7 @@ class ReplicaRemoval:
 
 
 def _heard(group: Group) -> tuple[int, int, int]:
-    """The replica's member id, and the newest term and record that it was told of."""
+    """The replica's member id, and the newest term and record that it heard of."""
     return group.raft.id, group.raft.term, group.raft.last_index
 
 

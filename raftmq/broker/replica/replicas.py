@@ -237,7 +237,7 @@ class Replicas:
             if known == replica and not may_be_blank:
                 return False
             self._opener.clear(number)
-        # What stands there from now on is a log.
+        # From now on a log stands there.
         self._remains.discard(number)
         # A node or a replica that began again has nothing to found with: the group was founded.
         is_founder = node.id in founders and known is None and not replica and not node.generation
@@ -257,7 +257,7 @@ class Replicas:
         return True
 
     def _note(self, number: int, replica: int) -> None:
-        """Durably remember what is about to speak."""
+        """Durably remember the replica before it sends its first message."""
         replicas = self._identity.replicas | {number: replica}
         self._identity = msgspec.structs.replace(self._identity, replicas=replicas)
         save(self._node.world.files, self._node.settings.node.data, self._identity)
@@ -269,7 +269,7 @@ async def retire_member(
     """On the system group's leader: retire a member if its node says itself that its log is lost,
     or if its group has let go of it: the request may be late, and the member count again.
 
-    Who sends the command may be anybody. Cancelling leaves it open.
+    Any node may send the command. Cancelling leaves the outcome open.
     """
     number = node_of(command.member)
     message = ""

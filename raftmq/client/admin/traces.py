@@ -50,7 +50,7 @@ class Touch(NamedTuple):
     a word like `kind 99` if the broker knows more kinds than this client."""
     timestamp: int
     """The record's time, milliseconds since 1970."""
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which has no use here
     """The record's position in the log of its partition group."""
     term: int
     """The record's term."""

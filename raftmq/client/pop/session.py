@@ -10,7 +10,7 @@ answers.
 | a token that it does not know | has a new lease: an answer was lost |
 | a token that it knows | has no new messages by it, but for those that it never saw |
 | a token no more | counts that lease as lost |
-| that token again, later | has it in hand again, unless the application was told that it is lost |
+| that token again, later | has it in hand again, unless the application heard that it is lost |
 
 Invariants:
 - A lease is forgotten only when a request is sent and no message of the lease was left before: no

@@ -50,7 +50,7 @@ _MASK = (1 << QUEUE_BITS) - 1
 class StoredMessages(NamedTuple):
     """The messages that earlier holders of a label have stored in a queue."""
 
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which has no use here
     """Number of messages; other producers' messages may stand between them."""
     origin: int
     """Offset of the first message; -1: the message is delayed and has no offset yet."""

@@ -8,7 +8,7 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `PutNode` | adds a node or moves its address | - |
 | `NameNode` | notes which data folder is a node's, once | - |
 | `RenewNode` | puts a blank folder in the place of a lost one, under a new generation | - |
-| `RemoveNode` | takes out a node that no group uses any more | - |
+| `RemoveNode` | takes out a node that no group uses now | - |
 | `PutGroup` | the members that a partition group shall have | - |
 | `RetireReplica` | a replica's log is deleted or lost: its member id is used up | the next one |
 | `CreateTopic` | a topic with queues, spread over the data groups | the topic's number |
@@ -306,7 +306,7 @@ class Catalog:
         if isinstance(commands, Refused):
             return [commands]
         results = [self._run_one(command, record.timestamp) for command in commands]
-        # Members come, go and are renewed all the time, and nobody else needs to hear of it.
+        # Members come, go and are renewed all the time, and no other part needs to hear of it.
         if not all(isinstance(command, MemberCommand) for command in commands):
             self.version = record.index
         return results
@@ -395,7 +395,7 @@ class Catalog:
             return Refused(Reason.UNKNOWN_NODE, f"there is no node {command.id}")
         if node.incarnation == command.new and node.generation:
             return Changed()
-        # The blank folder may have been named before anybody missed the lost one.
+        # The blank folder may have been named before the lost one was missed.
         if node.incarnation not in ("", command.old, command.new):
             message = f"node {node.id} is {node.incarnation}, not {command.old}"
             return Refused(Reason.BAD_ARGUMENT, message)

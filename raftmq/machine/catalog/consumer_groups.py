@@ -58,7 +58,7 @@ class PutConsumerGroup(msgspec.Struct, frozen=True, array_like=True, tag="put_co
     mode: Mode
     """How it is served."""
     policy: Policy
-    """What becomes of messages that fail."""
+    """The fate of messages that fail."""
 
 
 class DeleteConsumerGroup(
@@ -122,7 +122,7 @@ class ConsumerGroup(msgspec.Struct, frozen=True, array_like=True):
     mode: Mode
     """How it is served."""
     policy: Policy
-    """What becomes of messages that fail."""
+    """The fate of messages that fail."""
     version: int
     """Index of the catalog's record that gave it this policy."""
 
@@ -204,7 +204,7 @@ class ConsumerGroups:
         return True
 
     def attach(self, topic_id: int, queues: int, command: Attach, index: int) -> Result:
-        """Attach a group to a topic that exists and has so many queues; the result's value is the
+        """Attach a group to an existing topic with this many queues; the result's value is the
         attachment's number and the version of the group's policy."""
         name, mode = command.consumer_group, command.mode
         refused = self._check(name, mode)

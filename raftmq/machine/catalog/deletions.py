@@ -1,8 +1,9 @@
 """Consumer groups that were deleted: a part of the catalog, and how it reaches the data groups.
 
-What a data group keeps under a consumer group's *name* (committed offsets, owner epochs) it cannot
-see end by itself: a group that reads by offset needs no entry in the catalog. So a deletion stays
-here, with the index of the record that made it, until each data group has taken it over.
+A data group keeps committed offsets and owner epochs under a consumer group's *name*, and cannot
+see by itself that the name is gone: a group that reads by offset needs no catalog entry. So a
+deletion stays here, with the index of the record that made it, until each data group has taken it
+over.
 
     delete "billing" (index 40)  -> kept here
     data group 1: forget "billing", up to 40;  data group 2 has no leader
@@ -14,7 +15,7 @@ Invariants:
 - Deletions are ordered by their index; a name has one at the most, the last.
 - A deletion is carried out here only after every data group has carried it out.
 - One that is asked for again deletes nothing that came after the first time: of deletions that are
-  carried out the last 10,000 are known, and what was asked before those is refused.
+  carried out the last 10,000 are known, and older requests are refused.
 """
 
 from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 Consumers of a consumer group *join* it for a topic. The queues are dealt out evenly, and each has
 at most one *owner*. When members come and go, a queue stays where it is if the balance allows, and
-nobody stops: a queue that shall move is first given up by its owner, or its owner's lease runs out.
+no member stops: the owner first gives up a queue that shall move, or the owner's lease runs out.
 
     Join A       A owns 0 1 2 3
     Join B       A owns 0 1 2 3, and is to give up 2 3
@@ -17,7 +17,7 @@ queue cannot overwrite each other, whatever their clocks say.
 
 A member has a lease in the log. The leader hears the heartbeats and puts renewals together in one
 `RenewMembers` a second; in the same command it names the members whose lease ran out unheard. No
-lease lapses without being named: a leader that is new has heard nobody yet.
+lease lapses without being named: a new leader has heard no member yet.
 
 In a broadcast group each instance is dealt all queues: it is as if `group@instance` were a group of
 its own, with one member.
@@ -33,7 +33,7 @@ Invariants:
 - A queue changes its owner only if the owner released it, left, lapsed, or was replaced by the next
   process of its instance.
 - The numbers of queues that members are to have differ by one at most.
-- What becomes of members and queues depends on the records alone.
+- The state of members and queues depends on the records alone.
 
 Left out: members that want only some of the queues; weights; racks. Several topics in one
 assignment: each topic is dealt out by itself.
@@ -131,7 +131,7 @@ class RenewMembers(msgspec.Struct, frozen=True, array_like=True, tag="renew"):
 
 
 class RegrantQueues(msgspec.Struct, frozen=True, array_like=True, tag="regrant"):
-    """Every owner takes up its queues once more, from what is committed by then."""
+    """Every owner takes up its queues again, from the offsets committed by then."""
 
     topic: str
     """The topic's name."""
@@ -175,7 +175,7 @@ class Holding(NamedTuple):
 
 
 class Assignment:
-    """The members of a consumer group for one topic, and who owns which queue."""
+    """The members of a consumer group for one topic, and the owner of each queue."""
 
     def __init__(self, consumer_group: str, topic: int, queues: int) -> None:
         self.consumer_group = consumer_group
@@ -185,7 +185,7 @@ class Assignment:
         self.members: dict[int, Member] = {}
         """In the order in which they joined."""
         self.owners = [0] * queues
-        """For each queue its owner; 0: nobody, for there are no members."""
+        """For each queue its owner; 0: none, as there are no members."""
         self.epochs = [0] * queues
         """For each queue the epoch of its owner."""
         self.targets = [0] * queues
@@ -215,7 +215,7 @@ class Assignment:
                 self.targets[queue] = new
 
     def remove(self, numbers: Iterable[int]) -> None:
-        """These members are gone, and what they owned is free."""
+        """These members are gone, and their queues are free."""
         gone = set(numbers)
         for number in gone:
             del self.members[number]
@@ -224,7 +224,7 @@ class Assignment:
                 self.owners[queue] = 0
 
     def deal(self, index: int) -> None:
-        """Say who shall have what, and give away what is free."""
+        """Decide the owner of each queue, and give away free queues."""
         if not self.members:
             return
         before = self.targets
@@ -235,7 +235,7 @@ class Assignment:
                 self.owners[queue], self.epochs[queue] = target, index
                 self.members[target].version = index
             elif target != before[queue]:
-                # To be given up, or not any more.
+                # To be given up, or no longer so.
                 self.members[owner].version = index
 
 
@@ -243,7 +243,7 @@ def deal(owners: list[int], members: list[int]) -> list[int]:
     """For each queue the member that shall have it: evenly, and as few as possible move.
 
     Args:
-        owners: for each queue who has it; 0: nobody.
+        owners: for each queue its owner; 0: none.
         members: all there are; of equals the earlier one gets more.
 
     >>> deal([0, 0, 0, 0, 0], [7, 8])
@@ -284,12 +284,12 @@ class Memberships:
         """How many queues topics had when groups began there."""
 
     def member(self, number: int) -> Member | None:
-        """A member; None: there is no such member, or not any more."""
+        """A member; None: there is no such member now."""
         assignment = self.of_member.get(number)
         return assignment.members[number] if assignment is not None else None
 
     def holding(self, number: int) -> Holding | None:
-        """What a member has; None: there is no such member, or not any more."""
+        """A member's queues; None: there is no such member now."""
         assignment = self.of_member.get(number)
         return assignment.holding(number) if assignment is not None else None
 
@@ -469,7 +469,7 @@ class Memberships:
 
 
 def _give(assignment: Assignment, index: int) -> None:
-    """Give what is free to those who shall have it."""
+    """Give free queues to the members that shall have them."""
     for queue, owner in enumerate(assignment.owners):
         if owner == 0:
             target = assignment.targets[queue]

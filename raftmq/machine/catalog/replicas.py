@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .catalog import Catalog
 
 NODE_BITS = 32
-"""A member's id has the node's number in so many low bits."""
+"""The number of low bits of a member's id that hold the node's number."""
 REPLICA_BITS = 20
 """Bits of the replica generation, above the node's."""
 GENERATION_MAX = (1 << 11) - 1

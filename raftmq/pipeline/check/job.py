@@ -17,7 +17,7 @@
 | row | int64 | number of the history's row that shows it, from 0 |
 | queue | string | the row's key, null if it has none |
 | process | int64 | who called |
-| offset | int64 | null if none was told |
+| offset | int64 | null if the answer had none |
 | values | list of string | the messages it is about, as JSON |
 | operations | list of int64 | the calls that show it |
 | fact | string | what happened, in one sentence |

@@ -14,7 +14,7 @@
 | group | string | the consumer group; null: none; one that is gone is `#` and a number |
 | attachment | bigint | the number of the group's attachment to the topic; null: none |
 | producer | bigint | of `stored`: who sent them, the same id on all queues; null: not known |
-| consumer, token | bigint, bigint | who did it, or whose they are, and the lease; null: nobody's |
+| consumer, token | bigint, bigint | the acting or owning consumer, and the lease; null: none |
 | attempt | int | how often the messages were handed out by then |
 | until | timestamp | when the lease runs out, or they are due again; null: neither |
 
