@@ -59,7 +59,7 @@ class Processes:
         try:
             return [anyio.run(ask)]
         except RaftmqError:
-            self._nemesis.note("nobody leads, so nobody is hit")
+            self._nemesis.note("no node leads, so none is hit")
             return []
 
     def _kill(self, nodes: Iterable[int]) -> None:

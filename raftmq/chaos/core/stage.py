@@ -55,7 +55,7 @@ class Stage:
         """The node that leads now. Raises `Skipped` if none does."""
         leader = self.cluster.leader()
         if leader is None:
-            raise Skipped("nobody leads")
+            raise Skipped("no node leads")
         return leader.node
 
     def later(self, delay_us: int, call: Callable[..., None], *args: object) -> None:

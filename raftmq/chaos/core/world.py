@@ -169,7 +169,7 @@ class Run:
         end_us = cluster.loop.now_us + LEADER_TIMEOUTS * timeout_us
         while not self._is_led():
             if cluster.loop.now_us > end_us:
-                raise Broken("V1", f"nobody leads {LEADER_TIMEOUTS} election timeouts after")
+                raise Broken("V1", f"no node leads {LEADER_TIMEOUTS} election timeouts after")
             self._step()
 
     def _is_led(self) -> bool:
@@ -230,7 +230,7 @@ class Run:
 
 def _vacuous(counts: Mapping[str, int], compared: Mapping[str, int], seconds: float) -> str:
     if not counts["elections"]:
-        return "nobody was elected"
+        return "no node was elected"
     if (acked := counts["acked"]) < seconds / 10:
         return f"only {counted(acked, 'record')} acknowledged in {seconds:.0f} s"
     never = [name for name in DUE if not compared[name]]

@@ -249,7 +249,7 @@ def with_strike(schedule: Schedule, kinds: Sequence[Fault], *, nodes: int) -> Sc
     """The schedule; a schedule that may miss altogether also gets one of `SURE`, in its middle.
 
     A schedule may miss if it has few events, or if all of them aim at leaders: where messages take
-    longer than elections may, hardly anybody ever leads (core seed 261: 20 of 20 events missed).
+    longer than elections may, hardly any node ever leads (core seed 261: 20 of 20 events missed).
     It stays as it is if one of its events always strikes, or lasts as long as in a patient
     schedule. The drawn events do not change.
 

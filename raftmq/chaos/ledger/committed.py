@@ -1,4 +1,4 @@
-"""A second, simple model of committed offsets: how far each group has read, and who may commit.
+"""A second, simple model of committed offsets: the offset of each group, and the right to commit.
 
 The machine keeps timers and counts; the model looks through all groups at each record. For each
 command the model works out the right answer and the right state, and compares.

@@ -67,7 +67,7 @@ class RandomLog:
     def __init__(
         self, rng: random.Random, modes: Iterable[tuple[Mode, Policy]], crowd: int = 0
     ) -> None:
-        """`crowd`: consumers beside the few that settle, who ask and wait, mostly in vain."""
+        """`crowd`: consumers beside the few that settle; these ask and wait, mostly in vain."""
         self.rng = rng
         self.crowd = crowd
         self.machine, self.ledger = PartitionMachine(), PopLog()

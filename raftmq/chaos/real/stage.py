@@ -130,7 +130,7 @@ class Stage:
 
         # Another fault may have ended the last leader: an election takes a second or two.
         if not await wait_found(is_found, timeout=PATIENCE_SECONDS, look_seconds=0.2):
-            raise Skipped("nobody leads")
+            raise Skipped("no node leads")
         return found
 
     def running(self, node: int) -> int:

@@ -434,7 +434,7 @@ class Stage:
 
     def _note_spoilt(self, node: int) -> None:
         if node not in self.damaged and node in self.known:
-            text = f"node {node} gave up with a disk that nobody had damaged: "
+            text = f"node {node} gave up with a disk that no fault had damaged: "
             text += str(self.cluster.stopped.get(node) or self.cluster.broken.get(node))
             self.violations.append(Violation("bug", self.watch.now_ms, text))
         self.note_damage(node)

@@ -11,7 +11,7 @@ consumer are still under way.
 
 Invariants, asserted by the takers:
 - A settled message comes again only after a move: it was settled at most as often as its group was
-  moved. What members settle while a reset is under way does not count: a member that comes
+  moved. Settlements of members while a reset is under way do not count: a member that comes
   meanwhile has a newer epoch, and the whole reset is done again (`raftmq.client.admin.resets`).
 - In the end each message was settled after the begin of the last move that is known to be done: the
   takers wait in vain for a message that a new group lacks, or passes over.

@@ -43,7 +43,7 @@ class Inode:
         self.unreadable = [(a, min(b, size)) for a, b in self.unreadable if a < size]
 
     def spoil(self, start: int, stop: int) -> None:
-        """Lose these bytes. What is appended later is written, so it can be read."""
+        """Lose these bytes. Bytes that are appended later are written, so they can be read."""
         self.unreadable.append((start, min(stop, len(self.data))))
 
     def is_readable(self, start: int, stop: int) -> bool:

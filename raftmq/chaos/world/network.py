@@ -293,7 +293,7 @@ class Network:
             pause *= 2
         listener = self.listeners.get((host, port))
         if listener is None:
-            raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
+            raise ConnectionRefusedError(f"nothing listens on {host}:{port}")
         return self._open(process, listener, host, window_bytes)
 
     def _open(self, process: Process, listener: Listener, host: str, window: int) -> Stream:

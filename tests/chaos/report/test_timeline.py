@@ -118,7 +118,7 @@ def test_sentences_of_all_worlds_are_understood() -> None:
         Happening(300, 0, "0.300s kill node 1 begins"),
         Happening(400, 0, "split-halves ends"),
         Happening(500, 0, "pause ends"),
-        Happening(600, 0, "mute skipped: nobody leads"),
+        Happening(600, 0, "mute skipped: no node leads"),
         Happening(700, 2, "stops: RotFound"),
     ]
     found = bands(timeline, NO_FAULTS, 1_000)
@@ -128,7 +128,7 @@ def test_sentences_of_all_worlds_are_understood() -> None:
         ("kill", (1,), 300, 300),
     ]
     assert [one.text for one in marks(timeline, NO_FAULTS)] == [
-        "mute skipped: nobody leads",
+        "mute skipped: no node leads",
         "stops: RotFound",
     ]
 

@@ -99,7 +99,9 @@ class Recovering:
             for index in range(first, end):
                 record = self.records.get((index, term))
                 if record is None:
-                    raise Broken("L4", f"node {node.id} recovered a record {index} nobody wrote")
+                    raise Broken(
+                        "L4", f"node {node.id} recovered a record {index} that no node wrote"
+                    )
                 records.append(record)
         self.compared["L4"] += len(records)
         if records and records[-1].crc != recovered.end.crc:

@@ -464,7 +464,7 @@ class Safety(Recovering):
         """A message of a higher term arrived, and the term is still the lower one."""
         # A request for a vote may leave the term as it is, and no node listens to a non-member.
         if message.kind in _STATEMENTS and message.sender in replica.core.members:
-            _broken("R6", f"node {replica.node.id} is told of term {message.term} and stays behind")
+            _broken("R6", f"node {replica.node.id} hears of term {message.term} and stays behind")
 
     def still_leads(self, replica: "Replica") -> None:
         """A second of a leader has passed: check that it heard from a majority lately."""

@@ -260,7 +260,7 @@ def rejoin(stage: Stage) -> None:
         if node.id not in members and node.applied and not node.is_damaged and not node.refusal
     ]
     if not gone:
-        raise Skipped("nobody was removed")
+        raise Skipped("no node was removed")
     cluster.operator.ask(adding(stage.random.choice(gone).id))
 
 
@@ -304,7 +304,7 @@ def come_back(stage: Stage) -> None:
         if node not in members and node.applied and node.id not in counted
     ]
     if not gone:
-        raise Skipped("nobody was removed")
+        raise Skipped("no node was removed")
     node = stage.random.choice(gone)
     node.end(power=False)
     node.refuse("it comes back under another number")

@@ -234,7 +234,7 @@ async def _clone(stage: Stage, event: Event) -> None:
     async with stage.stopped(node, other), disks.spared(node):
         # A node that has just joined has no identity file yet, by which a folder is refused.
         if not all((stage.nodes.data(each) / identity.FILE).exists() for each in (node, other)):
-            raise Skipped("a folder that is nobody's yet")
+            raise Skipped("a folder that no node has yet")
         await run(damage.keep_copy, data, own)
         async with disks.spared(other):
             await run(damage.keep_copy, stage.nodes.data(other), foreign)

@@ -177,7 +177,7 @@ async def _rejoin(stage: Stage, event: Event) -> None:
     gone = sorted(stage.used - stage.members - stage.leaving)
     gone = [node for node in gone if not stage.nodes.pid(node)]
     if not gone:
-        raise Skipped("nobody has left yet")
+        raise Skipped("no node has left yet")
     node = stage.random.choice(gone)
     stage.note(node, "comes back though it was removed")
     await stage.up(node)

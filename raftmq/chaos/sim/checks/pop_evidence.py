@@ -81,7 +81,7 @@ class PopEvidence(Twins):
         machine.applied = FOUNDING_INDEX
         kept = KeptQueues()
         for index in range(FOUNDING_INDEX + 1, max(records) + 1):
-            assert index in records, f"record {index} was applied by nobody"
+            assert index in records, f"no node applied record {index}"
             record = records[index]
             results = machine.apply(record)
             ledger.follow(record, results, machine.serving.take_handed(), machine)
@@ -107,7 +107,9 @@ class PopEvidence(Twins):
                 self.compared[LOST] += 1
                 self.lost += told
                 if told != lost:
-                    fact = f"{traffic.name}: {told} messages are told as lost, the log has {lost}"
+                    fact = (
+                        f"{traffic.name}: {told} messages are reported as lost, the log has {lost}"
+                    )
                     yield PopBreach("Q25", 0, fact)
 
     def _traffic(self, history: History) -> Iterator[tuple[int, int, QueueTraffic]]:

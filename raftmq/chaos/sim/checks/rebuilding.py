@@ -40,7 +40,7 @@ async def rebuild_indexes(stage: Stage) -> None:
         while _missing(disk, before):  # noqa: ASYNC110
             await trio.sleep(0.05)
     for path in _missing(disk, before):
-        text = f"node {node} has not made {path} anew within {REBUILD_SECONDS:g} s"
+        text = f"node {node} has not rebuilt {path} within {REBUILD_SECONDS:g} s"
         stage.violations.append(Violation("L6", stage.watch.now_ms, text))
     for path in sorted(before.keys() & set(disk.paths())):
         group = int(PurePosixPath(path).parent.name)
