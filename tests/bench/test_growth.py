@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def window(rate: float, cost: float = 1.0) -> Window:
-    """One second of so many messages, at so many processor seconds a million."""
+    """One second of this many messages, at this many processor seconds a million."""
     return Window(int(rate), 1.0, rate * cost / 1e6, (0.001, 0.002, 0.009))
 
 

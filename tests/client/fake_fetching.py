@@ -50,7 +50,7 @@ class FakeFetching:
             self._recalled.add((pipe, correlation))
 
     def forget_sessions(self) -> None:
-        """Know no session any more."""
+        """Forget all sessions."""
         self.sessions.clear()
 
     async def fetch(self, pipe: Pipe, frame: Frame) -> None:

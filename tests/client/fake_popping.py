@@ -49,7 +49,7 @@ class FakePopping:
         self._cluster = node.cluster
         # What was told on a connection: (pipe, consumer) → token → bits.
         self._told: dict[tuple[int, Key], dict[int, int]] = {}
-        # A request that is not the last one of its consumer any more is not answered.
+        # A request that is no longer the last one of its consumer is not answered.
         self._turns: dict[Key, int] = {}
         self.answer_messages = 1_000_000
         """No answer has more messages; the rest follows."""

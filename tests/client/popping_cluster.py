@@ -28,7 +28,7 @@ def audit(cluster: FakeCluster) -> dict[str, int]:
 
 
 async def pop_all(c: PopConsumer, count: int) -> list[bytes]:
-    """Pop and ack until so many came."""
+    """Pop and ack until this many came."""
     got: list[bytes] = []
     while len(got) < count:
         batch = await c.pop(7, wait=5.0)

@@ -27,7 +27,7 @@ class Alarm(Exception):
 
 @contextmanager
 def alarm(seconds: float) -> Iterator[None]:
-    """The body's call is ended after so many seconds."""
+    """The body's call is ended after this many seconds."""
 
     def ring(_: int, __: FrameType | None) -> None:
         raise Alarm

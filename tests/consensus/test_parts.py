@@ -461,7 +461,7 @@ def test_time_goes_on_at_half_the_pace_while_the_log_is_ahead_of_the_clock() -> 
     assert stamps(core, 1020, 1120, 1121, 1320) == [10_000, 10_050, 10_050, 10_150]
     # Records without a time of their own, as a new leader's first, change nothing.
     assert stamps(core, 0, 1420, 1520) == [10_150, 10_150, 10_200]
-    # Set back once more.
+    # Set back again.
     assert stamps(core, 500, 600) == [10_200, 10_250]
     # The clock has caught up.
     assert stamps(core, 20_600, 20_601) == [20_600, 20_601]

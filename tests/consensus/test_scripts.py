@@ -1,4 +1,4 @@
-"""Runs the golden scripts in tests/scripts/consensus; `--rewrite` writes their outputs anew."""
+"""Runs the golden scripts in tests/scripts/consensus; `--rewrite` writes their outputs again."""
 
 from pathlib import Path
 

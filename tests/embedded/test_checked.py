@@ -326,7 +326,7 @@ async def test_hand_off_that_did_not_acknowledge_is_found(
 
 
 async def wait_stored(mq: raftmq.Embedded, topic: str, count: int) -> None:
-    """Wait until so many messages can be read."""
+    """Wait until this many messages can be read."""
     got = 0
     async with mq.consumer(topic) as consumer:
         with anyio.fail_after(30):

@@ -28,7 +28,7 @@ async def take(c: Consumer, count: int) -> list[int]:
 
 
 async def shares(c: Consumer, queues: int) -> None:
-    """Wait until a consumer has so many queues."""
+    """Wait until a consumer has this many queues."""
     with anyio.fail_after(10):
         while len(c.assignment) != queues:
             await anyio.sleep(0.01)

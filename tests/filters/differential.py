@@ -17,7 +17,7 @@ ROWS = 4
 
 
 def compare(count: int, seed: int) -> tuple[int, int]:
-    """Read so many random filters both ways; how many were refused, and how often one was true.
+    """Read this many random filters both ways; how many were refused, and how often one was true.
 
     NOT of a filter is true exactly where the filter is false: so all three outcomes are compared.
     """

@@ -110,7 +110,7 @@ def test_lost_file_of_a_sealed_segment_is_reported_and_made_anew_from_peers(
         store.read(6, 8, 1000)
     segment = next(segment for segment in store.sealed if segment.name == 6)
     if superseding:
-        # Its header named a record that was superseded: nobody knows that one any more.
+        # Its header named a record that was superseded: that record is unknown now.
         assert segment.base == 7 or mend(store, 6, chain.records.__getitem__) == segment.count
         return
     assert mend(store, 6, chain.records.__getitem__) == segment.count

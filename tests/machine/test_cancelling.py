@@ -1,4 +1,4 @@
-"""A cancellation says what became of the message, however late and often it is repeated."""
+"""A cancellation reports the message's fate, however late and often it is repeated."""
 
 import pytest
 

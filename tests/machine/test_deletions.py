@@ -131,7 +131,7 @@ def test_deletion_that_is_asked_for_again_spares_what_came_since(
     for name in ("a", "b"):
         asked(name, later)
     run(catalog, PruneDeletions(catalog.applied))
-    # It is not known any more whether this is a repeat.
+    # It is no longer known whether this is a repeat.
     assert reason(asked("g", seen)) is Reason.TOO_LARGE
     assert asked("g", catalog.applied) == Changed(catalog.applied)
     assert "g" not in catalog.consumer_groups.groups

@@ -170,7 +170,7 @@ class Model:
         self.random = Random(seed)
         self.log = Log()
         self.label = 0
-        # Queue → where the messages of the highest label went, and who may write.
+        # Queue → where the messages of the highest label went, and the attempt that may write.
         self.stored: dict[int, list[int]] = {1: [], 2: []}
         self.owner: dict[int, Attempt | None] = {1: None, 2: None}
         self.attempts: list[Attempt] = []

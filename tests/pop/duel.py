@@ -4,7 +4,7 @@ The model does not foretell whom a message goes to. It says of each hand-out whe
 (`judge`), and after each that nothing was kept back that a hungry consumer could have had
 (`nothing_is_kept_back`). Everything else, counts and timers too, it foretells.
 
-What became of messages is noted as it is told, and must say at each step what the model says.
+The events of messages are noted as they are reported, and must agree with the model at each step.
 """
 
 from collections import Counter
@@ -116,7 +116,7 @@ class Duel:
         return answers[0]
 
     def rebuild(self) -> None:
-        """The twin is made anew from a snapshot, which it would have written itself; before that a
+        """The twin is made again from a snapshot, which it would have written itself; before that a
         timer wakes it for nothing."""
         if self.twin.next_timer is None or self.twin.next_timer > self.now:
             assert not woken_in_vain(self.twin, self.ends, self.now)
@@ -402,7 +402,7 @@ class Duel:
                 assert not all(each.word in {"fresh", "ready"} for each in waiting)
 
     def is_held_up(self, queue: int) -> bool:
-        """So many messages are held that nothing fresh is looked at."""
+        """Held messages fill the window: nothing fresh is looked at."""
         found = self.first.backlogs[queue]
         return isinstance(found, KeyedBacklog) and found._chained >= keyed.HELD_MAX
 

@@ -97,7 +97,7 @@ def step(deed: Deed, handed: Handed, delay_ms: int = -1) -> Step:
 
 
 def began(count: int = 3) -> tuple[PopLog, Handed]:
-    """A hand-off of so many messages is open, and has sent one."""
+    """A hand-off of this many messages is open, and has sent one."""
     log = PopLog()
     log.come(count)
     (handed,) = log.pop(count=count)
@@ -334,7 +334,7 @@ class Play:
         self.outcomes = Counter[Outcome]()
 
     def play(self, steps: int) -> None:
-        """Do so many things, and look at what is there in the end."""
+        """Do this many things, and look at the state in the end."""
         for _ in range(steps):
             luck = self.rng.random()
             if luck < 0.25:

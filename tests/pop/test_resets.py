@@ -206,6 +206,6 @@ def test_request_that_arrives_again_does_nothing_and_gets_its_answer(
     log.machine = PartitionMachine.restore(log.machine.snapshot())
     assert log.call(redriven, back) == [1, None]
     assert log.ask(BOB, 10) == []
-    # The oldest are forgotten, and carried out once more.
+    # The oldest are forgotten, and carried out again.
     assert log.call(ChangeDead(1, [1], True, [], [], 9), redriven, back) == [0, 0, None]
     assert [h.messages for h in log.ask(BOB, 10)] == [run(0, 4, 1)]

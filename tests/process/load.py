@@ -1,7 +1,7 @@
 """A steady load on a real cluster, and the proof afterwards.
 
 Several producers write small batches to all queues of a topic, one consumer group reads while they
-do, and a last reader reads everything once more when it is over. `demo.checker` compares: acked
+do, and a last reader reads everything again when it is over. `demo.checker` compares: acked
 messages are there exactly once, as sent and where the receipt says; refused ones are not there; in
 order for each producer and queue, which is the key here.
 """
@@ -45,7 +45,7 @@ class Load:
         self._ends: dict[int, int] | None = None
 
     async def wait_acked(self, count: int, *, timeout: float = 40.0) -> None:
-        """Wait until so many more messages are acked."""
+        """Wait until this many more messages are acked."""
         until = self.ledger.acked + count
         with anyio.fail_after(timeout):
             while self.ledger.acked < until:
@@ -90,7 +90,7 @@ class Load:
             await self._read_on(consumer, self.live)
 
     async def verify(self) -> None:
-        """Read everything once more, and hold both readings against what was sent."""
+        """Read everything again, and compare both readings with the sent messages."""
         last = Witness(self.ledger, "last")
         async with raftmq.connect(self._nodes.url) as mq, mq.consumer(TOPIC) as consumer:
             await self._read_on(consumer, last)

@@ -272,7 +272,7 @@ async def test_transaction_of_a_shop_that_died_ends_as_its_database_says(
             await wait_ended(mq, topic)
         assert await told(mq, topic, 1) == ["paid"]
         assert database.column("SELECT number FROM orders WHERE outcome = 'paid'") == ["paid"]
-        # Whoever was only slow cannot pay any more.
+        # A process that was only slow can no longer pay.
         for number in ("sent", "paying"):
             with pytest.raises(Exception, match=REFUSED):
                 pay(database, number)

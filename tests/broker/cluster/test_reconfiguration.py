@@ -432,7 +432,7 @@ def test_node_that_joins_may_be_restarted_before_it_is_let_in() -> None:
         await cluster.change("add", 4, host="node4", port=7400)
         for node in followers:
             cluster.kill(node)
-        # Its peer leads no majority any more, so nobody's word counts.
+        # Its peer no longer leads a majority, so no node's word counts.
         cluster.start_soon(4)
         await trio.sleep(2)
         assert not cluster.nodes[4].is_serving

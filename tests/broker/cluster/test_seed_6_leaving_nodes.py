@@ -23,7 +23,7 @@ def test_leader_that_leaves_learns_of_the_catalog_until_its_groups_have_moved() 
             cluster.network.block(source, "node4")
         await cluster.change("remove", leaver)
         await cluster.wait_until(lambda: cluster.nodes[leaver].catalog.nodes[leaver].is_leaving)
-        # What is wanted changes once more, which the leaver must hear of as well.
+        # The wanted members change again, which the leaver must hear of as well.
         await cluster.change("add", 5, host="node5", port=7400)
         await cluster.start(5)
         await cluster.change("remove", 4)
@@ -153,7 +153,7 @@ def test_leader_says_who_its_members_are_whatever_a_removed_node_believes() -> N
     assert is_unused(3, views)
     assert not is_unused(2, views)
     assert not is_unused(3, {3: views[3]}), "the leader has not said anything"
-    # It was removed a moment ago, and may have to vote for the others once more.
+    # It was removed a moment ago, and may have to vote for the others again.
     told = view(GroupView(1, 1, 4, [1, 2], [], members=[1, 2, 3]))
     assert not is_unused(3, views | {1: told})
     assert not is_unused(3, views | {2: told})

@@ -26,7 +26,7 @@ async def send_to_new_queues(mq: Client, numbers: range) -> None:
 
 
 async def read(*consumers: Consumer, count: int) -> list[int]:
-    """So many messages, or those that come in a while, in order."""
+    """This many messages, or those that come in a while, in order."""
     got: list[int] = []
     with trio.move_on_after(20):
         while len(got) < count:

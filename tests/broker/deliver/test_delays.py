@@ -18,7 +18,7 @@ from tests.broker.scenario import QUEUE, bodies, in_cluster, with_client
 
 
 async def take(c: Consumer, count: int) -> list[tuple[bytes, int]]:
-    """Body and time of the next so many messages."""
+    """Body and time of the next `count` messages."""
     got: list[tuple[bytes, int]] = []
     while len(got) < count:
         batch = await c.fetch(count - len(got), wait=600)

@@ -1,4 +1,4 @@
-"""What becomes of messages that are sent while their topic is deleted."""
+"""The fate of messages that are sent while their topic is deleted."""
 
 import pytest
 

@@ -33,7 +33,7 @@ def numbers(*values: int) -> list[Mapping[str, Any]]:
 
 
 async def take(c: Consumer, count: int) -> list[int]:
-    """The property `n` of the next so many messages."""
+    """The property `n` of the next messages."""
     got: list[int] = []
     while len(got) < count:
         batch = await c.fetch(count - len(got), wait=30)

@@ -62,7 +62,7 @@ def test_what_is_made_is_seen_and_what_it_was_made_of_is_acknowledged() -> None:
                 assert (found.messages, found.inputs) == (3, 3)
                 assert await bills(mq) == []
             assert await bills(mq) == [b"bill 0", b"bill 1", b"bill 2"]
-            # To say it once more is to say it once.
+            # A repeated end counts once.
             assert (await batch.ack()).is_complete
             await trio.sleep(10)
             assert not await c.pop(3)

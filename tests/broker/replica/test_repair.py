@@ -41,7 +41,7 @@ def segment_path(group: int, name: int = FIRST) -> str:
 
 
 async def stored(cluster: Cluster, count: int = BATCHES, size: int = BATCH_BYTES) -> int:
-    """Found a cluster and store so many batches, sealing segments: the partition group."""
+    """Found a cluster and store this many batches, sealing segments: the partition group."""
     await cluster.found("t", 1)
     leader = cluster.leader_of(QUEUE)
     await produced(cluster, 0, count, size)
@@ -70,7 +70,7 @@ def body(number: int, size: int = BATCH_BYTES) -> bytes:
 
 
 async def read_patiently(cluster: Cluster, queue: int = QUEUE) -> list[bytes]:
-    """All messages of a queue; who is told to try again does."""
+    """All messages of a queue; a refused fetch is tried again."""
     with trio.fail_after(300):
         while True:
             try:
@@ -100,7 +100,7 @@ def abstaining(cluster: Cluster, group: int) -> list[int]:
 
 
 async def wait_mended(cluster: Cluster, group: int) -> None:
-    """Wait until nothing is damaged and nobody abstains any more."""
+    """Wait until nothing is damaged and no member abstains."""
     await cluster.wait_until(
         lambda: not findings(cluster, group) and not abstaining(cluster, group), 300
     )
@@ -584,7 +584,7 @@ def test_member_that_abstains_can_be_removed() -> None:
         await cluster.change("remove", victim)
         await cluster.wait_until(lambda: cluster.members(group) == {leader, other})
         await cluster.wait_until(lambda: victim not in cluster.nodes[leader].catalog.nodes)
-        # It does not disturb the others, of which it is no part any more.
+        # It does not disturb the others, of which it is no longer a part.
         reconnect(cluster, victim)
         term = cluster.nodes[leader].groups[group].raft.term
         await trio.sleep(10)

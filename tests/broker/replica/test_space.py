@@ -17,7 +17,7 @@ LOG = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20, reserve_bytes=RESERVE)
 
 
 def shrink(cluster: Cluster, node: int, *, left: int) -> None:
-    """Leave so many bytes on a node's disk."""
+    """Leave this many bytes on a node's disk."""
     files = cluster.files[node]
     files.space = files.used() + left
 

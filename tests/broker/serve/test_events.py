@@ -1,4 +1,4 @@
-"""What became of all messages, in bulk, equals what is told of each of them alone."""
+"""The events of all messages, in bulk, equal those of each message alone."""
 
 from random import Random
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What broke in a soak is mended: each line of its page is played, and nothing breaks any more.
+"""What broke in a soak is mended: each line of its page is played, and nothing breaks now.
 
 Those of real processes are parsed only: what breaks there depends on the machine, too.
 """
@@ -16,7 +16,7 @@ BOOK = Book.read(Path(__file__).parents[3] / "docs" / "chaos" / "soak.json")
 FINDS = [found for soak in BOOK.soaks for found in soak.found]
 REAL = "real "
 REFUSED = {1000501, 1001426}
-"""Faults of two nodes for a cluster of one: that was the find, and is no schedule any more."""
+"""Faults of two nodes for a cluster of one: that was the find, and is no longer a schedule."""
 
 
 def named(found: Found) -> str:

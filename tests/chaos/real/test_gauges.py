@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="this system 
 
 
 def spend(seconds: float) -> None:
-    """Use the processor for so long."""
+    """Use the processor for this time."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass

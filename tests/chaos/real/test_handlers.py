@@ -1,4 +1,4 @@
-"""The catalogue and the handlers know the same faults, and what a handler did is counted."""
+"""The catalogue and the handlers know the same faults, and the effects of a handler are counted."""
 
 from random import Random
 from types import SimpleNamespace

@@ -83,7 +83,7 @@ def test_damage_waits_for_others_to_be_well_and_not_for_ever() -> None:
 
 
 async def test_disk_of_a_node_that_was_replaced_meanwhile_is_left_alone() -> None:
-    """Else the run would wait for ever for a node that nobody starts any more."""
+    """Else the run would wait for ever for a node that no task will start."""
 
     async def statuses() -> dict[int, dict[str, Any]]:
         stage.members.discard(2)

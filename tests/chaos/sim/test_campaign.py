@@ -1,7 +1,7 @@
 """The campaign of CI: a hundred runs of whole brokers, a minute of simulated time each.
 
 The seeds are fixed, so that a failure is one that can be had again; `raftmq chaos run --world sim`
-plays others. Every tenth seed is played once more in another process, which hashes otherwise.
+plays others. Every tenth seed is played again in another process, which hashes otherwise.
 """
 
 import pytest

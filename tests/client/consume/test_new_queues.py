@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 def counted(cluster: FakeCluster, fate: Fate = Fate.DONE) -> list[int]:
-    """What becomes of questions for the table from now on; the nodes that were asked."""
+    """The fate of questions for the table from now on; the nodes that were asked."""
     asked: list[int] = []
 
     def judge(node: FakeNode, frame: Frame) -> Fate:

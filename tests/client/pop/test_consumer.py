@@ -417,7 +417,7 @@ async def test_lease_is_renewed_while_the_application_has_its_message(
             batch = await c.pop(1, wait=20.0)
             await anyio.sleep(2.5)
             assert audit(cluster)["leased"] == 1
-            # Nobody has the message any more: it comes again.
+            # No consumer has the message now: it comes again.
             del batch
             await anyio.sleep(2.5)
             assert "leased" not in audit(cluster)

@@ -23,7 +23,7 @@ on_trio = pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
 
 
 def once(kind: FrameKind, fate: Fate, *, after: int = 0) -> Callable[[FakeNode, Frame], Fate]:
-    """This fate for one request of a kind, after so many others."""
+    """This fate for one request of a kind, after this many others."""
     left = after
 
     def decide(_: FakeNode, frame: Frame) -> Fate:

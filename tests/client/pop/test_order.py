@@ -168,7 +168,7 @@ async def test_message_that_was_handed_on_twice_is_refused_under_the_older_token
 ) -> None:
     async with opened(ordered) as mq, mq.consumer("orders", group="g", mode="ordered") as c:
         (first,) = await c.pop(1, wait=5.0)
-        # The consumer is not told that what it took ahead is nobody's any more.
+        # The consumer does not hear that it no longer holds the messages taken ahead.
         group_of(ordered).reset(QUEUE, 8)
         add(ordered, QUEUE, 1)
         await anyio.sleep(0.05)

@@ -35,7 +35,7 @@ def test_batch_that_comes_again_brings_nothing(tmp_path: Path) -> None:
 
 
 def test_batch_that_comes_again_longer_brings_the_rest(tmp_path: Path) -> None:
-    # A loss of power may take Spark's word about a batch, and it is planned anew.
+    # A loss of power may take Spark's word about a batch, and it is planned again.
     archived(tmp_path, rows(0, 10), rows(0, 4, queue=1))
     archived(tmp_path, rows(0, 25), rows(0, 4, queue=1))
     assert held(tmp_path)["offset"].to_pylist() == [*range(25), *range(4)]
@@ -176,7 +176,7 @@ class Crash(BaseException):
 
 
 def crash_after(patch: pytest.MonkeyPatch, calls: int) -> None:
-    """So many calls that change the disk happen, and none after."""
+    """This many calls that change the disk happen, and none after."""
     left = [calls]
 
     def wrap(name: str) -> None:

@@ -47,7 +47,7 @@ def test_each_hour_becomes_one_file_with_the_same_rows(tmp_path: Path) -> None:
     assert [file.hour[-2:] for file in state.files] == ["12", "12", "13", "14"]
     assert held(tmp_path).equals(before)
     assert findings(tmp_path, is_deep=True) == []
-    # Rows are sorted, and what was replaced is gone.
+    # Rows are sorted, and replaced files are gone.
     table = pq.read_table(tmp_path / state.files[1].path, partitioning=None)
     assert table["queue"].to_pylist() == [0] * 4 + [1] * 4
     assert len(list(tmp_path.rglob("*.parquet"))) == 4

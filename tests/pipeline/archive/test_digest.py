@@ -83,5 +83,5 @@ def test_bodies_longer_than_a_chunk_count_to_their_last_byte(size: int) -> None:
 
 
 def test_digest_does_not_change_between_releases() -> None:
-    # Archives hold it: another number here means that none of them verifies any more.
+    # Archives hold it: another number here means that none of them verifies now.
     assert f"{digest(rows(0, 100)):016x}" == "1665407aad779382"

@@ -117,7 +117,7 @@ def assert_exact(folder: Path, batches: list[list[Row]]) -> None:
     assert {key: row[:3] for key, row in found.items()} == {
         key: row[:3] for key, row in wanted.items()
     }
-    # Of so few values the sketch errs by one or two at most.
+    # With few values the sketch errs by one or two at most.
     assert all(abs(found[key][3] - len(row[3])) <= 3 for key, row in wanted.items())
 
 

@@ -163,7 +163,7 @@ def test_lag_and_age_equal_those_of_a_model_however_the_log_is_cut(
         expected[time - time % MINUTE_MS] = model.level
     found = {minute: each for (minute, *_), each in levels.items()}
     if RETURNING & {row["what"] for row in rows}:
-        # What was settled once and is not any more has no known age.
+        # Messages that were settled and no longer are have no known age.
         for minute, each in found.items():
             if not each.oldest:
                 expected[minute] = structs.replace(expected[minute], oldest=0)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.pipeline.nodes import Nodes
 
 LATER_MS = 120_000
-"""The report is told that it is so much later: minutes are closed at once."""
+"""The report believes that it is this much later: minutes are closed at once."""
 
 
 def finish(report: "Report", mq: "BlockingClient") -> None:

@@ -1,4 +1,4 @@
-"""What became of all messages as a table of Spark: in batches, and in streams that are killed."""
+"""The events of all messages as a table of Spark: in batches, and in streams that are killed."""
 
 import shutil
 from pathlib import Path
