@@ -25,6 +25,9 @@ from .fake_cluster import URL, FakeCluster, FakeNode, Fate
 
 pytestmark = pytest.mark.anyio
 
+PATIENCE = 2.0
+"""Seconds until a change is given up, long enough for the parts that are done on a busy machine."""
+
 
 async def test_refusal_of_a_change_that_an_earlier_attempt_may_have_done_leaves_it_open(
     cluster: FakeCluster,
@@ -77,7 +80,7 @@ async def test_attachment_that_did_not_begin_everywhere_is_not_unavailable(
     cluster.fate = lambda _, f: Fate.BUSY if f.kind == FrameKind.RESET else Fate.DONE
     async with connect(URL, world=cluster) as mq:
         with pytest.raises(OutcomeUnknown, match="done before: attachment"):
-            await mq.admin.attach("orders", "g", timeout=0.5)
+            await mq.admin.attach("orders", "g", timeout=PATIENCE)
         assert (await mq.admin.consumer_groups(name="g"))[0].attachments
 
 
@@ -87,7 +90,7 @@ async def test_group_that_was_made_and_could_not_be_looked_up_is_not_unavailable
     cluster.fate = lambda _, f: Fate.BUSY if f.kind == FrameKind.GROUPS else Fate.DONE
     async with connect(URL, world=cluster) as mq:
         with pytest.raises(OutcomeUnknown, match="done before: consumer group"):
-            await mq.admin.create_consumer_group("g", timeout=0.5)
+            await mq.admin.create_consumer_group("g", timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("is_any_done", [True, False])
@@ -109,15 +112,15 @@ async def test_call_of_which_a_part_is_done_is_not_unavailable(
                 await consumer.fetch(6, wait=5.0)
             cluster.fate = fate
             with pytest.raises(expected) as raised:
-                await consumer.commit(timeout=0.5)
+                await consumer.commit(timeout=PATIENCE)
             assert ("done before: the commit of queues [0, 1]" in str(raised.value)) is is_any_done
             with pytest.raises(expected):
-                await mq.admin.reset_group("pull", "orders", to="earliest", timeout=0.5)
+                await mq.admin.reset_group("pull", "orders", to="earliest", timeout=PATIENCE)
             cluster.fate = lambda _, __: Fate.DONE
         progress = await mq.progress("orders", "job")
         cluster.fate = fate
         with pytest.raises(expected, match=r"queues \[0, 1\]" if is_any_done else None):
-            await progress.commit({0: 1, 1: 1, 2: 1}, timeout=0.5)
+            await progress.commit({0: 1, 1: 1, 2: 1}, timeout=PATIENCE)
         cluster.fate = lambda _, __: Fate.DONE
         async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as popping:
             messages: list[PoppedMessage] = []
@@ -125,7 +128,7 @@ async def test_call_of_which_a_part_is_done_is_not_unavailable(
                 messages += await popping.pop(6, wait=5.0)
             cluster.fate = fate
             with pytest.raises(expected, match="4 of its messages" if is_any_done else None):
-                await popping.ack(messages, timeout=0.5)
+                await popping.ack(messages, timeout=PATIENCE)
             cluster.fate = lambda _, __: Fate.DONE
             assert (await popping.ack(messages)).settled == 6
 
@@ -140,7 +143,7 @@ def busy_at(kind: FrameKind, *nodes: int) -> Callable[[FakeNode, Frame], Fate]:
 async def test_producer_that_claimed_some_queues_is_not_unavailable(cluster: FakeCluster) -> None:
     cluster.create_topic(queues=3)
     async with (
-        connect(URL, world=cluster, timeout=0.5) as mq,
+        connect(URL, world=cluster, timeout=PATIENCE) as mq,
         mq.claimed_producer("orders", "job") as first,
     ):
         cluster.fate = busy_at(FrameKind.SESSIONS, 1, 2, 3)
@@ -168,7 +171,7 @@ async def test_popping_consumer_that_is_half_open_is_not_unavailable(
 ) -> None:
     cluster.create_topic(queues=3)
     cluster.fate = busy_at(kind, *nodes)
-    async with connect(URL, world=cluster, timeout=0.5) as mq:
+    async with connect(URL, world=cluster, timeout=PATIENCE) as mq:
         options: dict[str, Any] = {"mode": "pop", "start": "latest", "filter": "a = 1"}
         with pytest.raises(Unavailable if done is None else OutcomeUnknown) as raised:
             await mq.consumer("orders", group="g", **options).__aenter__()
@@ -180,7 +183,7 @@ async def test_pulling_consumer_that_has_subscribed_is_not_unavailable(
     cluster: FakeCluster,
 ) -> None:
     cluster.create_topic(queues=3)
-    async with connect(URL, world=cluster, timeout=0.5) as mq:
+    async with connect(URL, world=cluster, timeout=PATIENCE) as mq:
         for filter_ in (None, "a = 1"):
             cluster.fate = busy_at(FrameKind.COMMITTED, 1, 2, 3)
             with pytest.raises(OutcomeUnknown if filter_ else Unavailable) as raised:
@@ -190,7 +193,7 @@ async def test_pulling_consumer_that_has_subscribed_is_not_unavailable(
 
 async def test_member_that_did_not_get_its_queues_is_not_unavailable(cluster: FakeCluster) -> None:
     cluster.create_topic(queues=3)
-    async with connect(URL, world=cluster, timeout=0.5) as mq:
+    async with connect(URL, world=cluster, timeout=PATIENCE) as mq:
         member: dict[str, Any] = {"group": "g", "queues": "assigned", "session": 2.0}
         cluster.fate = busy_at(FrameKind.ADMIN, 1, 2, 3)
         with pytest.raises(Unavailable):
@@ -217,7 +220,7 @@ async def test_commit_that_began_its_transaction_is_not_unavailable(cluster: Fak
         for expected in (OutcomeUnknown, Unavailable):
             # The second commit of a transaction has begun nothing.
             if expected is OutcomeUnknown:
-                transaction = producer.transaction(acks=messages, timeout=0.5)
+                transaction = producer.transaction(acks=messages, timeout=PATIENCE)
             with pytest.raises(expected) as raised:
                 await transaction.commit()
             assert ("the beginning of transaction" in str(raised.value)) is (
@@ -269,7 +272,7 @@ async def test_progress_that_fenced_an_earlier_holder_is_not_unavailable(
     cluster: FakeCluster,
 ) -> None:
     fill(cluster, queues=3, messages=2)
-    async with connect(URL, world=cluster, timeout=0.5) as mq:
+    async with connect(URL, world=cluster, timeout=PATIENCE) as mq:
         first = await mq.progress("orders", "job")
         cluster.fate = busy_at(FrameKind.COMMITTED, 1, 2, 3)
         with pytest.raises(OutcomeUnknown, match="an earlier holder is out of group"):
@@ -294,7 +297,7 @@ async def test_commit_of_many_queues_of_which_a_part_is_done_is_not_unavailable(
     async with connect(URL, world=cluster) as mq:
         cluster.fate = fate
         with pytest.raises(OutcomeUnknown, match="'1 queues'"):
-            await mq.admin.reset_group("g", "orders", to="latest", timeout=0.5)
+            await mq.admin.reset_group("g", "orders", to="latest", timeout=PATIENCE)
 
 
 async def test_redrive_of_which_a_part_is_done_is_not_unavailable() -> None:
