@@ -53,6 +53,7 @@ def has_unapplied_change(core: Core) -> bool:
         except (Compacted, NotInMemory):
             return True
         known = records[: log.committed + 1 - index]
+        assert known, f"the committed record {index} is nowhere"
         if any(record.kind == Kind.MEMBERSHIP for record in known):
             return True
         index += len(known)

@@ -201,7 +201,9 @@ class Core:
             # Our clock was set back again, or another leader has gone further ahead meanwhile.
             since, time = now, last
         self.behind_since = (since, time)
-        return time + (now - since) // 2
+        stamp = time + (now - since) // 2
+        assert stamp >= last, f"stamp {stamp} is before the last record's {last}"
+        return stamp
 
     def index_members(self) -> None:
         """Refresh what is derived from `members`; to be called whenever they change."""
@@ -209,6 +211,10 @@ class Core:
         self.peers = [(node, progress) for node, progress in self.peers if node != self.id]
         self.incoming = [self.members[node] for node in sorted(self.membership.incoming)]
         self.outgoing = [self.members[node] for node in sorted(self.membership.outgoing)]
+        # Else a leader would count, or send to, a node that has no part in the group.
+        known = self.membership.voters | self.membership.learners
+        assert self.members.keys() == known, "a member without progress, or progress of no member"
+        assert self.incoming or not self.outgoing, "a joint membership without an incoming half"
 
     def new_inflights(self) -> Inflights:
         """An empty window with the configured limits."""
@@ -229,6 +235,7 @@ class Core:
         # Raft §5.2: "election timeouts are chosen randomly from a fixed interval".
         ticks = self.config.election_ticks
         self.election_timeout = ticks + self.config.draw(ticks)
+        assert ticks <= self.election_timeout < 2 * ticks, "a draw outside of its range"
         self.transferee = NONE
         self.votes = {}
         last = self.log.last_index
@@ -248,11 +255,13 @@ class Core:
         self.reset(term)
         self.leader = leader
         self.role = Role.FOLLOWER
+        assert not self.votes, "a follower holds votes of a campaign"
         self.note(Event.BECAME_FOLLOWER, self.term)
 
     def become_pre_candidate(self) -> None:
         """Ask before campaigning (thesis §9.6). Neither term nor vote changes."""
         assert self.role is not Role.LEADER, "a leader does not campaign"
+        assert self.is_promotable, "a learner or a member that abstains does not ask for votes"
         self.votes = {}
         self.leader = NONE
         self.role = Role.PRE_CANDIDATE
@@ -262,15 +271,21 @@ class Core:
         """Raft §5.2: "a follower increments its current term and transitions to candidate state.
         It then votes for itself"."""
         assert self.role is not Role.LEADER, "a leader does not campaign"
+        assert self.is_promotable, "a learner or a member that abstains does not campaign"
         self.reset(self.term + 1)
+        assert self.vote == NONE, "a vote in a term that has just begun"
         self.vote = self.id
         self.role = Role.CANDIDATE
         self.note(Event.BECAME_CANDIDATE, self.term)
 
     def become_leader(self) -> None:
         """Lead in the present term; `leader.take_office` does the rest."""
-        assert self.role is not Role.FOLLOWER, "a follower must campaign first"
+        # A pre-candidate asked for votes in a term that it is not in.
+        assert self.role is Role.CANDIDATE, "only a candidate is elected"
+        assert self.vote == self.id, f"elected in term {self.term} with a vote for {self.vote}"
+        assert self.is_promotable, "a learner or a member that abstains is elected"
         self.reset(self.term)
+        assert self.vote == self.id, "a leader's vote is for itself until its term ends"
         self.leader = self.id
         self.role = Role.LEADER
         own = self.members[self.id]

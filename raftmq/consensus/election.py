@@ -50,6 +50,7 @@ def tick(core: Core) -> None:
     Raft §5.2: "If a follower receives no communication over a period of time called the election
     timeout, then it assumes there is no viable leader and begins an election".
     """
+    assert core.role is not Role.LEADER, "a leader waits for no leader"
     core.election_elapsed += 1
     if core.is_promotable and core.election_elapsed >= core.election_timeout:
         core.election_elapsed = 0
@@ -65,6 +66,7 @@ def on_timeout_now(core: Core, message: Message) -> None:
     """The leader hands over: no pre-vote, since no partition is being recovered from."""
     core.note(Event.TIMEOUT_NOW_RECEIVED, core.term, message.sender)
     _start(core, Campaign.TRANSFER)
+    assert core.role is not Role.PRE_CANDIDATE, "a successor asks no pre-votes"
     if core.role is Role.FOLLOWER:
         # It abstains, learns, or must apply a change first: the leader need not wait for it.
         transfer.decline(core, message.sender)
@@ -95,6 +97,7 @@ def _ask(core: Core, kind: Campaign) -> None:
         core.become_candidate()
         request, response = MessageKind.VOTE, MessageKind.VOTE_RESPONSE
         term = core.term
+    assert core.id in core.membership.voters, "a candidate's first vote is its own"
     context = TRANSFER if kind is Campaign.TRANSFER else b""
     log, config = core.log, core.config
     waits = kind is not Campaign.PRE_ELECTION and config.async_storage_writes and config.votes_wait
@@ -126,9 +129,14 @@ def _ask(core: Core, kind: Campaign) -> None:
 
 def settle_term(core: Core, message: Message) -> bool:
     """Compare terms before anything else. False if the message is done with."""
-    if message.term > core.term:
-        return _on_higher_term(core, message)
+    before = core.term
+    if message.term > before:
+        is_open = _on_higher_term(core, message)
+        # Raft §5.1: a server's term "increases monotonically over time".
+        assert core.term in (before, message.term), "a term that no message named"
+        return is_open
     _on_lower_term(core, message)
+    assert core.term == before, "a message of an older term changed ours"
     return False
 
 
@@ -209,6 +217,9 @@ def on_vote_request(core: Core, message: Message) -> None:
         )
     )
     if is_cast and not is_pre_vote:
+        # Raft §5.2: "Each server will vote for at most one candidate in a given term".
+        assert core.vote in (NONE, message.sender), f"a second vote in term {core.term}"
+        assert not core.abstains, "a vote of a member that lost records"
         core.election_elapsed = 0
         core.vote = message.sender
 
@@ -275,6 +286,7 @@ def _learns_commit(core: Core, message: Message) -> bool:
 
 
 def _tally(core: Core, kind: MessageKind) -> VoteResult:
+    assert core.role in (Role.CANDIDATE, Role.PRE_CANDIDATE), "only a candidate counts votes"
     counted = [
         core.votes[node]
         for node, progress in core.members.items()

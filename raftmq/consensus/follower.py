@@ -114,8 +114,11 @@ def _restore(core: Core, snapshot: Snapshot) -> bool:
         )  # fmt: skip
         log.commit_to(meta.index)
         return False
+    # The log here differs at the snapshot or is shorter: nothing applied may be lost with it.
+    assert log.applied <= log.applying < meta.index, "a snapshot of what is applied already"
     log.restore(snapshot)
     restore_membership(core, meta.conf_state, last_index=log.last_index)
+    assert log.committed == log.last_index == meta.index, "records beside a restored snapshot"
     core.note(
         Event.SNAPSHOT_RESTORED,
         log.committed, log.last_index, log.last_term, meta.index, meta.term,

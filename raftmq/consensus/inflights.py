@@ -39,6 +39,7 @@ class Inflights:
         queue = self._queue
         while queue and queue[0][0] <= index:
             self.bytes -= queue.popleft()[1]
+        assert queue or not self.bytes, f"an empty window of {self.bytes} bytes"
 
     def is_full(self) -> bool:
         """Whether no further records may be sent for now."""

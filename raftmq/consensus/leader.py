@@ -33,6 +33,7 @@ from raftmq.errors import CorruptRecord
 from raftmq.log.record import HEADER_BYTES, Kind, Record, encode
 
 # Bound once: looking a member up in its enum class costs 0.1 µs, and these are in the hot path.
+_LEADER = Role.LEADER
 _APPEND_RESPONSE = MessageKind.APPEND_RESPONSE
 _MEMBERSHIP = int(Kind.MEMBERSHIP)
 _VERSION = 1
@@ -48,6 +49,8 @@ def take_office(core: Core) -> None:
     core.now = 0
     refused = _append(core, (_NOOP,))
     assert not isinstance(refused, DropReason), "an empty record is never refused"
+    # All records from here on are of this term: `advance_commit` compares indexes only.
+    assert refused == core.term_first_index == core.log.last_index, "a record beside the no-op"
     core.note(Event.BECAME_LEADER, core.term)
 
 
@@ -60,6 +63,7 @@ def propose(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
     All of them or none. A membership change that the active membership rules out is appended as
     a no-op, so that a follower that forwarded it sees an index either way.
     """
+    assert core.role is _LEADER, "only a leader appends (Raft §5.3)"
     if core.id not in core.members:
         return DropReason.NOT_MEMBER
     if core.transferee != NONE:
@@ -105,6 +109,7 @@ def _append(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
         chain = record.crc
         index += 1
     log.append(records)
+    assert log.last_index == index - 1, "the log does not end with what was appended"
     # Our own vote for these records, counted like any other once they are on our disk.
     core.after_append.append(
         Message(_APPEND_RESPONSE, core.id, sender=core.id, term=term, index=index - 1)
@@ -158,6 +163,7 @@ def leave_joint_if_due(core: Core) -> None:
         return
     if core.log.applied < core.pending_change_index:
         return
+    assert core.membership.is_joint, "a membership that is not joint is left by nothing"
     membership = describe(core.membership)
     core.now = 0
     refused = propose(core, ((_MEMBERSHIP, encode_change(MembershipChange()), _VERSION),))
@@ -172,6 +178,8 @@ def leave_joint_if_due(core: Core) -> None:
 
 def tick(core: Core) -> None:
     """One tick of a leader: CheckQuorum each election timeout, heartbeats in between."""
+    assert core.role is _LEADER, "heartbeats of a node that does not lead"
+    assert core.leader == core.id, f"a leader that follows {core.leader}"
     core.heartbeat_elapsed += 1
     core.election_elapsed += 1
     if core.election_elapsed >= core.config.election_ticks:
@@ -316,6 +324,7 @@ def on_snapshot_status(core: Core, message: Message) -> None:
         # Cleared first: probing must not start from a snapshot that never arrived.
         progress.pending_snapshot = 0
         progress.become_probe()
+        assert progress.next == progress.match + 1, "probing after a snapshot that failed"
         core.note(Event.SNAPSHOT_FAILED, message.sender, progress)
     else:
         progress.become_probe()

@@ -28,6 +28,7 @@ def on_read_request(core: Core, message: Message) -> None:
 
 def start_pending(core: Core) -> None:
     """The first record of this term is committed: start the reads that waited for it."""
+    assert core.log.committed >= core.term_first_index, "reads before a commit in this term"
     waiting, core.pending_reads = core.pending_reads, []
     for requester, context in waiting:
         _start(core, requester, context)
@@ -37,6 +38,8 @@ def _start(core: Core, requester: int, context: bytes) -> None:
     if core.config.read_mode is ReadMode.LEASE or core.membership.is_singleton:
         _grant(core, requester, index=core.log.committed, context=context)
         return
+    # Thesis §6.4, step 1: an earlier leader may have committed more than this one knows.
+    assert core.log.committed >= core.term_first_index, "a read before a commit in this term"
     core.reads.add(requester, index=core.log.committed, context=context)
     core.reads.echo(core.id, context)
     broadcast_heartbeat(core, context)
@@ -55,6 +58,7 @@ def on_echo(core: Core, message: Message) -> None:
 
 
 def _grant(core: Core, requester: int, *, index: int, context: bytes) -> None:
+    assert index <= core.log.committed, f"a read at {index}, which is not committed"
     if requester == core.id:
         core.read_states.append(ReadState(index, context))
         return

@@ -78,6 +78,7 @@ class RaftLog:
         self.last_term = storage.term(self.last_index)
         self.last_crc, self.last_timestamp = storage.tail(self.last_index)
         self.unstable = Unstable(self.last_index + 1, note)
+        assert before <= self.last_index, "storage ends before the record that it stands on"
 
     def __str__(self) -> str:
         unstable = self.unstable
@@ -165,6 +166,7 @@ class RaftLog:
                 self.append(new)
         last = previous + len(records)
         self.commit_to(min(commit, last))
+        assert last <= self.last_index, "an acknowledgement of records that are not here"
         return last
 
     def _unknown_part(self, records: Sequence[Record]) -> Sequence[Record]:
@@ -193,6 +195,7 @@ class RaftLog:
     def restore(self, snapshot: Snapshot) -> None:
         """Replace the whole log by `snapshot` (Raft §7)."""
         meta = snapshot.meta
+        assert meta.index > self.committed, "a snapshot that would take back committed records"
         self._note(Event.SNAPSHOT_RESTORE_STARTED, self, meta.index, meta.term)
         self.committed = meta.index
         self.unstable.restore(snapshot)
@@ -282,6 +285,8 @@ class RaftLog:
         bytes_max = self._committed_bytes_max
         records, weight = self._slice(self.applying + 1, last + 1, bytes_max - self.applying_bytes)
         index = records[-1].index
+        # State machine safety needs each record applied once and in order (Raft §5.4.3).
+        assert records[0].index == self.applying + 1, "a record is applied twice or left out"
         assert index <= self.committed, "a record is applied before it is committed"
         self.applying = index
         self.applying_bytes += weight
@@ -303,5 +308,6 @@ class RaftLog:
         while weights and weights[0][0] <= index:
             freed += weights.popleft()[1]
         self.applying_bytes -= freed
+        assert weights or not self.applying_bytes, "bytes of a batch that nobody applies"
         self.is_applying_paused = self.applying_bytes >= self._committed_bytes_max
         return freed

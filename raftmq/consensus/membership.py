@@ -107,6 +107,8 @@ class Changer:
         draft.outgoing = set(draft.incoming)
         draft.apply(changes)
         draft.auto_leave = auto_leave
+        # Thesis §4.3: agreement needs a majority of the voters of before, whatever `changes` say.
+        assert draft.outgoing == self.membership.incoming, "a change altered the outgoing half"
         return draft.finish()
 
     def leave_joint(self) -> tuple[Membership, Members]:
@@ -122,6 +124,7 @@ class Changer:
             del draft.members[node]
         draft.outgoing = set()
         draft.auto_leave = False
+        assert draft.incoming == self.membership.incoming, "leaving a joint membership altered it"
         return draft.finish()
 
     def simple(self, changes: Iterable[Change]) -> tuple[Membership, Members]:
@@ -136,6 +139,7 @@ class Changer:
         draft.apply(changes)
         if len(draft.incoming ^ self.membership.incoming) > 1:
             raise InvalidChange("more than one voter changed without entering joint config")
+        assert not draft.outgoing, "a simple change became a joint one"
         return draft.finish()
 
     def restore(self, state: ConfState) -> tuple[Membership, Members]:
@@ -203,6 +207,7 @@ class _Draft:
 
     def finish(self) -> tuple[Membership, Members]:
         self.check()
+        assert self.incoming, "a group without voters decides nothing and cannot be changed"
         membership = Membership(
             frozenset(self.incoming),
             frozenset(self.outgoing),

@@ -82,6 +82,7 @@ class Progress:
 
     def restart(self, *, match: int, next: int) -> None:  # noqa: A002
         """Forget everything but the learner mark: a new term begins."""
+        assert match < next, f"next {next} is not past match {match}"
         self.match = match
         self.next = next
         self.sent_commit = 0
@@ -99,6 +100,7 @@ class Progress:
             self._enter(PROBE)
             self.next = self.match + 1
         self.sent_commit = min(self.sent_commit, self.next - 1)
+        assert self.match < self.next, "a probe below what matches"
 
     def become_replicate(self) -> None:
         """The logs agree up to `match`: stream from there."""
@@ -108,6 +110,7 @@ class Progress:
 
     def become_snapshot(self, index: int) -> None:
         """A snapshot at `index` is on its way: send nothing until it arrived."""
+        assert self.state is not SNAPSHOT, "a second snapshot while one is on its way"
         self._enter(SNAPSHOT)
         self.pending_snapshot = index
         self.next = index + 1
@@ -115,6 +118,7 @@ class Progress:
 
     def sent(self, count: int, size_bytes: int) -> None:
         """An append with `count` records of `size_bytes` left for this follower."""
+        assert not self.is_flow_paused, "an append to a follower that must answer first"
         if self.state is REPLICATE:
             if count:
                 self.next += count
@@ -138,6 +142,7 @@ class Progress:
         if self.next <= index:
             self.next = index + 1
         self.is_flow_paused = False
+        assert self.match < self.next, "records that match are sent again"
         return True
 
     def rejected(self, index: int, hint: int) -> bool:
@@ -158,6 +163,8 @@ class Progress:
         self.next = max(min(index, hint + 1), self.match + 1)
         self.sent_commit = min(self.sent_commit, self.next - 1)
         self.is_flow_paused = False
+        # Below `next` now, so that probing ends: each refusal brings it closer to `match`.
+        assert self.match < self.next <= max(index, self.match + 1), "a probe that does not go back"
         return True
 
     @property

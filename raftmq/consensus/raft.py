@@ -100,6 +100,7 @@ class Raft:
             core.log.applied_to(config.applied)
         core.become_follower(core.term, NONE)
         log = core.log
+        assert log.applied <= log.committed <= log.last_index, f"recovered out of order: {log}"
         core.note(
             Event.STARTED,
             sorted(core.membership.voters),
@@ -257,7 +258,8 @@ class Raft:
         return self._core.has_lost
 
     def end_abstention(self) -> None:
-        """Vote and campaign again. Once true, `may_count_again` stays true."""
+        """Vote and campaign again, once `may_count_again` was true: what this member held then
+        it holds still, though `may_count_again` turns false in the next term."""
         self._core.abstains = False
 
     def forget_leader(self) -> None:

@@ -48,6 +48,8 @@ class ReadQueue:
     def add(self, requester: int, *, index: int, context: bytes) -> None:
         """Let a request wait; one that waits already is not changed."""
         if context not in self._requests:
+            newest = self._requests.get(self.newest_context)
+            assert newest is None or newest.index <= index, "a read before one that came earlier"
             self._requests[context] = ReadRequest(requester, index, context)
 
     def echo(self, node: int, context: bytes) -> dict[int, bool]:

@@ -103,6 +103,7 @@ class ReadyMaker:
         assert not self._on_advance, "ready() twice without advance()"
         hard_state = must_sync = None
         if core.term != self._term or core.vote != self._vote:
+            assert core.term >= self._term, f"term {core.term} after {self._term} was handed out"
             must_sync = True
         if must_sync or log.committed != self._commit:
             hard_state = HardState(core.term, core.vote, log.committed)
@@ -114,6 +115,8 @@ class ReadyMaker:
 
         snapshot = log.unstable.new_snapshot
         entries = log.unstable.new_records() if log.unstable.has_new_records else []
+        if snapshot is not None and entries:
+            assert entries[0].index == snapshot.meta.index + 1, "records that the snapshot covers"
         committed = self._take_committed()
         messages, core.messages = core.messages, []
         after_append, core.after_append = core.after_append, []

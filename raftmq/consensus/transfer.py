@@ -39,6 +39,7 @@ def on_transfer_request(core: Core, message: Message) -> None:
         core.note(Event.TRANSFER_IGNORED_AS_SELF)
         return
     core.note(Event.TRANSFER_STARTED, core.term, target)
+    assert target in core.membership.voters, "only a voter can be elected"
     # The whole election timeout is there for the transfer: see `leader.tick`.
     core.election_elapsed = 0
     core.transferee = target
@@ -67,4 +68,6 @@ def on_declined(core: Core, message: Message) -> None:
 def send_timeout_now(core: Core, to: int) -> None:
     """Thesis §3.10: "This request has the same effect as the target server's election timer
     firing"."""
+    assert to == core.transferee, "a follower that nobody chose is told to campaign"
+    assert core.members[to].match == core.log.last_index, "a successor that lacks records"
     core.messages.append(Message(MessageKind.TIMEOUT_NOW, to, sender=core.id, term=core.term))

@@ -91,6 +91,8 @@ class Unstable:
             self._note(Event.UNSTABLE_TRUNCATED, first)
             self.records[first - self.offset :] = records
             self.offset_in_progress = min(self.offset_in_progress, first)
+            # A record that counts as handed out already would never be written.
+            assert self.offset <= self.offset_in_progress <= first, "a record left unwritten"
 
     def stable_to(self, index: int, term: int) -> None:
         """Storage holds everything up to `index`, where it has `term`.
@@ -111,6 +113,7 @@ class Unstable:
             self.records = []
         else:
             del self.records[: place + 1]
+            assert self.records[0].index == index + 1, "a gap after what storage holds"
         self.offset = index + 1
         if self.offset_in_progress < self.offset:
             self.offset_in_progress = self.offset
@@ -118,6 +121,7 @@ class Unstable:
     def snapshot_stable_to(self, index: int) -> None:
         """Storage holds the snapshot at `index`."""
         if self.snapshot is not None and self.snapshot.meta.index == index:
+            assert self.is_snapshot_in_progress, "storage holds a snapshot that was not handed out"
             self.snapshot = None
             self.is_snapshot_in_progress = False
 
