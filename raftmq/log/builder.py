@@ -188,6 +188,9 @@ class SegmentBuilder:
         starts = np.append(firsts, len(order)).astype("<u4")
         ordinals = np.frombuffer(self._indexes, dtype="<u8") - np.uint64(base)
         assert not len(ordinals) or int(ordinals.max()) < record_count, "not of this segment"
+        # `placement_of` and `placed` find records by bisection.
+        assert (ordinals[1:] >= ordinals[:-1]).all(), "batches placed out of their records' order"
+        assert len(self._key_indexes) == len(self._key_ends), "runs of keys without a record"
         keys, key_ordinals = self._key_columns(base)
         return {
             "queues": in_order[firsts].tobytes(),

@@ -162,6 +162,7 @@ class LogCache:
         self._ends.extend(ends)
         self._records.extend(records)
         self._add_terms(records)
+        assert len(self._ends) == len(self._records), "sizes and records out of step"
         if self.memory_bytes() > self._bytes_max:
             self._evict()
 
@@ -196,6 +197,7 @@ class LogCache:
         while self._run_firsts and self._run_firsts[-1] >= first:
             self._run_firsts.pop()
             self._run_terms.pop()
+        assert self.last_index() == first - 1, f"records from {first} on are not superseded"
 
     def _evict(self) -> None:
         # An eighth below the bound, so that shifting the list is paid once for many appends.
@@ -215,6 +217,8 @@ class LogCache:
         del self._records[:count]
         del self._ends[:count]
         self._start += count
+        is_alone = len(self._records) == 1
+        assert is_alone or 0 < self.memory_bytes() <= self._bytes_max, "too much stays, or nothing"
 
     def warm(self, records: Sequence[Record]) -> None:
         """Put the log's newest records into an empty cache, as read from disk after a start."""
@@ -247,6 +251,7 @@ class LogCache:
             del self._run_firsts[:run]
             del self._run_terms[:run]
         self._before = start
+        assert self.first_index() <= self._start <= self.last_index() + 1, "dropped, yet in memory"
 
     def restore(self, start: Link) -> None:
         """A snapshot at `start` took the place of the whole log."""

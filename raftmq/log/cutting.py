@@ -235,6 +235,8 @@ def _indexes_from(names: list[str], first: int) -> list[int]:
 
 def _put_aside(files: FileSystem, folder: str, names: list[str], gone: list[str]) -> None:
     """Rename the damaged file and those after it, in the order of `gone`."""
+    # A crash between two renames must not leave a gap before a segment that stays.
+    assert gone == sorted(gone, reverse=True), "older files go before newer ones"
     number = max((_number(name) for name in names if ASIDE_SUFFIX in name), default=0)
     for name in gone:
         if name not in names:

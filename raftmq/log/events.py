@@ -104,6 +104,7 @@ def page_of(
     if kept < len(rows):
         following = int(indexes[kept])
         told = kept - int(np.searchsorted(indexes, following))
+    assert kept > skip or following == stop, "a page that would be asked for without end"
     cut = rows[skip:kept].copy()
     return Page(cut, _take_bits(cut, bits, 0), following, told)
 

@@ -92,6 +92,7 @@ class LogIndex:
     def arrange(self, layout: Sequence[SegmentInfo]) -> None:
         """Learn of segments begun and of bounds moved; to be called before their records are
         placed, whenever `LogStore.layout` is another tuple."""
+        assert layout[-1].last is None, "the active segment comes last, and has no last record"
         self._infos = list(layout)
         for info in layout:
             if info.name not in self._builders:
@@ -324,11 +325,13 @@ class LogIndex:
     def _enter(self, segment: SegmentIndex) -> None:
         sequence = segment.sequence
         at = bisect_left(self._sequences, sequence)
+        assert sequence not in self._sealed, f"segment {sequence} enters a second time"
         self._sequences.insert(at, sequence)
         self._sealed[sequence] = segment
         stamp = segment.tail.timestamp if segment.count else 0
         before = self._last_timestamps[at - 1] if at else 0
         self._last_timestamps.insert(at, max(stamp, before))
+        self._check_in_step()
         starts, bases = np.asarray(segment.column("starts")), np.asarray(segment.column("bases"))
         firsts = bases[starts[:-1]].tolist()
         self._add_to_directory(
@@ -381,6 +384,12 @@ class LogIndex:
                     del self._directory[queue]
         at = self._sequences.index(sequence)
         del self._sequences[at], self._last_timestamps[at], self._sealed[sequence]
+        self._check_in_step()
+
+    def _check_in_step(self) -> None:
+        # `at_time` finds a segment by its place among the timestamps.
+        count = len(self._sealed)
+        assert len(self._sequences) == len(self._last_timestamps) == count, "lists out of step"
 
     def _forget(self, queue: int, builder: SegmentBuilder) -> None:
         """Forget an earlier life of a queue that begins in a builder's segment. Later segments may

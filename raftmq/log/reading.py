@@ -74,6 +74,7 @@ class _Place(NamedTuple):
 
 
 def _place(view: View, index: int) -> _Place:
+    assert view.first <= index <= view.last, f"{index} of a log from {view.first} to {view.last}"
     at = bisect_right(view.bases, index) - 1
     segment = view.segments[at]
     if isinstance(segment, SegmentIndex):
@@ -113,6 +114,7 @@ def read_range(
 
 def _fit(place: _Place, begin: int, stop: int, bytes_max: int) -> int:
     """The end of the longest run of records from `begin` within `bytes_max`, at least one."""
+    assert begin < stop, f"no record in [{begin}, {stop}) of segment {place.segment.name}"
     limit = place.positions[begin] + bytes_max
     if stop - begin < 2 or place.end_of(stop - 1) <= limit:
         return stop

@@ -158,7 +158,10 @@ class Rewrite:
         segment = self.segment
         if self._crc != segment.tail.crc:
             raise NotProven(f"record {segment.last} is not the one that the index names")
+        assert self._ordinal == segment.count, "a copy that lacks records is finished"
         self._file.append(self._filling(segment.segment_bytes, segment.tail, segment.last + 1))
+        # Readers find records by the positions of the file that the copy replaces.
+        assert self._end == segment.segment_bytes, "the copy has another size"
         self._file.datasync()
         self._file.close()
 

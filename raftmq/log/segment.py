@@ -200,6 +200,7 @@ def encode_header(
     identity: Identity, *, sequence: int, previous: Link, replaced: bool
 ) -> tuple[bytes, int]:
     """The header of the segment that begins after `previous`, and its crc (the marks' seed)."""
+    assert sequence >= 1, "segments are numbered from 1"
     body = _HEADER_AFTER_CRC.pack(
         FORMAT_VERSION,
         _REPLACED if replaced else 0,

@@ -85,6 +85,7 @@ class SnapshotMeta(NamedTuple):
 def encode_snapshot(identity: Identity, meta: SnapshotMeta, state: bytes) -> list[bytes]:
     """The parts of a snapshot file."""
     assert len(meta.conf_state) <= _CONF_BYTES_MAX
+    assert meta.index >= 1, "a snapshot of an empty log"
     body = _BODY.pack(
         FORMAT_VERSION,
         meta.index,

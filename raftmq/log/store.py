@@ -171,6 +171,7 @@ class LogStore(LogWriter):
         if self._hard_state.term < note.term:
             self.append((), HardState(note.term, 0, self._hard_state.commit))
             self.sync()
+        assert self._hard_state.term >= note.term, "it may have voted in this term"
         if note.is_cutting:
             write_note(self._files, self._folder, note._replace(is_cutting=False))
 
@@ -406,12 +407,8 @@ class LogStore(LogWriter):
         assert at < len(segments) - 1, f"segment {builder.name} is still written"
         count = len(segment.positions)
         columns = builder.columns(base=segment.base, record_count=count)
-        columns["positions"] = segment.positions.tobytes()
-        columns["timestamps"] = segment.timestamps.tobytes()
-        columns["run_firsts"] = b"".join(first.to_bytes(8, "little") for first, _ in segment.runs)
-        columns["run_terms"] = b"".join(term.to_bytes(8, "little") for _, term in segment.runs)
         parts = encode_index(
-            columns,
+            columns | segment.sections(),
             name=segment.name,
             sequence=segment.sequence,
             base=segment.base,
@@ -554,6 +551,7 @@ class LogStore(LogWriter):
         self._start = meta.link
         self._snapshots = [kept for kept in self._snapshots if kept.index >= meta.index]
         self._publish(segments[len(gone) :])
+        assert self._start.index < index, f"record {index} was to be kept"
         # The oldest file, renamed, says which segments are void: that needs no space on a full
         # disk, and from then on the others may vanish in any order.
         oldest, first_kept = file_name(gone[0].name, SEGMENT_SUFFIX), self._view.segments[0]
@@ -595,6 +593,7 @@ class LogStore(LogWriter):
         self._start, self._snapshots = meta.link, [meta]
         self._publish([segment])
         self._synced, self._is_dirty, self._is_marked = segment.end, False, True
+        assert self._view.last == index == self._start.index, "records beside the snapshot"
         kept = {file_name(index, SNAPSHOT_SUFFIX), file_name(segment.name, SEGMENT_SUFFIX), partial}
         self._unlink([name for name in old_names if name not in kept and is_void(name, index)])
         return meta

@@ -24,6 +24,7 @@ import google_crc32c
 
 from raftmq.errors import CorruptRecord
 from raftmq.log.files import File, read_filled
+from raftmq.log.index_file import Column
 from raftmq.log.record import HEADER_BYTES as RECORD_HEADER_BYTES
 from raftmq.log.record import RECORD_BYTES_MAX, Kind, Record, decode
 from raftmq.log.segment import (
@@ -84,12 +85,15 @@ class Unsealed:
         """The record at `index`, as its successor depends on it."""
         if index == self.base - 1:
             return self.before
+        # A place below 0 would count from the columns' end.
+        assert self.base <= index <= self.last, f"{index} is not in [{self.base}, {self.last}]"
         at = index - self.base
         term = self.runs[bisect_right(self.runs, (index, _TERM_MAX)) - 1][1]
         return Link(index, term, self.crcs[at], self.timestamps[at])
 
     def extend(self, records: Sequence[Record], position: int) -> None:
         """Add records that were written one after the other from `position` on."""
+        assert records[0].index == self.last + 1, f"{records[0].index} comes after {self.last}"
         if len(records) == 1 and self.runs and self.runs[-1][1] == records[0].term:
             (record,) = records
             self.positions.append(position)
@@ -113,11 +117,24 @@ class Unsealed:
                     term = record.term
                     self.runs.append((record.index, term))
 
+    def sections(self) -> dict[Column, bytes]:
+        """The sections of the index file that are the log's own."""
+        count = len(self.positions)
+        assert count == len(self.crcs) == len(self.timestamps), "columns of different lengths"
+        assert bool(count) == bool(self.runs), "records without a term, or a term without records"
+        return {
+            "positions": self.positions.tobytes(),
+            "timestamps": self.timestamps.tobytes(),
+            "run_firsts": b"".join(first.to_bytes(8, "little") for first, _ in self.runs),
+            "run_terms": b"".join(term.to_bytes(8, "little") for _, term in self.runs),
+        }
+
     def cut(self, first: int, before: Link) -> "Unsealed":
         """This segment without the records from `first` on; `before` is the record before that.
 
         The file keeps their bytes; the base sinks to `first` if that lies before it.
         """
+        assert first <= self.last + 1, f"a cut at {first}, past the end at {self.last}"
         keep = max(first - self.base, 0)
         return replace(
             self,
@@ -185,6 +202,8 @@ class _Scanner:
                 break
             damage = self._other_frame()
         segment, mark = self._segment, self._mark
+        assert segment.end <= self._size, "frames past the end of the file"
+        assert damage is None or damage.position == segment.end, "damage among valid frames"
         if mark is None:
             return Scan(segment, None, damage, False)
         is_marked = mark.durable == mark.position == segment.end - MARK_BYTES

@@ -128,7 +128,8 @@ class LogWriter:
         active = self._active
         position = active.end + MARK_BYTES
         marked = _vouched(state, lowest)
-        self._write(active, [self._mark(active, marked), *[r.encoded for r in records]])
+        parts = [self._mark(active, marked), *[r.encoded for r in records]]
+        end = active.end + self._write(active, parts)
         self._marked_commit = marked.commit
         self._hard_state = state
         active.end, last = position, self._view.last
@@ -140,6 +141,8 @@ class LogWriter:
                 active.before = self.link(first - 1)
             active.extend(run, position)
             last = run[-1].index
+        assert active.end == end, f"the file ends at {end}, its columns at {active.end}"
+        assert state.commit <= last, f"{state.commit} is committed, the log ends at {last}"
         # The view comes last: readers on other threads must not see records before their columns.
         segments, bases, start, _, _ = self._view
         self._view = View(segments, bases, start, last, active.end)
@@ -162,6 +165,7 @@ class LogWriter:
         self._syncs += 1
         self._synced = active.end
         self._is_dirty = False
+        assert self._marked_commit >= self.proven_commit, "a mark proves less than one before it"
         self.proven_commit = self._marked_commit
 
     def mark_idle(self) -> bool:
@@ -258,6 +262,11 @@ class LogWriter:
         assert isinstance(active, Unsealed)
         last = max((s.last for s in segments if s.last >= s.base), default=self._start.index)
         bases = tuple(segment.base for segment in segments)
+        # Readers find a record's segment by bisection.
+        assert list(bases) == sorted(bases), f"segments out of order: {bases}"
+        assert bases[0] == self._start.index + 1, f"the log starts at {bases[0]}: {self._start}"
+        span = active.sequence - segments[0].sequence
+        assert span == len(segments) - 1, f"{len(segments)} segments have sequences over {span}"
         self._view = View(tuple(segments), bases, self._start.index + 1, last, active.end)
         layout = [
             SegmentInfo(s.name, s.base, s.last if s is not active else None)
@@ -305,15 +314,21 @@ class LogWriter:
                     known.append(record.index)
 
     def _mark(self, active: Unsealed, state: HardState) -> bytes:
+        # `decode_mark` takes a mark that breaks the first for no mark; recovery takes one that
+        # breaks the second for a sign of lost records.
+        last = self._view.last
+        assert self._synced <= active.end, "a mark vouches for bytes that come after it"
+        assert state.commit <= last, f"a mark after {last} says that {state.commit} is committed"
         return encode_mark(
             seed=active.seed,
             position=active.end,
             durable=self._synced,
             state=state,
-            last=self._view.last,
+            last=last,
         )
 
-    def _write(self, active: Unsealed, buffers: list[bytes]) -> None:
+    def _write(self, active: Unsealed, buffers: list[bytes]) -> int:
+        """Write at the end of the active segment's file; returns the number of bytes."""
         total = sum(map(len, buffers))
         assert active.end + total <= POSITION_MAX, f"{active.path} outgrows 32-bit positions"
         try:
@@ -327,6 +342,7 @@ class LogWriter:
         self._writes += 1
         self._bytes_written += total
         self._is_dirty = True
+        return total
 
     def _roll(self, first: int) -> None:
         """Begin the next segment, if the log may continue in one."""
@@ -335,6 +351,8 @@ class LogWriter:
         if first != self._view.last + 1 or first <= active.name:
             return
         self.sync()
+        # Recovery takes damage in any but the last segment for rot.
+        assert self._synced == active.end, f"{active.path} is closed before it is durable"
         segment = self._begin(self.link(first - 1), self._hard_state, active.sequence + 1)
         self._publish([*self._view.segments, segment])
         self._synced = segment.end
@@ -385,6 +403,7 @@ class LogWriter:
             assert isinstance(segment, Unsealed), f"record {first} was applied"
             segments[at] = segment.cut(first, before)
         self._publish(segments)
+        assert self._view.last == first - 1, f"records from {first} on are not superseded"
         return self._active
 
     def _create(self, name: str, parts: Sequence[bytes]) -> File:
