@@ -64,6 +64,7 @@ class Claims:
         self._claims[number, key] = _Claim(claimant, now + ttl_ms)
         heappush(self._due, (now + ttl_ms, number, key))
         self._tidy()
+        assert len(self._due) >= len(self._claims), "a claim that never runs out"
         return Changed([True, ttl_ms])
 
     def release(self, number: int, key: bytes, claimant: int) -> Result:
@@ -82,6 +83,7 @@ class Claims:
             known = self._claims.get((number, key))
             if known is not None and known.until == until:
                 del self._claims[number, key]
+        assert len(due) >= len(self._claims), "a claim that never runs out"
 
     def close(self, numbers: set[int]) -> None:
         """Attachments were deleted: forget their claims."""

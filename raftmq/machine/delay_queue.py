@@ -75,6 +75,7 @@ class DelayQueue:
     @property
     def first(self) -> Key:
         """The row that falls due first; there must be one."""
+        assert self.count, "an empty delay queue is to be forgotten"
         return Key(*self._firsts[0])
 
     def put(self, *, due: int, number: int, place: int, count: int) -> None:
@@ -103,10 +104,12 @@ class DelayQueue:
     def _insert(self, at: int, rows: Rows) -> None:
         """Put rows in as chunks of their own, of equal lengths."""
         total = len(rows.dues)
+        assert total, "chunks are not empty"
         step = -(-total // -(-total // CHUNK_ROWS))
         pieces = [Rows(*(c[n : n + step] for c in rows)) for n in range(0, total, step)]
         self._chunks[at:at] = pieces
         self._firsts[at:at] = [(piece.dues[0], piece.numbers[0]) for piece in pieces]
+        assert len(self._firsts) == len(self._chunks), "a chunk without its first key"
 
     def head(self, limit: int, *, until: int) -> Rows:
         """The first rows that fall due at `until` or before; at most `limit`."""
@@ -131,7 +134,7 @@ class DelayQueue:
 
     def take(self, count: int) -> "array[int]":
         """Remove the first rows, and return their places."""
-        assert count <= self.count
+        assert count <= self.count, f"{count} rows are taken of {self.count}"
         self.count -= count
         places = array("q")
         gone = 0
@@ -146,6 +149,7 @@ class DelayQueue:
             for column in chunk:
                 del column[:count]
             self._firsts[0] = chunk.dues[0], chunk.numbers[0]
+        assert bool(self.count) == bool(self._chunks), "rows and chunks out of step"
         return places
 
     def remove(self, due: int, number: int) -> int | None:
@@ -162,6 +166,7 @@ class DelayQueue:
             del self._chunks[at.chunk], self._firsts[at.chunk]
         elif at.row == 0:
             self._firsts[at.chunk] = chunk.dues[0], chunk.numbers[0]
+        assert bool(self.count) == bool(self._chunks), "rows and chunks out of step"
         return place
 
     def move(self, due: int, number: int, place: int) -> int | None:

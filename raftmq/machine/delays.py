@@ -193,6 +193,8 @@ class Delays:
             at += count
         count = at - first
         self._come(first, count)
+        # `has_room` was asked before: the producer's session knows the batch by now.
+        assert self.count <= self._pending_max, "more messages wait than there is room for"
         if delayed.first != before:
             self._watch(queue, delayed)
         return Delayed(queue, first, count, self.now, duplicate=False)
@@ -208,6 +210,7 @@ class Delays:
             return Refused(Reason.OUT_OF_ORDER, "another release was faster")
         if not delayed.is_due(head.count, until=self.now):
             return Refused(Reason.OUT_OF_ORDER, f"not all {head.count} messages are due")
+        assert delayed.first.due <= self.now, "a message is released before its time"
         self._leave(np.frombuffer(delayed.take(head.count), dtype=np.int64))
         self._tidy(head.queue, delayed)
         return None
@@ -260,6 +263,7 @@ class Delays:
                     delayed.put(due=self.now, number=own, place=place, count=1)
                     given += 1
             self._watch(queue, delayed)
+        assert given <= 1 << POSITION_BITS, "one number would stand for two messages"
         self._committed = (index, given)
         return True
 
@@ -365,6 +369,7 @@ class Delays:
 
     def _tidy(self, queue: int, delayed: DelayQueue) -> None:
         """Rows of a queue were removed: watch its new first row, or forget the empty queue."""
+        assert self._queues.get(queue) is delayed, "rows of a queue that was dropped"
         if delayed.count:
             self._watch(queue, delayed)
         else:
@@ -382,9 +387,12 @@ class Delays:
         self.count -= len(places)
         regions, counts = np.unique(places >> _REGION_BITS, return_counts=True)
         for region, count in zip(regions.tolist(), counts.tolist(), strict=True):
+            assert self._held[region] >= count, f"more messages leave region {region} than came"
             self._held[region] -= count
             if not self._held[region]:
                 del self._held[region]
+        # `floor` holds retention up by `_held`.
+        assert bool(self.count) == bool(self._held), f"{self.count} wait in {len(self._held)}"
 
     # Snapshots.
 

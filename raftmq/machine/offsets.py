@@ -179,6 +179,7 @@ class Offsets:
         if owned:
             self.epochs[name] = owned
         self._count += len(of_group) + len(owned) - before
+        assert self._count <= self._offsets_max, "more offsets are kept than `_check` allowed"
         # A sender that owns none of the queues must not set how long the offsets are kept.
         is_fenced = bool(fenced) and len(fenced) == len(command.queues)
         if (of_group or owned) and not is_fenced:
@@ -240,6 +241,7 @@ class Offsets:
         if kept_ms:
             self.leases[name] = (kept_ms, now + kept_ms)
             self._wake(name, now + kept_ms)
+            assert self._timer[name] <= now + kept_ms, "a lease that nothing ends in time"
         elif before:
             del self.leases[name]
 
@@ -316,6 +318,7 @@ class Offsets:
         if len(self._timers) > 2 * len(self._timer) + _SPARE_TIMERS:
             self._timers = [(due, each) for each, due in self._timer.items()]
             heapify(self._timers)
+        assert self._count >= 0, "more offsets are forgotten than were kept"
 
     def drop_queues(self, queues: set[int]) -> None:
         """The topic of these queues was deleted: forget their offsets and epochs."""

@@ -250,6 +250,7 @@ class PopGroups:
                 self.traced.append(Traced(index, number, attached.group.touches))
                 attached.group.touches = []
             self._note_timer(number, attached.group.next_timer)
+        assert len(found) <= LEASES_MAX, "one record opens too many leases"
         for group, consumer in self._momentary:
             group.leave(consumer)
         self._momentary.clear()
@@ -356,6 +357,7 @@ class PopGroups:
         return Changed()
 
     def _attach(self, number: int, attached: Attached) -> None:
+        assert number not in self.attached, f"attachment {number} has leases already"
         self.attached[number] = attached
         self._of_topic.setdefault(attached.topic, {})[number] = attached.group
         self._note_fed(number, attached.group)
@@ -458,6 +460,7 @@ class PopGroups:
 
     def _forget_consumer(self, key: _Settling) -> None:
         self._results -= self._consumers.pop(key).weight
+        assert self._consumers or not self._results, "results of consumers that were forgotten"
 
     def _lose(self, call: Lose, ends: Mapping[int, int]) -> Result:
         for queue, earliest in zip(call.queues, call.earliest, strict=False):
@@ -511,7 +514,8 @@ class PopGroups:
 
     def dump(self, now: int) -> list[Any]:
         """The whole state after a record of this time, alike on every replica."""
-        assert not self._touched
+        assert not self._touched, "groups that `finish` has not served"
+        assert not self._momentary, "wishes that should have ended with their record"
         return [
             [
                 [number, x.topic, x.name, x.version, x.group.dump(now)]

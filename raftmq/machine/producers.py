@@ -123,6 +123,8 @@ class _Session:
             self.origin = base
         if self.firsts and first - self.firsts[-1] == base - self.bases[-1]:
             return
+        # `base_of` finds a run by bisection.
+        assert not self.firsts or first > self.firsts[-1], "a sequence is stored a second time"
         self.firsts.append(first)
         self.bases.append(base)
         if len(self.firsts) > RUNS_MAX:
@@ -168,6 +170,7 @@ class Producers:
             return Refused(Reason.FENCED, message)
         elif first != session.next_sequence:
             return self._repeat_or_gap(session, first=first, count=count)
+        assert first == session.next_sequence, "a batch is stored out of its producer's order"
         session.extend(first, end)
         session.next_sequence = first + count
         session.timestamp = now

@@ -99,6 +99,7 @@ class Subscriptions:
             self._names[change.number] = change.consumer_group
             since = index if kept else 0
             kept.append(Wanted(since, change.number, change.expression))
+            assert len(kept) < 2 or kept[-2].since <= since, "filters out of the log's order"
             if since == 0:
                 self.widened = index
             if len(kept) > VERSIONS_MAX:

@@ -179,6 +179,7 @@ class Transactions:
                 done += 1 + self._roll_back(number, Outcome.FENCED, now)
             else:
                 # A lease was extended: the inputs are still in hand, for longer than noted.
+                assert until > now, "a lease that is over is still in hand"
                 self._watch(number, transaction, until)
 
     @property
@@ -253,6 +254,8 @@ class Transactions:
         transaction = self.open[number]
         transaction.halves.append(Half(half.queue, half.number, half.count))
         transaction.count += half.count
+        # `refusal` was asked before the batch was admitted.
+        assert transaction.count <= MESSAGES_MAX, f"transaction {number} is too large"
 
     def end(self, command: End, now: int, index: int) -> Changed | Refused:
         """End a transaction; `[outcome, messages, whether it was this command]`.
@@ -296,10 +299,12 @@ class Transactions:
         # Sessions of ended transactions must not crowd out those of other producers.
         self._producers.forget(number, {half.queue for half in transaction.halves})
         self._input_bytes -= _size(transaction.inputs)
+        assert self.open or not self._input_bytes, "inputs of no open transaction"
         self._remember(number, outcome, now)
 
     def _remember(self, number: int, outcome: int, now: int) -> None:
         ended = self._ended
+        assert number not in self.open, f"transaction {number} has an outcome while it is open"
         ended[number] = (int(outcome), now)
         while len(ended) > ENDED_MAX or ended[next(iter(ended))][1] < now - ENDED_MS_MAX:
             del ended[next(iter(ended))]
@@ -324,6 +329,7 @@ class Transactions:
 
     def _watch(self, number: int, transaction: Open, until: int) -> None:
         """Look at the inputs of a hand-off again at this time."""
+        assert transaction.inputs, "only a hand-off has an input that can leave its hand"
         transaction.until = until
         heappush(self._timers, (until, number))
         if len(self._timers) > 2 * len(self.open) + _SPARE_TIMERS:

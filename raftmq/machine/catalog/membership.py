@@ -200,6 +200,7 @@ class Assignment:
 
     def grow(self, queues: int) -> None:
         """The topic has more queues."""
+        assert queues >= len(self.owners), "a topic never has fewer queues than before"
         more = [0] * (queues - len(self.owners))
         self.owners += more
         self.epochs += more
@@ -232,11 +233,13 @@ class Assignment:
         for queue, target in enumerate(self.targets):
             owner = self.owners[queue]
             if owner == 0:
+                assert index >= self.epochs[queue], "an owner epoch that goes back"
                 self.owners[queue], self.epochs[queue] = target, index
                 self.members[target].version = index
             elif target != before[queue]:
                 # To be given up, or no longer so.
                 self.members[owner].version = index
+        assert all(self.owners), "a queue without an owner, though there are members"
 
 
 def deal(owners: list[int], members: list[int]) -> list[int]:
@@ -261,6 +264,7 @@ def deal(owners: list[int], members: list[int]) -> list[int]:
     # Who has most keeps one more: the sort is stable, so of equals the earlier one.
     order = sorted(members, key=lambda member: -len(held[member]))
     shares = {member: share + (at < more) for at, member in enumerate(order)}
+    assert sum(shares.values()) == len(owners), "queues that are no member's share"
     targets = [0] * len(owners)
     for member, queues in held.items():
         for queue in queues[: shares[member]]:
