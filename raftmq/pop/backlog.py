@@ -107,6 +107,7 @@ class Backlog:
         self.begun, self.earliest, self.dead = before.begun, before.earliest, dead
         self.acked, self.passed = before.acked, before.passed
         self.lost, self.purged = before.lost, before.purged
+        assert dead <= before.dead, "a reset makes messages dead"
         self.jumped = self.next - self.begun - sum(self.counts)
 
     # What is fed
@@ -169,6 +170,7 @@ class Backlog:
         taken = self._take_ready(count)
         if taken is not None:
             self.ready -= taken.size
+            assert self.ready >= 0, "more messages go out again than came back"
         elif not is_full:
             taken = self._take_fresh(count, end)
         if taken is None:
@@ -217,6 +219,7 @@ class Backlog:
         skipped = self.window.skip()
         self.next += skipped
         self.passed += skipped
+        assert self.window.mask & 1 or not self.window.width, "the next message does not match"
 
     # The fate of messages that went out
 
@@ -236,6 +239,7 @@ class Backlog:
     def wake(self, messages: Piece) -> None:
         """The messages waited and are due."""
         self.waiting -= messages.size
+        assert self.waiting >= 0, "more messages wake than waited"
         self.put_back(messages)
 
     def ack(self, messages: Piece) -> None:
@@ -252,12 +256,14 @@ class Backlog:
     def redrive(self, messages: Piece, *, is_parked: bool) -> None:
         """The messages left their dead letter, to go out as if for the first time."""
         self.dead -= messages.size
+        assert self.dead >= 0, "more messages are redriven than are dead"
         self.put_back(messages)
 
     def purge(self, messages: Piece, *, is_parked: bool) -> None:
         """The messages left their dead letter, and are thrown away."""
         self.dead -= messages.size
         self.purged += messages.size
+        assert self.dead >= 0, "more messages are purged than are dead"
         if is_parked:
             self.end_turn(messages)
 
@@ -268,6 +274,7 @@ class Backlog:
         """The messages left their dead letter, but retention had removed them."""
         self.dead -= messages.size
         self.lost += messages.size
+        assert self.dead >= 0, "more dead messages are lost than there are"
         if is_parked:
             self.end_turn(messages)
 
@@ -279,6 +286,7 @@ class Backlog:
     def lose_waiting(self, messages: Piece) -> None:
         """Retention removed the messages while they waited."""
         self.waiting -= messages.size
+        assert self.waiting >= 0, "more waiting messages are lost than there are"
         self.lose(messages)
 
     def end_turn(self, messages: Piece) -> None:
@@ -314,6 +322,7 @@ class Backlog:
             if gone is not None:
                 self.ready -= gone.size
                 self.lose(gone)
+        assert self.ready >= 0, "more messages are lost than came back"
         return [kept for _, kept in parts if kept is not None]
 
     # As plain values

@@ -82,6 +82,7 @@ class Credits:
 
     def serve(self, consumer: int, credit: Credit, count: int) -> None:
         """A consumer was handed `count` messages: it goes to the end, with the rest as credit."""
+        assert 0 < count <= credit.size, f"{count} messages for a credit of {credit.size}"
         if count < credit.size:
             self._credits[consumer] = credit._replace(size=credit.size - count)
             self._credits.move_to_end(consumer)

@@ -287,6 +287,7 @@ class PopGroup:
         self, consumer: int, credit: Credit, queue: int, messages: Piece, now: int, token: int
     ) -> Handed:
         deadline = now + credit.invisible_ms
+        assert deadline > now, "a lease that is over before it begins"
         self._leases.open(Lease(token, queue, messages, consumer, deadline))
         self._credits.serve(consumer, credit, messages.size)
         self._touch(TouchKind.HANDED, queue, messages, (consumer, token), deadline)
@@ -366,6 +367,7 @@ class PopGroup:
         is more to do."""
         for queue, messages in joined_by_queue(self._leases.take_expired(now, EXPIRIES_MAX)):
             self.backlogs[queue].leased -= messages.size
+            assert self.backlogs[queue].leased >= 0, "more messages expire than were leased"
             self._failed(queue, messages, "expired", now, None, NOBODY)
             self._reopen(queue)
         due = self._retries.take_due(now, EXPIRIES_MAX)
@@ -532,6 +534,7 @@ class PopGroup:
             return _fenced(token)
         queue = self._leases.queue(row)
         self.backlogs[queue].leased -= taken.size
+        assert self.backlogs[queue].leased >= 0, "more messages are settled than were leased"
         settled(queue, taken)
         # Messages behind this one must not be settled before its retry: their lease ends too.
         if self.order is Order.QUEUE and not is_success:
@@ -549,6 +552,7 @@ class PopGroup:
         self.touches.append(Touch(kind, queue, base, bits, attempt, *by, detail))
 
     def _not_begun(self, queue: int, messages: Piece, by: By = NOBODY) -> None:
+        assert messages.attempt > 0, "messages come back that never went out"
         self._touch(TouchKind.GIVEN_BACK, queue, messages, by)
         self.backlogs[queue].put_back(messages._replace(attempt=messages.attempt - 1))
 
@@ -559,6 +563,7 @@ class PopGroup:
             messages, after = messages.split(1)
             if after is not None:
                 self._not_begun(queue, after)
+        assert messages.attempt > 0, "messages fail that never went out"
         if messages.attempt >= self.policy.attempts_max:
             self._bury(queue, messages, reason, now, by)
             return
@@ -574,6 +579,8 @@ class PopGroup:
     def _bury(self, queue: int, messages: Piece, reason: str, now: int, by: By) -> None:
         is_parked = self.order is not None and self.policy.is_blocking
         self.buried += 1
+        # A repeated command that names a letter must mean the same messages.
+        assert self.buried not in self.dead, f"the number {self.buried} of a letter is used again"
         self._touch(TouchKind.DEAD, queue, messages, by, self.buried)
         self.dead[self.buried] = DeadLetter(
             queue, messages.span, reason, now, is_parked, messages.keys

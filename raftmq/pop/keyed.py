@@ -97,6 +97,7 @@ class KeyedBacklog(Backlog):
         if base != start:
             return 0, 0
         count = min(count, stop - start)
+        assert stop <= self.next, "fresh messages are in doubt"
         self._doubt = (start + count, stop)
         missed = 0 if mask is None else ~mask & (1 << count) - 1
         return count, self._pass_held(start, missed) if missed else 0
@@ -126,6 +127,7 @@ class KeyedBacklog(Backlog):
             found.append(each >> _KEY_BITS)
             self.end_turn(Piece(each >> _KEY_BITS, 1, 0, _packed([each & (1 << _KEY_BITS) - 1])))
         self.passed += len(found)
+        self._check_chains()
         return sum(1 << offset - base for offset in found)
 
     @property
@@ -196,6 +198,7 @@ class KeyedBacklog(Backlog):
                 keys.append(key)
             seen += 1
         self._chained = HELD_MAX - room
+        self._check_chains()
         window.cut(looked)
         self.next += looked
         self.passed += looked - seen
@@ -218,10 +221,16 @@ class KeyedBacklog(Backlog):
             self._chained -= 1
             if not chain:
                 del self._chains[key]
+        self._check_chains()
+
+    def _check_chains(self) -> None:
+        # `held` is the count, and a full backlog goes by it; the chains hold the messages.
+        assert bool(self._chained) == bool(self._chains), f"{self._chained} held in chains"
 
     def redrive(self, messages: Piece, *, is_parked: bool) -> None:
         """The messages left their dead letter: parked ones have their turn, others queue up."""
         self.dead -= messages.size
+        assert self.dead >= 0, "more messages are redriven than are dead"
         offsets = [messages.base + at for at in positions(messages.bits)]
         for offset, key in zip(offsets, _unpacked(messages.keys), strict=True):
             if key in self._busy and not is_parked:
@@ -251,6 +260,7 @@ class KeyedBacklog(Backlog):
         lost = [each for each in self._freed if each >> _KEY_BITS < earliest]
         self._freed = [each for each in self._freed if each >> _KEY_BITS >= earliest]
         heapify(self._freed)
+        self._check_chains()
         for each in lost:
             key = each & (1 << _KEY_BITS) - 1
             self.lose(Piece(each >> _KEY_BITS, 1, 0, _packed([key])))

@@ -132,6 +132,8 @@ class Leases:
         self._tidy_rows()
         self._tidy_notes()
         base, bits, attempt, keys = lease.messages
+        assert bits & 1, "a lease begins with a message that it holds"
+        assert attempt > 0, "a hand-out that no attempt counts"
         self._tokens.append(lease.token)
         self._queues.append(lease.queue)
         self._bases.append(base)
@@ -187,6 +189,7 @@ class Leases:
             return None
         messages = self._part(row, taken)
         left = self._bits[row] ^ taken
+        assert not left & taken, "a message is taken that the lease does not hold"
         self._bits[row] = left
         if not left:
             self._over_count += 1
@@ -195,6 +198,7 @@ class Leases:
 
     def extend(self, row: int, deadline: int) -> None:
         """Let a lease run until another time."""
+        assert self._bits[row], "a lease that is over runs again"
         # A later deadline needs no note: the earlier note gives it one when its time comes.
         if deadline < self._deadlines[row]:
             self._note(self._tokens[row], deadline)
@@ -214,6 +218,7 @@ class Leases:
             tokens = self._due[deadline]
             row = self._row_due(tokens[-1], deadline)
             if row >= 0:
+                assert self._deadlines[row] <= now, "a lease that runs is taken back"
                 messages = self._take(row, self._bits[row])
                 assert messages is not None, "an empty lease was found"
                 taken.append((self._queues[row], messages))
@@ -340,6 +345,7 @@ class Leases:
         self._set_columns(columns)
         self._keys = [keys for keys, bits in zip(self._keys, self._bits, strict=True) if bits]
         self._bits = [bits for bits in self._bits if bits]
+        assert len(self._tokens) == len(self._bits) == len(self._keys), "columns out of step"
         self._over_count = 0
         self._by_consumer = np.empty(0, np.int64)
 

@@ -102,8 +102,9 @@ def joined(first: Piece, second: Piece, *, width_max: int = JOINED_WIDTH_MAX) ->
         return None
     if (first.keys or second.keys) and second.base < first.stop:
         return None
-    bits = first.bits << first.base - base | second.bits << second.base - base
-    return Piece(base, bits, first.attempt, first.keys + second.keys)
+    one, other = first.bits << first.base - base, second.bits << second.base - base
+    assert not one & other, f"messages from {base} on are in two pieces"
+    return Piece(base, one | other, first.attempt, first.keys + second.keys)
 
 
 def joined_by_queue(pieces: list[tuple[int, Piece]]) -> list[tuple[int, Piece]]:

@@ -126,7 +126,10 @@ class SerialBacklog(Backlog):
         self._pieces = sorted(self._trimmed(self._pieces, earliest))
 
     def _unblock(self, base: int) -> None:
-        del self._blocks[bisect_left(self._blocks, base)]
+        at = bisect_left(self._blocks, base)
+        # Without a look, the end of this block would let messages pass another one.
+        assert self._blocks[at : at + 1] == [base], f"{base} does not block: {self._blocks}"
+        del self._blocks[at]
 
     def _dump_order(self) -> list[Any]:
         return [[list(each) for each in self._pieces], list(self._blocks)]

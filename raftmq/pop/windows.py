@@ -83,14 +83,17 @@ class Window:
         self._fill.messages += count
         if self.keys is not None:
             self.keys += (keys or b"")[: count * KEY_BYTES] or bytes(count * KEY_BYTES)
+            assert len(self.keys) == self.width * KEY_BYTES, "keys and matches out of step"
         return count
 
     def cut(self, width: int) -> int:
         """Forget the first `width` messages; which of them matched, as bits."""
+        assert width <= self.width, f"{width} messages are cut of {self.width} that are known"
         bits = self.mask & (1 << width) - 1
         self.mask >>= width
         self.width -= width
         self._fill.messages -= width
+        assert self._fill.messages >= self.width, "the group's windows hold less than this one"
         if self.keys is not None:
             del self.keys[: width * KEY_BYTES]
         return bits
