@@ -155,6 +155,8 @@ class BatchBuilder:
                 self._dictionary.append(text)
             tagged = enumerate(tags, start)
             self._codes.update((place, self._tags[tag]) for place, tag in tagged if tag is not None)
+        assert self.size == size, f"{size} bytes were checked, {self.size} were added"
+        assert len(self._dictionary) == len(self._tags), "tags and their codes out of step"
 
     def seal(self, *, base_ms: int, compression: Compression = Compression.NONE) -> Sealed:
         """Encode the gathered messages, at least one. The batch gets its stamp when it is sent.
@@ -164,7 +166,7 @@ class BatchBuilder:
         """
         places = range(len(self._bodies))
         delivery, created = self._deliver_at_ms, self._created_ms
-        return seal(
+        sealed = seal(
             self._bodies,
             keys=list(map(self._keys.get, places)) if self._keys else None,
             tags=(self._dictionary, _spread(self._codes, 0, places)) if self._tags else None,
@@ -175,6 +177,9 @@ class BatchBuilder:
             compression=compression,
             limits=self._limits,
         )
+        # Senders close a batch by `size`: a larger one would be refused after it was closed.
+        assert sealed.size <= self.size, f"{sealed.size} bytes, where {self.size} were the bound"
+        return sealed
 
     def build(
         self,

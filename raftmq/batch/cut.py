@@ -215,6 +215,7 @@ def _piece(
     A length of `absent` stands for no piece at all.
     """
     sizes = lengths.array()
+    assert start <= stop <= len(sizes), f"[{start}, {stop}) of {len(sizes)}"
     before = _total(sizes[:start], absent)
     end = before + _total(sizes[start:stop], absent)
     found = end + _total(sizes[stop:], absent)
@@ -250,6 +251,7 @@ def _coded(lengths: Column, content: Column, codes: Column, *, has_none: bool) -
         raise codes.corrupt(message) from None
     is_used[:first] = True
     used = int(np.count_nonzero(is_used))
+    assert first < used <= distinct, "a column of codes that names no entry"
     if used == distinct:
         return [_written(lengths), _written(content), _written(codes)]
     sizes = lengths.array()

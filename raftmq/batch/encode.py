@@ -160,6 +160,8 @@ def seal(
     count = len(bodies)
     if not 0 < count <= limits.messages_max:
         raise bad_argument(f"a batch has 1 to {limits.messages_max} messages, not {count}")
+    assert keys is None or len(keys) == count, f"{len(keys)} keys of {count} messages"
+    assert tags is None or len(tags[1]) == count, f"{len(tags[1])} codes of {count} messages"
     flags = 0
     columns: list[bytes] = []
     lengths = vector(U32, _lengths(bodies, limits))
@@ -221,6 +223,10 @@ def assemble(
         raise too_large("the batch", size, limits.batch_bytes_max)
     if len(header) > HEADER_BYTES_MAX:
         raise too_large("the batch's list of property columns", len(header), HEADER_BYTES_MAX)
+    hashes_at = key_hashes_at(flags, count, len(header))
+    # A broker takes the hashes from there, without a look at the column's head.
+    first_end = HEAD_BYTES + len(header) + len(columns[0])
+    assert not hashes_at or hashes_at + 4 * count == first_end, "key hashes are the first column"
     fixed = FIXED.pack(
         flags,
         count,
@@ -229,10 +235,13 @@ def assemble(
         len(content),
         len(stored),
         len(body),
-        key_hashes_at(flags, count, len(header)),
+        hashes_at,
     )
     middle = b"".join((fixed, header, content))
-    return Sealed(middle, stored, count=count, body_bytes=len(body))
+    sealed = Sealed(middle, stored, count=count, body_bytes=len(body))
+    # `peek` refuses a batch that its lengths do not fill.
+    assert sealed.size == size - len(body) + len(stored) <= size, f"a batch of {sealed.size} bytes"
+    return sealed
 
 
 def header_of(described: Sequence[Sequence[object]]) -> bytes:

@@ -137,12 +137,14 @@ class PropertyTable:
         header: list[list[object]] = []
         columns: list[bytes] = []
         for gathered in self._columns.values():
+            assert len(gathered.positions) == len(gathered.values), "values of no message"
             nullable = len(gathered.positions) < count
             if nullable:
                 columns.append(column(PLAIN, _bitmap(gathered.positions, count)))
             kind, encoded = _encode_values(gathered)
             columns += encoded
             header.append([gathered.name, kind.value, nullable])
+        assert len(header) <= self._limits.property_columns_max, "too many property columns"
         return header, columns
 
     def _find(self, name: str, value: Value) -> _Gathered:
