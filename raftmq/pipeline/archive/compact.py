@@ -25,11 +25,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 
 from .commit import breaks, ranges_of
 from .digest import add
-from .files import UNFINISHED, locked, sync_folder
 from .manifest import (
     FOLDER,
     File,
@@ -109,7 +109,7 @@ def compact(
         PipelineError: another compaction runs, or a file is damaged: nothing is replaced.
     """
     busy = f"another compaction of {archive} runs"
-    with locked(archive / "_manifest" / "compact.lock", busy=busy):
+    with durable.locked(archive / "_manifest" / "compact.lock", busy=busy):
         sweep(archive, _LETTER)
         new: list[File] = []
         old: list[File] = []
@@ -130,10 +130,11 @@ def sweep(archive: Path, letter: str) -> int:
     with changing(archive):
         state = load(archive)
         known = {file.path for file in state.files} | {path for path, _ in state.retired}
-        for path in sorted((archive / FOLDER).glob(f"*{UNFINISHED}")):
+        for path in sorted((archive / FOLDER).glob(f"*{durable.UNFINISHED}")):
             path.unlink()
-        for path in sorted((archive / "data").glob(f"*/*/*/{letter}*")):
-            if str(path.relative_to(archive)) not in known:
+        for path in sorted((archive / "data").glob("*/*/*/*")):
+            is_ours = path.name.removeprefix(".").startswith(letter)
+            if is_ours and str(path.relative_to(archive)) not in known:
                 path.unlink()
                 removed += 1
     return removed
@@ -214,4 +215,4 @@ def _unlink(paths: Iterable[Path]) -> None:
         folders.add(path.parent)
     for folder in sorted(folders):
         if folder.exists():
-            sync_folder(folder)
+            durable.sync_folder(folder)

@@ -46,9 +46,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
-
-from .files import locked, make_folders, publish
 
 FORMAT = 1
 FOLDER = "_manifest"
@@ -122,8 +121,7 @@ def is_archive(folder: Path) -> bool:
 def create(folder: Path) -> None:
     """Make an archive of a folder that is new, empty or one already."""
     check_usable(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    make_folders(folder / FOLDER, below=folder)
+    durable.make_folders(folder / FOLDER)
 
 
 def check_usable(folder: Path) -> None:
@@ -216,13 +214,13 @@ def path_of(folder: Path, version: int) -> Path:
 @contextmanager
 def changing(folder: Path) -> Iterator[Version]:
     """Inside, no other process adds a version; gives the newest one."""
-    with locked(folder / FOLDER / "lock"):
+    with durable.locked(folder / FOLDER / "lock"):
         yield newest(folder)
 
 
 def append(folder: Path, version: Version) -> None:
     """Add the next version; on return it is durable. Only within `changing`."""
-    publish(path_of(folder, version.version), _encode(version))
+    durable.create(path_of(folder, version.version), _encode(version))
 
 
 def read(folder: Path, number: int) -> Version:

@@ -14,9 +14,7 @@ Invariants:
   of the rows.
 """
 
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -25,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 from raftmq.pipeline.rows import arrow_schema
 
 from .digest import add, digest
-from .files import UNFINISHED, make_folders, sync_file, sync_folder
 from .manifest import File, Range, Version
 
 HOUR_MICROSECONDS = 3_600_000_000
@@ -67,10 +65,10 @@ class Part:
         self.hour = hour
         self._archive = archive
         self._path = f"{folder_of(topic, hour)}/{name}.parquet"
-        make_folders(self._whole.parent, below=archive)
+        durable.make_folders(self._whole.parent)
         self._schema = arrow_schema()
         self._writer = pq.ParquetWriter(
-            self._unfinished,
+            durable.unfinished(self._whole),
             self._schema,
             compression="zstd",
             use_dictionary=list(_DICTIONARIES),
@@ -86,10 +84,6 @@ class Part:
     @property
     def _whole(self) -> Path:
         return self._archive / self._path
-
-    @property
-    def _unfinished(self) -> Path:
-        return self._whole.with_name(f"{self._whole.name}{UNFINISHED}")
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows of one queue and of this hour, with rising offsets; at least one row.
@@ -113,10 +107,8 @@ class Part:
         """Give the file its name; on return it is durable."""
         self._write_group()
         self._writer.close()
-        sync_file(self._unfinished)
-        size = self._unfinished.stat().st_size
-        os.rename(self._unfinished, self._whole)
-        sync_folder(self._whole.parent)
+        durable.finish(self._whole)
+        size = self._whole.stat().st_size
         return File(
             path=self._path, topic=self.topic, rows=self._rows, bytes=size, digest=self._digest,
             ranges=tuple(self._ranges), first=self._first, last=self._last,
@@ -125,8 +117,7 @@ class Part:
     def abandon(self) -> None:
         """Leave no file, unless it has been closed."""
         self._writer.close()
-        with suppress(FileNotFoundError):
-            self._unfinished.unlink()
+        durable.unfinished(self._whole).unlink(missing_ok=True)
 
     def _add_ranges(self, queue: int, offsets: np.ndarray) -> None:
         jumps = np.flatnonzero(np.diff(offsets) != 1)

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import raftmq
+from raftmq.pipeline import durable
 
 from . import checkpoint, gaps
 from .commit import check_topics
 from .compact import sweep
-from .files import locked
 from .manifest import check_usable, create, newest
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def run(spark: "SparkSession", archive: Path, settings: Settings) -> Iterator[Pr
     """
     create(archive)
     busy = f"another driver archives to {archive}"
-    with locked(archive / "run.lock", busy=busy):
+    with durable.locked(archive / "run.lock", busy=busy):
         queues = plan(archive, settings)
         # Only this driver writes such files now: those that no version names are of a killed one.
         sweep(archive, "b")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raftmq.pipeline.archive.files import locked
+from raftmq.pipeline import durable
 
 from .change import Row, Table
 from .digest import row_digest, row_digest_in_spark, row_text, row_text_in_spark, values_of
@@ -59,7 +59,7 @@ def notes(folder: Path) -> Iterator[Path]:
     """
     place = folder / ".verify"
     place.mkdir(exist_ok=True)
-    with locked(place / "LOCK", busy=f"another verify of {folder} is running"):
+    with durable.locked(place / "LOCK", busy=f"another verify of {folder} is running"):
         path = place / "rows.parquet"
         try:
             yield path

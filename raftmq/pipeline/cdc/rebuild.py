@@ -22,7 +22,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from raftmq.pipeline.archive.files import locked
+from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 
 from .change import Column, Op, Table, columns_of
@@ -126,8 +126,8 @@ def rebuild(
     Raises:
         PipelineError: as `plan`; another rebuild into the folder is running.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / "LOCK", busy=f"another rebuild into {folder} is running"):
+    durable.make_folders(folder)
+    with durable.locked(folder / "LOCK", busy=f"another rebuild into {folder} is running"):
         planned = plan(mq, topic, folder, is_full=is_full)
         if planned.is_empty:
             if planned.base is None:

@@ -25,7 +25,6 @@ Left out:
 """
 
 import base64
-import fcntl
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 
 from .change import Change, Column, Commit, Event, Idle, Op, Place, Row, Table, Value, split_update
@@ -103,13 +103,9 @@ class SqliteSource:
     @contextmanager
     def claim(self) -> Iterator[None]:
         """See `Source.claim`. A lock on a file beside the database, which the system ends."""
-        with Path(f"{self._path}-raftmq-{self.table.name}").open("wb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise PipelineError(
-                    f"another capture of {self.table.name} is running", "end it, or let it work"
-                ) from None
+        path = Path(f"{self._path}-raftmq-{self.table.name}")
+        busy = f"another capture of {self.table.name} is running"
+        with durable.locked(path, busy=busy, fix="end it, or let it work"):
             yield
 
     def now(self) -> Place:

@@ -27,12 +27,11 @@ Spark's workers and this process share.
 """
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from raftmq.pipeline.archive.files import sync_file, sync_folder
+from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 
 from .change import Column, Table, columns_of
@@ -98,19 +97,10 @@ def path_of(folder: Path, version: int) -> Path:
 
 def publish(folder: Path, version: Version) -> None:
     """Make a written version the current one, durably; drop old versions."""
-    written = path_of(folder, version.version)
     # The files and their names are durable before `CURRENT` names the version.
-    for file in written.iterdir():
-        sync_file(file)
-    sync_folder(written)
-    sync_folder(folder)
-    unfinished = folder / "CURRENT.unfinished"
-    with unfinished.open("w") as out:
-        json.dump(version._asdict(), out, indent=2)
-        out.flush()
-        os.fsync(out.fileno())
-    unfinished.replace(folder / "CURRENT")
-    sync_folder(folder)
+    durable.sync_files(path_of(folder, version.version))
+    durable.sync_folder(folder)
+    durable.replace(folder / "CURRENT", json.dumps(version._asdict(), indent=2).encode())
     for old in folder.glob("v=*"):
         if int(old.name[2:]) <= version.version - KEPT:
             shutil.rmtree(old)

@@ -38,7 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raftmq.pipeline.archive.files import sync_file, sync_folder
+from raftmq.pipeline import durable
 
 from .bag import check_bag, doubt
 from .history import INVOKE, OK, POLL, SEND, Recorded
@@ -141,23 +141,14 @@ def worst(verdicts: Iterable[str]) -> str:
 def store(reports: Sequence[Report], folder: str | Path) -> None:
     """Write the violations and the verdict of all histories; durable on return."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    durable.make_folders(folder)
     # An old verdict must not stand beside new violations.
-    (folder / "verdict.json").unlink(missing_ok=True)
+    durable.withdraw(folder / "verdict.json")
     tables = [TABLE.empty_table(), *(report.violations for report in reports)]
-    written = folder / "violations.parquet.new"
-    pq.write_table(pa.concat_tables(tables), written, compression="zstd")
-    _put(written, folder / "violations.parquet")
-    written = folder / "verdict.json.new"
-    written.write_text(json.dumps(as_json(reports), indent=2) + "\n")
-    _put(written, folder / "verdict.json")
-
-
-def _put(written: Path, to: Path) -> None:
-    """Give a file its name once its bytes are on disk."""
-    sync_file(written)
-    written.replace(to)
-    sync_folder(to.parent)
+    with durable.writing(folder / "violations.parquet") as unfinished:
+        pq.write_table(pa.concat_tables(tables), unfinished, compression="zstd")
+    content = json.dumps(as_json(reports), indent=2) + "\n"
+    durable.replace(folder / "verdict.json", content.encode())
 
 
 def as_json(reports: Sequence[Report]) -> dict[str, Any]:

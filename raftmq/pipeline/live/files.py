@@ -16,11 +16,12 @@ Whenever a window closes, its file is written again from the store, and replaced
 reader sees whole windows, and writing a file again changes nothing.
 """
 
-import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from raftmq.pipeline import durable
 
 from .board import Board
 from .store import KEPT, Final, Store
@@ -36,15 +37,17 @@ assert WINDOWS < KEPT
 
 def write(store: Store, board: Board, folder: Path, starts: Iterable[int]) -> list[Path]:
     """Write the files of the windows that begin at `starts`; durable on return."""
+    from pyarrow import parquet
+
     span = WINDOWS * board.window_ms * 1000
     written = []
     for first in sorted({start - start % span for start in starts}):
         path = folder / f"{_moment(first):%Y%m%dT%H%M%SZ}.parquet"
-        folder.mkdir(parents=True, exist_ok=True)
-        _put(table(store.closed(first, first + span), board), path)
+        durable.make_folders(folder)
+        with durable.writing(path) as unfinished:
+            rows = table(store.closed(first, first + span), board)
+            parquet.write_table(rows, unfinished, compression="zstd")
         written.append(path)
-    if written:
-        _sync(folder)
     return written
 
 
@@ -66,26 +69,6 @@ def table(rows: list[Final], board: Board) -> "pa.Table":
         is_whole = all(isinstance(value, int) for value in values)
         columns[name] = pa.array(values, pa.int64() if is_whole else pa.float64())
     return pa.table(columns)
-
-
-def _put(table: "pa.Table", path: Path) -> None:
-    from pyarrow import parquet
-
-    unfinished = path.with_name(f".{path.name}")
-    with unfinished.open("wb") as file:
-        parquet.write_table(table, file, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-
-
-def _sync(folder: Path) -> None:
-    # Without an fsync of the folder a new name may be gone after a power cut.
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _moment(microseconds: int) -> datetime:

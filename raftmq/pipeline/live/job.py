@@ -21,7 +21,6 @@ So the windows do not depend on Spark's checkpoint: if it is lost, messages are 
 counted again.
 """
 
-import fcntl
 import logging
 import signal
 import threading
@@ -32,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 
 from . import files, partials
@@ -283,7 +283,7 @@ def run(
     with ExitStack() as stack:
         asked = stack.enter_context(_interruption())
         partials.check(stream.sparkSession, board)
-        stack.enter_context(_locked(folder))
+        stack.enter_context(locked(folder))
         live = Live(board, folder, topics, feed=feed, publish=publish, tell=tell)
         stack.callback(live.close)
         writer = partials.columns(stream, board).writeStream.foreachBatch(live.batch)
@@ -357,13 +357,9 @@ def _interruption() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            fix = "end it first, or name another folder with --out"
-            raise PipelineError(f"another process counts in {folder}", fix) from None
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of the folder, which is made if it is missing."""
+    durable.make_folders(folder)
+    fix = "end it first, or name another folder with --out"
+    with durable.locked(folder / "lock", busy=f"another process counts in {folder}", fix=fix):
         yield

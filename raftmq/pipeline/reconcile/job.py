@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raftmq.pipeline.archive.files import sync_file, sync_folder
+from raftmq.pipeline import durable
 
 from .compare import compare
 from .oversell import oversold
@@ -119,19 +119,13 @@ def reconcile(
 def store(outcome: Outcome, folder: str | Path) -> None:
     """Write the tables and the verdict; durable on return."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    durable.make_folders(folder)
     # An old verdict must not stand beside new tables.
-    (folder / "verdict.json").unlink(missing_ok=True)
-    sync_folder(folder)
+    durable.withdraw(folder / "verdict.json")
     for name in TABLES:
         shutil.rmtree(folder / name, ignore_errors=True)
     for name, table in outcome.tables.items():
         table.coalesce(1).write.mode("overwrite").parquet(str(folder / name))
-        for file in (folder / name).iterdir():
-            sync_file(file)
-        sync_folder(folder / name)
-    written = folder / "verdict.json.new"
-    written.write_text(json.dumps(outcome.as_json(), indent=2) + "\n")
-    sync_file(written)
-    written.replace(folder / "verdict.json")
-    sync_folder(folder)
+        durable.sync_files(folder / name)
+    content = json.dumps(outcome.as_json(), indent=2) + "\n"
+    durable.replace(folder / "verdict.json", content.encode())

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import raftmq
+from raftmq.pipeline import durable
 from raftmq.pipeline.archive.commit import ranges_of
-from raftmq.pipeline.archive.files import locked, make_folders, publish
 from raftmq.pipeline.archive.manifest import Range, Version, load
 from raftmq.pipeline.archive.reading import check_known, microseconds
 from raftmq.pipeline.errors import PipelineError
@@ -153,11 +153,11 @@ def begun(archive: Path, plan: Plan) -> Iterator[Path]:
         PipelineError: another driver works on it.
     """
     folder = folder_of(archive, plan.id)
-    make_folders(folder, below=archive)
-    with locked(folder / "lock", busy=f"another driver runs replay {plan.id}"):
+    durable.make_folders(folder)
+    with durable.locked(folder / "lock", busy=f"another driver runs replay {plan.id}"):
         # The first plan stays: a later start has to send the same messages.
         if not (folder / "plan.json").exists():
-            publish(folder / "plan.json", json.dumps(asdict(plan), indent=2).encode())
+            durable.create(folder / "plan.json", json.dumps(asdict(plan), indent=2).encode())
         yield folder
 
 

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from raftmq.pipeline import durable
 from raftmq.pipeline.archive.checkpoint import committed
-from raftmq.pipeline.archive.files import publish
 from raftmq.pipeline.archive.manifest import now
 
 from .plan import CHECKPOINT, Plan, Planned, begun, folder_of
@@ -93,7 +93,7 @@ def run(
                 yield from _followed(query, plan)
             finally:
                 query.stop()
-        publish(folder / "done.json", json.dumps({"ended": now()}).encode())
+        durable.create(folder / "done.json", json.dumps({"ended": now()}).encode())
 
 
 def shaped(frame: "DataFrame", plan: Plan) -> "DataFrame":

@@ -8,18 +8,18 @@ The bytes are msgpack. An unknown version is refused: a report can be made again
 far back as the log reaches.
 """
 
-import fcntl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
+from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 
 from .ledger import Ledger
 from .rules import Alert, Judge
-from .tables import Row, settle
+from .tables import Row
 
 VERSION = 1
 
@@ -80,9 +80,7 @@ class _Head(msgspec.Struct):
 
 def save(folder: Path, state: State) -> None:
     """Replace the file; durable on return."""
-    written = folder / "state.tmp"
-    written.write_bytes(msgspec.msgpack.encode(state))
-    settle(written, folder / "state")
+    durable.replace(folder / "state", msgspec.msgpack.encode(state))
 
 
 @contextmanager
@@ -92,15 +90,12 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         PipelineError: another process has the folder, or it cannot be made.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "lock").open("a")
-    except OSError as error:
-        raise PipelineError(f"{folder} cannot be used: {error}", "name another folder") from error
-    with file:
+    busy, fix = f"another report is written to {folder}", "end it, or name another folder"
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            message = f"another report is written to {folder}"
-            raise PipelineError(message, "end it, or name another folder") from None
+            durable.make_folders(folder)
+            stack.enter_context(durable.locked(folder / "lock", busy=busy, fix=fix))
+        except OSError as error:
+            message = f"{folder} cannot be used: {error}"
+            raise PipelineError(message, "name another folder") from error
         yield

@@ -43,10 +43,11 @@ Invariants:
 - A file is replaced as a whole, and durable before `write` returns.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from raftmq.pipeline import durable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,21 +185,6 @@ def _replace(path: Path, table: str, rows: Sequence[Row]) -> None:
         {**merged[key], **{name: merged[key][name] * 1000 for name in times}}
         for key in sorted(merged)
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_suffix(".tmp")
-    pq.write_table(pa.Table.from_pylist(listed, schema(table)), written, compression="zstd")
-    settle(written, path)
-
-
-def settle(written: Path, path: Path) -> None:
-    """Replace a file by one that was written; durable on return."""
-    with written.open("rb") as file:
-        os.fsync(file.fileno())
-    written.replace(path)
-    # A name is durable once its folder is fsynced; the day's folder may be new, too.
-    for folder in (path.parent, path.parent.parent):
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+    durable.make_folders(path.parent)
+    with durable.writing(path) as unfinished:
+        pq.write_table(pa.Table.from_pylist(listed, schema(table)), unfinished, compression="zstd")

@@ -14,11 +14,11 @@ that is repeated adds no second row:
 A repeated micro-batch may find more missing than before: then the gaps overlap.
 """
 
-import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 
 from .offsets import Range
@@ -54,7 +54,7 @@ def _write(gap: Range, folder: Path) -> None:
     # A micro-batch that is repeated has noted the gap before: its `seen_at` stays.
     if path.exists():
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    durable.make_folders(folder)
     table = pa.table(
         {
             "topic": [gap.topic],
@@ -64,15 +64,5 @@ def _write(gap: Range, folder: Path) -> None:
             "seen_at": pa.array([datetime.now(UTC)], pa.timestamp("us", "UTC")),
         }
     )
-    # Spark ignores files that begin with a dot, so a file left by a crash adds no row.
-    written = folder / f".{path.name}.{os.getpid()}"
-    with written.open("wb") as file:
-        pq.write_table(table, file)
-        file.flush()
-        os.fsync(file.fileno())
-    written.replace(path)
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    with durable.writing(path) as unfinished:
+        pq.write_table(table, unfinished)

@@ -4,11 +4,12 @@ Invariants:
 - A file gets its name when it is whole and fsynced; a task that is repeated replaces it.
 """
 
-import os
+from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from raftmq.pipeline.archive.files import UNFINISHED, make_folders, sync_folder
+from raftmq.pipeline import durable
 
 from .folder import path_of
 
@@ -33,10 +34,11 @@ class HourFiles:
     def __init__(self, root: Path, *, run: int, part: int, column: str) -> None:
         """Write below `root`; `column` is the timestamp that decides a row's hour."""
         self._root, self._run, self._part, self._column = root, run, part, column
-        self._writers: dict[Path, tuple[Path, pq.ParquetWriter]] = {}
+        self._writers: dict[Path, pq.ParquetWriter] = {}
+        self._stack = ExitStack()
 
     def __enter__(self) -> "HourFiles":
-        self._root.mkdir(parents=True, exist_ok=True)
+        durable.make_folders(self._root)
         return self
 
     def write(self, batch: "pa.RecordBatch") -> None:
@@ -47,25 +49,22 @@ class HourFiles:
         for hour in pc.unique(hours).to_pylist():
             self._writer(hour, batch.schema).write_batch(batch.filter(pc.equal(hours, hour)))
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for unfinished, writer in self._writers.values():
-            writer.close()
-            if kind is not None:
-                unfinished.unlink()
-        if kind is None:
-            for path, (unfinished, _writer) in self._writers.items():
-                with unfinished.open("rb") as file:
-                    os.fsync(file.fileno())
-                unfinished.replace(path)
-                sync_folder(path.parent)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
 
     def _writer(self, hour: str, schema: "pa.Schema") -> "pq.ParquetWriter":
         import pyarrow.parquet as pq
 
         path = path_of(self._root, hour, self._run, self._part)
         if path not in self._writers:
-            make_folders(path.parent, below=self._root)
-            unfinished = path.with_name(f"{path.name}.{os.getpid()}{UNFINISHED}")
+            durable.make_folders(path.parent)
+            unfinished = self._stack.enter_context(durable.writing(path))
             writer = pq.ParquetWriter(unfinished, schema, compression="zstd")
-            self._writers[path] = unfinished, writer
-        return self._writers[path][1]
+            # The writer is closed before the file gets its name.
+            self._writers[path] = self._stack.enter_context(writer)
+        return self._writers[path]

@@ -21,18 +21,17 @@ Invariants:
 - A file has its name only when all of it is durable; a name has the number of its run.
 - One process writes at a time.
 
-Left out: object stores: a trace needs `rename` and `flock`, on a disk that all workers share.
+Left out: object stores, as in `raftmq.pipeline.durable`.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raftmq.pipeline.archive.files import UNFINISHED, locked, sync_folder
+from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 
 VERSION = 1
@@ -102,14 +101,7 @@ def load(folder: Path) -> State:
 
 def save(folder: Path, state: State) -> None:
     """Replace the durable state; the new one is durable on return."""
-    path = folder / NAME
-    unfinished = path.with_name(f"{NAME}{UNFINISHED}")
-    with unfinished.open("w") as file:
-        json.dump(asdict(state), file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    sync_folder(folder)
+    durable.replace(folder / NAME, json.dumps(asdict(state)).encode())
 
 
 @contextmanager
@@ -120,8 +112,8 @@ def writing(folder: Path) -> Iterator[None]:
         PipelineError: another process writes into it, or it is no folder of a trace.
     """
     load(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / "lock", busy=f"another process writes into {folder}"):
+    durable.make_folders(folder)
+    with durable.locked(folder / "lock", busy=f"another process writes into {folder}"):
         yield
 
 
@@ -160,7 +152,7 @@ def _counts(path: Path, table: str, state: State) -> bool:
 def run_of(path: Path) -> int | None:
     """The run that wrote a file; None: the file is unfinished, or not a run's.
 
-    >>> run_of(Path("r00012-p3.parquet")), run_of(Path("r00012-p3.parquet.unfinished"))
+    >>> run_of(Path("r00012-p3.parquet")), run_of(Path(".r00012-p3.parquet.77.unfinished"))
     (12, None)
     """
     run, _, rest = path.name.partition("-")

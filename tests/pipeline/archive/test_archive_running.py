@@ -11,9 +11,9 @@ import pytest
 from raftmq.client import Outgoing
 from raftmq.pipeline import PipelineError, archive
 from raftmq.pipeline.archive import manifest
-from raftmq.pipeline.archive.files import locked
 from raftmq.pipeline.archive.running import Settings, job_of, plan, run
 from raftmq.pipeline.archive.sink import check_schema
+from raftmq.pipeline.durable import locked
 from raftmq.pipeline.rows import COLUMNS
 from tests.pipeline.archive.archives import held
 from tests.pipeline.archive.test_verify import findings

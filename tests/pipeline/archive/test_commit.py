@@ -73,6 +73,24 @@ def test_commit_of_a_killed_driver_after_the_next_one_has_begun_is_refused(tmp_p
     assert len(held(tmp_path)) == 10
 
 
+def test_files_that_killed_writers_left_unfinished_are_removed(tmp_path: Path) -> None:
+    made = archived(tmp_path, rows(0, 10))
+    assert made is not None
+    data = (tmp_path / made.files[0].path).parent
+    left = [
+        data / ".b9-00.parquet.77.unfinished",
+        data / "b8-00.parquet.unfinished",
+        tmp_path / "_manifest" / ".00000000000000000002.json.77.unfinished",
+    ]
+    for path in left:
+        path.touch()
+    (data / ".c9-00.parquet.78.unfinished").touch()
+    assert sweep(tmp_path, "b") == 2
+    assert not [path for path in left if path.exists()]
+    assert (data / ".c9-00.parquet.78.unfinished").exists(), "a compaction may be at work"
+    assert len(held(tmp_path)) == 10
+
+
 def test_hole_is_refused(tmp_path: Path) -> None:
     archived(tmp_path, rows(0, 10))
     with pytest.raises(PipelineError, match="offsets 10 to 15 of queue 0 of orders are neither"):

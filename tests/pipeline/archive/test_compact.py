@@ -10,8 +10,8 @@ import pytest
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.archive import compact, manifest
 from raftmq.pipeline.archive.compact import plan
-from raftmq.pipeline.archive.files import locked
 from raftmq.pipeline.archive.listing import days
+from raftmq.pipeline.durable import locked
 from tests.pipeline.archive.archives import archived, held
 from tests.pipeline.archive.rowsets import HOUR, NOON, rows
 from tests.pipeline.archive.test_commit import Crash, crash_after

@@ -209,10 +209,10 @@ def test_nothing_is_counted_or_published_twice_whatever_is_lost_in_a_crash(
 
 
 def test_only_one_process_counts_in_a_folder(spark: "SparkSession", tmp_path: Path) -> None:
-    from raftmq.pipeline.live.job import _locked
+    from raftmq.pipeline.live.job import locked
 
     write(tmp_path / "in", messages(1)[:1])
-    with _locked(tmp_path / "out"), pytest.raises(PipelineError, match="another process counts"):
+    with locked(tmp_path / "out"), pytest.raises(PipelineError, match="another process counts"):
         run(stream(spark, tmp_path / "in"), BOARD, tmp_path / "out", TOPICS, is_once=True)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftmq.pipeline import PipelineError
+from raftmq.pipeline import PipelineError, durable
 from raftmq.pipeline.trace.building import BLOCK, blocks_of
 from raftmq.pipeline.trace.folder import (
     EVENTS,
@@ -141,7 +141,7 @@ def test_only_files_of_committed_runs_count(tmp_path: Path) -> None:
         for path in paths.values():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-            path.with_name(f"{path.name}.77.unfinished").touch()
+            durable.unfinished(path).touch()
         save(folder, state)
     assert load(folder) == state
     assert files(folder, EVENTS, state) == [str(paths[EVENTS, run]) for run in (0, 1)]
