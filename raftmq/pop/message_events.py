@@ -53,34 +53,40 @@ class TouchKind(IntEnum):
     """A reset went to the message or before it: the message is handed out again."""
 
 
-FRESH, LEASED, WAITING, READY, DEAD, ACKED, PASSED, LOST, PURGED = (
-    "fresh",
-    "leased",
-    "waiting",
-    "ready",
+OPEN = FRESH, LEASED, WAITING, READY = ("fresh", "leased", "waiting", "ready")
+"""States of a message that is not settled, in the words of `Counts`."""
+SETTLED = DEAD, ACKED, PASSED, LOST, PURGED, SKIPPED = (
     "dead",
     "acked",
     "passed",
     "lost",
     "purged",
+    "skipped",
 )
-"""States of a message, in the words of `Counts`."""
+"""States that are final, but for a redrive, a reset, or a filter that is removed. `skipped`: not
+settled when a reset passed over the message; it is not in `Counts`."""
 
-_FOLLOWING = {
+LEADS_TO = {
     TouchKind.HANDED: LEASED,
     TouchKind.ACKED: ACKED,
+    TouchKind.NACKED: WAITING,
+    TouchKind.EXPIRED: WAITING,
     TouchKind.READY: READY,
     TouchKind.GIVEN_BACK: READY,
     TouchKind.DEAD: DEAD,
     TouchKind.REDRIVEN: READY,
     TouchKind.PURGED: PURGED,
     TouchKind.PASSED: PASSED,
+    TouchKind.UNFILTERED: FRESH,
     TouchKind.LOST: LOST,
+    TouchKind.TRIMMED: LOST,
+    TouchKind.SKIPPED: SKIPPED,
     TouchKind.RESET: FRESH,
 }
-SKIPPED = "skipped"
-"""State of a message that was not settled when a reset passed over it; not in `Counts`."""
-_SETTLED = frozenset((ACKED, PASSED, DEAD, PURGED, LOST, SKIPPED))
+"""Kind → the state after the event, but for the exceptions in `follow`; other kinds change no
+state."""
+SWEEPING = (TouchKind.TRIMMED, TouchKind.SKIPPED, TouchKind.RESET, TouchKind.UNFILTERED)
+"""Events about a whole stretch: all messages before an offset, or from one on."""
 
 
 def follow(state: str, kind: int, *, detail: int, at: int) -> str:
@@ -90,13 +96,11 @@ def follow(state: str, kind: int, *, detail: int, at: int) -> str:
     'waiting'
     """
     match kind:
-        case TouchKind.NACKED | TouchKind.EXPIRED:
-            return WAITING if detail > at else READY
-        case TouchKind.TRIMMED:
-            return state if state in _SETTLED else LOST
-        case TouchKind.SKIPPED:
-            return state if state in _SETTLED else SKIPPED
-        case TouchKind.UNFILTERED:
-            return FRESH if state == PASSED else state
+        case TouchKind.NACKED | TouchKind.EXPIRED if detail <= at:
+            return READY
+        case TouchKind.TRIMMED | TouchKind.SKIPPED if state in SETTLED:
+            return state
+        case TouchKind.UNFILTERED if state != PASSED:
+            return state
         case _:
-            return _FOLLOWING.get(TouchKind(kind), state)
+            return LEADS_TO.get(TouchKind(kind), state)

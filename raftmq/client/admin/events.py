@@ -33,7 +33,10 @@ from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.requests import read_table, seconds_left
 from raftmq.client.routing.router import SYSTEM_GROUP, Router
 from raftmq.errors import Reason, Rejected
-from raftmq.pop.message_events import TouchKind
+from raftmq.pop import message_events
+from raftmq.pop.message_events import OPEN as OPEN  # these three are for readers of `Events`
+from raftmq.pop.message_events import SETTLED as SETTLED
+from raftmq.pop.message_events import TouchKind as TouchKind
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import FrameKind
 from raftmq.wire.traces import FindEvents, FoundEvents
@@ -47,8 +50,20 @@ if TYPE_CHECKING:
 
 Column: TypeAlias = "npt.NDArray[Any]"
 
-_TRIMMED = "trimmed"
-"""Kind of an event about all messages before an offset; unsettled ones are `lost`."""
+WORDS = tuple(
+    # It is about all messages before an offset; in the trace of one message it is called `lost`.
+    "trimmed" if kind == TouchKind.TRIMMED else word_of(kind)
+    for kind in TouchKind
+)
+"""The names of the kinds, from kind 0 on."""
+STATES = OPEN + SETTLED
+"""The states of a message for a group, as in `Journey.state`; those that are final come last."""
+LEADS_TO = {WORDS[kind]: state for kind, state in message_events.LEADS_TO.items()}
+"""Event → the state of a message after it; other events leave the state as it was. `nacked` and
+`expired` lead to `ready` if their time is over at once; `trimmed` and `skipped` concern messages
+that are not settled, `filter gone` those that were passed over."""
+SWEEPING = tuple(WORDS[kind] for kind in message_events.SWEEPING)
+"""Events about a whole stretch: all messages before an offset or from one on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +115,9 @@ class Events:
 
     @property
     def words(self) -> list[str]:
-        """The names of the kinds, from kind 0 on."""
-        highest = int(self.kind.max(initial=0))
-        return [
-            _TRIMMED if kind == TouchKind.TRIMMED else word_of(kind) for kind in range(highest + 1)
-        ]
+        """The names of the kinds, from kind 0 on; `kind 99` for one that this client lacks."""
+        unknown = range(len(WORDS), int(self.kind.max(initial=0)) + 1)
+        return [*WORDS, *map(word_of, unknown)]
 
     def to_arrow(self) -> "pyarrow.RecordBatch":
         """All rows, with names in place of numbers; needs pyarrow.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from raftmq.client.routing.pages import Pages
 from raftmq.client.routing.requests import ask_for_pages, seconds_left
 from raftmq.client.routing.router import Router
-from raftmq.pop.message_events import FRESH, TouchKind, follow
+from raftmq.pop.message_events import FRESH, SWEEPING, TouchKind, follow
 from raftmq.wire.messages import TopicView
 from raftmq.wire.traces import FindTouches, FoundTouches, TouchView
 
@@ -37,8 +37,6 @@ WITH_UNTIL = (TouchKind.HANDED, TouchKind.EXTENDED, TouchKind.NACKED, TouchKind.
 """Kinds whose detail is a time."""
 _OF_ITS_LEASE = (TouchKind.EXPIRED, TouchKind.DEAD, TouchKind.GIVEN_BACK)
 """Kinds that may come without the lease that they end."""
-_SWEEPING = (TouchKind.TRIMMED, TouchKind.UNFILTERED, TouchKind.SKIPPED, TouchKind.RESET)
-"""Kinds about a whole stretch of messages, with or without an effect on each message."""
 
 
 class Touch(NamedTuple):
@@ -163,7 +161,7 @@ def _journeys(views: Iterable[TouchView], names: Mapping[int, str]) -> Iterator[
             if view.kind in _KNOWN:
                 state = follow(state, view.kind, detail=view.detail, at=view.at_ms)
             # The event is about a whole stretch, and had no effect on this message.
-            if view.kind in _SWEEPING and state == before:
+            if view.kind in SWEEPING and state == before:
                 continue
             touch = _touch(view, group)
             if view.kind in _OF_ITS_LEASE and not view.token:

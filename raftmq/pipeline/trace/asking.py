@@ -6,11 +6,11 @@ All but the quantiles come from the files without Spark.
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from raftmq.client.admin.events import SWEEPING
 from raftmq.pipeline.errors import PipelineError
 
 from .files import HOUR_FORMAT
 from .folder import EVENTS, QUANTILES, TIMELINES, State, files, load
-from .life import SWEEPING
 
 if TYPE_CHECKING:
     import pyarrow as pa

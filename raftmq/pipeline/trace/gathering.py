@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from raftmq.client.admin.events import SWEEPING
 from raftmq.pipeline.source.events import COLUMNS, Span, to_json
 
 from .files import HourFiles, hours_in
 from .folder import EVENTS, Hour, State
-from .life import SWEEPING, ends_of
+from .life import ends_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

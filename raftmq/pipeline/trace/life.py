@@ -27,48 +27,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from raftmq.client.admin.events import LEADS_TO, OPEN, STATES, SWEEPING
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Column = npt.NDArray[Any]
 
-STATES = (
-    "fresh",
-    "leased",
-    "waiting",
-    "ready",
-    "dead",
-    "acked",
-    "passed",
-    "lost",
-    "purged",
-    "skipped",
-)
-"""The states of a message for a group, as in `raftmq.client.Journey.state`."""
-SETTLED_FROM = 4
+SETTLED_FROM = len(OPEN)
 """States from this index on are final, but for a redrive, a reset, or a filter that is removed."""
-_FRESH, _LEASED, _WAITING, _READY, _DEAD, _ACKED, _PASSED, _LOST, _PURGED, _SKIPPED = range(10)
-
-_LEADS_TO = {
-    "handed out": _LEASED,
-    "acked": _ACKED,
-    "nacked": _WAITING,
-    "expired": _WAITING,
-    "ready": _READY,
-    "given back": _READY,
-    "dead letter": _DEAD,
-    "redriven": _READY,
-    "purged": _PURGED,
-    "passed over": _PASSED,
-    "lost": _LOST,
-    "trimmed": _LOST,
-    "skipped": _SKIPPED,
-    "reset": _FRESH,
-    "filter gone": _FRESH,
-}
-"""Event → the state of a message after it; other events leave the state as it was."""
-SWEEPING = ("trimmed", "skipped", "reset", "filter gone")
-"""Events about a whole stretch: all messages before an offset or from one on."""
+_FRESH, _WAITING, _READY, _ACKED, _PASSED = map(
+    STATES.index, ("fresh", "waiting", "ready", "acked", "passed")
+)
 
 TIMELINE = {
     "topic": "string",
@@ -155,7 +125,7 @@ def timelines(table: "pa.Table", low: int, high: int) -> "pa.Table":
     table = table.sort_by([("index", "ascending"), ("step", "ascending")])
     events = _events(table, low, high)
     stored = events.take(events.are("stored"))
-    happened = events.take((events.attachment > 0) & events.are(*_LEADS_TO))
+    happened = events.take((events.attachment > 0) & events.are(*LEADS_TO))
     attachments, firsts = np.unique(_attachments(table), return_index=True)
     found = []
     for attachment, first in zip(attachments.tolist(), firsts.tolist(), strict=True):
@@ -279,7 +249,8 @@ def _states(events: Events, is_first: Column) -> tuple[Column, Column]:
         events: by piece, each piece's in order.
         is_first: which are the first of their piece.
     """
-    leads_to = np.array([_LEADS_TO.get(word, -1) for word in events.words], np.int64)
+    numbers = {word: STATES.index(state) for word, state in LEADS_TO.items()}
+    leads_to = np.array([numbers.get(word, -1) for word in events.words], np.int64)
     states = leads_to[events.what]
     states[(states == _WAITING) & (events.until <= events.time)] = _READY
     is_taking, is_filter = events.are("trimmed", "skipped"), events.are("filter gone")

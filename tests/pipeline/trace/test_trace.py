@@ -9,11 +9,11 @@ import pytest
 
 import raftmq
 from raftmq.client import Trace, format_id
+from raftmq.client.admin.events import SETTLED, SWEEPING
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.trace import running
 from raftmq.pipeline.trace.asking import quantiles, show, slowest
 from raftmq.pipeline.trace.folder import EVENTS, TIMELINES, files, load
-from raftmq.pipeline.trace.life import SETTLED_FROM, STATES, SWEEPING
 from tests.pipeline.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # Two runs of Spark beside three nodes: half a minute, or much more on a busy machine.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
-SETTLED = STATES[SETTLED_FROM:]
 
 
 def send(mq: "BlockingClient") -> None:
