@@ -9,7 +9,7 @@ the figures, which `drawing.js` draws).
 | `timeline` | roles of nodes and faults as spans of time |
 | `operations` | lanes of operations, latency and rates; samples where operations are too many |
 | `drawing`, `drawing.js`, `page.css` | the figures |
-| `page` | the file |
+| `page` | the file, with `raftmq.pages` |
 | `browser` | the file as a browser shows it |
 | `artifacts` | a run as a folder, and back |
 

@@ -10,10 +10,9 @@ Invariants:
 - The same case gives the same bytes.
 """
 
-from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
 
+from raftmq import pages
 from raftmq.chaos.report.case import Case, Finding
 from raftmq.chaos.report.drawing import Drawing, of_case
 from raftmq.checkers import INVARIANTS, Verdict
@@ -26,8 +25,6 @@ FINDINGS_MAX = 24
 
 OPEN_MAX = 2
 """Findings that are unfolded: the first ones, of different names."""
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 WORDS = {
     Verdict.VALID: "What was promised held.",
@@ -61,27 +58,16 @@ def page(case: Case) -> str:
         _run(case),
         f'<h2 id="guide">How to read this page</h2>{GUIDE}',
     ]
-    title = f"{case.verdict.value}: {case.title}"
-    return "\n".join(
+    return pages.page(
+        f"{case.verdict.value}: {case.title}",
         [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{_asset('page.css')}</style></head><body>",
-            *(part for part in body if part),
+            *body,
             '<div id="tip"></div>',
             f'<script type="application/json" id="data">{drawing.json()}</script>',
-            f"<script>{_asset('drawing.js')}</script>",
-            "</body></html>",
-            "",
-        ]
+        ],
+        style=pages.asset("raftmq.chaos.report", "page.css"),
+        script=pages.asset("raftmq.chaos.report", "drawing.js"),
     )
-
-
-def _asset(name: str) -> str:
-    return files("raftmq.chaos.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _verdict(case: Case) -> str:
@@ -206,13 +192,13 @@ def _rows_of(case: Case, finding: Finding) -> str:
     rows = minimal_rows(history, anomaly)
     parts = []
     if len(rows):
-        parts.append(_fold("Its rows in the history", _rows(case, history, rows)))
+        parts.append(pages.fold("Its rows in the history", _rows(case, history, rows)))
     around = rows_around(history, rows)
     if len(around):
-        parts.append(_fold("Rows around them", _rows(case, history, around)))
+        parts.append(pages.fold("Rows around them", _rows(case, history, around)))
     if anomaly.entries:
         entries = "".join(f"<li class='mono'>{escape(str(one))}</li>" for one in anomaly.entries)
-        parts.append(_fold("Log entries that held its values", f"<ul>{entries}</ul>"))
+        parts.append(pages.fold("Log entries that held its values", f"<ul>{entries}</ul>"))
     return "\n".join(parts)
 
 
@@ -224,7 +210,7 @@ def _before(case: Case, finding: Finding) -> str:
     if not earlier:
         return ""
     rows = [(f"{at / 1000:.3f}", node or "", what) for at, node, what in earlier]
-    return _fold("What happened just before", _table(["#s", "#node", "what"], rows))
+    return pages.fold("What happened just before", pages.table(["#s", "#node", "what"], rows))
 
 
 def _rows(case: Case, history: History, rows: Integers) -> str:
@@ -249,7 +235,7 @@ def _rows(case: Case, history: History, rows: Integers) -> str:
     more = len(rows) - ROWS_SHOWN_MAX
     note = f"<p class='faint'>{counted(more, 'more row')} not shown.</p>" if more > 0 else ""
     names = ["#row", "#s", "#operation", "#process", "type", "function", "key", "value", "#offset"]
-    return _table(names, cells) + note
+    return pages.table(names, cells) + note
 
 
 # -- figures -------------------------------------------------------------------------------------
@@ -323,7 +309,7 @@ def _checkers(case: Case) -> str:
         )
         for report in case.reports
     ]
-    table = _table(["checker", "verdict", "counted"], rows)
+    table = pages.table(["checker", "verdict", "counted"], rows)
     return f'<h2 id="checkers">What the history was judged by</h2>{table}'
 
 
@@ -340,44 +326,18 @@ def _run(case: Case) -> str:
         )
         for event in outcome.schedule.events
     ]  # fmt: skip
-    table = _table(["#at s", "fault", "nodes", "#for s", "#level"], events)
-    parts.append(_fold(f"Schedule: {counted(len(events), 'fault')}", table))
-    counts = _table(["what", "#how often"], sorted(outcome.counts.items()))
-    parts.append(_fold("Counts", counts))
+    table = pages.table(["#at s", "fault", "nodes", "#for s", "#level"], events)
+    parts.append(pages.fold(f"Schedule: {counted(len(events), 'fault')}", table))
+    counts = pages.table(["what", "#how often"], sorted(outcome.counts.items()))
+    parts.append(pages.fold("Counts", counts))
     if outcome.compared:
         made = counted(sum(outcome.compared.values()), "comparison")
-        table = _table(["check", "#comparisons"], sorted(outcome.compared.items()))
-        parts.append(_fold(f"{made} by {counted(len(outcome.compared), 'check')}", table))
+        table = pages.table(["check", "#comparisons"], sorted(outcome.compared.items()))
+        parts.append(pages.fold(f"{made} by {counted(len(outcome.compared), 'check')}", table))
     if outcome.coverage:
         cells = [(*situation, count) for situation, count in sorted(outcome.coverage.items())]
-        table = _table(["role", "term", "progress", "fault", "#times"], cells)
-        parts.append(_fold(f"Situations that faults struck in: {len(cells):,}", table))
+        table = pages.table(["role", "term", "progress", "fault", "#times"], cells)
+        parts.append(pages.fold(f"Situations that faults struck in: {len(cells):,}", table))
     if outcome.trace_hash:
         parts.append(f"<p class='faint'>Trace <code>{escape(outcome.trace_hash)}</code></p>")
     return "\n".join(parts)
-
-
-def _fold(title: str, inner: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{inner}</details>"
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; a column whose heading starts with # holds numbers."""
-    is_number = [column.startswith("#") for column in columns]
-    marks = [" class='number'" if is_one else "" for is_one in is_number]
-    heads = "".join(
-        f"<th{mark}>{escape(column.lstrip('#'))}</th>"
-        for mark, column in zip(marks, columns, strict=True)
-    )
-    lines = [
-        "<tr>"
-        + "".join(
-            f"<td{mark}>{escape(str(cell))}</td>" for mark, cell in zip(marks, row, strict=True)
-        )
-        + "</tr>"
-        for row in rows
-    ]
-    return (
-        f"<div class='wide'><table><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
-    )

@@ -19,10 +19,10 @@ Invariants:
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from types import TracebackType
 from typing import Any, Self
 
+from raftmq import pages
 from raftmq.pipeline.errors import PipelineError
 
 BROWSERS_MAX = 32
@@ -132,8 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         match self.path:
             case "/":
-                page = files(__package__).joinpath("page.html").read_bytes()
-                self._answer("text/html; charset=utf-8", page)
+                self._answer("text/html; charset=utf-8", _page().encode())
             case "/data.json":
                 found = self.server.feed.wait_newer(-1, 0)
                 self._answer("application/json", found[1] if found else b"null")
@@ -171,3 +170,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"event: over\ndata: null\n\n")
         finally:
             self.server.seats.release()
+
+
+def _page() -> str:
+    body, style, script = (pages.asset(__package__, f"page.{end}") for end in ("html", "css", "js"))
+    # The icon keeps browsers from asking for one.
+    icon, allowed = '<link rel="icon" href="data:,">', "connect-src 'self'; img-src data:"
+    return pages.page("live", [body], style=style, script=script, head=icon, allowed=allowed)

@@ -6,9 +6,9 @@ Colours follow the reader's choice of light or dark. Values are in the tooltip o
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
-from importlib import resources
 from math import ceil, floor, log10
 
+from raftmq import pages
 from raftmq.words import counted
 
 from .alerting import iso
@@ -32,18 +32,17 @@ def page(rows: Sequence[Row], alerts: Sequence[Row]) -> str:
     end = max(row["minute"] for row in rows) + MINUTE_MS
     each = "" if axis.minutes == 1 else f"; a point stands for {axis.minutes} minutes"
     parts = [
-        f"<h1>Messages, minute by minute</h1>\n<p>{_span(axis.first, end)}{each}.</p>",
+        "<h1>Messages, minute by minute</h1>",
+        f'<p class="faint">{_span(axis.first, end)}{each}.</p>',
         _totals(rows),
         _legend_of_marks(),
         _alerts(alerts),
         *(_sheet(sheet, axis) for sheet in sheets),
     ]
     if left_out:
-        parts.append(
-            f"<p>Not drawn: {counted(left_out, 'topic')} with fewer messages; name one.</p>"
-        )
-    frame = resources.files(__package__).joinpath("page.html").read_text("utf-8")
-    return frame.replace("{{body}}", "\n".join(parts))
+        told = f"Not drawn: {counted(left_out, 'topic')} with fewer messages; name one."
+        parts.append(f'<p class="faint">{told}</p>')
+    return pages.page("raftmq report", parts, style=pages.asset(__package__, "page.css"))
 
 
 def _totals(rows: Sequence[Row]) -> str:
@@ -66,7 +65,8 @@ def minute(time_ms: int) -> str:
 
 def _legend_of_marks() -> str:
     return (
-        '<p class="marks"><svg width="12" height="12"><path class="open" d="M1 2h10l-5 9z"/></svg> '
+        '<p class="marks faint">'
+        '<svg width="12" height="12"><path class="open" d="M1 2h10l-5 9z"/></svg> '
         'an alert opens <svg width="12" height="12"><path class="closed" d="M1 2h10l-5 9z"/></svg> '
         'it closes <svg width="26" height="12"><rect class="gap" width="26" height="12"/></svg> '
         "minutes that are missing or partial</p>"
@@ -75,25 +75,22 @@ def _legend_of_marks() -> str:
 
 def _alerts(alerts: Sequence[Row]) -> str:
     if not alerts:
-        return "<p>No alerts.</p>"
+        return '<p class="faint">No alerts.</p>'
+    color = {"open": "bad", "closed": "good"}
     lines = [
-        f"<tr><td>{minute(each['minute'])}</td>"
-        f'<td class="{each["state"]}">{each["state"]}</td><td>{escape(each["rule"])}</td>'
-        f"<td>{escape(each['topic'])}</td><td>{escape(each['group']) or '-'}</td>"
-        f'<td class="number">{number(each["value"])}</td>'
-        f'<td class="number">{number(each["peak"])}</td></tr>'
+        (
+            minute(each["minute"]),
+            pages.Html(f'<span class="{color[each["state"]]}">{each["state"]}</span>'),
+            each["rule"], each["topic"], each["group"] or "-",
+            number(each["value"]), number(each["peak"]),
+        )
         for each in sorted(alerts, key=lambda each: -each["number"])[:ALERTS_MAX]
-    ]
+    ]  # fmt: skip
     still = {(each["rule"], each["topic"], each["group"]): each["state"] for each in alerts}
     count = sum(state == "open" for state in still.values())
-    opening = " open" if count else ""
-    return (
-        f"<details{opening}><summary>{counted(len(alerts), 'change')} of alerts, "
-        f"{count} open now</summary>\n"
-        "<table><tr><th>minute<th>alert<th>rule<th>topic<th>group<th>value<th>peak</tr>\n"
-        + "\n".join(lines)
-        + "</table></details>"
-    )
+    told = f"{counted(len(alerts), 'change')} of alerts, {count} open now"
+    names = ["minute", "alert", "rule", "topic", "group", "#value", "#peak"]
+    return pages.fold(told, pages.table(names, lines), is_open=count > 0)
 
 
 def _sheet(sheet: Sheet, axis: Axis) -> str:

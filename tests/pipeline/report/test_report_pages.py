@@ -90,6 +90,9 @@ def test_page_is_whole_and_shows_gaps_and_alerts(folder: Path) -> None:
         assert line.attrib["d"].count("M") == 2
     assert "<b>:" not in text
     assert "http" not in text.replace("http-equiv", "")
+    assert "default-src 'none'; style-src 'unsafe-inline'\"" in text, "no script may run"
+    assert "<script" not in text
+    assert "<td>&lt;b&gt;</td>" in text
 
 
 def test_busiest_topic_is_drawn_first_and_totals_stand_above_all() -> None:
