@@ -9,7 +9,7 @@ import pytest
 import raftmq
 from raftmq import pipeline
 from tests.cli.command_line import CommandLine
-from tests.pipeline.nodes import Nodes
+from tests.pipeline.nodes import QUICK, Nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,9 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """One Spark for all tests of this process."""
-    # Java's first compiler alone starts a third faster; nothing here runs for long.
-    options = {"spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1"}
-    with pipeline.session("tests", memory="1g", settings=options) as spark:
+    with pipeline.session("tests", memory="1g", settings=QUICK) as spark:
         yield spark
 
 

@@ -7,6 +7,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from raftmq import testing
 
+QUICK = {"spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1"}
+"""Settings of the tests' Spark: Java's first compiler alone starts a third faster, and no test runs
+for long."""
+
 
 class Nodes:
     """Three nodes; use it as `with Nodes() as nodes`."""

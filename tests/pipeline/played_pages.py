@@ -29,7 +29,7 @@ from raftmq.cli.exits import ExitCode
 from raftmq.pipeline.archive import manifest
 from raftmq.pipeline.report import looking, running
 from tests.pages import FENCE, ROOT, Reader, steps_of
-from tests.pipeline.nodes import Nodes
+from tests.pipeline.nodes import QUICK, Nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,7 @@ class SparkReader(Reader):
 def spark(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """One Spark for all pages. Java and Spark's workers stay in the folder that they start in."""
     os.chdir(tmp_path_factory.mktemp("reader"))
-    with pipeline.session("tests", memory="1g") as spark:
+    with pipeline.session("tests", memory="1g", settings=QUICK) as spark:
         yield spark
 
 
