@@ -14,7 +14,7 @@ from raftmq.words import counted
 
 from .exits import ExitCode, Failure
 from .lazy import HintedGroup
-from .output import bytes_text, note, output_option, print_json, print_table
+from .output import Result, Table, bytes_text, note, with_output
 from .session import Session, with_session
 from .topic import confirm, require_terminal
 from .values import ADDRESS
@@ -43,20 +43,18 @@ def cluster() -> None:
 
 
 @cluster.command()
-@output_option()
+@with_output
 @with_session
-def status(session: Session, output: str) -> int:
+def status(session: Session) -> Result:
     """Show nodes and partition groups; exit with 4 if something is wrong with them."""
     picture = session.run(picture_of)
-    if output == "json":
-        print_json(picture)
-    else:
-        _show(picture)
-    for problem in picture["problems"]:
-        note(f"unhealthy: {problem}")
-    for each in picture["notes"]:
-        note(each)
-    return ExitCode.UNHEALTHY if picture["problems"] else ExitCode.OK
+    problems = [f"unhealthy: {problem}" for problem in picture["problems"]]
+    return Result(
+        picture,
+        [_nodes_table(picture), "", _groups_table(picture["groups"])],
+        notes=[*problems, *picture["notes"]],
+        code=ExitCode.UNHEALTHY if problems else ExitCode.OK,
+    )
 
 
 @cluster.command()
@@ -478,39 +476,38 @@ def _node_of(member: int) -> int:
     return member & 0xFFFF_FFFF
 
 
-def _show(picture: dict[str, Any]) -> None:
-    print_table(
-        [">NODE", "ADDRESS", "STATE", ">PID", "LEADS", ">UP", "DATA"],
-        [
-            (
-                node["id"],
-                node["address"],
-                _state(node),
-                node["pid"] or "-",
-                ", ".join(map(str, node["leads"])) or "-",
-                _age(node["uptime_ms"]) if node["is_reachable"] else "-",
-                node.get("data", "-"),
-            )
-            for node in picture["nodes"]
-        ],
-        title=f"cluster {picture['cluster']}",
-    )
-    click.echo()
-    print_table(
-        [">GROUP", ">LEADER", ">TERM", "VOTERS", "LEARNERS", ">COMMIT", ">BEHIND"],
-        [
-            (
-                group["id"],
-                group["leader"] or "none",
-                group["term"],
-                ", ".join(map(str, group["voters"])),
-                ", ".join(map(str, group["learners"])) or "-",
-                group["commit"],
-                behind_text(group),
-            )
-            for group in picture["groups"]
-        ],
-    )
+def _nodes_table(picture: dict[str, Any]) -> Table:
+    rows = [
+        (
+            node["id"],
+            node["address"],
+            _state(node),
+            node["pid"] or "-",
+            ", ".join(map(str, node["leads"])) or "-",
+            _age(node["uptime_ms"]) if node["is_reachable"] else "-",
+            node.get("data", "-"),
+        )
+        for node in picture["nodes"]
+    ]
+    columns = [">NODE", "ADDRESS", "STATE", ">PID", "LEADS", ">UP", "DATA"]
+    return Table(columns, rows, title=f"cluster {picture['cluster']}")
+
+
+def _groups_table(groups: list[dict[str, Any]]) -> Table:
+    rows = [
+        (
+            group["id"],
+            group["leader"] or "none",
+            group["term"],
+            ", ".join(map(str, group["voters"])),
+            ", ".join(map(str, group["learners"])) or "-",
+            group["commit"],
+            behind_text(group),
+        )
+        for group in groups
+    ]
+    columns = [">GROUP", ">LEADER", ">TERM", "VOTERS", "LEARNERS", ">COMMIT", ">BEHIND"]
+    return Table(columns, rows)
 
 
 def _state(node: dict[str, Any]) -> str:

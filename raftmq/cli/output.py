@@ -1,5 +1,14 @@
 """The output of commands: tables and JSON on stdout, progress and notes on stderr.
 
+A command returns a `Result`, and `with_output` prints it as `-o` says:
+
+    @command()
+    @with_output
+    @with_session
+    def list_(session: Session) -> Result:
+        topics = session.run(lambda mq: mq.admin.list_topics())
+        return Result(topics, [Table(["NAME", ">QUEUES"], [(t.name, t.queues) for t in topics])])
+
 On a terminal a table has rich's colours and fits the width; elsewhere a table is plain text with
 one line for each row, however long, for `awk` and `grep`. NO_COLOR is honoured. Progress is a bar
 on a terminal and one line every few seconds elsewhere.
@@ -9,17 +18,25 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    import rich.table
     from rich.console import Console
     from rich.progress import Progress, TaskID
-    from rich.table import Table
+
+    from .exits import Failure
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+
+NOT_EXECUTED = "nothing was changed: add --execute to do it"
+"""The note after a dry run."""
 
 LINE_SECONDS = 5.0
 """Seconds between two lines of progress where no bar can be drawn."""
@@ -31,8 +48,50 @@ _WIDTH_MAX = 10_000
 """Width in columns if stdout is no terminal: enough that no cell is cut or wrapped."""
 
 
+class Table(NamedTuple):
+    """Rows under headings; a cell's control characters are escaped.
+
+    A column whose heading starts with `>` is right-aligned. On a narrow terminal cells are folded,
+    but below a heading with `!` they stay whole, so that they can be copied, and below a heading
+    with `~` they are cut.
+    """
+
+    columns: Sequence[str]
+    """The headings."""
+    rows: Iterable[Sequence[object]]
+    """The cells."""
+    title: str = ""
+    """The line above the headings."""
+
+
+class Note(str):
+    """A line for people that goes to stderr; `-o json` leaves it out."""
+
+    __slots__ = ()
+
+
+class Lines(list[Any]):
+    """Values that `-o json` prints one a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command found, for programs and for people; `with_output` prints it."""
+
+    document: Any
+    """The JSON document, or `Lines`. Named tuples and dataclasses become objects."""
+    shown: Iterable[Table | str] = ()
+    """The tables and lines for people, in their order; not looked at with `-o json`."""
+    notes: Sequence[str] = ()
+    """Lines for stderr, whatever the output."""
+    code: int = 0
+    """The exit code."""
+    failure: "Failure | None" = None
+    """Raised once all is printed."""
+
+
 def output_option(*choices: str, default: str = "table") -> Callable[[F], F]:
-    """The option `-o`, passed as `output`."""
+    """The option `-o`, passed as `output`, for commands that print while they run."""
     return click.option(
         "-o",
         "--output",
@@ -42,44 +101,84 @@ def output_option(*choices: str, default: str = "table") -> Callable[[F], F]:
     )
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+def with_output(command: Callable[P, Result | None]) -> Callable[..., int]:
+    """Give a command the option `-o`, and print its `Result` as tables or as JSON."""
+
+    @output_option()
+    @wraps(command)
+    def wrapper(output: str, *args: P.args, **kwargs: P.kwargs) -> int:
+        result = command(*args, **kwargs)
+        return 0 if result is None else print_result(result, output)
+
+    return wrapper
+
+
+def print_result(result: Result, output: str) -> int:
+    """Print a result; returns the exit code. Raises the result's failure after that."""
+    if output != "json":
+        print_shown(result.shown)
+    elif isinstance(result.document, Lines):
+        for value in result.document:
+            print_line(value)
+    else:
+        click.echo(json.dumps(_plain(result.document), indent=2, ensure_ascii=False))
+    for each in result.notes:
+        note(each)
+    if result.failure is not None:
+        raise result.failure
+    return result.code
+
+
+def print_shown(shown: Iterable[Table | str]) -> None:
+    """Print tables and lines for people."""
+    for each in shown:
+        if isinstance(each, Table):
+            print_table(each)
+        elif isinstance(each, Note):
+            note(each)
+        else:
+            click.echo(each)
 
 
 def print_line(value: Any) -> None:
     """Print one JSON value on a line of its own."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(json.dumps(_plain(value), ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Print a table with these headings; a cell's control characters are escaped.
+def _plain(value: Any) -> Any:
+    """The value with named tuples and dataclasses as dicts, at any depth."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
-    A column whose heading starts with `>` is right-aligned. On a narrow terminal cells are folded,
-    but below a heading with `!` they stay whole, so that they can be copied, and below a heading
-    with `~` they are cut.
-    """
+
+def print_table(table: Table) -> None:
+    """Print a table, on a terminal in its width."""
     from rich.console import Console
 
     is_terminal = sys.stdout.isatty()
     console = Console(width=None if is_terminal else _WIDTH_MAX, highlight=False)
     with console.capture() as capture:
-        console.print(table_of(columns, rows, title))
+        console.print(drawn(table))
     for line in capture.get().splitlines():
         click.echo(line.rstrip())
 
 
-def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> "Table":
-    """The table of `print_table`, for callers that print with rich themselves."""
-    from rich.table import Table
+def drawn(table: Table) -> "rich.table.Table":
+    """A table for callers that print with rich themselves."""
+    from rich.table import Table as RichTable
     from rich.text import Text
 
     is_terminal = sys.stdout.isatty()
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    table.expand = is_terminal and any(column.startswith("~") for column in columns)
-    for column in columns:
+    made = RichTable(title=table.title or None, title_justify="left", box=None, pad_edge=False)
+    made.expand = is_terminal and any(column.startswith("~") for column in table.columns)
+    for column in table.columns:
         is_right = column.startswith(">")
-        table.add_column(
+        made.add_column(
             column.lstrip(">!~"),
             justify="right" if is_right else "left",
             header_style="bold",
@@ -88,9 +187,9 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], title: st
             # A column that may be cut gets the width that the others leave.
             ratio=1 if is_terminal and column.startswith("~") else None,
         )
-    for row in rows:
-        table.add_row(*(Text(printable(str(cell))) for cell in row))
-    return table
+    for row in table.rows:
+        made.add_row(*(Text(printable(str(cell))) for cell in row))
+    return made
 
 
 def printable(text: str) -> str:
@@ -107,13 +206,13 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def dash(value: object | None) -> object:
+def dash(value: object | None, unknown: str = "-") -> object:
     """A cell of a table; an unknown value is a dash.
 
-    >>> dash(0), dash(None)
-    (0, '-')
+    >>> dash(0), dash(None), dash(None, "none")
+    (0, '-', 'none')
     """
-    return "-" if value is None else value
+    return unknown if value is None else value
 
 
 def note(message: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from raftmq.cli.exits import Failure
 from raftmq.cli.messages.formats import as_json, as_row, compiled
-from raftmq.cli.output import note, print_table
+from raftmq.cli.output import Table, note, print_table
 from raftmq.client import Message
 
 
@@ -71,7 +71,7 @@ def test_row_escapes_what_would_break_the_table() -> None:
 
 
 def test_names_in_tables_and_notes_are_printable(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(["GROUP", "MODE"], [["a\nb", "pop"], ["\x1b[31mred", "pull"]])
+    print_table(Table(["GROUP", "MODE"], [["a\nb", "pop"], ["\x1b[31mred", "pull"]]))
     note("deleted \x1b[2Ja\nand more")
     Failure("there is no 'x'\x07", fix="look").show()
     shown = capsys.readouterr()

@@ -2,8 +2,9 @@
 
 import pytest
 
-from raftmq.cli.messages.msg import print_touches
+from raftmq.cli.messages.msg import touches_table
 from raftmq.cli.messages.trace import picture
+from raftmq.cli.output import print_table
 from raftmq.client import Journey, Touch, Trace
 from tests.cli.command_line import CommandLine
 from tests.cli.local_cluster import LocalCluster
@@ -83,7 +84,7 @@ def test_letter_that_is_gone_is_said_to_be_gone(
         touch(later, 1_002_000),
     )
     found = Trace("10000-0", "orders", 0, 0, None, (Journey("g", state, touches),), is_whole=True)
-    print_touches(found)
+    print_table(touches_table(found))
     _, _, dead, _ = capsys.readouterr().out.splitlines()
     assert detail in dead.partition(" 1 ")[2]
     assert ("no longer there" in dead) == (detail != "-")
@@ -92,7 +93,7 @@ def test_letter_that_is_gone_is_said_to_be_gone(
 def test_letter_of_a_group_that_is_gone_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
     dead = touch("dead letter", 1_001_000, attempt=1)._replace(group="#7")
     found = Trace("10000-0", "o", 0, 0, None, (Journey("#7", "dead", (dead,)),), is_whole=True)
-    print_touches(found)
+    print_table(touches_table(found))
     assert "no longer there: its group is gone" in capsys.readouterr().out
 
 

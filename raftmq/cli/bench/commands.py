@@ -1,20 +1,21 @@
 """`raftmq bench`: measure a cluster with a load of one's own choice."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from raftmq.cli.lazy import HintedGroup
-from raftmq.cli.output import note, output_option
+from raftmq.cli.output import note, output_option, print_result
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import DURATION, SIZE
 
 if TYPE_CHECKING:
     from .loads import Load
 
-T = TypeVar("T")
+Running = Coroutine[Any, Any, tuple[Any, ...]]
+"""A load's answers, its seconds, and perhaps figures of the log."""
 
 
 @click.group(cls=HintedGroup)
@@ -26,12 +27,12 @@ def bench() -> None:
     """
 
 
-def _load_options(
+def _load_command(
     *, batch: int, window: int, rate: float | None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options of a load, with the defaults of one kind of benchmark."""
+) -> Callable[["Callable[[Load], Running]"], Callable[..., int]]:
+    """A command that runs a load, with the defaults of one kind of benchmark."""
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(run: "Callable[[Load], Running]") -> Callable[..., int]:
         @click.option("--size", type=SIZE, default="100", help="Bytes a message.  [default: 100]")
         @click.option("--batch", type=click.IntRange(1, 65_536), default=batch, show_default=True)
         @click.option(
@@ -58,77 +59,67 @@ def _load_options(
         )
         @output_option()
         @with_session
-        def wrapper(session: Session, /, output: str, plot: Path | None, **load: Any) -> None:
+        def command(session: Session, /, output: str, plot: Path | None, **options: Any) -> int:
+            from . import report
             from .loads import Load
-            from .report import check_plot
 
-            check_plot(plot)
-            whole = Load(url=session.url, timeout=session.timeout, **load)
-            command(session, whole, output, plot)
+            report.check_plot(plot)
+            load = Load(url=session.url, timeout=session.timeout, **options)
+            running = run(load)
+            record, seconds, *log = session.run_alone(lambda: running)
+            kind, settings = run.__name__, load.settings()
+            figures = report.figures(
+                kind, record, seconds=seconds, size=load.size, settings=settings
+            )
+            result = report.result_of({**figures, "log": log[0]} if log else figures)
+            # Printed before the plot, which may fail: the figures would be lost.
+            code = print_result(result, output)
+            if plot is not None:
+                title = f"raftmq bench {kind}, {load.size} B, batches {load.batch}"
+                report.plot(plot, record, title)
+                note(f"drew {plot}")
+            return code
 
         # Click takes the command's name and help from these.
-        wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
-        return wrapper
+        command.__name__, command.__doc__ = run.__name__, run.__doc__
+        return command
 
     return decorate
 
 
 @bench.command()
-@_load_options(batch=100, window=64, rate=None)
-def produce(session: Session, load: "Load", output: str, plot: Path | None) -> None:
+@_load_command(batch=100, window=64, rate=None)
+def produce(load: "Load") -> Running:
     """Send batches, each answered when a majority has it on disk."""
     from . import loads
 
-    _report("produce", load, *_run(session, load, loads.produce), output, plot)
+    return loads.produce(load)
 
 
 @bench.command()
-@_load_options(batch=100, window=64, rate=None)
-def consume(session: Session, load: "Load", output: str, plot: Path | None) -> None:
+@_load_command(batch=100, window=64, rate=None)
+def consume(load: "Load") -> Running:
     """Read a topic that was filled for --duration before; only the reading is measured."""
     from . import loads
 
-    _report("consume", load, *_run(session, load, loads.consume), output, plot)
+    return loads.consume(load)
 
 
 @bench.command()
-@_load_options(batch=1, window=16, rate=500.0)
-def e2e(session: Session, load: "Load", output: str, plot: Path | None) -> None:
+@_load_command(batch=1, window=16, rate=500.0)
+def e2e(load: "Load") -> Running:
     """Time messages from producer to consumer, at a steady --rate."""
     from . import loads
 
     if load.size < 8:
         raise click.UsageError("--size must be at least 8: a message carries its time")
-    _report("e2e", load, *_run(session, load, loads.e2e), output, plot)
+    return loads.e2e(load)
 
 
 @bench.command()
-@_load_options(batch=1, window=1, rate=None)
-def raft(session: Session, load: "Load", output: str, plot: Path | None) -> None:
+@_load_command(batch=1, window=1, rate=None)
+def raft(load: "Load") -> Running:
     """Time single awaited messages; count Raft entries and fsyncs."""
     from . import loads
 
-    record, seconds, log = _run(session, load, loads.raft)
-    _report("raft", load, record, seconds, output, plot, log=log)
-
-
-def _run(session: Session, load: "Load", run: "Callable[[Load], Awaitable[T]]") -> T:
-    return session.run_alone(lambda: run(load))
-
-
-def _report(
-    kind: str,
-    load: "Load",
-    record: Any,
-    seconds: float,
-    output: str,
-    plot: Path | None,
-    **more: dict[str, Any],
-) -> None:
-    from . import report
-
-    result = report.figures(kind, record, seconds=seconds, size=load.size, settings=load.settings())
-    report.show({**result, **more}, output)
-    if plot is not None:
-        report.plot(plot, record, f"raftmq bench {kind}, {load.size} B, batches {load.batch}")
-        note(f"drew {plot}")
+    return loads.raft(load)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raftmq.cli.exits import Failure
-from raftmq.cli.output import print_json, print_table
+from raftmq.cli.output import Result, Table
 
 PLOT_POINTS_MAX = 20_000
 RATE_SECONDS = 0.25
@@ -69,21 +69,16 @@ def figures(
     }
 
 
-def show(result: dict[str, Any], output: str) -> None:
-    """Print the figures."""
-    if output == "json":
-        print_json(result)
-        return
-    latency = [name for name in result if name.endswith("_ms")]
+def result_of(figures: dict[str, Any]) -> Result:
+    """The figures as a command's result."""
+    latency = [name for name in figures if name.endswith("_ms")]
     columns = ["messages", "errors", "seconds", "messages_per_s", "mb_per_s", *latency]
-    print_table(
-        [">" + name.upper() for name in columns],
-        [["-" if result[name] is None else f"{result[name]:,}" for name in columns]],
-        title=f"bench {result['bench']}",
-    )
-    for name in ("log", "note"):
-        if name in result:
-            print_table([name.upper(), ">"], list(result[name].items()))
+    cells = ["-" if figures[name] is None else f"{figures[name]:,}" for name in columns]
+    headings = [">" + name.upper() for name in columns]
+    tables = [Table(headings, [cells], title=f"bench {figures['bench']}")]
+    if "log" in figures:
+        tables.append(Table(["LOG", ">"], figures["log"].items()))
+    return Result(figures, tables)
 
 
 def check_plot(path: Path | None) -> None:

@@ -20,7 +20,7 @@ import click
 
 from raftmq.cli.exits import ExitCode, Failure
 from raftmq.cli.lazy import HintedGroup
-from raftmq.cli.output import note, output_option, print_json, print_table
+from raftmq.cli.output import Result, Table, note, output_option, print_result
 from raftmq.words import counted
 
 from .list import list_
@@ -95,14 +95,12 @@ def check(paths: tuple[Path, ...], is_explained: bool, folder: Path | None, outp
             click.echo(text, err=output == "json")
         if folder is not None:
             note(_write_page(_of_history(history, file, reports), folder / page_name))
-    if output == "json":
-        print_json([_judged_json(*one) for one in judged])
-    elif judged:
-        rows = [
-            (file, verdict.value, "; ".join(_findings_text(reports)))
-            for file, reports, verdict in judged
-        ]
-        print_table(["HISTORY", "VERDICT", "FOUND"], rows)
+    rows = [
+        (file, verdict.value, "; ".join(_findings_text(reports)))
+        for file, reports, verdict in judged
+    ]
+    shown = [Table(["HISTORY", "VERDICT", "FOUND"], rows)] if rows else []
+    print_result(Result([_judged_json(*one) for one in judged], shown), output)
     verdicts = {verdict for _, _, verdict in judged}
     if Verdict.INVALID in verdicts:
         return ExitCode.VIOLATION

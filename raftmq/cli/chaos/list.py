@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from raftmq.cli.output import output_option, print_json, print_table
+from raftmq.cli.output import Result, Table, with_output
 
 from .run import WORLDS
 
@@ -22,8 +22,8 @@ LISTS = tuple(MEANINGS)
 @click.command("list")
 @click.argument("what", type=click.Choice(LISTS), required=False)
 @click.option("--world", type=click.Choice(WORLDS), help="Only faults that it can make.")
-@output_option()
-def list_(what: str | None, world: str | None, output: str) -> None:
+@with_output
+def list_(what: str | None, world: str | None) -> Result:
     """Print faults, invariants, anomalies, checkers or mutants, each with its explanation.
 
     Without a name: how many there are of each. Families, such as `partition`, stand for all their
@@ -43,11 +43,9 @@ def list_(what: str | None, world: str | None, output: str) -> None:
         ]
     else:
         rows = lists[what]()
-    if output == "json":
-        print_json(rows)
-    else:
-        columns = [name.upper() for name in rows[0]] if rows else []
-        print_table(columns, [[_cell(value) for value in row.values()] for row in rows])
+    columns = [name.upper() for name in rows[0]] if rows else []
+    cells = [[_cell(value) for value in row.values()] for row in rows]
+    return Result(rows, [Table(columns, cells)])
 
 
 def _cell(value: object) -> str:

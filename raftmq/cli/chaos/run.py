@@ -14,12 +14,13 @@ import click
 from click.core import ParameterSource
 
 from raftmq.cli.exits import ExitCode, Failure
-from raftmq.cli.output import Meter, note, output_option, print_json, print_table
+from raftmq.cli.output import Meter, Note, Result, Table, note, with_output
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
 
 if TYPE_CHECKING:
-    from raftmq.chaos.campaign import Plan, Result, Totals
+    from raftmq.chaos.campaign import Plan, Totals
+    from raftmq.chaos.campaign import Result as RunResult
     from raftmq.chaos.faults import Schedule
     from raftmq.chaos.outcome import Outcome
 
@@ -73,13 +74,13 @@ def _world_options(function: F) -> F:
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes.  [default: processors]")
 @click.option("--shrink", "is_shrunk", is_flag=True, help="Shrink what fails first.")
 @click.option("--coverage", is_flag=True, help="Print the situations that faults struck in.")
-@output_option()
+@with_output
 def run(
     world: str, workload: str, mutant: str | None, liveness: bool, nodes: int, network: str | None,
     artifacts: Path | None, seed: int | None, seeds: str | None, seconds: float,
     budget: float | None, faults: str | None, jobs: int | None, is_shrunk: bool,
-    coverage: bool, output: str,
-) -> int:  # fmt: skip
+    coverage: bool,
+) -> Result:  # fmt: skip
     """Play seeds: each draws faults and when they strike, and every checker judges the run.
 
     A seed and the same options give the same run again. The exit code is 5 if a promise was
@@ -106,11 +107,11 @@ def run(
         shrunk = _shrink_first(plan, totals, artifacts) if is_shrunk else None
     if artifacts is not None:
         _keep_summary(artifacts, plan, totals)
-    if output == "json":
-        print_json(_totals_json(plan, totals, shrunk))
-    else:
-        _print_totals(totals, shrunk, has_coverage=coverage)
-    return _exit_code(totals)
+    return Result(
+        _totals_json(plan, totals, shrunk),
+        _totals_shown(totals, shrunk, has_coverage=coverage),
+        code=_exit_code(totals),
+    )
 
 
 def _play(
@@ -153,21 +154,24 @@ def _exit_code(totals: "Totals") -> int:
     return ExitCode.FAILED if totals.bad or not totals.seeds else ExitCode.OK
 
 
-def _print_totals(totals: "Totals", shrunk: "Outcome | None", *, has_coverage: bool) -> None:
+def _totals_shown(
+    totals: "Totals", shrunk: "Outcome | None", *, has_coverage: bool
+) -> Iterator[Table | str]:
+    """The tables and lines for people."""
     if totals.bad:
         rows = [_row(result) for result in totals.bad]
-        print_table([">SEED", "VERDICT", ">AT", "BROKEN", "KEPT IN"], rows)
+        yield Table([">SEED", "VERDICT", ">AT", "BROKEN", "KEPT IN"], rows)
         first = totals.bad[0].outcome
         for violation in first.violations[:3]:
-            click.echo(f"seed {first.schedule.seed}: {violation.name}: {violation.text}")
-        click.echo(f"replay: {first.replay_line()}")
+            yield f"seed {first.schedule.seed}: {violation.name}: {violation.text}"
+        yield f"replay: {first.replay_line()}"
     if shrunk is not None:
-        _print_schedule(shrunk)
+        yield from _schedule_lines(shrunk)
     if has_coverage:
-        rows = [(*situation, times) for situation, times in sorted(totals.coverage.items())]
-        print_table(["ROLE", "TERM", "PROGRESS", "FAULT", ">TIMES"], rows)
+        situations = [(*situation, times) for situation, times in sorted(totals.coverage.items())]
+        yield Table(["ROLE", "TERM", "PROGRESS", "FAULT", ">TIMES"], situations)
     verdicts = ", ".join(f"{times:,} {name}" for name, times in sorted(totals.verdicts.items()))
-    note(
+    yield Note(
         f"{counted(totals.seeds, 'seed')}: {verdicts or 'none'}; "
         f"{totals.simulated_seconds / 3600:.2f} h in their worlds, "
         f"{totals.cpu_seconds / 60:.2f} CPU-min; "
@@ -182,14 +186,14 @@ def _print_totals(totals: "Totals", shrunk: "Outcome | None", *, has_coverage: b
         if name.startswith("longest ") and name.endswith(", ms")
     ]
     if longest:
-        note("; ".join(longest))
+        yield Note("; ".join(longest))
     if totals.never_struck:
-        note(f"without effect in all runs: {', '.join(totals.never_struck)}")
+        yield Note(f"without effect in all runs: {', '.join(totals.never_struck)}")
     if totals.vacuous_checks:
-        note(f"compared nothing in all runs: {', '.join(totals.vacuous_checks)}")
+        yield Note(f"compared nothing in all runs: {', '.join(totals.vacuous_checks)}")
 
 
-def _row(result: "Result") -> tuple[object, ...]:
+def _row(result: "RunResult") -> tuple[object, ...]:
     outcome = result.outcome
     names = dict.fromkeys(violation.name for violation in outcome.violations)
     first = f"{outcome.violations[0].at_ms / 1000:.3f}s" if outcome.violations else ""
@@ -250,11 +254,11 @@ def _keep_summary(artifacts: Path, plan: "Plan", totals: "Totals") -> None:
 @_world_options
 @click.option("--times", type=click.IntRange(1), default=1, show_default=True,
               help="Play it this often; simulated worlds must do the same each time.")  # fmt: skip
-@output_option()
+@with_output
 def replay(
     schedule: str, world: str, workload: str, mutant: str | None, liveness: bool,
-    nodes: int, network: str | None, artifacts: Path | None, times: int, output: str,
-) -> int:  # fmt: skip
+    nodes: int, network: str | None, artifacts: Path | None, times: int,
+) -> Result:  # fmt: skip
     """Play one schedule again.
 
     SCHEDULE is the JSON that a failure prints, a file that holds it, or the folder of a kept run,
@@ -271,19 +275,15 @@ def replay(
         outcome = outcomes[0]
         folder = _kept(outcome, artifacts, plan)
     hashes = {one.trace_hash for one in outcomes}
-    if output == "json":
-        print_json({**_json(outcome), "trace_hashes": sorted(hashes), "folder": folder})
-    else:
-        click.echo(str(outcome))
-        click.echo(f"trace {outcome.trace_hash or '(none)'}")
-        if folder:
-            click.echo(f"kept in {folder}")
-    if len(hashes) > 1 and world != "real":
-        fix = "a simulated world must not look at real time, addresses or unsorted sets"
-        raise Failure(f"{times} plays of one schedule went {len(hashes)} ways", fix=fix)
-    if outcome.violations:
-        return ExitCode.VIOLATION
-    return ExitCode.OK if outcome.is_good else ExitCode.FAILED
+    fix = "a simulated world must not look at real time, addresses or unsorted sets"
+    apart = Failure(f"{times} plays of one schedule went {len(hashes)} ways", fix=fix)
+    code = ExitCode.OK if outcome.is_good else ExitCode.FAILED
+    return Result(
+        {**_json(outcome), "trace_hashes": sorted(hashes), "folder": folder},
+        [str(outcome), f"trace {outcome.trace_hash or '(none)'}", *_kept_lines(folder)],
+        code=ExitCode.VIOLATION if outcome.violations else code,
+        failure=apart if len(hashes) > 1 and world != "real" else None,
+    )
 
 
 @click.command()
@@ -291,11 +291,11 @@ def replay(
 @_world_options
 @click.option("--trials", type=click.IntRange(1), default=TRIALS_MAX, show_default=True,
               help="Runs, at most.")  # fmt: skip
-@output_option()
+@with_output
 def shrink(
     schedule: str, world: str, workload: str, mutant: str | None, liveness: bool,
-    nodes: int, network: str | None, artifacts: Path | None, trials: int, output: str,
-) -> int:  # fmt: skip
+    nodes: int, network: str | None, artifacts: Path | None, trials: int,
+) -> Result:  # fmt: skip
     """Leave out the faults that do not matter to a failure, and make the others milder.
 
     SCHEDULE is the JSON that a failure prints, a file that holds it, or the folder of a kept run,
@@ -314,13 +314,15 @@ def shrink(
             raise Failure("this schedule breaks nothing", fix=fix)
         smallest = _shrunk(plan, outcome, trials)
         folder = _kept(smallest, artifacts, plan)
-    if output == "json":
-        print_json({**_json(smallest), "folder": folder})
-    else:
-        _print_schedule(smallest)
-        if folder:
-            click.echo(f"kept in {folder}")
-    return ExitCode.VIOLATION if smallest.violations else ExitCode.FAILED
+    return Result(
+        {**_json(smallest), "folder": folder},
+        [*_schedule_lines(smallest), *_kept_lines(folder)],
+        code=ExitCode.VIOLATION if smallest.violations else ExitCode.FAILED,
+    )
+
+
+def _kept_lines(folder: str) -> list[str]:
+    return [f"kept in {folder}"] if folder else []
 
 
 def _check_can_keep(artifacts: Path | None, plan: "Plan") -> None:
@@ -362,15 +364,13 @@ def _shrunk(plan: "Plan", outcome: "Outcome", trials: int) -> "Outcome":
         return shrunk(plan, outcome, trials_max=trials, on_trial=lambda: meter.advance(1))
 
 
-def _print_schedule(outcome: "Outcome") -> None:
-    """Print the schedule that is left after shrinking."""
+def _schedule_lines(outcome: "Outcome") -> Iterator[str]:
+    """The schedule that is left after shrinking."""
     events = outcome.schedule.events
-    click.echo(f"shrunk to {counted(len(events), 'fault')}:")
-    for event in events:
-        click.echo(f"  {event}")
-    for violation in outcome.violations[:3]:
-        click.echo(f"{violation.name}: {violation.text}")
-    click.echo(f"replay: {outcome.replay_line()}")
+    yield f"shrunk to {counted(len(events), 'fault')}:"
+    yield from (f"  {event}" for event in events)
+    yield from (f"{violation.name}: {violation.text}" for violation in outcome.violations[:3])
+    yield f"replay: {outcome.replay_line()}"
 
 
 # -- reading arguments ---------------------------------------------------------------------------

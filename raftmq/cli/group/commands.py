@@ -1,18 +1,19 @@
 """`raftmq group`: the settings, filters and progress of consumer groups."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from raftmq.cli.lazy import HintedGroup
 from raftmq.cli.names import GROUP, TOPIC
-from raftmq.cli.output import dash, note, output_option, print_json, print_table, time_text
+from raftmq.cli.output import Note, Result, Table, dash, note, time_text, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import START
 
 from .lag import lag
-from .members import clone, members, require_group
-from .settings import COMMANDS, plain_settings, show_attachments, show_backlogs, show_settings
+from .members import changed, clone, members, require_group
+from .settings import COMMANDS, attachments_table, backlogs_table, settings_lines
 
 if TYPE_CHECKING:
     from raftmq.client import Backlog, Client, ConsumerGroup, OffsetChange
@@ -30,9 +31,9 @@ for command in (*COMMANDS, lag, members, clone):
 
 @group.command("list")
 @click.option("-t", "--topic", type=TOPIC, help="Only groups of this topic.")
-@output_option()
+@with_output
 @with_session
-def list_(session: Session, topic: str | None, output: str) -> None:
+def list_(session: Session, topic: str | None) -> Result:
     """List all consumer groups: those that were created, and those that have committed something.
 
     LAG counts messages that are not read, or not done with; `raftmq group lag` tells more. A dash:
@@ -51,15 +52,12 @@ def list_(session: Session, topic: str | None, output: str) -> None:
 
     modes: dict[str, str] = {}
     groups, lags = session.run(call)
-    if output == "json":
-        print_json([_plain(g, mode=_mode(g, modes), lag=lags[g.name]) for g in groups])
-    elif groups:
-        rows = [
-            (g.name, _mode(g, modes), ", ".join(_topics(g)), dash(lags[g.name])) for g in groups
-        ]
-        print_table(["GROUP", "MODE", "TOPICS", ">LAG"], rows)
-    else:
-        note("no groups yet: `raftmq group create NAME` makes one")
+    rows = [(g.name, _mode(g, modes), ", ".join(_topics(g)), dash(lags[g.name])) for g in groups]
+    none = Note("no groups yet: `raftmq group create NAME` makes one")
+    return Result(
+        [_plain(g, mode=_mode(g, modes), lag=lags[g.name]) for g in groups],
+        [Table(["GROUP", "MODE", "TOPICS", ">LAG"], rows) if rows else none],
+    )
 
 
 async def _all_groups(mq: "Client", topic: str | None) -> "list[ConsumerGroup]":
@@ -93,9 +91,9 @@ def _topics(found: "ConsumerGroup") -> list[str]:
 
 @group.command()
 @click.argument("name", type=GROUP)
-@output_option()
+@with_output
 @with_session
-def describe(session: Session, name: str, output: str) -> None:
+def describe(session: Session, name: str) -> Result:
     """Show a consumer group: settings, filters, and how far it has come in each queue.
 
     PASSED counts messages that do not match its filter: it read on after them without them.
@@ -114,48 +112,51 @@ def describe(session: Session, name: str, output: str) -> None:
     instances: list[ConsumerGroup] = []
     modes: dict[str, str] = {}
     found, backlogs = session.run(call)
-    if output == "json":
-        left = [{**each._asdict(), "lag": each.lag} for each in backlogs]
-        heard = [_plain(each, mode="broadcast", lag=each.lag) for each in instances]
-        # A group that pops has no committed offsets: its lag is that of its backlogs.
-        own = _lag(found, modes)
-        lag = own if not backlogs else (own or 0) + sum(each.lag for each in backlogs)
-        plain = _plain(found, mode=_mode(found, modes), lag=lag)
-        print_json({**plain, "backlogs": left, **({"instances": heard} if heard else {})})
-        return
-    if found.settings is not None:
-        show_settings(found.settings)
-    for each in found.subscriptions:
-        click.echo(f"of {each.topic} it wants: {each.filter}")
-    for instance in instances:
-        _show_offsets(instance)
+    # A group that pops has no committed offsets: its lag is that of its backlogs.
+    own = _lag(found, modes)
+    lag = own if not backlogs else (own or 0) + sum(each.lag for each in backlogs)
+    document = _plain(found, mode=_mode(found, modes), lag=lag)
+    document["backlogs"] = [{**each._asdict(), "lag": each.lag} for each in backlogs]
     if instances:
-        return
-    if found.settings is not None and not found.offsets:
-        show_attachments(found.settings)
-        show_backlogs(backlogs)
-        return
-    _show_offsets(found)
+        heard = [_plain(each, mode="broadcast", lag=each.lag) for each in instances]
+        document["instances"] = heard
+    return Result(document, _shown(found, backlogs, instances))
 
 
-def _show_offsets(found: "ConsumerGroup") -> None:
-    print_table(
-        ["TOPIC", ">QUEUE", ">COMMITTED", ">EARLIEST", ">END", ">LAG", ">PASSED", "COMMITTED AT"],
-        [
-            (
-                o.topic,
-                o.queue,
-                dash(o.committed),
-                o.earliest,
-                o.end,
-                dash(o.lag),
-                o.passed,
-                time_text(o.timestamp) if o.timestamp else "-",
-            )
-            for o in found.offsets
-        ],
-        title=f"{found.name}, lag {dash(found.lag)}",
-    )
+def _shown(
+    found: "ConsumerGroup", backlogs: "list[Backlog]", instances: "list[ConsumerGroup]"
+) -> Iterator[Table | str]:
+    """The tables and lines for people."""
+    if found.settings is not None:
+        yield from settings_lines(found.settings)
+    for each in found.subscriptions:
+        yield f"of {each.topic} it wants: {each.filter}"
+    if instances:
+        yield from map(_offsets_table, instances)
+    elif found.settings is not None and not found.offsets:
+        yield attachments_table(found.settings)
+        if backlogs:
+            yield backlogs_table(backlogs)
+    else:
+        yield _offsets_table(found)
+
+
+def _offsets_table(found: "ConsumerGroup") -> Table:
+    columns = ["TOPIC", ">QUEUE", ">COMMITTED", ">EARLIEST", ">END", ">LAG", ">PASSED"]
+    rows = [
+        (
+            o.topic,
+            o.queue,
+            dash(o.committed),
+            o.earliest,
+            o.end,
+            dash(o.lag),
+            o.passed,
+            time_text(o.timestamp) if o.timestamp else "-",
+        )
+        for o in found.offsets
+    ]
+    return Table([*columns, "COMMITTED AT"], rows, title=f"{found.name}, lag {dash(found.lag)}")
 
 
 @group.command()
@@ -173,11 +174,7 @@ def subscribe(session: Session, name: str, topic: str, expression: str) -> None:
     raftmq group subscribe billing orders "paid || shipped"
     raftmq group subscribe audit orders "amount > 1000 AND country <> 'DE'"
     """
-
-    async def call(mq: "Client") -> None:
-        await mq.admin.subscribe(topic, name, expression)
-
-    session.run(call)
+    session.run(lambda mq: mq.admin.subscribe(topic, name, expression))
     note(f"{name} wants of {topic}: {expression}")
 
 
@@ -187,11 +184,7 @@ def subscribe(session: Session, name: str, topic: str, expression: str) -> None:
 @with_session
 def unsubscribe(session: Session, name: str, topic: str) -> None:
     """Let a consumer group have everything of a topic again."""
-
-    async def call(mq: "Client") -> None:
-        await mq.admin.unsubscribe(topic, name)
-
-    session.run(call)
+    session.run(lambda mq: mq.admin.unsubscribe(topic, name))
     note(f"{name} wants everything of {topic}")
 
 
@@ -208,7 +201,7 @@ def unsubscribe(session: Session, name: str, topic: str) -> None:
 @click.option("-q", "--queue", "queues", type=int, multiple=True, help="Only this queue (repeat).")
 @click.option("--create", is_flag=True, help="Also if there is no such group: it begins there.")
 @click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
-@output_option()
+@with_output
 @with_session
 def reset(
     session: Session,
@@ -218,8 +211,7 @@ def reset(
     queues: tuple[int, ...],
     create: bool,
     execute: bool,
-    output: str,
-) -> None:
+) -> Result:
     """Move a consumer group to another place of a topic. A dry run unless --execute is given.
 
     Groups that pop go on from there at once: what is in hand is fenced, dead letters before the new
@@ -236,25 +228,17 @@ def reset(
         )
 
     changes = session.run(call)
-    if output == "json":
-        print_json({"executed": execute, "changes": [change._asdict() for change in changes]})
-    else:
-        rows = [(c.queue, "none" if c.before is None else c.before, c.after) for c in changes]
-        print_table([">QUEUE", ">BEFORE", ">AFTER"], rows)
-    if all(change.before is None for change in changes):
-        note(f"{name} had no place on {topic} before: `raftmq group list` shows those that have")
-    if not execute:
-        note("nothing was changed: add --execute to do it")
+    is_new = all(change.before is None for change in changes)
+    new = f"{name} had no place on {topic} before: `raftmq group list` shows those that have"
+    return changed(changes, is_executed=execute, notes=[new] if is_new else [])
 
 
 def _plain(found: "ConsumerGroup", *, mode: str, lag: int | None) -> dict[str, Any]:
-    offsets = [{**offset._asdict(), "lag": offset.lag} for offset in found.offsets]
-    wanted = [each._asdict() for each in found.subscriptions]
     return {
         "name": found.name,
         "mode": mode,
         "lag": lag,
-        "offsets": offsets,
-        "subscriptions": wanted,
-        "settings": plain_settings(found.settings),
+        "offsets": [{**offset._asdict(), "lag": offset.lag} for offset in found.offsets],
+        "subscriptions": found.subscriptions,
+        "settings": found.settings,
     }

@@ -12,28 +12,33 @@
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from raftmq.cli.names import GROUP, TOPIC
-from raftmq.cli.output import note, output_option, print_json, print_line, print_table, table_of
+from raftmq.cli.output import (
+    Note,
+    Result,
+    Table,
+    drawn,
+    note,
+    output_option,
+    print_line,
+    print_result,
+    print_shown,
+)
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import DURATION
 from raftmq.errors import Reason, Rejected
 from raftmq.words import counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from raftmq.client import Client
 
 TOPICS_MAX = 50
 """Topics that `top` asks about; a cluster may have 100,000."""
-
-Columns = Sequence[str]
-Rows = list[tuple[Any, ...]]
 
 
 class GroupLine(NamedTuple):
@@ -111,13 +116,9 @@ def lag(
         _watch(session, look, every, output)
         return
     found = session.run(look)
-    if output == "json":
-        print_json(_plain(found, None))
-    elif found.groups:
-        columns, rows = _group_rows(found, None)
-        print_table(columns, rows)
-    else:
-        note("no group has anything to do: `raftmq group list` shows those there are")
+    none = Note("no group has anything to do: `raftmq group list` shows those there are")
+    shown = _groups_table(found, None) if found.groups else none
+    print_result(Result(_plain(found, None), [shown]), output)
 
 
 @click.command()
@@ -282,45 +283,43 @@ class _Screen:
         if self._output == "json":
             print_line(_plain(found, before))
             return
-        tables = [_group_rows(found, before)]
+        tables = [_groups_table(found, before)]
         if found.topics:
-            tables.insert(0, _topic_rows(found, before))
+            tables.insert(0, _topics_table(found, before))
         if self._live is not None:
             from rich.console import Group
 
-            shown: list[Table] = [table_of(columns, rows) for columns, rows in tables]
-            self._live.update(Group(*shown), refresh=True)
+            self._live.update(Group(*map(drawn, tables)), refresh=True)
             return
-        for columns, rows in tables:
-            print_table(columns, rows)
+        print_shown(tables)
         if found.topics_untold:
             note(f"and {counted(found.topics_untold, 'topic')} more: --topic shows one")
         click.echo()
 
 
-def _group_rows(found: Look, before: Look | None) -> tuple[Columns, Rows]:
+def _groups_table(found: Look, before: Look | None) -> Table:
     rates = _rates(found, before)
-    rows: Rows = []
+    rows = []
     for line in found.groups:
         known = ["" if each is None else f"{each:,}" for each in line[4:8]]
         lag = "-" if line.lag is None else f"{line.lag:,}"
-        row = [line.group, line.mode, line.topic, lag, *known]
-        rows.append((*row, _rate(rates.get((line.group, line.topic)))) if before else tuple(row))
+        rate = [_rate(rates.get((line.group, line.topic)))] if before else []
+        rows.append([line.group, line.mode, line.topic, lag, *known, *rate])
     columns = ["GROUP", "MODE", "TOPIC", ">LAG", ">IN HAND", ">WAITING", ">READY", ">DEAD"]
-    return [*columns, ">DONE/s"] if before else columns, rows
+    return Table([*columns, ">DONE/s"] if before else columns, rows)
 
 
-def _topic_rows(found: Look, before: Look | None) -> tuple[Columns, Rows]:
+def _topics_table(found: Look, before: Look | None) -> Table:
     earlier = {line.topic: line.end for line in before.topics} if before else {}
-    rows: Rows = []
+    rows = []
     for line in found.topics:
         rate = None
         if before is not None and line.topic in earlier:
             rate = (line.end - earlier[line.topic]) / (found.at - before.at)
-        row = (line.topic, line.queues, f"{line.end:,}")
-        rows.append((*row, _rate(rate)) if before else row)
+        shown = [_rate(rate)] if before else []
+        rows.append([line.topic, line.queues, f"{line.end:,}", *shown])
     columns = ["TOPIC", ">QUEUES", ">STORED"]
-    return [*columns, ">STORED/s"] if before else columns, rows
+    return Table([*columns, ">STORED/s"] if before else columns, rows)
 
 
 def _rates(found: Look, before: Look | None) -> dict[tuple[str, str], float]:
@@ -347,4 +346,4 @@ def _plain(found: Look, before: Look | None) -> dict[str, Any]:
     for line in found.groups:
         rate = rates.get((line.group, line.topic))
         groups.append({**line._asdict(), "done_rate": None if rate is None else round(rate, 1)})
-    return {"groups": groups, "topics": [line._asdict() for line in found.topics]}
+    return {"groups": groups, "topics": found.topics}

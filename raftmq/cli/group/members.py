@@ -1,12 +1,13 @@
 """`raftmq group members` and `raftmq group clone`: list members' queues; copy a group's place."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from raftmq.cli.exits import Failure
 from raftmq.cli.names import GROUP, TOPIC, group_names
-from raftmq.cli.output import note, output_option, print_json, print_table
+from raftmq.cli.output import NOT_EXECUTED, Note, Result, Table, dash, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.errors import Reason, Rejected
 
@@ -20,9 +21,9 @@ GROUPS_LISTED_MAX = 10
 
 @click.command()
 @click.argument("name", required=False, type=GROUP)
-@output_option()
+@with_output
 @with_session
-def members(session: Session, name: str | None, output: str) -> None:
+def members(session: Session, name: str | None) -> Result:
     """List the members of a consumer group, or of all, and the queues that each reads.
 
     Members are the consumers of a group among which a topic's queues are shared out, and the
@@ -38,28 +39,27 @@ def members(session: Session, name: str | None, output: str) -> None:
         return found
 
     found = session.run(call)
-    if output == "json":
-        print_json([_plain(each) for each in found])
-    elif found:
-        rows = [
-            (
-                each.consumer_group,
-                each.topic,
-                f"{each.member:016x}",
-                each.instance,
-                ranges(each.queues),
-                ranges(each.giving_up),
-                f"{each.remaining_ms / 1000:.1f} s",
-            )
-            for each in found
-        ]
-        headings = ["GROUP", "TOPIC", "MEMBER", "INSTANCE", "QUEUES", "GIVES UP", ">LEASE"]
-        print_table(headings, rows)
-    else:
-        note(
-            "no members: a consumer is one if it shares queues (`raftmq consume --assigned`), "
-            "or if its group broadcasts"
+    none = Note(
+        "no members: a consumer is one if it shares queues (`raftmq consume --assigned`), "
+        "or if its group broadcasts"
+    )
+    return Result([_plain(each) for each in found], [_table(found) if found else none])
+
+
+def _table(found: "Sequence[MemberView]") -> Table:
+    rows = [
+        (
+            each.consumer_group,
+            each.topic,
+            f"{each.member:016x}",
+            each.instance,
+            ranges(each.queues),
+            ranges(each.giving_up),
+            f"{each.remaining_ms / 1000:.1f} s",
         )
+        for each in found
+    ]
+    return Table(["GROUP", "TOPIC", "MEMBER", "INSTANCE", "QUEUES", "GIVES UP", ">LEASE"], rows)
 
 
 def _names(member: "MemberView") -> tuple[str, str]:
@@ -131,28 +131,30 @@ def ranges(numbers: list[int]) -> str:
 @click.argument("name")
 @click.argument("topic", type=TOPIC)
 @click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
-@output_option()
+@with_output
 @with_session
-def clone(session: Session, source: str, name: str, topic: str, execute: bool, output: str) -> None:
+def clone(session: Session, source: str, name: str, topic: str, execute: bool) -> Result:
     """Let consumer group NAME go on where SOURCE stands on a topic. A dry run without --execute.
 
     Of a group that pops that is the first message that was never handed out: what it has in hand,
     what failed and what is dead stays its own. If there is no NAME it is made like SOURCE.
     """
-
-    async def call(mq: "Client") -> "list[OffsetChange]":
-        return await mq.admin.clone_group(source, name, topic, dry_run=not execute)
-
-    changes = session.run(call)
+    changes = session.run(lambda mq: mq.admin.clone_group(source, name, topic, dry_run=not execute))
     if not changes:
         raise Failure(
             f"consumer group {source!r} has no place on {topic!r} to go on from",
             fix="`raftmq group list` shows the consumer groups, and the topics they read",
         )
-    if output == "json":
-        print_json({"executed": execute, "changes": [change._asdict() for change in changes]})
-    else:
-        rows = [(c.queue, "none" if c.before is None else c.before, c.after) for c in changes]
-        print_table([">QUEUE", ">BEFORE", ">AFTER"], rows)
-    if not execute:
-        note("nothing was changed: add --execute to do it")
+    return changed(changes, is_executed=execute)
+
+
+def changed(
+    changes: "Sequence[OffsetChange]", *, is_executed: bool, notes: Sequence[str] = ()
+) -> Result:
+    """The places of a group in a topic's queues, before and after."""
+    rows = [(c.queue, dash(c.before, "none"), c.after) for c in changes]
+    return Result(
+        {"executed": is_executed, "changes": changes},
+        [Table([">QUEUE", ">BEFORE", ">AFTER"], rows)],
+        notes=[*notes, *([] if is_executed else [NOT_EXECUTED])],
+    )

@@ -6,7 +6,7 @@ import click
 
 from raftmq.cli.exits import Failure
 from raftmq.cli.names import GROUP, TOPIC
-from raftmq.cli.output import duration_text, note, output_option, print_json, print_table, printable
+from raftmq.cli.output import Note, Result, Table, duration_text, note, printable, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.topic import confirm
 from raftmq.cli.values import DURATION, SCHEDULE
@@ -68,9 +68,9 @@ def _policy_options(command: "Callable[..., Any]") -> "Callable[..., Any]":
     help="How it is served; this never changes.  [default: pop]",
 )
 @_policy_options
-@output_option()
+@with_output
 @with_session
-def create(session: Session, /, name: str, mode: str, output: str, **policy: Any) -> None:
+def create(session: Session, /, name: str, mode: str, **policy: Any) -> Result:
     """Create a consumer group; done already if it exists with these settings.
 
     The first consumer of a group creates it, too, with the usual settings: 17 attempts, waiting
@@ -102,15 +102,15 @@ def create(session: Session, /, name: str, mode: str, output: str, **policy: Any
                 return found
         return await mq.admin.create_consumer_group(name, mode, **wanted)
 
-    _print(session.run(call), output)
+    return _result(session.run(call))
 
 
 @click.command()
 @click.argument("name", type=GROUP)
 @_policy_options
-@output_option()
+@with_output
 @with_session
-def alter(session: Session, /, name: str, output: str, **policy: Any) -> None:
+def alter(session: Session, /, name: str, **policy: Any) -> Result:
     """Change what is given of a consumer group's settings; the rest stays.
 
     Messages that are in hand or wait keep their times.
@@ -134,7 +134,7 @@ def alter(session: Session, /, name: str, output: str, **policy: Any) -> None:
         }
         return await mq.admin.create_consumer_group(name, settings.mode, **(kept | wanted))
 
-    _print(session.run(call), output)
+    return _result(session.run(call))
 
 
 @click.command()
@@ -152,11 +152,7 @@ def delete(session: Session, name: str, yes: bool, force: bool) -> None:
     """
     if not yes:
         confirm(f"Delete consumer group {name!r} with all that it has committed, in hand or dead?")
-
-    async def call(mq: "Client") -> None:
-        await mq.admin.delete_consumer_group(name, force=force)
-
-    session.run(call)
+    session.run(lambda mq: mq.admin.delete_consumer_group(name, force=force))
     note(f"deleted {name}")
 
 
@@ -204,11 +200,7 @@ def detach(session: Session, name: str, topic: str, yes: bool) -> None:
     """
     if not yes:
         confirm(f"Detach {name!r} from {topic!r}, with all that it has in hand or dead?")
-
-    async def call(mq: "Client") -> bool:
-        return await mq.admin.detach(topic, name)
-
-    was_attached = session.run(call)
+    was_attached = session.run(lambda mq: mq.admin.detach(topic, name))
     note(f"{name} takes no more of {topic}" if was_attached else f"{name} took none of {topic}")
 
 
@@ -231,8 +223,8 @@ async def known_settings(mq: "Client", name: str) -> "GroupSettings":
     return found[0]
 
 
-def show_settings(settings: "GroupSettings") -> None:
-    """Print the settings in a few lines, for people."""
+def settings_lines(settings: "GroupSettings") -> list[str]:
+    """The settings in a few lines, for people."""
     delays = " ".join(map(duration_text, settings.schedule))
     lines = [f"group      {printable(settings.name)}", f"mode       {settings.mode}"]
     if settings.mode in ("pop", "ordered"):
@@ -242,32 +234,21 @@ def show_settings(settings: "GroupSettings") -> None:
     if settings.mode == "ordered":
         then = "blocks what comes after it" if settings.is_blocking else "is a dead letter"
         lines.append(f"order      by {settings.order}; what failed for the last time {then}")
-    for line in lines:
-        click.echo(line)
+    return lines
 
 
-def plain_settings(settings: "GroupSettings | None") -> dict[str, Any] | None:
-    """The settings as plain values, for JSON."""
-    if settings is None:
-        return None
-    attachments = [each._asdict() for each in settings.attachments]
-    return {**settings._asdict(), "attachments": attachments}
-
-
-def show_attachments(settings: "GroupSettings") -> None:
-    """Print a table of the group's topics."""
+def attachments_table(settings: "GroupSettings") -> Table | Note:
+    """The group's topics."""
     rows = [
         (each.topic, "latest" if each.is_latest else "earliest", each.number)
         for each in settings.attachments
     ]
-    if rows:
-        print_table(["TOPIC", "BEGAN AT", ">ATTACHMENT"], rows)
-    else:
-        note(f"it takes messages of no topic yet: `raftmq group attach {settings.name} TOPIC`")
+    none = f"it takes messages of no topic yet: `raftmq group attach {settings.name} TOPIC`"
+    return Table(["TOPIC", "BEGAN AT", ">ATTACHMENT"], rows) if rows else Note(none)
 
 
-def show_backlogs(backlogs: "list[Backlog]") -> None:
-    """Print a table of the backlog of each queue; rare columns only if one is not 0."""
+def backlogs_table(backlogs: "list[Backlog]") -> Table:
+    """The backlog of each queue; rare columns only if one is not 0."""
     columns: dict[str, Callable[[Backlog], object]] = {
         "TOPIC": lambda each: each.topic,
         ">QUEUE": lambda each: each.queue,
@@ -286,16 +267,11 @@ def show_backlogs(backlogs: "list[Backlog]") -> None:
     for name in (">PASSED", ">LOST", ">PURGED"):
         if not any(map(columns[name], backlogs)):
             del columns[name]
-    rows = [[cell(each) for cell in columns.values()] for each in backlogs]
-    if rows:
-        print_table(list(columns), rows)
+    return Table(list(columns), [[cell(each) for cell in columns.values()] for each in backlogs])
 
 
-def _print(settings: "GroupSettings", output: str) -> None:
-    if output == "json":
-        print_json(plain_settings(settings))
-    else:
-        show_settings(settings)
+def _result(settings: "GroupSettings") -> Result:
+    return Result(settings, settings_lines(settings))
 
 
 def _wanted(policy: dict[str, Any]) -> dict[str, Any]:

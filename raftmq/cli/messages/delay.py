@@ -6,7 +6,7 @@ import click
 
 from raftmq.cli.exits import ExitCode
 from raftmq.cli.lazy import HintedGroup
-from raftmq.cli.output import output_option, print_line
+from raftmq.cli.output import Lines, Result, with_output
 from raftmq.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -25,21 +25,20 @@ def delay() -> None:
 
 @delay.command()
 @click.argument("ids", nargs=-1, required=True)
-@output_option()
+@with_output
 @with_session
-def cancel(session: Session, ids: tuple[str, ...], output: str) -> int:
+def cancel(session: Session, ids: tuple[str, ...]) -> Result:
     """Take back delayed messages by their IDS, as `produce --delay` printed them.
 
     One whose time has come cannot be taken back; one that was taken back before is not waiting.
     The exit code is 0 if none of them is delivered.
     """
     outcomes = session.run(lambda mq: _cancel(mq, ids))
-    for message_id, outcome in outcomes.items():
-        if output == "json":
-            print_line({"id": message_id, "outcome": outcome})
-        else:
-            click.echo(f"{message_id}  {outcome.replace('_', ' ')}")
-    return ExitCode.FAILED if "fell_due" in outcomes.values() else ExitCode.OK
+    return Result(
+        Lines({"id": each, "outcome": outcome} for each, outcome in outcomes.items()),
+        [f"{each}  {outcome.replace('_', ' ')}" for each, outcome in outcomes.items()],
+        code=ExitCode.FAILED if "fell_due" in outcomes.values() else ExitCode.OK,
+    )
 
 
 async def _cancel(mq: "Client", ids: tuple[str, ...]) -> dict[str, str]:

@@ -9,7 +9,7 @@ meanwhile.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,20 +20,24 @@ from raftmq.cli.exits import Failure
 from raftmq.cli.lazy import HintedGroup
 from raftmq.cli.names import GROUP, TOPIC
 from raftmq.cli.output import (
+    NOT_EXECUTED,
     Meter,
+    Note,
+    Result,
+    Table,
     note,
     output_option,
-    print_json,
     print_line,
-    print_table,
+    print_shown,
     time_text,
+    with_output,
 )
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import RATE
 from raftmq.words import counted
 
 from .formats import as_json, body_text
-from .msg import print_touches, touch_json
+from .msg import CUT, touch_json, touches_table
 
 if TYPE_CHECKING:
     from raftmq.client import Client, DeadLetter, Message, Trace
@@ -81,6 +85,11 @@ class _Choice:
     """Number of messages that had to be read, but that retention took."""
     missing: list[str] = field(default_factory=list)
     """The letters and messages that the command line names but that do not exist."""
+
+    @property
+    def missing_notes(self) -> list[str]:
+        """Notes on what is missing."""
+        return [f"there is no {what} (any more)" for what in self.missing]
 
     @property
     def takes_all(self) -> bool:
@@ -172,9 +181,9 @@ def _choosing(command: Callable[..., Any]) -> Callable[..., Any]:
 @dlq.command("list")
 @click.option("-t", "--topic", type=TOPIC, help="Only of this topic.")
 @click.option("-g", "--group", type=GROUP, help="Only of this consumer group.")
-@output_option()
+@with_output
 @with_session
-def list_(session: Session, topic: str | None, group: str | None, output: str) -> None:
+def list_(session: Session, topic: str | None, group: str | None) -> Result:
     """List the groups that have dead letters, and how many messages those hold."""
 
     async def call(mq: "Client") -> dict[tuple[str, str], int]:
@@ -186,12 +195,11 @@ def list_(session: Session, topic: str | None, group: str | None, output: str) -
         return dead
 
     dead = session.run(call)
-    if output == "json":
-        print_json([{"group": g, "topic": t, "dead": count} for (g, t), count in dead.items()])
-    elif dead:
-        print_table(["GROUP", "TOPIC", ">DEAD"], [(g, t, n) for (g, t), n in dead.items()])
-    else:
-        note("there are no dead letters")
+    table = Table(["GROUP", "TOPIC", ">DEAD"], [(g, t, count) for (g, t), count in dead.items()])
+    return Result(
+        [{"group": g, "topic": t, "dead": count} for (g, t), count in dead.items()],
+        [table if dead else Note("there are no dead letters")],
+    )
 
 
 @dlq.command()
@@ -231,13 +239,13 @@ def show(session: Session, choice: _Choice, count: int, history: bool, output: s
     rows = session.run(call)
     if rows:
         columns = ["!LETTER", "!ID", ">TRIES", "~REASON", "!SINCE", "KEY", "TAG", "~BODY"]
-        print_table(columns, rows)
+        print_shown([Table(columns, rows)])
         for found in histories:
-            click.echo(f"\n{found.id}")
-            print_touches(found)
+            print_shown([f"\n{found.id}", touches_table(found)])
     if any(not found.is_whole for found in histories):
-        note("the log is not kept so far back: what happened first may be missing")
-    _say_missing(choice)
+        note(CUT)
+    for each in choice.missing_notes:
+        note(each)
     if not shown:
         note(f"no dead letters of {choice.group} in {choice.topic} like that")
 
@@ -253,16 +261,11 @@ async def _history(mq: "Client", choice: _Choice, message_id: str) -> "Trace":
 @click.option("--to", "target", metavar="TOPIC", help="Send them to this topic instead.")
 @click.option("--rate", type=RATE, metavar="N/s", help="At most this many messages a second.")
 @click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
-@output_option()
+@with_output
 @_choosing
 def redrive(
-    session: Session,
-    choice: _Choice,
-    target: str | None,
-    rate: float | None,
-    execute: bool,
-    output: str,
-) -> None:
+    session: Session, choice: _Choice, target: str | None, rate: float | None, execute: bool
+) -> Result:
     """Hand dead letters out again as if for the first time. A dry run unless --execute is given.
 
     With --to they are sent to another topic and then purged here: if that is cut short, some may be
@@ -273,19 +276,19 @@ def redrive(
     raftmq dlq redrive orders -g billing --reason "no such account" --to inspection --execute
     """
     what = f"sent to {target}" if target else "handed out again"
-    _change(session, choice, what=what, target=target, rate=rate, execute=execute, output=output)
+    return _change(session, choice, what=what, target=target, rate=rate, execute=execute)
 
 
 @dlq.command()
 @click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
-@output_option()
+@with_output
 @_choosing
-def purge(session: Session, choice: _Choice, execute: bool, output: str) -> None:
+def purge(session: Session, choice: _Choice, execute: bool) -> Result:
     """Throw dead letters away; no consumer gets them. A dry run unless --execute is given.
 
     The messages themselves stay in their queues until retention takes them.
     """
-    _change(session, choice, what="thrown away", execute=execute, output=output, is_purge=True)
+    return _change(session, choice, what="thrown away", execute=execute, is_purge=True)
 
 
 @dlq.command()
@@ -307,7 +310,8 @@ def export(session: Session, choice: _Choice) -> None:
         return count
 
     note(counted(session.run(call), "message"))
-    _say_missing(choice)
+    for each in choice.missing_notes:
+        note(each)
 
 
 def number_of(letter: "DeadLetter") -> str:
@@ -324,11 +328,10 @@ def _change(
     *,
     what: str,
     execute: bool,
-    output: str,
     target: str | None = None,
     rate: float | None = None,
     is_purge: bool = False,
-) -> None:
+) -> Result:
     """Redrive or purge the chosen messages; without `execute`, only count them."""
     if target == choice.topic:
         raise click.UsageError("--to names the topic itself: leave it out")
@@ -361,17 +364,15 @@ def _change(
                     await anyio.sleep(_size(part) / rate)
 
     session.run(call)
-    if output == "json":
-        left = {"unreadable": choice.left_unread, "gone": left_gone}
-        done = {"messages": messages, "letters": len(numbers), "left": left}
-        print_json({"executed": execute, **done})
-    else:
-        would = "" if execute else "would be "
-        letters_text = counted(len(numbers), "letter")
-        click.echo(f"{counted(messages, 'message')} in {letters_text} {would}{what}")
-    _say_left(choice, left_gone)
-    if not execute:
-        note("nothing was changed: add --execute to do it")
+    left = {"unreadable": choice.left_unread, "gone": left_gone}
+    done = {"messages": messages, "letters": len(numbers), "left": left}
+    would = "" if execute else "would be "
+    letters_text = counted(len(numbers), "letter")
+    return Result(
+        {"executed": execute, **done},
+        [f"{counted(messages, 'message')} in {letters_text} {would}{what}"],
+        notes=[*_left_notes(choice, left_gone), *([] if execute else [NOT_EXECUTED])],
+    )
 
 
 async def _parts(
@@ -531,22 +532,15 @@ def _plain(read: _Read, at: int) -> dict[str, Any]:
     return plain
 
 
-def _say_missing(choice: _Choice) -> None:
-    for what in choice.missing:
-        note(f"there is no {what} (any more)")
-
-
-def _say_left(choice: _Choice, gone: int) -> None:
-    """Note the messages that were left, and why."""
-    _say_missing(choice)
+def _left_notes(choice: _Choice, gone: int) -> Iterator[str]:
+    """Notes on the messages that were left, and why."""
+    yield from choice.missing_notes
     if choice.left_unread:
         messages = counted(choice.left_unread, "message")
-        note(f"left: {messages} that cannot be read, as retention took what was written in them")
+        yield f"left: {messages} that cannot be read, as retention took what was written in them"
     if gone:
-        note(
-            f"passed over: {counted(gone, 'message')} that retention took, or that left their "
-            "letters meanwhile"
-        )
+        messages = counted(gone, "message")
+        yield f"passed over: {messages} that retention took, or that left their letters meanwhile"
 
 
 def _as_told(ids: tuple[str, ...]) -> frozenset[str]:

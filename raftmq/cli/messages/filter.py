@@ -11,7 +11,7 @@ import click
 
 from raftmq.cli.exits import ExitCode, Failure
 from raftmq.cli.lazy import HintedGroup
-from raftmq.cli.output import note, output_option, print_json, print_line, print_table
+from raftmq.cli.output import Result, Table, note, output_option, print_line, with_output
 from raftmq.cli.values import PROPERTY
 from raftmq.words import counted
 
@@ -40,10 +40,8 @@ def filter_() -> None:
     help='A property of a sample message; numbers, true and false are typed, "7" is text (repeat).',
 )
 @click.option("-t", "--tag", help="The tag of the sample message.")
-@output_option()
-def explain(
-    expression: str, props: "Sequence[tuple[str, Scalar]]", tag: str | None, output: str
-) -> None:
+@with_output
+def explain(expression: str, props: "Sequence[tuple[str, Scalar]]", tag: str | None) -> Result:
     """Show what a filter means, and where the index of subscriptions puts it.
 
     It also shows whether a sample message matches, and why: the one that --prop and --tag give, or
@@ -57,10 +55,7 @@ def explain(
 
     found = _compile(expression)
     row = _row(dict(props), tag) if props or tag is not None else sample(found.formula)
-    if output == "json":
-        print_json(_explanation(found, row))
-    else:
-        _print_explanation(found, row)
+    return _explained(found, row)
 
 
 @filter_.command()
@@ -137,26 +132,10 @@ def _bad_line(file: str, number: int, problem: str) -> Failure:
     return Failure(f"{file}, line {number}: {problem}", fix=fix)
 
 
-def _explanation(found: "Filter", row: "Row") -> dict[str, Any]:
-    from raftmq.filters.explain import buckets, outcome, placing, tree_lines, verdict_lines
-
-    placed = buckets(found.formula)
-    return {
-        "filter": str(found),
-        "properties": list(found.names),
-        "tree": list(tree_lines(found.formula)),
-        "is_indexed": placed is not None,
-        "placing": placing(found.formula),
-        "buckets": [bucket._asdict() for bucket in placed or ()],
-        "sample": dict(row),
-        "outcome": outcome(found.formula, row),
-        "reason": list(verdict_lines(found.formula, row)),
-    }
-
-
-def _print_explanation(found: "Filter", row: "Row") -> None:
+def _explained(found: "Filter", row: "Row") -> Result:
     from raftmq.filters.explain import (
         buckets,
+        outcome,
         placing,
         row_text,
         tree_lines,
@@ -164,17 +143,29 @@ def _print_explanation(found: "Filter", row: "Row") -> None:
         verdict_lines,
     )
 
-    _print_section("means", [str(found)])
-    _print_section("tree", tree_lines(found.formula))
     placed = buckets(found.formula)
-    _print_section("index", [placing(found.formula)])
+    tree, reason = list(tree_lines(found.formula)), list(verdict_lines(found.formula, row))
+    document = {
+        "filter": str(found),
+        "properties": list(found.names),
+        "tree": tree,
+        "is_indexed": placed is not None,
+        "placing": placing(found.formula),
+        "buckets": placed or (),
+        "sample": dict(row),
+        "outcome": outcome(found.formula, row),
+        "reason": reason,
+    }
+    shown: list[Table | str] = [
+        *_section("means", [str(found)]),
+        *_section("tree", tree),
+        *_section("index", [placing(found.formula)]),
+    ]
     if placed:
         rows = [(f"  {each.name}", value_text(each.key), each.residual) for each in placed]
-        print_table(["  PROPERTY", "VALUE", "THEN EVALUATED"], rows)
-    _print_section(f"sample message: {row_text(row)}", verdict_lines(found.formula, row))
+        shown.append(Table(["  PROPERTY", "VALUE", "THEN EVALUATED"], rows))
+    return Result(document, [*shown, *_section(f"sample message: {row_text(row)}", reason)])
 
 
-def _print_section(title: str, lines: Iterable[str]) -> None:
-    click.echo(title)
-    for line in lines:
-        click.echo(f"  {line}")
+def _section(title: str, lines: Iterable[str]) -> list[str]:
+    return [title, *(f"  {line}" for line in lines)]

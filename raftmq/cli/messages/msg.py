@@ -10,7 +10,16 @@ import click
 from raftmq.cli.exits import Failure
 from raftmq.cli.lazy import HintedGroup
 from raftmq.cli.names import TOPIC
-from raftmq.cli.output import duration_text, note, output_option, print_line, print_table, time_text
+from raftmq.cli.output import (
+    Lines,
+    Result,
+    Table,
+    duration_text,
+    note,
+    output_option,
+    time_text,
+    with_output,
+)
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import START
 from raftmq.errors import Reason, Rejected
@@ -28,6 +37,9 @@ _OF_IDS = (Reason.BAD_ARGUMENT, Reason.UNKNOWN_TOPIC, Reason.OFFSET_OUT_OF_RANGE
 DEAD = "dead letter"
 _TAKING_LETTERS = ("purged", "redriven", "reset", "lost")
 """Events that end a dead letter; see `Touch.what`."""
+
+CUT = "the log is not kept so far back: what happened first may be missing"
+"""The note on a trace that does not begin with the message's first event."""
 
 T = TypeVar("T")
 
@@ -124,33 +136,23 @@ def find(session: Session, topic: str, key: str, since: Any, count: int, output:
 
 @msg.command()
 @click.argument("message_id", metavar="ID")
-@output_option()
+@with_output
 @with_session
-def why(session: Session, message_id: str, output: str) -> None:
+def why(session: Session, message_id: str) -> Result:
     """Print each entry of the log that touched the message of an ID.
 
     What consumers do that pop is in the log: hand-outs, acks, failures, retries, dead letters. The
     log does not say who led a term; a node knows it since it was started, else it is `?`.
     """
     found = run_with_id(session, lambda mq: mq.trace(message_id))
-    if output == "json":
-        for touch in found.touches:
-            print_line(touch_json(touch))
-    else:
-        print_touches(found)
-    warn_if_cut(found)
+    lines = Lines(map(touch_json, found.touches))
+    return Result(lines, [touches_table(found)], notes=[] if found.is_whole else [CUT])
 
 
-def print_touches(found: "Trace") -> None:
-    """Print the events of a message as a table."""
+def touches_table(found: "Trace") -> Table:
+    """The events of a message."""
     columns = ("TIME", ">AFTER", "WHAT", "GROUP", "CONSUMER", ">TOKEN", ">TRY", "!DETAIL")
-    print_table((*columns, ">ENTRY", ">TERM", ">NODE"), _rows(found))
-
-
-def warn_if_cut(found: "Trace") -> None:
-    """Warn if the log does not reach back to the message's first event."""
-    if not found.is_whole:
-        note("the log is not kept so far back: what happened first may be missing")
+    return Table((*columns, ">ENTRY", ">TERM", ">NODE"), _rows(found))
 
 
 def touch_json(touch: "Touch") -> dict[str, Any]:

@@ -15,9 +15,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from raftmq.cli.exits import ExitCode, Failure
+from raftmq.cli.exits import Failure
 from raftmq.cli.names import GROUP, TOPIC
-from raftmq.cli.output import duration_text, note, output_option, print_json, print_table, time_text
+from raftmq.cli.output import (
+    Note,
+    Result,
+    Table,
+    duration_text,
+    note,
+    output_option,
+    print_table,
+    time_text,
+    with_output,
+)
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
@@ -212,7 +222,7 @@ def _table(taken: list[Taken]) -> None:
     ]
     if rows:
         columns = ["!HANDLE", ">TRY", "!UNTIL", "!ID", "KEY", "TAG", "~BODY"]
-        print_table(columns, rows)
+        print_table(Table(columns, rows))
 
 
 def _json_lines(taken: list[Taken]) -> None:
@@ -238,24 +248,21 @@ def _write(data: bytes) -> None:
 # Settling
 
 
-def _settling(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The argument and option that `ack` and the other settling commands share."""
-    return click.argument("handles", nargs=-1, required=True, metavar="HANDLE...")(
-        output_option()(command)
-    )
+_handles_argument = click.argument("handles", nargs=-1, required=True, metavar="HANDLE...")
 
 
 @click.command()
-@_settling
+@_handles_argument
+@with_output
 @with_session
-def ack(session: Session, handles: tuple[str, ...], output: str) -> int:
+def ack(session: Session, handles: tuple[str, ...]) -> Result:
     """Acknowledge messages: they are done with and never come again.
 
     HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin. The
     exit code is 1 if some are not settled: their time ran out, or they were settled in another way.
     What was acknowledged before counts as done: the log is looked into for up to 100 messages.
     """
-    return _settle(session, "ack", "acknowledged", handles, output)
+    return _settle(session, "ack", "acknowledged", handles)
 
 
 @click.command()
@@ -265,27 +272,29 @@ def ack(session: Session, handles: tuple[str, ...], output: str) -> int:
     metavar="DURATION",
     help="How long they wait until they are handed out again.  [default: by the group's schedule]",
 )
-@_settling
+@_handles_argument
+@with_output
 @with_session
-def nack(session: Session, handles: tuple[str, ...], delay: float | None, output: str) -> int:
+def nack(session: Session, handles: tuple[str, ...], delay: float | None) -> Result:
     """Say that messages failed: they are handed out again, or are dead letters after the last
     attempt.
 
     HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin.
     """
-    return _settle(session, "nack", "to be handed out again", handles, output, delay=delay)
+    return _settle(session, "nack", "to be handed out again", handles, delay=delay)
 
 
 @click.command()
 @click.option("--reason", default="rejected", help="Why, for people.  [default: rejected]")
-@_settling
+@_handles_argument
+@with_output
 @with_session
-def reject(session: Session, handles: tuple[str, ...], reason: str, output: str) -> int:
+def reject(session: Session, handles: tuple[str, ...], reason: str) -> Result:
     """Say that messages can never be done: they are dead letters at once.
 
     HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin.
     """
-    return _settle(session, "reject", "dead-lettered", handles, output, reason=reason)
+    return _settle(session, "reject", "dead-lettered", handles, reason=reason)
 
 
 @click.command()
@@ -297,25 +306,21 @@ def reject(session: Session, handles: tuple[str, ...], reason: str, output: str)
     metavar="DURATION",
     help="How long, from now, they are handed to no other consumer.",
 )
-@_settling
+@_handles_argument
+@with_output
 @with_session
-def extend(session: Session, handles: tuple[str, ...], seconds: float, output: str) -> int:
+def extend(session: Session, handles: tuple[str, ...], seconds: float) -> Result:
     """Give messages more time, with all others that were handed out together with them.
 
     HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin.
     """
     done = f"extended to {duration_text(seconds)} from now"
-    return _settle(session, "extend", done, handles, output, delay=seconds)
+    return _settle(session, "extend", done, handles, delay=seconds)
 
 
 def _settle(
-    session: Session,
-    action: Any,
-    done: str,
-    handles: tuple[str, ...],
-    output: str,
-    **details: Any,
-) -> int:
+    session: Session, action: Any, done: str, handles: tuple[str, ...], **details: Any
+) -> Result:
     wanted = list(_read(handles))
 
     async def call(mq: "Client") -> tuple[list[bool], list[str]]:
@@ -333,19 +338,17 @@ def _settle(
     settled, before = session.run(call)
     is_done = dict(zip(wanted, settled, strict=True)) | dict.fromkeys(before, True)
     late = [handle for handle in wanted if not is_done[handle]]
-    if output == "json":
-        print_json({"settled": sum(settled), "acked_before": before, "not_settled": late})
-    else:
-        again = f", {counted(len(before), 'message')} before" if before else ""
-        note(f"{counted(sum(settled), 'message')} {done}{again}")
-    if not late:
-        return ExitCode.OK
-    for handle in late if output != "json" else ():
-        note(f"no longer ours: {handle}")
-    not_settled = counted(len(late), "message")
-    raise Failure(
-        f"{not_settled} not settled: their time ran out, or they were settled before",
+    again = f", {counted(len(before), 'message')} before" if before else ""
+    summary = Note(f"{counted(sum(settled), 'message')} {done}{again}")
+    not_settled = Failure(
+        f"{counted(len(late), 'message')} not settled: their time ran out, or they were settled "
+        "before",
         fix="what is not done with comes again: `raftmq pop` takes it, with a new handle",
+    )
+    return Result(
+        {"settled": sum(settled), "acked_before": before, "not_settled": late},
+        [summary, *(Note(f"no longer ours: {handle}") for handle in late)],
+        failure=not_settled if late else None,
     )
 
 

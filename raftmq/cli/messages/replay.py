@@ -18,7 +18,7 @@ import click
 
 from raftmq.cli.exits import Failure
 from raftmq.cli.names import TOPIC
-from raftmq.cli.output import note, output_option, print_json, print_table
+from raftmq.cli.output import Result, Table, note, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import START
 from raftmq.words import counted
@@ -67,7 +67,7 @@ class Range(NamedTuple):
 )
 @click.option("-q", "--queue", "queues", type=int, multiple=True, help="Only this queue (repeat).")
 @click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
-@output_option()
+@with_output
 @with_session
 def replay(
     session: Session,
@@ -77,8 +77,7 @@ def replay(
     stop: "Start",
     queues: tuple[int, ...],
     execute: bool,
-    output: str,
-) -> None:
+) -> Result:
     """Send a range of SOURCE's messages to the topic TARGET again. A dry run without --execute.
 
     Each queue keeps its order. The same command again sends the messages again. If TARGET
@@ -100,15 +99,12 @@ def replay(
 
     ranges = session.run(call)
     count = sum(each.stop - each.start for each in ranges)
-    if output == "json":
-        plain = [each._asdict() for each in ranges]
-        print_json({"executed": execute, "messages": count, "queues": plain})
-    else:
-        rows = [(each.queue, each.start, each.stop, each.target) for each in ranges]
-        print_table([">QUEUE", ">FROM", ">UNTIL", ">TO QUEUE"], rows)
-    note(counted(count, "message"))
-    if not execute:
-        note("nothing was sent: add --execute to do it")
+    undone = [] if execute else ["nothing was sent: add --execute to do it"]
+    return Result(
+        {"executed": execute, "messages": count, "queues": ranges},
+        [Table([">QUEUE", ">FROM", ">UNTIL", ">TO QUEUE"], ranges)],
+        notes=[counted(count, "message"), *undone],
+    )
 
 
 async def _ranges(

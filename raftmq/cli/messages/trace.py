@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from raftmq.cli.output import duration_text, output_option, print_json, time_text
+from raftmq.cli.output import Result, duration_text, time_text, with_output
 from raftmq.cli.session import Session, with_session
 
-from .msg import consumer_text, run_with_id, touch_json, warn_if_cut
+from .msg import CUT, consumer_text, run_with_id, touch_json
 
 if TYPE_CHECKING:
     from raftmq.client import Journey, Touch, Trace
@@ -64,22 +64,18 @@ class Phase(NamedTuple):
 
 @click.command()
 @click.argument("message_id", metavar="ID")
-@output_option()
+@with_output
 @with_session
-def trace(session: Session, message_id: str, output: str) -> None:
+def trace(session: Session, message_id: str) -> Result:
     """Draw the way of the message of an ID through each consumer group that pops.
 
     \b
     = in hand   - waits for its retry   . to be handed out   x dead letter
     """
     found = run_with_id(session, lambda mq: mq.trace(message_id))
-    if output == "json":
-        print_json(_json(found))
-    else:
-        width = min(max(_columns() - LABEL_COLUMNS, BAR_MIN), BAR_MAX)
-        for line in picture(found, now=int(time.time() * 1000), width=width):
-            click.echo(line)
-    warn_if_cut(found)
+    width = min(max(_columns() - LABEL_COLUMNS, BAR_MIN), BAR_MAX)
+    lines = picture(found, now=int(time.time() * 1000), width=width)
+    return Result(_json(found), lines, notes=[] if found.is_whole else [CUT])
 
 
 def _columns() -> int:

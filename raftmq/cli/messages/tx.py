@@ -4,9 +4,8 @@ from datetime import datetime
 
 import click
 
-from raftmq.cli.exits import ExitCode
 from raftmq.cli.lazy import HintedGroup
-from raftmq.cli.output import note, output_option, print_json, print_table
+from raftmq.cli.output import Note, Result, Table, note, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.words import counted
 
@@ -23,9 +22,9 @@ def tx() -> None:
 
 @tx.command("list")
 @click.option("-g", "--group", default="", help="Only those of this producer group.")
-@output_option()
+@with_output
 @with_session
-def list_(session: Session, group: str, output: str) -> int:
+def list_(session: Session, group: str) -> Result:
     """List transactions that are open, the oldest first.
 
     A producer group that runs a check-back ends them by itself, and one that acknowledges popped
@@ -33,32 +32,19 @@ def list_(session: Session, group: str, output: str) -> int:
     it ended.
     """
     found = session.run(lambda mq: mq.open_transactions(group))
-    if output == "json":
-        print_json([transaction._asdict() for transaction in found])
-        return ExitCode.OK
-    if not found:
-        note("no transaction is open")
-        return ExitCode.OK
     rows = [
-        [
-            t.id,
-            t.group or "-",
-            _time(t.opened_ms),
-            str(t.messages),
-            str(t.inputs),
-            t.note.replace("\n", " "),
-        ]
+        (t.id, t.group or "-", _time(t.opened_ms), t.messages, t.inputs, t.note.replace("\n", " "))
         for t in found
     ]
-    print_table(["ID", "GROUP", "SINCE", "MESSAGES", "ACKS", "NOTE"], rows)
-    return ExitCode.OK
+    table = Table(["ID", "GROUP", "SINCE", "MESSAGES", "ACKS", "NOTE"], rows)
+    return Result(found, [table if rows else Note("no transaction is open")])
 
 
 @tx.command()
 @click.argument("transaction")
 @click.option("--commit/--rollback", "is_commit", default=None, help="How it ended.  [required]")
 @with_session
-def resolve(session: Session, transaction: str, is_commit: bool | None) -> int:
+def resolve(session: Session, transaction: str, is_commit: bool | None) -> None:
     """End a transaction: deliver its messages, or throw them away. The first outcome holds."""
     if is_commit is None:
         raise click.UsageError("say how it ended: --commit delivers, --rollback throws away")
@@ -67,7 +53,6 @@ def resolve(session: Session, transaction: str, is_commit: bool | None) -> int:
     note(
         f"{done}: {counted(count, 'message')}" if count else "it had ended so before, or was empty"
     )
-    return ExitCode.OK
 
 
 def _time(milliseconds: int) -> str:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import click
 
 from raftmq.cli.exits import ExitCode
-from raftmq.cli.output import bytes_text, output_option
+from raftmq.cli.output import Result, bytes_text, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.errors import Rejected
 from raftmq.words import counted
 
-from .findings import Finding, show
+from .findings import Finding, result_of
 
 if TYPE_CHECKING:
     from raftmq.broker.settings import NodeSettings, Settings
@@ -68,7 +68,7 @@ MODULES += ["zstandard"]
     help="Look whether a node can listen at this port.  [default: node.port of -c, or the first "
     "one of --url]",
 )
-@output_option()
+@with_output
 @with_session
 def doctor(
     session: Session,
@@ -76,8 +76,7 @@ def doctor(
     overrides: tuple[str, ...],
     data: Path | None,
     port: int | None,
-    output: str,
-) -> int:
+) -> Result:
     """Examine this machine, and the cluster if one answers; say what to mend.
 
     Exits with 4 if something fails. It writes some KiB into the folder of --data and removes them.
@@ -109,8 +108,7 @@ def doctor(
         check_clock_source,
         lambda: check_cluster(session),
     ]
-    findings = [check() for check in checks]
-    return show(findings, output)
+    return result_of([check() for check in checks])
 
 
 def _checks_of(settings: "Settings | None") -> "list[Callable[[], Finding]]":

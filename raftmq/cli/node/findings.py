@@ -8,10 +8,10 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from raftmq.cli.exits import ExitCode
-from raftmq.cli.output import print_json, print_table
+from raftmq.cli.output import Result, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,14 @@ class Finding:
     """The remedy; empty: none is needed."""
 
 
-def show(findings: Sequence[Finding], output: str) -> ExitCode:
-    """Print the findings as a table or as JSON, and return the command's exit code."""
-    if output == "json":
-        print_json([asdict(finding) for finding in findings])
-    else:
+def result_of(findings: Sequence[Finding]) -> Result:
+    """The findings as a command's result, with its exit code."""
+    rows = []
+    for finding in findings:
+        rows.append((finding.verdict, finding.check, finding.found))
         # A fix stands below its finding: beside a long finding it would be overlooked.
-        rows = []
-        for finding in findings:
-            rows.append((finding.verdict, finding.check, finding.found))
-            if finding.fix:
-                rows.append(("", "", f"fix: {finding.fix}"))
-        print_table(["", "CHECK", "FOUND"], rows)
+        if finding.fix:
+            rows.append(("", "", f"fix: {finding.fix}"))
     has_failed = any(finding.verdict == "fail" for finding in findings)
-    return ExitCode.UNHEALTHY if has_failed else ExitCode.OK
+    code = ExitCode.UNHEALTHY if has_failed else ExitCode.OK
+    return Result(findings, [Table(["", "CHECK", "FOUND"], rows)], code=code)

@@ -19,12 +19,13 @@ import click
 
 from raftmq.cli.exits import ExitCode, Failure
 from raftmq.cli.output import (
+    Lines,
+    Result,
+    Table,
     bytes_text,
-    note,
     output_option,
-    print_json,
     print_line,
-    print_table,
+    print_result,
     time_text,
 )
 from raftmq.words import counted
@@ -169,9 +170,7 @@ def inspect(
     if not summaries:
         fix = "give the folder that a node's settings name as node.data, or one below it"
         raise Failure(f"{folder} holds no log", fix=fix)
-    if not is_records:
-        _print_summaries(summaries, output)
-    return _verdict(summaries)
+    return print_result(_result(summaries, is_short=is_records), output)
 
 
 def _logs(folder: Path) -> list[Path]:
@@ -312,16 +311,16 @@ def _what(record: "Record") -> str:
     return ""
 
 
-def _print_summaries(summaries: list[Summary], output: str) -> None:
-    if output == "json":
-        print_json([summary.plain() for summary in summaries])
-        return
-    print_table(
-        [
-            *("FOLDER", ">NODE", ">GROUP", ">SEGMENTS", ">SIZE", "RECORDS", ">BATCHES", ">TERM"),
-            *(">VOTE", ">COMMIT", "SNAPSHOTS", "LAST WRITTEN", "DAMAGED"),
-        ],
-        [_summary_row(summary) for summary in summaries],
+def _result(summaries: list[Summary], *, is_short: bool) -> Result:
+    """The summaries, or with `is_short` only the notes on damage and the exit code."""
+    columns = ["FOLDER", ">NODE", ">GROUP", ">SEGMENTS", ">SIZE", "RECORDS", ">BATCHES", ">TERM"]
+    columns += [">VOTE", ">COMMIT", "SNAPSHOTS", "LAST WRITTEN", "DAMAGED"]
+    table = Table(columns, [_summary_row(summary) for summary in summaries])
+    return Result(
+        Lines() if is_short else [summary.plain() for summary in summaries],
+        [] if is_short else [table],
+        notes=[note for summary in summaries for note in _damage_notes(summary)],
+        code=ExitCode.UNHEALTHY if any(summary.rot for summary in summaries) else ExitCode.OK,
     )
 
 
@@ -347,14 +346,10 @@ def _summary_row(summary: Summary) -> list[object]:
     ]
 
 
-def _verdict(summaries: list[Summary]) -> int:
-    code = ExitCode.OK
-    for summary in summaries:
-        for damaged in summary.damaged:
-            place = f"{damaged.path}, byte {damaged.position}, {counted(damaged.bytes, 'byte')}"
-            if summary.is_torn(damaged):
-                note(f"torn tail: {place}: {damaged.message}; the next start cuts it")
-            else:
-                note(f"damaged: {place}: {damaged.message}")
-                code = ExitCode.UNHEALTHY
-    return code
+def _damage_notes(summary: Summary) -> Iterator[str]:
+    for damaged in summary.damaged:
+        place = f"{damaged.path}, byte {damaged.position}, {counted(damaged.bytes, 'byte')}"
+        if summary.is_torn(damaged):
+            yield f"torn tail: {place}: {damaged.message}; the next start cuts it"
+        else:
+            yield f"damaged: {place}: {damaged.message}"

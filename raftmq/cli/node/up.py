@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from raftmq.cli.exits import Failure
-from raftmq.cli.output import bytes_text, note, print_table
+from raftmq.cli.output import Table, bytes_text, note, print_shown
 from raftmq.words import counted
 
 from .playground import Playground, State, choose_ports, running, temporary
@@ -256,12 +256,14 @@ def _fate(playground: Playground) -> str:
 
 
 def _show(state: State) -> None:
-    print_table(
-        [">NODE", "ROLE", "ADDRESS", ">PID", "DATA"],
-        [(node.id, node.role, node.address, node.pid, node.data) for node in state.nodes],
+    rows = [(node.id, node.role, node.address, node.pid, node.data) for node in state.nodes]
+    print_shown(
+        [
+            Table([">NODE", "ROLE", "ADDRESS", ">PID", "DATA"], rows),
+            f"\nexport RAFTMQ_URL={state.url}\n",
+            "raftmq topic create orders",
+            "raftmq produce orders hello -k order-1",
+            "raftmq consume orders -n 1\n",
+        ]
     )
-    click.echo(f"\nexport RAFTMQ_URL={state.url}\n")
-    click.echo("raftmq topic create orders")
-    click.echo("raftmq produce orders hello -k order-1")
-    click.echo("raftmq consume orders -n 1\n")
     sys.stdout.flush()

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raftmq.cli.exits import ExitCode, Failure
-from raftmq.cli.output import (
-    Meter,
-    bytes_text,
-    note,
-    output_option,
-    print_json,
-    print_table,
-)
+from raftmq.cli.output import Meter, Result, Table, bytes_text, dash, note, with_output
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
 
@@ -75,7 +68,7 @@ def archive() -> None:
 )
 @click.option("--job", default="", help="Shown as consumer group spark-JOB.  [default: by folder]")
 @click.option("--dry-run", is_flag=True, help="Show what there is to archive, and end.")
-@output_option()
+@with_output
 @with_spark
 def run(
     starter: Starter,
@@ -87,8 +80,7 @@ def run(
     skip_lost: bool,
     job: str,
     dry_run: bool,
-    output: str,
-) -> None:
+) -> Result | None:
     """Archive TOPICs, and go on with what comes until Ctrl-C, or end with --once.
 
     Killed at any moment and started again it goes on where the archive ends.
@@ -108,23 +100,19 @@ def run(
         fix = "--skip-lost goes on with what is left, and notes what is gone in the archive"
         raise Failure(f"retention took {counted(lost, 'message')} before archiving", fix=fix)
     if dry_run:
-        _show_plan(queues, output)
-        return
+        return _plan(queues)
     _archive(starter, folder, settings, sum(each.rows for each in queues))
+    return None
 
 
-def _show_plan(queues: "list[Queued]", output: str) -> None:
-    if output == "json":
-        print_json([{**each._asdict(), "rows": each.rows, "lost": each.lost} for each in queues])
-        return
+def _plan(queues: "list[Queued]") -> Result:
     columns = ["TOPIC", ">QUEUE", ">ARCHIVED TO", ">EARLIEST", ">END", ">TO ARCHIVE", ">LOST"]
-    rows = [
-        (q.topic, q.queue, "-" if q.archived is None else q.archived,
-         q.earliest, q.end, q.rows, q.lost)
-        for q in queues
-    ]  # fmt: skip
-    print_table(columns, rows)
-    note("nothing was archived: leave out --dry-run to do it")
+    rows = [(q.topic, q.queue, dash(q.archived), q.earliest, q.end, q.rows, q.lost) for q in queues]
+    return Result(
+        [{**each._asdict(), "rows": each.rows, "lost": each.lost} for each in queues],
+        [Table(columns, rows)],
+        notes=["nothing was archived: leave out --dry-run to do it"],
+    )
 
 
 def _archive(starter: Starter, folder: Path, settings: "Settings", rows: int) -> None:
@@ -147,8 +135,8 @@ def _archive(starter: Starter, folder: Path, settings: "Settings", rows: int) ->
 @click.argument("folder", type=FOLDER)
 @click.option("--deep", is_flag=True, help="Read all rows, too, and compare their digests.")
 @click.option("--dry-run", is_flag=True, help="Show how much there is to read, and end.")
-@output_option()
-def verify(folder: Path, deep: bool, dry_run: bool, output: str) -> int:
+@with_output
+def verify(folder: Path, deep: bool, dry_run: bool) -> Result:
     """Is the archive in FOLDER whole? Exits with 5 if it is not.
 
     Examines that queues have neither holes nor overlaps, and all files their size and rows.
@@ -159,8 +147,7 @@ def verify(folder: Path, deep: bool, dry_run: bool, output: str) -> int:
     found: list[Finding] = []
     with explaining():
         if dry_run:
-            _show_files(load(folder).files, output)
-            return ExitCode.OK
+            return _files(load(folder).files)
         with Meter("verifying", unit="rows") as meter:
             for each in verify(folder, is_deep=deep):
                 if isinstance(each, Checked):
@@ -168,27 +155,27 @@ def verify(folder: Path, deep: bool, dry_run: bool, output: str) -> int:
                     meter.advance(each.file.rows)
                 else:
                     found.append(each)
-    return _show_findings(found, output)
+    return _findings(found)
 
 
-def _show_files(files: "Sequence[File]", output: str) -> None:
+def _files(files: "Sequence[File]") -> Result:
     rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
-    if output == "json":
-        print_json({"files": len(files), "rows": rows, "bytes": size})
-    else:
-        print_table([">FILES", ">ROWS", ">SIZE"], [(len(files), f"{rows:,}", bytes_text(size))])
-    note("nothing was examined: leave out --dry-run to do it")
+    return Result(
+        {"files": len(files), "rows": rows, "bytes": size},
+        [Table([">FILES", ">ROWS", ">SIZE"], [(len(files), f"{rows:,}", bytes_text(size))])],
+        notes=["nothing was examined: leave out --dry-run to do it"],
+    )
 
 
-def _show_findings(found: "list[Finding]", output: str) -> int:
+def _findings(found: "list[Finding]") -> Result:
     damage = [each for each in found if each.is_damage]
-    if output == "json":
-        print_json([{**each._asdict(), "is_damage": each.is_damage} for each in found])
-    elif found:
-        rows = [("damage" if each.is_damage else "note", *each) for each in found]
-        print_table(["", "KIND", "WHERE", "WHAT"], rows)
-    note(counted(len(damage), "damage") if damage else "the archive is whole")
-    return ExitCode.VIOLATION if damage else ExitCode.OK
+    rows = [("damage" if each.is_damage else "note", *each) for each in found]
+    return Result(
+        [{**each._asdict(), "is_damage": each.is_damage} for each in found],
+        [Table(["", "KIND", "WHERE", "WHAT"], rows)] if rows else [],
+        notes=[counted(len(damage), "damage") if damage else "the archive is whole"],
+        code=ExitCode.VIOLATION if damage else ExitCode.OK,
+    )
 
 
 @archive.command()
@@ -201,8 +188,8 @@ def _show_findings(found: "list[Finding]", output: str) -> int:
     help="How long replaced files stay for those who read them now.  [default: 1h]",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be compacted, and end.")
-@output_option()
-def compact(folder: Path, grace: float, dry_run: bool, output: str) -> None:
+@with_output
+def compact(folder: Path, grace: float, dry_run: bool) -> Result:
     """Make one file of the many of each topic and hour that is over.
 
     Readers and a running `archive run` are not in the way. Killed at any moment, it leaves the
@@ -220,35 +207,30 @@ def compact(folder: Path, grace: float, dry_run: bool, output: str) -> None:
     rows = [
         (folder_of(hour.topic, hour.hour), len(hour.files), hour.rows, hour.bytes) for hour in hours
     ]
-    if output == "json":
-        names = ("path", "files", "rows", "bytes")
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-    elif rows:
-        print_table(["PATH", ">FILES", ">ROWS", ">BYTES"], rows)
-    note(f"{'would compact' if dry_run else 'compacted'} {counted(len(rows), 'hour')}")
+    names = ("path", "files", "rows", "bytes")
+    return Result(
+        [dict(zip(names, row, strict=True)) for row in rows],
+        [Table(["PATH", ">FILES", ">ROWS", ">BYTES"], rows)] if rows else [],
+        notes=[f"{'would compact' if dry_run else 'compacted'} {counted(len(rows), 'hour')}"],
+    )
 
 
 @archive.command("ls")
 @click.argument("folder", type=FOLDER)
-@output_option()
-def list_days(folder: Path, output: str) -> None:
+@with_output
+def list_days(folder: Path) -> Result:
     """Show what the archive in FOLDER holds, by topic and day (UTC)."""
     from raftmq.pipeline.archive.listing import days
 
     with explaining():
         found = days(folder)
-    if output == "json":
-        print_json([each._asdict() for each in found])
-        return
     columns = ["TOPIC", "DAY", ">HOURS", ">FILES", ">ROWS", ">SIZE", "~OFFSETS"]
-    print_table(
-        columns,
-        [
-            (each.topic, each.day, each.hours, each.files, f"{each.rows:,}",
-             bytes_text(each.bytes), _offsets_text(each.offsets))
-            for each in found
-        ],
-    )  # fmt: skip
+    rows = [
+        (each.topic, each.day, each.hours, each.files, f"{each.rows:,}",
+         bytes_text(each.bytes), _offsets_text(each.offsets))
+        for each in found
+    ]  # fmt: skip
+    return Result(found, [Table(columns, rows)])
 
 
 def _offsets_text(offsets: dict[int, tuple[int, int]]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from raftmq.cli.exits import ExitCode, Failure
-from raftmq.cli.output import Meter, note, output_option, print_json, print_table
+from raftmq.cli.output import Meter, Result, Table, note, with_output
 from raftmq.cli.pipeline.running import Starter, with_spark
 from raftmq.cli.session import url_option
 from raftmq.cli.values import DURATION
@@ -112,11 +112,9 @@ def capture(
 )
 @click.option("--full", is_flag=True, help="From the topic's beginning, not from the last version.")
 @_dry_run
-@output_option()
+@with_output
 @with_spark
-def rebuild(
-    starter: Starter, topic: str, out: Path, full: bool, dry_run: bool, output: str
-) -> None:
+def rebuild(starter: Starter, topic: str, out: Path, full: bool, dry_run: bool) -> Result:
     """Make the table that a topic's changes describe, as Parquet in DIR/v=<n>.
 
     Only what is new since the last version is read. DIR/CURRENT names the version that holds.
@@ -127,14 +125,16 @@ def rebuild(
     with starter.explaining(), blocking.connect(starter.url) as mq:
         planned = plan(mq, topic, out, is_full=full)
         if dry_run or planned.is_empty:
-            _show({"topic": topic, "from": planned.start, "until": planned.end,
-                   "version": planned.version}, output)  # fmt: skip
-            note("nothing was changed" if dry_run else "the last version holds: nothing is new")
-            return
+            return _result(
+                {"topic": topic, "from": planned.start, "until": planned.end,
+                 "version": planned.version},
+                note="nothing was changed" if dry_run
+                else "the last version holds: nothing is new",
+            )  # fmt: skip
         with starter.session("cdc") as spark:
             made = rebuild(spark, mq, topic, out, url=starter.url, is_full=full)
-    _show({"version": made.version, "rows": made.rows, "position": made.position,
-           "until": made.end, "folder": str(out / f"v={made.version}")}, output)  # fmt: skip
+    return _result({"version": made.version, "rows": made.rows, "position": made.position,
+                    "until": made.end, "folder": str(out / f"v={made.version}")})  # fmt: skip
 
 
 @cdc.command()
@@ -156,7 +156,7 @@ def rebuild(
     help="How long to wait for a capture that is running.  [default: 1m]",
 )
 @_dry_run
-@output_option()
+@with_output
 @with_spark
 def verify(
     starter: Starter,
@@ -166,8 +166,7 @@ def verify(
     out: Path,
     wait: float,
     dry_run: bool,
-    output: str,
-) -> int:
+) -> Result:
     """Compare the table in the database with the rebuilt one, by digests at the same place.
 
     Others may go on writing. What the topic lacks up to that place is captured first. Exits with 5
@@ -185,8 +184,7 @@ def verify(
     ):
         if dry_run:
             compared = f"{source.table.name} with {out}"
-            _show({"capture": plan(mq, source, topic), "compare": compared}, output)
-            return ExitCode.OK
+            return _result({"capture": plan(mq, source, topic), "compare": compared})
         with notes(out) as noted:
             # Taken before Spark starts, so that few changes have to be captured up to this place.
             found = source_digest(source, noted)
@@ -198,28 +196,23 @@ def verify(
     told = {"place": found.place.lsn, "database": str(found.digest),
             "rebuilt": str(verified.rebuilt), "equal": apart is None}  # fmt: skip
     if apart is None:
-        _show(told, output)
-        return ExitCode.OK
-    if output == "json":
-        rows = [row._asdict() for row in apart.first]
-        print_json(told | {"differing": apart.rows, "first": rows})
-    else:
-        _show(told, output)
-        click.echo()
-        print_table(["KEY", "FOUND"], apart.first)
-    raise Failure(
-        f"{counted(apart.rows, 'row')} of {table} and of the table in {out} differ",
-        fix="`raftmq pipeline cdc rebuild … --full`, and verify again; if they still differ, the "
-        "topic lacks changes: `raftmq pipeline cdc capture … --snapshot`, then rebuild",
-        code=ExitCode.VIOLATION,
+        return _result(told)
+    return Result(
+        told | {"differing": apart.rows, "first": apart.first},
+        [*_result(told).shown, "", Table(["KEY", "FOUND"], apart.first)],
+        failure=Failure(
+            f"{counted(apart.rows, 'row')} of {table} and of the table in {out} differ",
+            fix="`raftmq pipeline cdc rebuild … --full`, and verify again; if they still differ, "
+            "the topic lacks changes: `raftmq pipeline cdc capture … --snapshot`, then rebuild",
+            code=ExitCode.VIOLATION,
+        ),
     )
 
 
-def _show(values: dict[str, Any], output: str) -> None:
-    if output == "json":
-        print_json(values)
-    else:
-        print_table([name.upper() for name in values], [list(values.values())])
+def _result(values: dict[str, Any], *, note: str = "") -> Result:
+    """Values as a table of one row."""
+    table = Table([name.upper() for name in values], [list(values.values())])
+    return Result(values, [table], notes=[note] if note else [])
 
 
 @contextmanager

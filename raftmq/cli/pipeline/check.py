@@ -1,13 +1,13 @@
 """`raftmq pipeline check`: judge recorded histories that are too large for one process."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from raftmq.cli.exits import ExitCode, Failure
-from raftmq.cli.output import bytes_text, note, output_option, print_json, print_table
+from raftmq.cli.output import Note, Result, Table, bytes_text, note, with_output
 
 from .running import Starter, with_spark
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EXISTING = click.Path(exists=True, path_type=Path)
 # A copy of the names in raftmq.pipeline.check, which --help must not load.
 CHECKERS = ("total-queue", "log", "key-order")
+_CODES = {"valid": ExitCode.OK, "invalid": ExitCode.VIOLATION}
 
 
 @click.command()
@@ -40,7 +41,7 @@ CHECKERS = ("total-queue", "log", "key-order")
     help="So many violations of each kind are kept; all are counted.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be read, and start nothing.")
-@output_option()
+@with_output
 @with_spark
 def check(
     starter: Starter,
@@ -52,8 +53,7 @@ def check(
     contiguous: bool,
     examples: int,
     dry_run: bool,
-    output: str,
-) -> int:
+) -> Result:
     """Judge recorded histories of any size: what was lost, doubled, out of order, never sent.
 
     Each PATH is one history: a Parquet file as raftmq.chaos.write_parquet makes it, or a folder of
@@ -69,8 +69,7 @@ def check(
     with starter.explaining():
         found = [find(path) for path in paths]
     if dry_run:
-        _show_plan(found, output)
-        return ExitCode.OK
+        return _plan(found)
     rules = Rules(
         is_exactly_once=exactly_once,
         is_drained=not not_drained,
@@ -84,48 +83,36 @@ def check(
             store(reports, out)
         except OSError as error:
             raise Failure(f"{out}: {error.strerror}", fix="name another folder as --out") from error
-    if output == "json":
-        print_json(as_json(reports))
-    else:
-        _show(reports)
-    match worst(report.verdict for report in reports):
-        case "valid":
-            return ExitCode.OK
-        case "invalid":
-            return ExitCode.VIOLATION
-        case _:
-            return ExitCode.FAILED
+    code = _CODES.get(worst(report.verdict for report in reports), ExitCode.FAILED)
+    return Result(as_json(reports), _shown(reports), code=code)
 
 
-def _show_plan(found: "Sequence[Recorded]", output: str) -> None:
-    if output == "json":
-        plan: list[dict[str, Any]] = [
-            {
-                "history": one.name,
-                "files": one.files,
-                "row_groups": len(one.parts),
-                "rows": one.rows,
-                "bytes": one.bytes,
-            }
-            for one in found
-        ]
-        print_json(plan)
-        return
+def _plan(found: "Sequence[Recorded]") -> Result:
+    plan = [
+        {
+            "history": one.name,
+            "files": one.files,
+            "row_groups": len(one.parts),
+            "rows": one.rows,
+            "bytes": one.bytes,
+        }
+        for one in found
+    ]
     rows = [
         (one.name, one.files, len(one.parts), f"{one.rows:,}", bytes_text(one.bytes))
         for one in found
     ]
-    print_table(["HISTORY", ">FILES", ">ROW GROUPS", ">ROWS", ">SIZE"], rows)
+    return Result(plan, [Table(["HISTORY", ">FILES", ">ROW GROUPS", ">ROWS", ">SIZE"], rows)])
 
 
-def _show(reports: "Sequence[Report]") -> None:
+def _shown(reports: "Sequence[Report]") -> Iterator[Table | str]:
     rows = []
     for report in reports:
         for one in report.checkers:
             kinds = [f"{kind} {one.counts[kind]:,}" for kind in one.kinds if one.counts[kind]]
             found = ", ".join(kinds) or one.reason or "nothing"
             rows.append((report.history, one.checker, one.verdict, found))
-    print_table(["HISTORY", "CHECKER", "VERDICT", "FOUND"], rows)
+    yield Table(["HISTORY", "CHECKER", "VERDICT", "FOUND"], rows)
     for report in reports:
         for finding in report.violations.slice(0, 5).to_pylist():
-            note(f"{report.history}: {finding['kind']}: {finding['fact']}")
+            yield Note(f"{report.history}: {finding['kind']}: {finding['fact']}")

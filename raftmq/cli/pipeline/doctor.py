@@ -2,13 +2,13 @@
 
 import click
 
-from raftmq.cli.node.findings import Finding, show
-from raftmq.cli.output import output_option
+from raftmq.cli.node.findings import Finding, result_of
+from raftmq.cli.output import Result, with_output
 
 
 @click.command()
-@output_option()
-def doctor(output: str) -> int:
+@with_output
+def doctor() -> Result:
     """Examine Java, Spark and their versions, and run one query; say what to mend.
 
     Exits with 4 if something fails. Starting Spark takes some seconds.
@@ -19,4 +19,4 @@ def doctor(output: str) -> int:
     for fact in examine():
         verdict = "fail" if not fact.is_well else "warn" if fact.fix else "ok"
         findings.append(Finding(fact.check, verdict, fact.found, fact.fix))
-    return show(findings, output)
+    return result_of(findings)

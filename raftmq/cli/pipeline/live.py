@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.cli.output import (
-    Meter,
-    duration_text,
-    note,
-    output_option,
-    print_json,
-    print_table,
-)
+from raftmq.cli.output import Meter, Result, Table, duration_text, note, with_output
 from raftmq.cli.pipeline.running import Starter, make_folder, with_spark
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
@@ -93,7 +86,7 @@ _FIELDS = ("window", "lateness", "ahead", "event", "json", "where", "by", "sum",
     help="Progress is that of the group spark-NAME.  [default: live-<name of DIR>]",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be counted, and do nothing.")
-@output_option()
+@with_output
 @with_spark
 def live(
     starter: Starter,
@@ -108,9 +101,8 @@ def live(
     start: str,
     job: str | None,
     dry_run: bool,
-    output: str,
     **fields: Any,
-) -> None:
+) -> Result:
     """Count, sum and rank messages in windows of time, while they come.
 
     Closed windows are Parquet files in DIR/windows; --page shows them, and those still open, in a
@@ -133,14 +125,10 @@ def live(
         source = Source(starter.url, start, job or f"live-{out.resolve().name}")
         planned = plan(source, read, out, into)
     if dry_run:
-        _show(read, planned, output)
-        note("nothing was changed")
-        return
+        return _plan(read, planned)
     done = _run(starter, read, source, out, page=page, into=into, is_once=once, every=every)
-    if output == "json":
-        print_json(done)
-    else:
-        print_table([">" + name for name in done], [[f"{value:,}" for value in done.values()]])
+    cells = [f"{value:,}" for value in done.values()]
+    return Result(done, [Table([">" + name for name in done], [cells])])
 
 
 def _run(
@@ -186,21 +174,20 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _show(board: "Board", planned: "list[Planned]", output: str) -> None:
+def _plan(board: "Board", planned: "list[Planned]") -> Result:
     from raftmq.pipeline.live.board import plain
 
-    if output == "json":
-        print_json({"board": plain(board), "queues": [one._asdict() for one in planned]})
-        return
-    print_table(["field", "value"], [
+    fields = [
         ["windows", f"of {duration_text(board.window_ms / 1000)} by {board.event}"],
         ["closed", f"{duration_text(board.lateness_ms / 1000)} after their end"],
         ["groups", ", ".join(board.groups) or "one for all"],
         ["measures", ", ".join(board.measures)],
         ["kept", f"the top {board.top} by {board.order}" if board.top else "all groups"],
-    ])  # fmt: skip
-    click.echo()
-    print_table(
-        ["topic", ">queue", ">from", ">end", ">messages"],
-        [[one.topic, one.queue, one.start, one.end, one.end - one.start] for one in planned],
+    ]
+    rows = [[one.topic, one.queue, one.start, one.end, one.end - one.start] for one in planned]
+    columns = ["topic", ">queue", ">from", ">end", ">messages"]
+    return Result(
+        {"board": plain(board), "queues": planned},
+        [Table(["field", "value"], fields), "", Table(columns, rows)],
+        notes=["nothing was changed"],
     )

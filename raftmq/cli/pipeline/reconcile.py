@@ -1,12 +1,13 @@
 """`raftmq pipeline reconcile`: do two sides agree, and was more sold than there was?"""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from raftmq.cli.exits import ExitCode, Failure
-from raftmq.cli.output import note, output_option, print_json, print_table
+from raftmq.cli.output import Note, Result, Table, note, output_option, print_result
 
 from .running import Starter, with_spark
 
@@ -73,18 +74,16 @@ def reconcile(
         other = other and other.pinned(starter.url)
         stock = stock and stock.pinned(starter.url)
     if dry_run:
-        _show_plan([side for side in (one, other, stock) if side is not None], output)
-        return ExitCode.OK
+        plan = _plan([side for side in (one, other, stock) if side is not None])
+        return print_result(plan, output)
     with starter.session("reconcile") as spark:
         outcome = reconcile_sides(spark, one, other, stock=stock, told=note)
         if out is not None:
             note(f"writing {out}")
             store(outcome, out)
-        if output == "json":
-            print_json(outcome.as_json())
-        else:
-            _show(outcome)
-    return ExitCode.OK if outcome.is_agreed else ExitCode.VIOLATION
+        code = ExitCode.OK if outcome.is_agreed else ExitCode.VIOLATION
+        # Printed before Spark stops: Spark makes the tables for people.
+        return print_result(Result(outcome.as_json(), _shown(outcome), code=code), output)
 
 
 def _side(text: str, which: str, said: dict[str, str]) -> "Side":
@@ -99,25 +98,24 @@ def _side(text: str, which: str, said: dict[str, str]) -> "Side":
     )
 
 
-def _show_plan(sides: "list[Side]", output: str) -> None:
+def _plan(sides: "list[Side]") -> Result:
+    names = ("side", "key", "amount", "up_to")
     rows = [(side.name, side.key, side.amount, side.ends or "as it is") for side in sides]
-    if output == "json":
-        print_json(
-            [dict(zip(("side", "key", "amount", "up_to"), row, strict=True)) for row in rows]
-        )
-    else:
-        print_table(["SIDE", "KEY", "AMOUNT", "UP TO"], rows)
+    return Result(
+        [dict(zip(names, row, strict=True)) for row in rows],
+        [Table(["SIDE", "KEY", "AMOUNT", "UP TO"], rows)],
+    )
 
 
-def _show(outcome: "Outcome") -> None:
+def _shown(outcome: "Outcome") -> Iterator[Table | str]:
     rows = [(name.replace("_", " "), f"{count:,}") for name, count in outcome.counts.items()]
-    print_table(["FOUND", ">COUNT"], rows)
+    yield Table(["FOUND", ">COUNT"], rows)
     for name, table in outcome.tables.items():
         if first := table.orderBy("key").limit(SHOWN).collect():
             cells = [[_cell(cell) for cell in row] for row in first]
             headings = [column.replace("_", " ").upper() for column in table.columns]
-            print_table(headings, cells, title=name)
-    note("the sides agree" if outcome.is_agreed else "the sides differ")
+            yield Table(headings, cells, title=name)
+    yield Note("the sides agree" if outcome.is_agreed else "the sides differ")
 
 
 def _cell(value: object) -> str:

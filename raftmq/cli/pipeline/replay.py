@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raftmq.cli.output import (
-    Meter,
-    note,
-    output_option,
-    print_json,
-    print_table,
-)
+from raftmq.cli.output import Meter, Result, Table, note, with_output
 from raftmq.words import counted
 
 from .running import Starter, with_spark
@@ -108,7 +102,7 @@ def _read_offsets(
 )
 @click.option("--id", "name", default="", help="Its name.  [default: made of the other options]")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, and end.")
-@output_option()
+@with_output
 @with_spark
 def replay(
     starter: Starter,
@@ -123,8 +117,7 @@ def replay(
     rows_max: int,
     name: str,
     dry_run: bool,
-    output: str,
-) -> None:
+) -> Result | None:
     """Send messages of the archive in FOLDER into a topic, each once.
 
     Keys, tags and bodies are the original ones; each queue keeps its order. Killed and started
@@ -142,30 +135,31 @@ def replay(
     with starter.explaining():
         planned = find(folder, wish, starter.url)
     if dry_run or planned.is_done or not planned.plan.rows:
-        _show(planned, output)
-    else:
-        _replay(starter, folder, planned, speed=speed, rows_max=rows_max)
+        return _plan(planned)
+    _replay(starter, folder, planned, speed=speed, rows_max=rows_max)
+    return None
 
 
-def _show(planned: "Planned", output: str) -> None:
+def _plan(planned: "Planned") -> Result:
     plan = planned.plan
     rows = [(each.queue, each.start, each.end, each.end - each.start, each.queue % plan.queues)
             for each in plan.ranges]  # fmt: skip
-    if output == "json":
-        names = ("queue", "start", "end", "rows", "to_queue")
-        queues = [dict(zip(names, row, strict=True)) for row in rows]
-        print_json({"id": plan.id, "is_done": planned.is_done, "queues": queues})
-    else:
-        print_table([">QUEUE", ">FROM", ">UNTIL", ">ROWS", ">TO QUEUE"], rows)
+    names = ("queue", "start", "end", "rows", "to_queue")
+    queues = [dict(zip(names, row, strict=True)) for row in rows]
     which = counted(plan.rows, "message") + (", less what --where leaves out" if plan.where else "")
     if not plan.rows:
-        note(
+        told = (
             "the archive holds nothing of that: `raftmq pipeline archive ls DIR` shows what it has"
         )
     elif planned.is_done:
-        note(f"replay {plan.id} is done: {which}; another --id sends them again")
+        told = f"replay {plan.id} is done: {which}; another --id sends them again"
     else:
-        note(f"replay {plan.id}: {which}; nothing was sent: leave out --dry-run to do it")
+        told = f"replay {plan.id}: {which}; nothing was sent: leave out --dry-run to do it"
+    return Result(
+        {"id": plan.id, "is_done": planned.is_done, "queues": queues},
+        [Table([">QUEUE", ">FROM", ">UNTIL", ">ROWS", ">TO QUEUE"], rows)],
+        notes=[told],
+    )
 
 
 def _replay(

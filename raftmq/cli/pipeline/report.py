@@ -11,14 +11,15 @@ import click
 from raftmq.cli.exits import Failure
 from raftmq.cli.lazy import LazyGroup
 from raftmq.cli.output import (
+    Lines,
     Meter,
+    Note,
+    Result,
+    Table,
     duration_text,
     note,
-    output_option,
-    print_json,
-    print_line,
-    print_table,
     time_text,
+    with_output,
 )
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
@@ -88,7 +89,7 @@ _since_option = click.option(
     help="What is an alert, as TOML.  [default: `raftmq pipeline report rules`]",
 )
 @click.option("--dry-run", is_flag=True, help="Say what there is to read, and change nothing.")
-@output_option()
+@with_output
 @with_spark
 def run(
     starter: Starter,
@@ -97,8 +98,7 @@ def run(
     topic: str | None,
     rules_file: Path | None,
     dry_run: bool,
-    output: str,
-) -> None:
+) -> Result:
     """Read what is new in the logs, and publish each minute that is over, with its alerts.
 
     Kill it when you like: the next run goes on where this one was. With --follow a minute is
@@ -110,8 +110,7 @@ def run(
         found = reading_rules.read(rules_file)
         if dry_run:
             with _connected(starter) as mq:
-                _plan(mq, folder, output)
-            return
+                return _plan(mq, folder)
     from raftmq.pipeline.report import opened
     from raftmq.pipeline.report.reading import on_spark
 
@@ -123,10 +122,10 @@ def run(
     with starter.session("report") as spark, _connected(starter) as mq:
         reader = on_spark(spark, starter.url)
         with opened(folder, mq, reader=reader, rules=found, topic=topic) as each:
-            total = _Total(output)
+            total = _Total()
             for step in _steps(each, is_once):
                 total.add(step)
-    total.show()
+    return total.result()
 
 
 @contextmanager
@@ -173,8 +172,7 @@ def _steps(report: Any, is_once: bool) -> "Iterator[Step]":
 class _Total:
     """The sums over all rounds; prints a note when minutes are published."""
 
-    def __init__(self, output: str) -> None:
-        self._output = output
+    def __init__(self) -> None:
         self._records = self._minutes = self._alerts = 0
 
     def add(self, step: "Step") -> None:
@@ -189,17 +187,16 @@ class _Total:
                 f"{time_text(step.minutes[-1])}, {duration_text(round(behind, 1))} after its end"
             )
 
-    def show(self) -> None:
-        """Print the sums, at the end."""
-        if self._output == "json":
-            print_line({"records": self._records, "minutes": self._minutes, "alerts": self._alerts})
-            return
+    def result(self) -> Result:
+        """The sums, at the end."""
+        sums = {"records": self._records, "minutes": self._minutes, "alerts": self._alerts}
         parts = [counted(self._minutes, "minute"), counted(self._records, "record")]
-        note(f"published {parts[0]} from {parts[1]}; {counted(self._alerts, 'alert')}")
+        told = f"published {parts[0]} from {parts[1]}; {counted(self._alerts, 'alert')}"
+        return Result(Lines([sums]), [Note(told)])
 
 
-def _plan(mq: "BlockingClient", folder: Path, output: str) -> None:
-    """Print the records that the next run would read."""
+def _plan(mq: "BlockingClient", folder: Path) -> Result:
+    """The records that the next run would read."""
     from raftmq.pipeline.report.looking import look_at
     from raftmq.pipeline.report.state import load
 
@@ -210,12 +207,12 @@ def _plan(mq: "BlockingClient", folder: Path, output: str) -> None:
     for number, (first, end) in sorted(look.ranges.items()):
         start = offsets.get(number, first)
         rows.append((number, max(start, first), end, end - max(start, first), first > start))
-    if output == "json":
-        names = ("partition_group", "start", "end", "records", "is_trimmed")
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-        return
-    table = [(*row[:4], "trimmed before it was read" if row[4] else "") for row in rows]
-    print_table((">GROUP", ">FROM", ">TO", ">RECORDS", ""), table)
+    names = ("partition_group", "start", "end", "records", "is_trimmed")
+    cells = [(*row[:4], "trimmed before it was read" if row[4] else "") for row in rows]
+    return Result(
+        [dict(zip(names, row, strict=True)) for row in rows],
+        [Table([">GROUP", ">FROM", ">TO", ">RECORDS", ""], cells)],
+    )
 
 
 _SHOWN = {
@@ -242,28 +239,21 @@ _SHOWN = {
 @click.option("--topic", help="Only of this topic.")
 @click.option("--group", help="Only of this consumer group.")
 @click.option("--alerts", "has_alerts", is_flag=True, help="Alerts in place of minutes.")
-@output_option()
+@with_output
 def show(
-    folder: Path,
-    since: float | None,
-    topic: str | None,
-    group: str | None,
-    has_alerts: bool,
-    output: str,
-) -> None:
+    folder: Path, since: float | None, topic: str | None, group: str | None, has_alerts: bool
+) -> Result:
     """Print minutes, or alerts, from the tables; neither Spark nor the cluster is needed."""
     rows = _rows(folder, "alert" if has_alerts else "report_minute", since)
     rows = [row for row in rows if topic in (None, row["topic"]) and group in (None, row["group"])]
-    if output == "json":
-        print_json([_plain(row) for row in rows])
-    elif has_alerts:
-        columns = ("MINUTE", "ALERT", "RULE", "TOPIC", "GROUP", ">VALUE", ">PEAK", "SINCE")
+    if has_alerts:
+        columns = ["MINUTE", "ALERT", "RULE", "TOPIC", "GROUP", ">VALUE", ">PEAK", "SINCE"]
         names = ("minute", "state", "rule", "topic", "group", "value", "peak", "since")
-        print_table(columns, [[_cell(name, row[name]) for name in names] for row in rows])
+        table = Table(columns, [[_cell(name, row[name]) for name in names] for row in rows])
     else:
-        print_table(
-            ("MINUTE", "TOPIC", "GROUP", *_SHOWN.values(), ""), [_line(row) for row in rows]
-        )
+        columns = ["MINUTE", "TOPIC", "GROUP", *_SHOWN.values(), ""]
+        table = Table(columns, [_line(row) for row in rows])
+    return Result([_timed(row) for row in rows], [table])
 
 
 def _rows(folder: Path, table: str, since: float | None) -> list[dict[str, Any]]:
@@ -276,7 +266,7 @@ def _rows(folder: Path, table: str, since: float | None) -> list[dict[str, Any]]
     return tables.read(folder, table, since_ms=since_ms)
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _timed(row: dict[str, Any]) -> dict[str, Any]:
     from raftmq.pipeline.report.alerting import iso
 
     return row | {name: iso(row[name]) for name in ("minute", "since") if name in row}

@@ -12,11 +12,12 @@ import click
 from raftmq.cli.exits import Failure
 from raftmq.cli.output import (
     Meter,
+    Result,
+    Table,
     duration_text,
     note,
-    output_option,
-    print_json,
     print_table,
+    with_output,
 )
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
@@ -99,7 +100,7 @@ def _show_plan(found: "Plan") -> None:
          lost.get(span.partition_group, 0))
         for span in found.spans
     ]  # fmt: skip
-    print_table(columns, rows)
+    print_table(Table(columns, rows))
     for hour in found.stale:
         note(f"to be built in any case: {hour}")
 
@@ -109,8 +110,8 @@ def _show_plan(found: "Plan") -> None:
 @click.argument("topic")
 @click.argument("queue", type=click.IntRange(min=0))
 @click.argument("offset", type=click.IntRange(min=0))
-@output_option()
-def show(folder: Path, topic: str, queue: int, offset: int, output: str) -> None:
+@with_output
+def show(folder: Path, topic: str, queue: int, offset: int) -> Result:
     """Tell what became of the message at OFFSET of QUEUE of TOPIC."""
     from raftmq.pipeline.trace.asking import show
 
@@ -122,10 +123,8 @@ def show(folder: Path, topic: str, queue: int, offset: int, output: str) -> None
             fix=f"`raftmq topic describe {topic}` tells whether it was stored; "
             f"`raftmq pipeline trace run {folder}` reads what came since the last run",
         )
-    if output == "json":
-        print_json([_plain(row) for row in rows])
-        return
-    print_table(["time", ">after", "what", "group", ">attempt", "until"], _story(rows))
+    table = Table(["time", ">after", "what", "group", ">attempt", "until"], _story(rows))
+    return Result([_timed(row) for row in rows], [table])
 
 
 def _story(rows: list[Any]) -> list[tuple[object, ...]]:
@@ -150,7 +149,7 @@ def _time(moment: Any) -> str:
     return "" if moment is None else str(moment.isoformat(timespec="milliseconds"))
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _timed(row: dict[str, Any]) -> dict[str, Any]:
     """A row with its times as text."""
     return {
         name: _time(value) if hasattr(value, "isoformat") else value for name, value in row.items()
@@ -169,22 +168,18 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 @_topic
 @_group
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, metavar="N")
-@output_option()
-def slowest(
-    folder: Path, by: str, topic: str | None, group: str | None, limit: int, output: str
-) -> None:
+@with_output
+def slowest(folder: Path, by: str, topic: str | None, group: str | None, limit: int) -> Result:
     """List the runs of messages that took longest, with their story."""
     from raftmq.pipeline.trace.asking import slowest
 
     with explaining():
         found = slowest(folder, by=by, topic=topic, group=group, limit=limit)
-    if output == "json":
-        print_json(
-            [_plain(each.timeline) | {"story": [_plain(e) for e in each.story]} for each in found]
-        )
-        return
     columns = ["!place", ">messages", "group", ">wait", ">service", ">total", "outcome", "story"]
-    print_table(columns, [_slow_row(each) for each in found])
+    return Result(
+        [_timed(each.timeline) | {"story": [_timed(e) for e in each.story]} for each in found],
+        [Table(columns, [_slow_row(each) for each in found])],
+    )
 
 
 def _slow_row(slow: "Slow") -> tuple[object, ...]:
@@ -213,7 +208,7 @@ def _duration(milliseconds: int | None) -> str:
     type=click.Choice(["minute", "hour", "day"]),
     help="A row for each in which messages were stored.  [default: all in one]",
 )
-@output_option()
+@with_output
 @with_spark
 def quantiles(
     starter: Starter,
@@ -221,19 +216,16 @@ def quantiles(
     topic: str | None,
     group: str | None,
     per: str | None,
-    output: str,
-) -> None:
+) -> Result:
     """Tell how long messages waited, and how long consumers had them, in quantiles."""
     from raftmq.pipeline.trace.asking import quantiles
 
     with starter.session("trace") as spark:
         rows = quantiles(spark, folder, topic=topic, group=group, unit=per)
-    if output == "json":
-        print_json([_plain(row) for row in rows])
-        return
     columns = ["time", "topic", "group", ">messages"]
     columns += [f">{name} {at}" for name in ("wait", "service") for at in ("50%", "90%", "99%")]
-    print_table(columns, [_quantile_row(row) for row in rows])
+    table = Table(columns, [_quantile_row(row) for row in rows])
+    return Result([_timed(row) for row in rows], [table])
 
 
 def _quantile_row(row: dict[str, Any]) -> tuple[object, ...]:
