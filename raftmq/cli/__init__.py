@@ -1,7 +1,8 @@
 """The command `raftmq`: one module a command group, loaded when its command is called.
 
 Start reading at `app` (the table of commands, and the handling of errors), then `session` (a
-command's connection to a cluster), `output` (tables, JSON, progress), and any command's module.
+command's connection to a cluster), `output` (results as tables or JSON, progress), `options` (a
+command's parameters as a dataclass), and any command's module.
 `up` consists of `playground` (a local cluster's folder) and `supervisor` (its processes).
 
 Invariants:

@@ -14,6 +14,7 @@ from raftmq.words import counted
 
 from .exits import ExitCode, Failure
 from .lazy import HintedGroup
+from .options import yes_option
 from .output import Result, Table, bytes_text, note, with_output
 from .session import Session, with_session
 from .topic import confirm, require_terminal
@@ -133,7 +134,7 @@ def add(session: Session, node: int, address: tuple[str, int]) -> None:
 
 @cluster.command()
 @click.argument("node", type=click.IntRange(1))
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @with_session
 def remove(session: Session, node: int, yes: bool) -> None:
     """Take a node out of the cluster, after asking.
@@ -158,7 +159,7 @@ def remove(session: Session, node: int, yes: bool) -> None:
 @click.argument("node", type=click.IntRange(1))
 @click.argument("new", type=click.IntRange(1))
 @click.argument("address", type=ADDRESS)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @with_session
 def replace(session: Session, node: int, new: int, address: tuple[str, int], yes: bool) -> None:
     """Let the node NEW, at ADDRESS, take over all that NODE carries, after asking.

@@ -10,6 +10,7 @@ from raftmq.cli.messages.replay import replay
 
 from .lazy import HintedGroup
 from .names import TOPIC
+from .options import yes_option
 from .output import Note, Result, Table, note, with_output
 from .session import Session, with_session
 
@@ -89,7 +90,7 @@ def alter(session: Session, name: str, queues: int) -> Result:
 
 @topic.command()
 @click.argument("name", type=TOPIC)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @with_session
 def delete(session: Session, name: str, yes: bool) -> None:
     """Delete a topic and all its messages, after asking."""

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from raftmq.cli.exits import ExitCode, Failure
+from raftmq.cli.options import option, with_options
 from raftmq.cli.output import Meter, Note, Result, Table, note, with_output
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
@@ -36,33 +38,55 @@ SEEDS_DRAWN = 10
 TRIALS_MAX = 150
 """Runs of one shrinking by default."""
 
-_OPTIONS = (
-    click.option("--world", type=click.Choice(WORLDS), default="sim", show_default=True,
-                 help="Whole brokers, consensus cores, or real processes."),
-    click.option("--workload", type=click.Choice(WORKLOADS), default="log", show_default=True,
-                 help="What clients do; the core world has none."),
-    click.option("--mutant", help="Plant a bug: number or name of `raftmq chaos list mutants` "
-                 "(in a clone of raftmq)."),
-    click.option("--liveness", is_flag=True,
-                 help="At the heal only a quorum comes back, and progress is due."),
-    click.option("--nodes", type=click.IntRange(0, 9), default=0,
-                 help="Founding nodes.  [default: 3, in the core world as the seed says]"),
-    click.option("--network", type=click.Choice(NETWORKS),
-                 help="Between real processes: a proxy that knows frames, or network namespaces, "
-                      "where TCP loses packets (Linux, root).  [default: proxy]"),
-    click.option("--artifacts", type=click.Path(path_type=Path),
-                 help="Keep runs that are not good in folders below it, and a single run always."),
-)  # fmt: skip
 
+@dataclass(frozen=True, slots=True)
+class _Play:
+    """What is played, and where; the options of all commands here."""
 
-def _world_options(function: F) -> F:
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+    world: str = option(
+        "--world", type=click.Choice(WORLDS), default="sim", show_default=True,
+        help="Whole brokers, consensus cores, or real processes.",
+    )  # fmt: skip
+    workload: str = option(
+        "--workload", type=click.Choice(WORKLOADS), default="log", show_default=True,
+        help="What clients do; the core world has none.",
+    )  # fmt: skip
+    mutant: str | None = option(
+        "--mutant",
+        help="Plant a bug: number or name of `raftmq chaos list mutants` (in a clone of raftmq).",
+    )
+    liveness: bool = option(
+        "--liveness",
+        is_flag=True,
+        help="At the heal only a quorum comes back, and progress is due.",
+    )
+    nodes: int = option(
+        "--nodes", type=click.IntRange(0, 9), default=0,
+        help="Founding nodes.  [default: 3, in the core world as the seed says]",
+    )  # fmt: skip
+    network: str | None = option(
+        "--network", type=click.Choice(NETWORKS),
+        help="Between real processes: a proxy that knows frames, or network namespaces, "
+        "where TCP loses packets (Linux, root).  [default: proxy]",
+    )  # fmt: skip
+    artifacts: Path | None = option(
+        "--artifacts", type=click.Path(path_type=Path),
+        help="Keep runs that are not good in folders below it, and a single run always.",
+    )  # fmt: skip
+
+    def plan(self, faults: tuple[str, ...] = (), **more: Any) -> "Plan":
+        """The plan of these options."""
+        from raftmq.chaos.campaign import Plan
+        from raftmq.chaos.faults import World
+
+        return Plan(
+            World(self.world), faults, self.workload, mutant=self.mutant or "",
+            is_liveness=self.liveness, nodes=self.nodes, network=self.network or "", **more,
+        )  # fmt: skip
 
 
 @click.command()
-@_world_options
+@with_options(_Play)
 @click.option("--seed", type=int, help="Run this one.")
 @click.option("--seeds", help="Run these: 1..100, 1.. (until --budget ends), or 1,5,9.")
 @click.option("--time", "seconds", type=DURATION, default="60s", show_default=True,
@@ -76,10 +100,8 @@ def _world_options(function: F) -> F:
 @click.option("--coverage", is_flag=True, help="Print the situations that faults struck in.")
 @with_output
 def run(
-    world: str, workload: str, mutant: str | None, liveness: bool, nodes: int, network: str | None,
-    artifacts: Path | None, seed: int | None, seeds: str | None, seconds: float,
-    budget: float | None, faults: str | None, jobs: int | None, is_shrunk: bool,
-    coverage: bool,
+    options: _Play, seed: int | None, seeds: str | None, seconds: float, budget: float | None,
+    faults: str | None, jobs: int | None, is_shrunk: bool, coverage: bool,
 ) -> Result:  # fmt: skip
     """Play seeds: each draws faults and when they strike, and every checker judges the run.
 
@@ -91,17 +113,12 @@ def run(
     raftmq chaos run --world core --seeds 1.. --budget 10m --faults partition,kill
     raftmq chaos run --seed 7 --shrink
     """
-    from raftmq.chaos.campaign import Plan
-    from raftmq.chaos.faults import World
-
     chosen, total = _seeds(seed, seeds, is_endless_allowed=budget is not None)
     names = tuple(name.strip() for name in faults.split(",") if name.strip()) if faults else ()
-    plan = Plan(
-        World(world), names, workload, seconds, mutant or "", liveness, nodes, network or ""
-    )
+    plan, artifacts = options.plan(names, seconds=seconds), options.artifacts
     _check_can_keep(artifacts, plan)
     # Real processes need the machine for themselves.
-    jobs = 1 if world == "real" else jobs or processors()
+    jobs = 1 if options.world == "real" else jobs or processors()
     with explained():
         totals = _play(plan, chosen, total, jobs, budget, artifacts, is_single=seed is not None)
         shrunk = _shrink_first(plan, totals, artifacts) if is_shrunk else None
@@ -251,14 +268,11 @@ def _keep_summary(artifacts: Path, plan: "Plan", totals: "Totals") -> None:
 
 @click.command()
 @click.argument("schedule")
-@_world_options
+@with_options(_Play)
 @click.option("--times", type=click.IntRange(1), default=1, show_default=True,
               help="Play it this often; simulated worlds must do the same each time.")  # fmt: skip
 @with_output
-def replay(
-    schedule: str, world: str, workload: str, mutant: str | None, liveness: bool,
-    nodes: int, network: str | None, artifacts: Path | None, times: int,
-) -> Result:  # fmt: skip
+def replay(options: _Play, schedule: str, times: int) -> Result:
     """Play one schedule again.
 
     SCHEDULE is the JSON that a failure prints, a file that holds it, or the folder of a kept run,
@@ -268,12 +282,12 @@ def replay(
     \b
     raftmq chaos replay found/sim-log-seed-7
     """
-    plan, read = _to_play(schedule, world, workload, mutant, liveness, nodes, network)
-    _check_can_keep(artifacts, plan)
+    plan, read = _to_play(schedule, options)
+    _check_can_keep(options.artifacts, plan)
     with explained():
         outcomes = [plan.play(read) for _ in range(times)]
         outcome = outcomes[0]
-        folder = _kept(outcome, artifacts, plan)
+        folder = _kept(outcome, options.artifacts, plan)
     hashes = {one.trace_hash for one in outcomes}
     fix = "a simulated world must not look at real time, addresses or unsorted sets"
     apart = Failure(f"{times} plays of one schedule went {len(hashes)} ways", fix=fix)
@@ -282,20 +296,17 @@ def replay(
         {**_json(outcome), "trace_hashes": sorted(hashes), "folder": folder},
         [str(outcome), f"trace {outcome.trace_hash or '(none)'}", *_kept_lines(folder)],
         code=ExitCode.VIOLATION if outcome.violations else code,
-        failure=apart if len(hashes) > 1 and world != "real" else None,
+        failure=apart if len(hashes) > 1 and options.world != "real" else None,
     )
 
 
 @click.command()
 @click.argument("schedule")
-@_world_options
+@with_options(_Play)
 @click.option("--trials", type=click.IntRange(1), default=TRIALS_MAX, show_default=True,
               help="Runs, at most.")  # fmt: skip
 @with_output
-def shrink(
-    schedule: str, world: str, workload: str, mutant: str | None, liveness: bool,
-    nodes: int, network: str | None, artifacts: Path | None, trials: int,
-) -> Result:  # fmt: skip
+def shrink(options: _Play, schedule: str, trials: int) -> Result:
     """Leave out the faults that do not matter to a failure, and make the others milder.
 
     SCHEDULE is the JSON that a failure prints, a file that holds it, or the folder of a kept run,
@@ -305,15 +316,15 @@ def shrink(
     \b
     raftmq chaos shrink found/sim-log-seed-7 --artifacts smaller/
     """
-    plan, read = _to_play(schedule, world, workload, mutant, liveness, nodes, network)
-    _check_can_keep(artifacts, plan)
+    plan, read = _to_play(schedule, options)
+    _check_can_keep(options.artifacts, plan)
     with explained():
         outcome = plan.play(read)
         if outcome.is_good:
             fix = "shrink what `raftmq chaos run` reports, with the options that it prints"
             raise Failure("this schedule breaks nothing", fix=fix)
         smallest = _shrunk(plan, outcome, trials)
-        folder = _kept(smallest, artifacts, plan)
+        folder = _kept(smallest, options.artifacts, plan)
     return Result(
         {**_json(smallest), "folder": folder},
         [*_schedule_lines(smallest), *_kept_lines(folder)],
@@ -407,43 +418,26 @@ SCHEDULE_FIX = (
 )
 
 
-def _to_play(
-    text: str,
-    world: str,
-    workload: str,
-    mutant: str | None,
-    is_liveness: bool,
-    nodes: int,
-    network: str | None,
-) -> "tuple[Plan, Schedule]":
+def _to_play(text: str, options: _Play) -> "tuple[Plan, Schedule]":
     """The plan and schedule to play; a kept run's options hold unless they are given."""
-    from raftmq.chaos.campaign import Plan
-    from raftmq.chaos.faults import Schedule, World
+    from raftmq.chaos.faults import Schedule
 
-    options: dict[str, Any] = {
-        "world": world, "workload": workload, "mutant": mutant, "liveness": is_liveness,
-        "nodes": nodes, "network": network,
-    }  # fmt: skip
     place = text[:60]
     try:
         if not text.lstrip().startswith("{"):
             text, kept = _kept_run(Path(text))
             given = click.get_current_context().get_parameter_source
-            options |= {
+            names = [each.name for each in fields(_Play) if each.name != "artifacts"]
+            options = replace(options, **{
                 name: kept[name]
-                for name in options
+                for name in names
                 if name in kept and given(name) is ParameterSource.DEFAULT
-            }
+            })  # fmt: skip
         schedule = Schedule.from_json(text)
     except (ValueError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise Failure(f"{place}: {why}", fix=SCHEDULE_FIX, code=ExitCode.USAGE) from None
-    plan = Plan(
-        World(options["world"]), (), options["workload"], mutant=options["mutant"] or "",
-        is_liveness=options["liveness"], nodes=options["nodes"],
-        network=options["network"] or "",
-    )  # fmt: skip
-    return plan, schedule
+    return options.plan(), schedule
 
 
 def _kept_run(path: Path) -> tuple[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ import click
 
 from raftmq.cli.lazy import HintedGroup
 from raftmq.cli.names import GROUP, TOPIC
+from raftmq.cli.options import execute_option, queues_option
 from raftmq.cli.output import Note, Result, Table, dash, note, time_text, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import START
@@ -198,9 +199,9 @@ def unsubscribe(session: Session, name: str, topic: str) -> None:
     metavar="START",
     help="earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (that long ago).",
 )
-@click.option("-q", "--queue", "queues", type=int, multiple=True, help="Only this queue (repeat).")
+@queues_option
 @click.option("--create", is_flag=True, help="Also if there is no such group: it begins there.")
-@click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
+@execute_option
 @with_output
 @with_session
 def reset(

@@ -7,6 +7,7 @@ import click
 
 from raftmq.cli.exits import Failure
 from raftmq.cli.names import GROUP, TOPIC, group_names
+from raftmq.cli.options import execute_option
 from raftmq.cli.output import NOT_EXECUTED, Note, Result, Table, dash, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.errors import Reason, Rejected
@@ -130,7 +131,7 @@ def ranges(numbers: list[int]) -> str:
 @click.argument("source", type=GROUP)
 @click.argument("name")
 @click.argument("topic", type=TOPIC)
-@click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
+@execute_option
 @with_output
 @with_session
 def clone(session: Session, source: str, name: str, topic: str, execute: bool) -> Result:

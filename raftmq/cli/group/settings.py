@@ -1,11 +1,13 @@
 """`raftmq group create` and related commands: a consumer group's settings and its topics."""
 
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from raftmq.cli.exits import Failure
 from raftmq.cli.names import GROUP, TOPIC
+from raftmq.cli.options import option, with_options, yes_option
 from raftmq.cli.output import Note, Result, Table, duration_text, note, printable, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.topic import confirm
@@ -20,42 +22,57 @@ MODES = ("pop", "ordered", "broadcast", "pull")
 """The modes of a group."""
 
 
-def _policy_options(command: "Callable[..., Any]") -> "Callable[..., Any]":
-    """The options of `create` and `alter` that make a policy; an option not given is None."""
-    for option in (
-        click.option(
-            "--block/--no-block",
-            "is_blocking",
-            default=None,
-            help="Ordered: a message that failed for the last time blocks what comes after it.",
-        ),
-        click.option(
-            "--order",
-            type=click.Choice(["key", "queue"]),
-            help="Ordered: what is kept in order.",
-        ),
-        click.option(
-            "--invisible",
-            type=DURATION,
-            metavar="DURATION",
-            help="How long messages are a consumer's alone if it does not say.",
-        ),
-        click.option(
-            "--schedule",
-            type=SCHEDULE,
-            metavar="SCHEDULE",
-            help="How long a message waits after its first failure, its second, ...; the last one "
-            "repeats. A list, as 10s,1m,1h, or a rule: '1s*2..1h' begins with 1s, doubles, and "
-            "ends with 1h.",
-        ),
-        click.option(
-            "--attempts",
-            type=click.IntRange(1),
-            help="A message that failed this many times is a dead letter.",
-        ),
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    """The settings that `create` and `alter` set; None: not given."""
+
+    attempts_max: int | None = option(
+        "--attempts",
+        type=click.IntRange(1),
+        help="A message that failed this many times is a dead letter.",
+    )
+    schedule: tuple[float, ...] | None = option(
+        "--schedule",
+        type=SCHEDULE,
+        metavar="SCHEDULE",
+        help="How long a message waits after its first failure, its second, ...; the last one "
+        "repeats. A list, as 10s,1m,1h, or a rule: '1s*2..1h' begins with 1s, doubles, and "
+        "ends with 1h.",
+    )
+    invisible: float | None = option(
+        "--invisible",
+        type=DURATION,
+        metavar="DURATION",
+        help="How long messages are a consumer's alone if it does not say.",
+    )
+    order: str | None = option(
+        "--order", type=click.Choice(["key", "queue"]), help="Ordered: what is kept in order."
+    )
+    is_blocking: bool | None = option(
+        "--block/--no-block",
+        default=None,
+        help="Ordered: a message that failed for the last time blocks what comes after it.",
+    )
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The settings that were given, as `Admin.create_consumer_group` takes them."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def check_fits(self, mode: str) -> None:
+        """Refuse options without a meaning in this mode: they would be stored and never obeyed.
+
+        Raises:
+            click.UsageError: such an option was given.
+        """
+        if self.order is not None and mode != "ordered":
+            message = f"--order is for --mode ordered: a group of mode {mode} has none"
+            raise click.UsageError(message)
+        if self.given and mode in ("pull", "broadcast"):
+            name = next(iter(self.given))
+            flag = {"attempts_max": "--attempts", "is_blocking": "--block"}.get(name, f"--{name}")
+            text = f"{flag} is for groups that pop: one of mode {mode} reads by offset"
+            raise click.UsageError(text)
 
 
 @click.command()
@@ -67,10 +84,10 @@ def _policy_options(command: "Callable[..., Any]") -> "Callable[..., Any]":
     default="pop",
     help="How it is served; this never changes.  [default: pop]",
 )
-@_policy_options
+@with_options(_Policy)
 @with_output
 @with_session
-def create(session: Session, /, name: str, mode: str, **policy: Any) -> Result:
+def create(session: Session, options: _Policy, name: str, mode: str) -> Result:
     """Create a consumer group; done already if it exists with these settings.
 
     The first consumer of a group creates it, too, with the usual settings: 17 attempts, waiting
@@ -87,8 +104,8 @@ def create(session: Session, /, name: str, mode: str, **policy: Any) -> Result:
     raftmq group create mail --attempts 20 --schedule '1s*2..1h'
     raftmq group create ledger --mode ordered --order key --block
     """
-    wanted = _wanted(policy)
-    _check_fits(mode, policy)
+    options.check_fits(mode)
+    wanted = options.given
 
     async def call(mq: "Client") -> "GroupSettings":
         for found in await mq.admin.consumer_groups(name=name):
@@ -107,10 +124,10 @@ def create(session: Session, /, name: str, mode: str, **policy: Any) -> Result:
 
 @click.command()
 @click.argument("name", type=GROUP)
-@_policy_options
+@with_options(_Policy)
 @with_output
 @with_session
-def alter(session: Session, /, name: str, **policy: Any) -> Result:
+def alter(session: Session, options: _Policy, name: str) -> Result:
     """Change what is given of a consumer group's settings; the rest stays.
 
     Messages that are in hand or wait keep their times.
@@ -118,28 +135,21 @@ def alter(session: Session, /, name: str, **policy: Any) -> Result:
     \b
     raftmq group alter billing --attempts 3
     """
-    wanted = _wanted(policy)
-    if not wanted:
+    if not options.given:
         raise click.UsageError("say what is to change: --attempts, --schedule, --invisible, ...")
 
     async def call(mq: "Client") -> "GroupSettings":
         settings = await known_settings(mq, name)
-        _check_fits(settings.mode, policy)
-        kept: dict[str, Any] = {
-            "schedule": settings.schedule,
-            "attempts_max": settings.attempts_max,
-            "invisible": settings.invisible,
-            "order": settings.order,
-            "is_blocking": settings.is_blocking,
-        }
-        return await mq.admin.create_consumer_group(name, settings.mode, **(kept | wanted))
+        options.check_fits(settings.mode)
+        kept = {each.name: getattr(settings, each.name) for each in fields(_Policy)}
+        return await mq.admin.create_consumer_group(name, settings.mode, **(kept | options.given))
 
     return _result(session.run(call))
 
 
 @click.command()
 @click.argument("name", type=GROUP)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.option("--force", is_flag=True, help="Also if it has members: these end with an error.")
 @with_session
 def delete(session: Session, name: str, yes: bool, force: bool) -> None:
@@ -191,7 +201,7 @@ def attach(session: Session, name: str, topic: str, mode: str | None, start: str
 @click.command()
 @click.argument("name", type=GROUP)
 @click.argument("topic", type=TOPIC)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @with_session
 def detach(session: Session, name: str, topic: str, yes: bool) -> None:
     """Let a consumer group take no more messages of a topic, after asking.
@@ -272,29 +282,6 @@ def backlogs_table(backlogs: "list[Backlog]") -> Table:
 
 def _result(settings: "GroupSettings") -> Result:
     return Result(settings, settings_lines(settings))
-
-
-def _wanted(policy: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, under the names of `Admin.create_consumer_group`."""
-    given = {name: value for name, value in policy.items() if value is not None}
-    if "attempts" in given:
-        given["attempts_max"] = given.pop("attempts")
-    return given
-
-
-def _check_fits(mode: str, policy: dict[str, Any]) -> None:
-    """Refuse options without a meaning in this mode: they would be stored and never obeyed.
-
-    Raises:
-        click.UsageError: such an option was given.
-    """
-    given = [name for name, value in policy.items() if value is not None]
-    if "order" in given and mode != "ordered":
-        raise click.UsageError(f"--order is for --mode ordered: a group of mode {mode} has none")
-    if given and mode in ("pull", "broadcast"):
-        option = "--block" if given[0] == "is_blocking" else f"--{given[0]}"
-        text = f"{option} is for groups that pop: one of mode {mode} reads by offset"
-        raise click.UsageError(text)
 
 
 def _differs(settings: "GroupSettings", wanted: dict[str, Any]) -> bool:

@@ -9,7 +9,7 @@ meanwhile.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +19,7 @@ import click
 from raftmq.cli.exits import Failure
 from raftmq.cli.lazy import HintedGroup
 from raftmq.cli.names import GROUP, TOPIC
+from raftmq.cli.options import argument, execute_option, option, with_options
 from raftmq.cli.output import (
     NOT_EXECUTED,
     Meter,
@@ -71,16 +72,57 @@ class _Read(NamedTuple):
         return _Read(letter, [self.messages[at] for at in places] if self.messages else [])
 
 
+def _frozen(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(values)
+
+
+def _as_told(ctx: click.Context, param: click.Parameter, ids: tuple[str, ...]) -> frozenset[str]:
+    """Message ids in the form that brokers write."""
+    if not ids:
+        return frozenset()
+    from raftmq.client import format_id, parse_id
+    from raftmq.errors import Rejected
+
+    try:
+        return frozenset(format_id(*parse_id(each)) for each in ids)
+    except Rejected as error:
+        raise Failure(str(error), fix="`raftmq dlq show` shows the ids") from error
+
+
+def _compiled(
+    ctx: click.Context, param: click.Parameter, expression: str | None
+) -> "Filter | None":
+    if expression is None:
+        return None
+    from raftmq.errors import FilterSyntaxError
+    from raftmq.filters import compile as compile_filter
+
+    try:
+        return compile_filter(expression)
+    except FilterSyntaxError as error:
+        fix = "correct the text; `raftmq filter explain TEXT` shows what it means"
+        raise Failure(str(error), fix=fix) from error
+
+
 @dataclass(slots=True)
 class _Choice:
     """The conditions that choose messages in dead letters."""
 
-    topic: str
-    group: str
-    numbers: frozenset[str]
-    ids: frozenset[str]
-    reason: str | None
-    filter: "Filter | None"
+    topic: str = argument(type=TOPIC)
+    group: str = option("-g", "--group", type=GROUP, required=True, help="The consumer group.")
+    numbers: frozenset[str] = option(
+        "-l", "--letter", multiple=True, callback=_frozen, help="Only this letter (repeat)."
+    )
+    ids: frozenset[str] = option(
+        "-i", "--id", multiple=True, callback=_as_told, help="Only this message (repeat)."
+    )
+    reason: str | None = option("--reason", help="Only those with this reason.")
+    filter: "Filter | None" = option(
+        "--filter",
+        callback=_compiled,
+        metavar="EXPRESSION",
+        help="Only messages that match: tags as 'paid || shipped', or SQL as 'amount > 5'.",
+    )
     left_unread: int = 0
     """Number of messages that had to be read, but that retention took."""
     missing: list[str] = field(default_factory=list)
@@ -138,46 +180,6 @@ def dlq() -> None:
     """
 
 
-def _choosing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The arguments and options that choose dead letters, passed as `choice`."""
-
-    def wrapper(
-        session: Session,
-        /,
-        topic: str,
-        group: str,
-        letters: tuple[str, ...],
-        ids: tuple[str, ...],
-        reason: str | None,
-        expression: str | None,
-        **others: Any,
-    ) -> Any:
-        choice = _Choice(
-            topic, group, frozenset(letters), _as_told(ids), reason, _compiled(expression)
-        )
-        return command(session, choice, **others)
-
-    wrapper.__name__ = command.__name__
-    wrapper.__doc__ = command.__doc__
-    decorators = (
-        click.argument("topic", type=TOPIC),
-        click.option("-g", "--group", type=GROUP, required=True, help="The consumer group."),
-        click.option("-l", "--letter", "letters", multiple=True, help="Only this letter (repeat)."),
-        click.option("-i", "--id", "ids", multiple=True, help="Only this message (repeat)."),
-        click.option("--reason", help="Only those with this reason."),
-        click.option(
-            "--filter",
-            "expression",
-            metavar="EXPRESSION",
-            help="Only messages that match: tags as 'paid || shipped', or SQL as 'amount > 5'.",
-        ),
-    )
-    decorated: Callable[..., Any] = with_session(wrapper)
-    for decorate in reversed(decorators):
-        decorated = decorate(decorated)
-    return decorated
-
-
 @dlq.command("list")
 @click.option("-t", "--topic", type=TOPIC, help="Only of this topic.")
 @click.option("-g", "--group", type=GROUP, help="Only of this consumer group.")
@@ -208,8 +210,9 @@ def list_(session: Session, topic: str | None, group: str | None) -> Result:
 )
 @click.option("--history", is_flag=True, help="With each hand-out, failure and retry.")
 @output_option()
-@_choosing
-def show(session: Session, choice: _Choice, count: int, history: bool, output: str) -> None:
+@with_options(_Choice)
+@with_session
+def show(session: Session, options: _Choice, count: int, history: bool, output: str) -> None:
     """Show messages in dead letters: why, since when, after how many attempts."""
     shown = 0
     histories: list[Trace] = []
@@ -217,16 +220,16 @@ def show(session: Session, choice: _Choice, count: int, history: bool, output: s
     async def call(mq: "Client") -> list[tuple[Any, ...]]:
         nonlocal shown
         rows: list[tuple[Any, ...]] = []
-        # A choice may reject any number of letters, so a limit could end the search too early.
-        limit = count if choice.takes_all else None
-        async with aclosing(_read(mq, await choice.letters(mq, limit))) as reads:
+        # A options may reject any number of letters, so a limit could end the search too early.
+        limit = count if options.takes_all else None
+        async with aclosing(_read(mq, await options.letters(mq, limit))) as reads:
             async for read in reads:
                 for at, message in enumerate(read.messages):
-                    if shown < count and choice.takes(message):
+                    if shown < count and options.takes(message):
                         shown += 1
                         told = {}
                         if history:
-                            histories.append(await _history(mq, choice, read.letter.ids[at]))
+                            histories.append(await _history(mq, options, read.letter.ids[at]))
                             told["history"] = [touch_json(one) for one in histories[-1].touches]
                         if output == "json":
                             print_line({**_plain(read, at), **told})
@@ -244,10 +247,10 @@ def show(session: Session, choice: _Choice, count: int, history: bool, output: s
             print_shown([f"\n{found.id}", touches_table(found)])
     if any(not found.is_whole for found in histories):
         note(CUT)
-    for each in choice.missing_notes:
+    for each in options.missing_notes:
         note(each)
     if not shown:
-        note(f"no dead letters of {choice.group} in {choice.topic} like that")
+        note(f"no dead letters of {options.group} in {options.topic} like that")
 
 
 async def _history(mq: "Client", choice: _Choice, message_id: str) -> "Trace":
@@ -260,11 +263,12 @@ async def _history(mq: "Client", choice: _Choice, message_id: str) -> "Trace":
 @dlq.command()
 @click.option("--to", "target", metavar="TOPIC", help="Send them to this topic instead.")
 @click.option("--rate", type=RATE, metavar="N/s", help="At most this many messages a second.")
-@click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
+@execute_option
 @with_output
-@_choosing
+@with_options(_Choice)
+@with_session
 def redrive(
-    session: Session, choice: _Choice, target: str | None, rate: float | None, execute: bool
+    session: Session, options: _Choice, target: str | None, rate: float | None, execute: bool
 ) -> Result:
     """Hand dead letters out again as if for the first time. A dry run unless --execute is given.
 
@@ -276,24 +280,26 @@ def redrive(
     raftmq dlq redrive orders -g billing --reason "no such account" --to inspection --execute
     """
     what = f"sent to {target}" if target else "handed out again"
-    return _change(session, choice, what=what, target=target, rate=rate, execute=execute)
+    return _change(session, options, what=what, target=target, rate=rate, execute=execute)
 
 
 @dlq.command()
-@click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
+@execute_option
 @with_output
-@_choosing
-def purge(session: Session, choice: _Choice, execute: bool) -> Result:
+@with_options(_Choice)
+@with_session
+def purge(session: Session, options: _Choice, execute: bool) -> Result:
     """Throw dead letters away; no consumer gets them. A dry run unless --execute is given.
 
     The messages themselves stay in their queues until retention takes them.
     """
-    return _change(session, choice, what="thrown away", execute=execute, is_purge=True)
+    return _change(session, options, what="thrown away", execute=execute, is_purge=True)
 
 
 @dlq.command()
-@_choosing
-def export(session: Session, choice: _Choice) -> None:
+@with_options(_Choice)
+@with_session
+def export(session: Session, options: _Choice) -> None:
     """Print messages in dead letters as JSON, one a line; nothing is changed.
 
     \b
@@ -302,15 +308,15 @@ def export(session: Session, choice: _Choice) -> None:
 
     async def call(mq: "Client") -> int:
         count = 0
-        async for read in _read(mq, await choice.letters(mq)):
+        async for read in _read(mq, await options.letters(mq)):
             for at, message in enumerate(read.messages):
-                if choice.takes(message):
+                if options.takes(message):
                     print_line(_plain(read, at))
                     count += 1
         return count
 
     note(counted(session.run(call), "message"))
-    for each in choice.missing_notes:
+    for each in options.missing_notes:
         note(each)
 
 
@@ -541,29 +547,3 @@ def _left_notes(choice: _Choice, gone: int) -> Iterator[str]:
     if gone:
         messages = counted(gone, "message")
         yield f"passed over: {messages} that retention took, or that left their letters meanwhile"
-
-
-def _as_told(ids: tuple[str, ...]) -> frozenset[str]:
-    """Message ids in the form that brokers write."""
-    if not ids:
-        return frozenset()
-    from raftmq.client import format_id, parse_id
-    from raftmq.errors import Rejected
-
-    try:
-        return frozenset(format_id(*parse_id(each)) for each in ids)
-    except Rejected as error:
-        raise Failure(str(error), fix="`raftmq dlq show` shows the ids") from error
-
-
-def _compiled(expression: str | None) -> "Filter | None":
-    if expression is None:
-        return None
-    from raftmq.errors import FilterSyntaxError
-    from raftmq.filters import compile as compile_filter
-
-    try:
-        return compile_filter(expression)
-    except FilterSyntaxError as error:
-        fix = "correct the text; `raftmq filter explain TEXT` shows what it means"
-        raise Failure(str(error), fix=fix) from error

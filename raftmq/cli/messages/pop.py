@@ -10,13 +10,14 @@ other process settles the message by its handle:
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from raftmq.cli.exits import Failure
 from raftmq.cli.names import GROUP, TOPIC
+from raftmq.cli.options import argument, option, with_options
 from raftmq.cli.output import (
     Note,
     Result,
@@ -51,73 +52,55 @@ Taken = tuple["PoppedMessage", str]
 """A message and its handle."""
 
 
-@dataclass(slots=True)
-class _Popping:
-    """The options of a run, and the messages popped."""
-
-    topic: str
-    group: str
-    count: int
-    wait: float
-    invisible: float | None
-    start: Start
-    is_acked: bool
-    taken: list[Taken] = field(default_factory=list)
+@dataclass(frozen=True, slots=True)
+class _Options:
+    topic: str = argument(type=TOPIC)
+    group: str = option(
+        "-g",
+        "--group",
+        type=GROUP,
+        required=True,
+        help="The consumer group; made if there is none.",
+    )
+    count: int = option(
+        "-n",
+        "--count",
+        type=click.IntRange(1, COUNT_MAX),
+        default=1,
+        help="At most this many.  [default: 1]",
+    )
+    wait: float = option(
+        "--wait",
+        type=DURATION,
+        default="1s",
+        metavar="DURATION",
+        help="For the first one; what else is there comes with it.  [default: 1s]",
+    )
+    invisible: float | None = option(
+        "--invisible",
+        type=DURATION,
+        metavar="DURATION",
+        help="How long they are handed to no other consumer.  [default: as the group says]",
+    )
+    ack: bool = option("--ack", is_flag=True, help="Acknowledge them, once they are printed.")
+    start: Start = option(
+        "--from",
+        type=click.Choice(["earliest", "latest"]),
+        default="earliest",
+        help="Where a group begins that is new to the topic.  [default: earliest]",
+    )
+    template: str | None = option(
+        "-f",
+        "--format",
+        help=r"Print each message so: as `consume`, and %H handle, %a attempt.",
+    )
 
 
 @click.command()
-@click.argument("topic", type=TOPIC)
-@click.option(
-    "-g", "--group", type=GROUP, required=True, help="The consumer group; made if there is none."
-)
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(1, COUNT_MAX),
-    default=1,
-    help="At most this many.  [default: 1]",
-)
-@click.option(
-    "--wait",
-    type=DURATION,
-    default="1s",
-    metavar="DURATION",
-    help="For the first one; what else is there comes with it.  [default: 1s]",
-)
-@click.option(
-    "--invisible",
-    type=DURATION,
-    metavar="DURATION",
-    help="How long they are handed to no other consumer.  [default: as the group says]",
-)
-@click.option("--ack", "is_acked", is_flag=True, help="Acknowledge them, once they are printed.")
-@click.option(
-    "--from",
-    "start",
-    type=click.Choice(["earliest", "latest"]),
-    default="earliest",
-    help="Where a group begins that is new to the topic.  [default: earliest]",
-)
-@click.option(
-    "-f",
-    "--format",
-    "template",
-    help=r"Print each message so: as `consume`, and %H handle, %a attempt.",
-)
+@with_options(_Options)
 @output_option("table", "json", "raw")
 @with_session
-def pop(
-    session: Session,
-    topic: str,
-    group: str,
-    count: int,
-    wait: float,
-    invisible: float | None,
-    is_acked: bool,
-    start: Start,
-    template: str | None,
-    output: str,
-) -> None:
+def pop(session: Session, options: _Options, output: str) -> None:
     """Take messages for a consumer group: what is there, or what comes first.
 
     Nobody else is handed them until their time runs out. Settle each by its handle before that:
@@ -128,38 +111,42 @@ def pop(
     raftmq pop orders -g billing -n 100 -o json > taken; raftmq ack - < taken
     raftmq pop orders -g billing -n 100 --ack -o raw
     """
-    popping = _Popping(topic, group, count, wait, invisible, start, is_acked)
-    show = _printer(output, template)
-    session.run(lambda mq: _pop(mq, popping, show))
-    if not is_acked:
+    show = _printer(output, options.template)
+    taken: list[Taken] = []
+    session.run(lambda mq: _pop(mq, options, taken, show))
+    if not options.ack:
         # Printed only after the last pop, so that the output shows all messages that were taken.
-        show(popping.taken)
-    if not popping.taken:
-        note(f"nothing of {topic} was there for {group} within {duration_text(wait)}")
+        show(taken)
+    if not taken:
+        within = duration_text(options.wait)
+        note(f"nothing of {options.topic} was there for {options.group} within {within}")
 
 
-async def _pop(mq: "Client", popping: _Popping, show: Callable[[list[Taken]], None]) -> None:
+async def _pop(
+    mq: "Client", options: _Options, taken: list[Taken], show: Callable[[list[Taken]], None]
+) -> None:
+    """Pop up to the count, and add the messages to `taken`."""
     from raftmq.client.pop.handles import handle_of
 
-    mode = await mode_to_pop(mq, popping.group)
+    mode = await mode_to_pop(mq, options.group)
     consumer: PopConsumer
     async with mq.consumer(
-        popping.topic,
-        group=popping.group,
+        options.topic,
+        group=options.group,
         mode=mode,
-        start=popping.start,
+        start=options.start,
         prefetch=0,
-        invisible=popping.invisible,
+        invisible=options.invisible,
     ) as consumer:
-        wait = popping.wait
-        while len(popping.taken) < popping.count:
-            messages = await consumer.pop(popping.count - len(popping.taken), wait=wait)
+        wait = options.wait
+        while len(taken) < options.count:
+            messages = await consumer.pop(options.count - len(taken), wait=wait)
             if not messages:
                 break
-            taken = [(message, handle_of(message)) for message in messages]
-            popping.taken += taken
-            if popping.is_acked:
-                show(taken)
+            new = [(message, handle_of(message)) for message in messages]
+            taken += new
+            if options.ack:
+                show(new)
                 settlement = await consumer.ack(messages)
                 for message in settlement.fenced:
                     note(f"too late: {message.id} is no longer ours, and comes again")

@@ -15,6 +15,7 @@ import click
 
 from raftmq.cli.exits import ExitCode, Failure, explained
 from raftmq.cli.names import TOPIC
+from raftmq.cli.options import argument, option, with_options
 from raftmq.cli.output import Meter, note, output_option, print_line
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import DURATION, PROPERTY, SIZE
@@ -39,16 +40,52 @@ RECEIPTS_SHOWN_MAX = 100
 """The most arguments for which each receipt is printed; more messages are only counted."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Options:
+    topic: str = argument(type=TOPIC)
+    messages: tuple[str, ...] = argument(nargs=-1)
+    file: Path | None = option(
+        "--file",
+        type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+        help="Send each line of this file; - is stdin.",
+    )
+    whole: bool = option("--whole", is_flag=True, help="With --file: send the file as one message.")
+    key: str | None = option("-k", "--key", help="Messages of one key go to one queue, in order.")
+    key_separator: str | None = option(
+        "-K", "--key-separator", help=r"Each line is KEY<separator>BODY, as -K '\t'."
+    )
+    tag: str | None = option("--tag", help="One label for filters.")
+    props: "tuple[tuple[str, Scalar], ...]" = option(
+        "-p",
+        "--prop",
+        type=PROPERTY,
+        multiple=True,
+        help='A property; numbers, true and false are typed, "7" is text (repeat).',
+    )
+    queue: int | None = option("-q", "--queue", type=click.IntRange(0), help="Send to this queue.")
+    delay: float | None = option(
+        "--delay", type=DURATION, help="Deliver them after this time, as 10s or 2h."
+    )
+    count: int | None = option(
+        "--count", type=click.IntRange(1), help="Make up this many messages."
+    )
+    rate: float | None = option(
+        "--rate", type=click.FloatRange(0, min_open=True), help="Of them, this many a second."
+    )
+    size: int = option(
+        "--size", type=SIZE, default="100", help="Bytes of each of them.  [default: 100]"
+    )
+
+    @property
+    def total(self) -> int | None:
+        """The number of messages; None: unknown before all are read."""
+        return self.count or len(self.messages) or None
+
+
 @dataclass(slots=True)
 class _Sending:
-    topic: str
+    options: _Options
     source: AsyncIterator[Chunk]
-    key: str | None
-    tag: str | None
-    props: "dict[str, Scalar]"
-    queue: int | None
-    delay: float | None
-    total: int | None
     show: "Callable[[SentMany], None]"
     done: int = 0
     unstored: int = 0
@@ -60,51 +97,10 @@ class _Sending:
 
 
 @click.command()
-@click.argument("topic", type=TOPIC)
-@click.argument("messages", nargs=-1)
-@click.option(
-    "--file",
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-    help="Send each line of this file; - is stdin.",
-)
-@click.option("--whole", is_flag=True, help="With --file: send the file as one message.")
-@click.option("-k", "--key", help="Messages of one key go to one queue, in order.")
-@click.option("-K", "--key-separator", help=r"Each line is KEY<separator>BODY, as -K '\t'.")
-@click.option("--tag", help="One label for filters.")
-@click.option(
-    "-p",
-    "--prop",
-    "props",
-    type=PROPERTY,
-    multiple=True,
-    help='A property; numbers, true and false are typed, "7" is text (repeat).',
-)
-@click.option("-q", "--queue", type=click.IntRange(0), help="Send to this queue.")
-@click.option("--delay", type=DURATION, help="Deliver them after this time, as 10s or 2h.")
-@click.option("--count", type=click.IntRange(1), help="Make up this many messages.")
-@click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), help="Of them, this many a second."
-)
-@click.option("--size", type=SIZE, default="100", help="Bytes of each of them.  [default: 100]")
+@with_options(_Options)
 @output_option()
 @with_session
-def produce(
-    session: Session,
-    topic: str,
-    messages: tuple[str, ...],
-    file: Path | None,
-    whole: bool,
-    key: str | None,
-    key_separator: str | None,
-    tag: str | None,
-    props: "tuple[tuple[str, Scalar], ...]",
-    queue: int | None,
-    delay: float | None,
-    count: int | None,
-    rate: float | None,
-    size: int,
-    output: str,
-) -> int:
+def produce(session: Session, options: _Options, output: str) -> int:
     """Send messages: MESSAGES, or the lines of --file or stdin, or --count simulated ones.
 
     Each is stored on the disks of a majority before it is counted.
@@ -115,17 +111,8 @@ def produce(
     raftmq produce orders --count 100000 --size 1k --rate 5000
     raftmq produce orders "still there?" --delay 2h
     """
-    _check(messages, file, count, whole=whole, rate=rate)
-    separator = None if key_separator is None else _separator(key_separator)
-    if separator is not None and (messages or count is not None or whole):
-        raise click.UsageError("-K splits lines, of --file or stdin: give a key with -k")
-    if separator is not None and key is not None:
-        raise click.UsageError("-k and -K exclude each other: each line has a key of its own")
-    source = _source(messages, file, count, whole=whole, rate=rate, size=size, separator=separator)
-    total = count or (len(messages) or None)
-    sending = _Sending(
-        topic, source, key, tag, dict(props), queue, delay, total, _shower(output, messages)
-    )
+    _check(options)
+    sending = _Sending(options, _source(options), _shower(output, options.messages))
     try:
         session.run(lambda mq: _send(mq, sending))
     except KeyboardInterrupt:
@@ -146,9 +133,10 @@ async def _send(mq: "Client", sending: _Sending) -> None:
 
     under_way: deque[tuple[int, PendingMany]] = deque()
     sending.started = time.monotonic()
-    is_many = sending.total is None or sending.total > RECEIPTS_SHOWN_MAX
-    is_typed = sending.total is None and sys.stdin.isatty()
-    with Meter("sending", total=sending.total, is_shown=is_many and not is_typed) as meter:
+    total = sending.options.total
+    is_many = total is None or total > RECEIPTS_SHOWN_MAX
+    is_typed = total is None and sys.stdin.isatty()
+    with Meter("sending", total=total, is_shown=is_many and not is_typed) as meter:
 
         async def settle() -> None:
             count, pending = under_way[0]
@@ -158,7 +146,7 @@ async def _send(mq: "Client", sending: _Sending) -> None:
             _count(sending, sent)
             meter.advance(count)
 
-        async with mq.producer(sending.topic) as producer, _until_interrupted(sending):
+        async with mq.producer(sending.options.topic) as producer, _until_interrupted(sending):
             try:
                 with anyio.CancelScope() as sending.reading:
                     await _send_all(producer, sending, under_way, settle)
@@ -249,15 +237,15 @@ async def _until_interrupted(sending: _Sending) -> AsyncIterator[None]:
 
 def _take(producer: "Producer", sending: _Sending, chunk: Chunk) -> "PendingMany | None":
     """Hand a chunk to the producer; None: the buffer has no room now."""
-    size = len(chunk.bodies)
+    size, options = len(chunk.bodies), sending.options
     try:
         return producer.send_many_nowait(
             bodies=chunk.bodies,
-            keys=chunk.keys or ([sending.key] * size if sending.key else None),
-            tags=[sending.tag] * size if sending.tag else None,
-            props=[sending.props] * size if sending.props else None,
-            queue=sending.queue,
-            delay=sending.delay,
+            keys=chunk.keys or ([options.key] * size if options.key else None),
+            tags=[options.tag] * size if options.tag else None,
+            props=[dict(options.props)] * size if options.props else None,
+            queue=options.queue,
+            delay=options.delay,
         )
     except Unavailable:
         return None
@@ -273,51 +261,41 @@ def _take(producer: "Producer", sending: _Sending, chunk: Chunk) -> "PendingMany
         ) from error
 
 
-def _source(
-    messages: tuple[str, ...],
-    file: Path | None,
-    count: int | None,
-    *,
-    whole: bool,
-    rate: float | None,
-    size: int,
-    separator: bytes | None,
-) -> AsyncIterator[Chunk]:
-    if count is not None:
-        return made_up(count, size, rate)
-    if messages:
-        return given([message.encode(errors="surrogateescape") for message in messages])
-    path = None if file is None or str(file) == "-" else file
-    if whole:
+def _source(options: _Options) -> AsyncIterator[Chunk]:
+    if options.count is not None:
+        return made_up(options.count, options.size, options.rate)
+    if options.messages:
+        return given([message.encode(errors="surrogateescape") for message in options.messages])
+    path = None if str(options.file) == "-" else options.file
+    if options.whole:
         return given([sys.stdin.buffer.read() if path is None else path.read_bytes()])
     if path is None and sys.stdin.isatty():
         note("one message a line; Ctrl-D ends")
-    return lines(path, separator)
+    separator = options.key_separator
+    return lines(path, None if separator is None else _separator(separator))
 
 
-def _check(
-    messages: tuple[str, ...],
-    file: Path | None,
-    count: int | None,
-    *,
-    whole: bool,
-    rate: float | None,
-) -> None:
-    given_by = [
-        name
-        for name, is_given in [
-            ("MESSAGES", bool(messages)),
-            ("--file", file is not None),
-            ("--count", count is not None),
-        ]
-        if is_given
-    ]
+def _check(options: _Options) -> None:
+    """Refuse options that exclude each other, or need another one."""
+    is_given = {
+        "MESSAGES": bool(options.messages),
+        "--file": options.file is not None,
+        "--count": options.count is not None,
+    }
+    given_by = [name for name, is_one in is_given.items() if is_one]
     if len(given_by) > 1:
         raise click.UsageError(f"{' and '.join(given_by)} exclude each other: give one of them")
-    if whole and file is None:
+    if options.whole and options.file is None:
         raise click.UsageError("--whole needs --file, which may be - for stdin")
-    if rate is not None and count is None:
+    if options.rate is not None and options.count is None:
         raise click.UsageError("--rate needs --count")
+    if options.key_separator is None:
+        return
+    _separator(options.key_separator)
+    if options.messages or options.count is not None or options.whole:
+        raise click.UsageError("-K splits lines, of --file or stdin: give a key with -k")
+    if options.key is not None:
+        raise click.UsageError("-k and -K exclude each other: each line has a key of its own")
 
 
 def _separator(text: str) -> bytes:

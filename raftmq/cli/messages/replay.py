@@ -18,6 +18,7 @@ import click
 
 from raftmq.cli.exits import Failure
 from raftmq.cli.names import TOPIC
+from raftmq.cli.options import execute_option, queues_option
 from raftmq.cli.output import Result, Table, note, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import START
@@ -65,8 +66,8 @@ class Range(NamedTuple):
     metavar="START",
     help="Up to there, and without it.  [default: latest]",
 )
-@click.option("-q", "--queue", "queues", type=int, multiple=True, help="Only this queue (repeat).")
-@click.option("--execute", is_flag=True, help="Do it. Without this only what would be done.")
+@queues_option
+@execute_option
 @with_output
 @with_session
 def replay(
