@@ -18,7 +18,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
 from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
@@ -74,8 +73,7 @@ class Lines(list[Any]):
     """Values that `-o json` prints one a line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What a command found, for programs and for people; `with_output` prints it."""
 
     document: Any
@@ -149,8 +147,8 @@ def _plain(value: Any) -> Any:
     """The value with named tuples and dataclasses as dicts, at any depth."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
-    elif is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
+    elif hasattr(value, "__dataclass_fields__"):
+        value = {name: getattr(value, name) for name in value.__dataclass_fields__}
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
