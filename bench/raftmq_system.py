@@ -7,7 +7,6 @@ commits offsets once a second. Popping uses `pop` and `ack_nowait`.
 """
 
 import dataclasses
-import sys
 import time
 from collections import deque
 from types import TracebackType
@@ -18,6 +17,7 @@ import trio
 import raftmq
 from bench.processes import Cluster, free_ports, wait_for_port
 from bench.system import Meter, Sample
+from raftmq.broker.local_nodes import SERVE, node_settings, toml_text
 
 QUEUES = 6
 TOPIC = "bench"
@@ -49,19 +49,15 @@ class RaftmqSystem:
     def __enter__(self) -> Self:
         self._cluster = cluster = Cluster(self.name)
         ports = free_ports(3)
-        peers = ", ".join(
-            f'{{id = {number}, host = "127.0.0.1", port = {port}}}'
-            for number, port in enumerate(ports, 1)
-        )
-        for number, port in enumerate(ports, 1):
+        addresses = {number: ("127.0.0.1", port) for number, port in enumerate(ports, 1)}
+        for number, address in addresses.items():
             config = cluster.folder / f"node{number}.toml"
             data = cluster.folder / f"data{number}"
-            config.write_text(
-                f'[node]\nid = {number}\ncluster = "bench"\ndata = "{data}"\nport = {port}\n'
-                f"peers = [{peers}]\n"
+            own = node_settings(
+                number, address, cluster="bench", data=data, founders=3, others=addresses
             )
-            command = [sys.executable, "-m", "raftmq", "serve", "-c", str(config)]
-            cluster.start(command, name=f"node{number}")
+            config.write_text(toml_text({"node": own}))
+            cluster.start([*SERVE, "-c", str(config)], name=f"node{number}")
         for port in ports:
             wait_for_port(port, cluster, seconds_max=START_SECONDS_MAX)
         self.url = f"raftmq://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]},127.0.0.1:{ports[2]}"

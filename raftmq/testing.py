@@ -27,14 +27,12 @@ Left out: faults of network, disk and clock: see `raftmq.chaos`.
 """
 
 import itertools
-import json
 import os
 import secrets
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +43,7 @@ from typing import Any
 
 import anyio
 
+from raftmq.broker.local_nodes import node_settings, start_node, toml_text
 from raftmq.inprocess.leaders import are_led, wait_leader
 
 from .client import connect
@@ -293,19 +292,9 @@ class Cluster:
     # -- inside ----------------------------------------------------------------------------------
 
     def _popen(self, node: int) -> "subprocess.Popen[bytes]":
-        with self._log_path(node).open("ab") as log, self.place(node):
-            return subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "raftmq", "serve"),
-                    *("-c", str(self.config(node)), "--parent", str(os.getpid())),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self.environment(node),
-                # Ctrl-C on a terminal must reach only the process that opened the cluster.
-                process_group=0,
-            )
+        environment = self.environment(node)
+        with self.place(node):
+            return start_node(self.config(node), self._log_path(node), environment=environment)
 
     async def _is_ready(self) -> bool:
         ended = [node for node, own in self._nodes.items() if own.process and not self.pid(node)]
@@ -326,30 +315,17 @@ class Cluster:
     def _configure(self, node: int, key: str, others: Sequence[int]) -> None:
         """Write a node's settings file, which lists the others under `peers` or `join`."""
         self.named[node] = frozenset(others)
-        count = len(self._founders)
-        own: dict[str, int | str] = {"id": node, "cluster": self._name}
-        own["host"] = self.host(node)
-        own |= {"data": str(self.data(node)), "port": self._nodes[node].port}
-        own |= {"groups": count, "replicas": min(count, 3)}
+        own = node_settings(
+            node,
+            (self.host(node), self._nodes[node].port),
+            cluster=self._name,
+            data=self.data(node),
+            founders=len(self._founders),
+            others={each: (self.host(each), self.public_port(each)) for each in others},
+            key=key,
+        )
         tables = {**self._settings, "node": {**own, **self._settings.get("node", {})}}
-        self.config(node).write_text(self._toml(tables, key, others))
-
-    def _toml(
-        self, tables: Mapping[str, Mapping[str, int | str]], key: str, others: Sequence[int]
-    ) -> str:
-        lines: list[str] = []
-        for table, values in tables.items():
-            lines.append(f"[{table}]")
-            # A JSON string or number is valid TOML, too.
-            lines += [f"{name} = {json.dumps(value)}" for name, value in values.items()]
-            if table == "node":
-                peers = (
-                    f'    {{ id = {node}, host = "{self.host(node)}", '
-                    f"port = {self.public_port(node)} }},"
-                    for node in others
-                )
-                lines += [f"{key} = [", *peers, "]"]
-        return "\n".join(lines) + "\n"
+        self.config(node).write_text(toml_text(tables))
 
 
 @asynccontextmanager

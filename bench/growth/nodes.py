@@ -14,7 +14,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,7 @@ from typing import NamedTuple, Self
 
 import raftmq
 from bench.processes import Cluster, free_ports
+from raftmq.broker.local_nodes import SERVE, node_settings, toml_text
 
 from .probe import ask_groups
 
@@ -85,17 +85,19 @@ class Nodes:
 
     def start(self, *numbers: int) -> None:
         """Start nodes, without a number all nodes, and do not wait for them."""
-        peers = ", ".join(
-            f'{{id = {peer}, host = "127.0.0.1", port = {self.port(peer)}}}'
-            for peer in self.numbers
-        )
+        addresses = {peer: ("127.0.0.1", self.port(peer)) for peer in self.numbers}
         for number in numbers or self.numbers:
-            config = self._cluster.folder / f"node{number}.toml"
-            config.write_text(
-                f'[node]\nid = {number}\ncluster = "growth"\ndata = "{self.data(number)}"\n'
-                f"port = {self.port(number)}\npeers = [{peers}]\n{self._settings}"
+            config, data = self._cluster.folder / f"node{number}.toml", self.data(number)
+            own = node_settings(
+                number,
+                addresses[number],
+                cluster="growth",
+                data=data,
+                founders=COUNT,
+                others=addresses,
             )
-            command = [sys.executable, "-m", "raftmq", "serve", "-c", str(config)]
+            config.write_text(toml_text({"node": own}) + self._settings)
+            command = [*SERVE, "-c", str(config)]
             self._processes[number] = self._cluster.start(command, name=f"node{number}")
 
     def data(self, number: int) -> Path:

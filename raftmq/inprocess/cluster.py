@@ -33,6 +33,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from raftmq.broker.local_nodes import node_settings
 from raftmq.broker.settings import Settings
 from raftmq.client.client import Client, connect
 from raftmq.errors import RaftmqError, Unavailable
@@ -163,10 +164,14 @@ class InProcessCluster:
         raise Unavailable(f"node {node} does not serve within {timeout:g} s")
 
     def _settings_of(self, node: int) -> Settings:
-        count = len(self.nodes)
-        peers = [{"id": number, "host": HOST, "port": number} for number in self.nodes]
-        own = {"id": node, "cluster": "in-process", "host": HOST, "port": node, "peers": peers}
-        own |= {"data": str(self.data(node)), "groups": count, "replicas": min(count, 3)}
+        own = node_settings(
+            node,
+            (HOST, node),
+            cluster="in-process",
+            data=self.data(node),
+            founders=len(self.nodes),
+            others={each: (HOST, each) for each in self.nodes},
+        )
         tables = {**self._settings, "node": {**own, **self._settings.get("node", {})}}
         return msgspec.convert(tables, Settings).validate()
 

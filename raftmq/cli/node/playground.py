@@ -26,6 +26,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from raftmq.broker.local_nodes import node_settings, toml_text
 from raftmq.cli.exits import ExitCode, Failure
 
 PREFIX = f"raftmq-up-{os.getuid()}-"
@@ -100,20 +101,18 @@ class Playground:
     def found(self, ports: Sequence[int]) -> None:
         """Write the settings of a new cluster's nodes."""
         cluster = f"up-{secrets.token_hex(4)}"
-        peers = "\n".join(
-            f'    {{ id = {node}, host = "{HOST}", port = {port} }},'
-            for node, port in enumerate(ports, 1)
-        )
-        for node, port in enumerate(ports, 1):
-            self.config(node).write_text(
-                f"# Written by `raftmq up`; deploy/node.toml explains every setting.\n"
-                f"[node]\nid = {node}\n"
-                f'cluster = "{cluster}"\n'
-                f"data = {json.dumps(str(self.data(node)))}\n"
-                f'host = "{HOST}"\nport = {port}\n'
-                f"groups = {len(ports)}\nreplicas = {min(len(ports), 3)}\n"
-                f"peers = [\n{peers}\n]\n"
+        addresses = {node: (HOST, port) for node, port in enumerate(ports, 1)}
+        for node, address in addresses.items():
+            own = node_settings(
+                node,
+                address,
+                cluster=cluster,
+                data=self.data(node),
+                founders=len(ports),
+                others=addresses,
             )
+            heading = "# Written by `raftmq up`; deploy/node.toml explains every setting.\n"
+            self.config(node).write_text(heading + toml_text({"node": own}))
 
     def lock(self) -> int | None:
         """Take the folder's lock: a descriptor to keep open; None: another process holds it."""

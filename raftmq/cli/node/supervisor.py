@@ -25,6 +25,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from raftmq.broker.local_nodes import SERVE, start_node
+
 from .notify import parse
 from .playground import HOST, Playground, RunningNode, State
 
@@ -46,8 +48,6 @@ STOP_SECONDS_MAX = 20.0
 
 LEADS = "leads group"
 """Begins the role of a node that leads: see `serve.leads_text`."""
-
-COMMAND = (sys.executable, "-m", "raftmq", "serve")
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Supervisor:
         ports: Sequence[int],
         *,
         say: Callable[[str], None],
-        command: Sequence[str] = COMMAND,
+        command: Sequence[str] = SERVE,
     ) -> None:
         self._playground = playground
         self._say = say
@@ -158,19 +158,9 @@ class Supervisor:
                 child.role = said.get("STATUS", child.role)
 
     def _start(self, child: _Child) -> None:
-        config = self._playground.config(child.node)
         environment = {**os.environ, "NOTIFY_SOCKET": _address(self._channel)}
-        with self._playground.log(child.node).open("ab") as log:
-            child.process = subprocess.Popen(
-                [*self._command, "-c", str(config), "--parent", str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                # Ctrl-C on the terminal must reach only the supervisor, which then stops the nodes
-                # in turn.
-                process_group=0,
-            )
+        config, log = self._playground.config(child.node), self._playground.log(child.node)
+        child.process = start_node(config, log, command=self._command, environment=environment)
         child.started = time.monotonic()
         child.role = "starting"
         self._playground.write_state(self.state())
