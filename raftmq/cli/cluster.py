@@ -183,7 +183,7 @@ def replace(session: Session, node: int, new: int, address: tuple[str, int], yes
     view = session.run(call)
     note(f"node {new} takes over; if it does not run yet, start it with these in its node.toml:")
     _echo_settings(view, new, address, leaving=node)
-    note(f"node {node} may be stopped when `raftmq cluster status` shows it no more")
+    note(f"node {node} may be stopped when `raftmq cluster status` no longer shows it")
 
 
 async def _check_answer(node: int, address: tuple[str, int]) -> None:
@@ -256,7 +256,7 @@ async def _remove(mq: "Client", node: int) -> None:
             await anyio.sleep(0.2)
     raise Failure(
         f"node {node} still carries groups {carried}: its share is moving to others",
-        fix="leave it running until `raftmq cluster status` shows it no more",
+        fix="leave it running until `raftmq cluster status` no longer shows it",
     )
 
 
@@ -395,9 +395,9 @@ def _kept_for_dead(replicas: dict[int, list[dict[str, Any]]]) -> list[str]:
 def _gone(replicas: dict[int, list[dict[str, Any]]]) -> list[str]:
     """Notes on messages of dead letters that retention took."""
     return [
-        f"group {number}: {counted(gone, 'message')} of dead letters cannot be read or handed out "
-        "any more, as retention went past `log.dead_ms` or `log.dead_bytes`: `raftmq dlq show` "
-        "tells which, `raftmq dlq purge` forgets them"
+        f"group {number}: {counted(gone, 'message')} of dead letters can no longer be read or "
+        "handed out, as retention went past `log.dead_ms` or `log.dead_bytes`: `raftmq dlq show` "
+        "lists them, `raftmq dlq purge` forgets them"
         for number, found in sorted(replicas.items())
         for replica in found
         if replica["role"] == "leader" and (gone := replica.get("dead_gone", 0))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 execute_option = click.option(
-    "--execute", is_flag=True, help="Do it. Without this only what would be done."
+    "--execute", is_flag=True, help="Do it; without this option, a dry run."
 )
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 queues_option = click.option(

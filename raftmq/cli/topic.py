@@ -33,16 +33,16 @@ topic.add_command(replay)
     "--beside",
     default="",
     metavar="TOPIC",
-    help="Queue n of both lies in the same partition group: for transactions that pop there and "
-    "send here.",
+    help="Place queue n in the partition group of queue n of this topic, for transactions that "
+    "pop there and send here.",
 )
 @with_output
 @with_session
 def create(session: Session, name: str, queues: int, beside: str) -> Result:
-    """Create a topic; done already if it exists with as many queues.
+    """Create a topic. A topic of this name with as many queues is left as it is.
 
-    Messages of one key stay in order because they share a queue; more queues let more consumers
-    read side by side.
+    Messages with one key share a queue and stay in order. More queues let more consumers read in
+    parallel.
     """
     made = session.run(lambda mq: mq.admin.create_topic(name, queues, beside=beside))
     return Result(made, [_table([made])])
@@ -63,7 +63,7 @@ def list_(session: Session) -> Result:
 @with_output
 @with_session
 def describe(session: Session, name: str) -> Result:
-    """Show a topic's queues: who leads them, and what they hold."""
+    """Show a topic's queues: their leaders and offsets."""
     found = session.run(lambda mq: mq.admin.describe_topic(name))
     columns = [">QUEUE", ">GROUP", ">LEADER", ">EARLIEST", ">END", ">MESSAGES"]
     rows = [
@@ -82,7 +82,7 @@ def describe(session: Session, name: str) -> Result:
 def alter(session: Session, name: str, queues: int) -> Result:
     """Give a topic more queues.
 
-    Keys may go to other queues from then on: a key's older messages stay where they are.
+    New messages of a key may go to another queue; older messages of the key stay where they are.
     """
     altered = session.run(lambda mq: mq.admin.alter_topic(name, queues))
     return Result(altered, [_table([altered])])

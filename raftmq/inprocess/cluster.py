@@ -6,8 +6,8 @@
             await nodes.kill(await nodes.leader(1))
 
 The nodes are those that `raftmq serve` runs, each on a thread and in a folder of its own, with real
-files and fsyncs. It runs on trio and on asyncio. They share one interpreter, so this is for tests
-of correctness, not of speed.
+files and fsyncs. The cluster runs on trio and on asyncio. The nodes share one interpreter, so the
+cluster serves tests of behaviour, not of speed.
 
 | call | the node |
 |---|---|
@@ -17,9 +17,9 @@ of correctness, not of speed.
 
 Invariants:
 - No thread outlives the block.
-- Nothing is restarted by itself.
+- No node is restarted by itself.
 
-Left out: nodes that stand still, and faults of network, disk and clock: `raftmq.testing.cluster`
+Left out: nodes that are paused, and faults of network, disk and clock: `raftmq.testing.cluster`
 has the first, `raftmq.chaos` the others.
 """
 
@@ -54,12 +54,12 @@ class InProcessCluster:
     """A cluster of threads. Made by `in_process`. Nodes are numbered from 1."""
 
     folder: Path
-    """Everything is in here: `node-1/` and so on."""
+    """The folder of all files: `node-1/` and so on."""
 
     def __init__(self, folder: Path, count: int, settings: Tables) -> None:
         self.folder = folder
         self.nodes = list(range(1, count + 1))
-        """All nodes, those that are down too."""
+        """All nodes, also those that are down."""
         self._settings = settings
         self._switchboard = Switchboard()
         self._threads: dict[int, NodeThread] = {}
@@ -97,7 +97,7 @@ class InProcessCluster:
         """Start a node that is down, and wait until it serves.
 
         Raises:
-            Unavailable: it does not serve in time, or ended; the message says why.
+            Unavailable: the node does not serve in time, or ended; the message says why.
         """
         self.start(node)
         await self._wait_serving(node, timeout)
@@ -106,7 +106,7 @@ class InProcessCluster:
         """Wait until each partition group has a leader among the running nodes.
 
         Raises:
-            Unavailable: that does not come about in time.
+            Unavailable: the time ran out.
         """
         with anyio.move_on_after(timeout):
             while True:
@@ -116,7 +116,7 @@ class InProcessCluster:
         raise Unavailable(f"no leaders for every group within {timeout:g} s")
 
     async def leader(self, group: int, *, timeout: float = 30.0) -> int:
-        """The node that leads a partition group (0: the system group), waiting for one to.
+        """Wait for a leader of a partition group (0: the system group), and return its node.
 
         Raises:
             Unavailable: no node leads it in time.
@@ -124,7 +124,7 @@ class InProcessCluster:
         return await wait_leader(self.statuses, group, timeout=timeout, pace=LOOK_SECONDS)
 
     async def statuses(self) -> dict[int, dict[str, Any]]:
-        """What each running node says of itself; see `raftmq.broker.status`."""
+        """The status of each running node that answers; see `raftmq.broker.status`."""
         found: dict[int, dict[str, Any]] = {}
         for node in filter(self.is_running, self.nodes):
             try:
@@ -189,14 +189,14 @@ async def in_process(
     It has as many data groups as nodes, numbered from 1. Leaving kills every node.
 
     Args:
-        nodes: how many.
-        folder: where to put it all, which is kept, and gone on with if a cluster of as many nodes
-            is in it. None: a temporary folder, removed at the end.
-        settings: tables that replace defaults, the same for all nodes; `raftmq serve` knows them.
-        timeout: seconds until it must be ready.
+        nodes: the number of nodes.
+        folder: the folder of all files, which is kept; a cluster of as many nodes that is in it
+            goes on. None: a temporary folder, removed at the end.
+        settings: tables that replace defaults of `raftmq serve`, the same for all nodes.
+        timeout: seconds until the cluster must be ready.
 
     Raises:
-        Unavailable: it was not ready in time.
+        Unavailable: the cluster was not ready in time.
     """
     place = folder or Path(tempfile.mkdtemp(prefix="raftmq-testing-"))
     made = InProcessCluster(place, nodes, settings or {})

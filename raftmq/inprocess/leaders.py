@@ -8,7 +8,7 @@ import anyio
 from raftmq.errors import Unavailable
 
 Statuses = Mapping[int, Mapping[str, Any]]
-"""By node: what it says of itself; see `raftmq.broker.status`."""
+"""The status of each node; see `raftmq.broker.status`."""
 
 
 def leaders_of(statuses: Statuses) -> dict[int, int]:
@@ -32,13 +32,13 @@ def are_led(statuses: Statuses) -> bool:
 async def wait_leader(
     statuses: Callable[[], Awaitable[Statuses]], group: int, *, timeout: float, pace: float
 ) -> int:
-    """The node that leads a partition group, waiting for one to.
+    """Wait for a leader of a partition group, and return its node.
 
     Args:
-        statuses: asks all nodes that run.
+        statuses: asks all running nodes.
         group: the partition group; 0: the system group.
         timeout: seconds.
-        pace: seconds between two questions.
+        pace: seconds between two looks.
 
     Raises:
         Unavailable: no node leads it in time.

@@ -1,15 +1,15 @@
 """A node in a thread of this process, with an event loop of its own.
 
-It is the node that `raftmq serve` runs: same code, same disk, same fsyncs. The differences: clients
-reach it through `wiring`, and a fault ends a thread, not a process, so `wait_ended` reports it:
+The node is that of `raftmq serve`: same code, same disk, same fsyncs. Connections differ
+(`wiring`), and a fault ends a thread instead of a process, which the owner of the thread learns:
 
     thread = NodeThread(settings, world)
     thread.start()
-    await thread.wait_serving()         # raises what kept it from serving
+    await thread.wait_serving()         # raises the fault that kept it from serving
     await thread.wait_ended()           # `thread.fault` says why
 
-The thread tells through a socket pair of its own: a byte when the node serves, the end of the
-stream when it is gone. That wakes an event loop of any kind, and costs nothing in between.
+The thread reports through a socket pair: a byte when the node serves, the end of the stream when
+the node has ended. That wakes an event loop of any kind, and costs nothing in between.
 
 Invariants:
 - Once `wait_ended` returns, the data folder's lock is free and no thread of the node is left.
@@ -36,7 +36,7 @@ class NodeThread:
 
     def __init__(self, settings: Settings, world: NodeWorld) -> None:
         self.settings = settings
-        """The node's."""
+        """The node's settings."""
         self._node = Node(settings, world)
         self._world = world
         self._telling, heard = socket.socketpair()
@@ -50,30 +50,30 @@ class NodeThread:
         self._is_wanted = True
         self._has_ended = False
         self.fault: BaseException | None = None
-        """What ended the node that should not have; None: nothing did."""
+        """The fault that ended the node; None: the node runs, or ended as asked."""
 
     @property
     def is_running(self) -> bool:
-        """True from `start` until the node is gone."""
+        """True from `start` until the node has ended."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread; it serves some time later."""
+        """Start the thread; the node serves some time later."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Have the node hand over what it leads and end."""
+        """Have the node hand over the groups that it leads, and end."""
         self._call(self._stop_serving)
 
     def kill(self) -> None:
-        """End the node at once, as a crash does: what was acknowledged is on the disk."""
+        """End the node at once, as a crash does: acknowledged messages are on the disk."""
         self._call(self._scope.cancel)
 
     async def wait_serving(self) -> None:
-        """Wait until clients are served; to be called once. Cancelling leaves it starting.
+        """Wait until the node serves; to be called once. Cancelling leaves the node starting.
 
         Raises:
-            BaseException: what kept it from serving: a `LogFault`, an `OSError`, a bug.
+            BaseException: the reason why it does not serve: a `LogFault`, an `OSError`, a bug.
         """
         try:
             await self._heard.receive(1)
@@ -82,7 +82,7 @@ class NodeThread:
             raise self.fault or RaftmqError("the node was stopped before it served") from None
 
     async def wait_ended(self) -> None:
-        """Wait until the node is gone. Cancelling changes nothing."""
+        """Wait until the node has ended. Cancelling changes nothing."""
         while not self._has_ended:
             try:
                 await self._heard.receive(1)
@@ -90,13 +90,13 @@ class NodeThread:
                 await self._join()
 
     async def _join(self) -> None:
-        # It has closed its end of the pair as the last thing it did.
+        # The thread closes its end of the pair as its last act.
         self._thread.join()
         self._has_ended = True
         await self._heard.aclose()
 
     def _call(self, what: Callable[[], None]) -> None:
-        """Do something on the node's loop, or see that the node does not start."""
+        """Call a function on the node's loop, or keep the node from starting."""
         with self._lock:
             self._is_wanted = False
             if self._token is None:
@@ -108,14 +108,14 @@ class NodeThread:
         if self._node.is_serving:
             self._node.stop()
         else:
-            # It waits for others, or reads its log, and leads nothing yet.
+            # The node waits for others, or reads its log, and leads no group yet.
             self._scope.cancel()
 
     def _run(self) -> None:
         try:
             trio.run(self._main)
         except BaseException as error:
-            # Whatever it is, it must reach those who wait for the node.
+            # Every error must reach the tasks that wait for the node.
             self.fault = _reason(error)
         finally:
             self._world.release()
@@ -136,7 +136,7 @@ class NodeThread:
 
 
 def _reason(error: BaseException) -> BaseException:
-    """What a node ended with, without what wraps it."""
+    """The error that ended a node, without the groups around it."""
     while isinstance(error, BaseExceptionGroup):
         exceptions: tuple[BaseException, ...] = error.exceptions
         error = exceptions[0]

@@ -1,13 +1,13 @@
-"""Connections inside one process: dialler and listener each get one end of a socket pair.
+"""Connections inside one process: the caller gets one end of a socket pair, the listener the other.
 
     client's loop ── dial ──> Switchboard ── the other end ──> the node's loop ── accept
 
-Addresses are names without meaning: nothing is bound, no other process can connect,
-and no firewall asks. Each end belongs to one event loop; bytes go through the kernel, which is what
-lets a loop sleep until there are some.
+Addresses are mere names: no port is bound, no other process can connect, and no firewall asks.
+Each end belongs to one event loop; bytes go through the kernel, so that a loop can sleep until some
+come.
 
 Invariants:
-- An end that was dialled and not accepted is closed, so that the dialler finds out.
+- An end that is not accepted is closed, so that its caller gets an error.
 - An address without a listener refuses, as a closed port does.
 """
 
@@ -23,21 +23,21 @@ from raftmq.client.world import RealWorld as RealClientWorld
 from raftmq.log.files import RealFiles, RealLock
 
 BACKLOG_MAX = 1024
-"""Connections that may wait to be accepted; then dialling is refused."""
+"""The most connections that wait to be accepted; further ones are refused."""
 
 Address = tuple[str, int]
 """Host and port."""
 
 
 class Listener(trio.abc.Listener[trio.abc.Stream]):
-    """Accepts connections to one address; made on the loop that accepts."""
+    """Accepts connections at one address; made on the loop that accepts."""
 
     def __init__(self, switchboard: "Switchboard", address: Address) -> None:
         self._switchboard = switchboard
         self._token = trio.lowlevel.current_trio_token()
         self._send, self._receive = trio.open_memory_channel[socket.socket](BACKLOG_MAX)
         self.address = address
-        """Where it listens."""
+        """The address at which it listens."""
 
     def hand_over(self, end: socket.socket) -> None:
         """Take an end of a pair; from any thread. Raises `ConnectionRefusedError`."""
@@ -45,7 +45,7 @@ class Listener(trio.abc.Listener[trio.abc.Stream]):
             self._token.run_sync_soon(self._arrived, end)
         except trio.RunFinishedError as error:
             end.close()
-            raise ConnectionRefusedError(f"{self.address} no longer listens") from error
+            raise ConnectionRefusedError(f"no node listens at {self.address}") from error
 
     def _arrived(self, end: socket.socket) -> None:
         try:
@@ -58,7 +58,7 @@ class Listener(trio.abc.Listener[trio.abc.Stream]):
         return stream_of(await self._receive.receive())
 
     async def aclose(self) -> None:
-        """Stop listening; what waits to be accepted is closed."""
+        """Stop listening; connections that wait to be accepted are closed."""
         self._switchboard.unplug(self)
         self._send.close()
         try:
@@ -70,7 +70,7 @@ class Listener(trio.abc.Listener[trio.abc.Stream]):
 
 
 class Switchboard:
-    """Who listens where, within this process. May be used from any thread."""
+    """The listeners of this process, by address. May be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -81,12 +81,12 @@ class Switchboard:
         listener = Listener(self, address)
         with self._lock:
             if address in self._listeners:
-                raise OSError(f"{address} is in use already")
+                raise OSError(f"a node listens at {address} already")
             self._listeners[address] = listener
         return listener
 
     def unplug(self, listener: Listener) -> None:
-        """Stop listening there."""
+        """Remove a listener; its address refuses from then on."""
         with self._lock:
             if self._listeners.get(listener.address) is listener:
                 del self._listeners[listener.address]
@@ -96,7 +96,7 @@ class Switchboard:
         with self._lock:
             listener = self._listeners.get(address)
         if listener is None:
-            raise ConnectionRefusedError(f"nothing listens at {address}")
+            raise ConnectionRefusedError(f"no node listens at {address}")
         ours, theirs = socket.socketpair()
         try:
             listener.hand_over(theirs)
@@ -112,7 +112,7 @@ def stream_of(end: socket.socket) -> TcpStream:
 
 
 class _Files(RealFiles):
-    """The real files. Locks are remembered: the system only frees those of a process that ends."""
+    """The real files. Locks are remembered: the system frees them only when the process ends."""
 
     def __init__(self) -> None:
         self.locks: list[RealLock] = []
@@ -124,7 +124,7 @@ class _Files(RealFiles):
 
 
 class NodeWorld(RealWorld):
-    """What lies outside a node in a thread: the real disk and clock, and a switchboard."""
+    """The world of a node in a thread: the real disk and clock, and a switchboard."""
 
     def __init__(self, switchboard: Switchboard) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class NodeWorld(RealWorld):
         self.files = self._files = _Files()
 
     def release(self) -> None:
-        """Free the folders of a node that is gone."""
+        """Release the locks of a node that has ended."""
         for lock in self._files.locks:
             lock.close()
 
@@ -148,7 +148,7 @@ class NodeWorld(RealWorld):
 
 
 class ClientWorld(RealClientWorld):
-    """What lies outside a client of nodes in threads; on trio and asyncio alike."""
+    """The world of a client of nodes in threads, on trio and asyncio."""
 
     def __init__(self, switchboard: Switchboard) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class End:
         self._has_more = False
 
     async def send(self, item: bytes) -> None:
-        """Send all of it. Cancelling leaves a part of it sent."""
+        """Send all bytes. Cancelling leaves a part of them sent."""
         rest = memoryview(item)
         while True:
             try:
@@ -188,7 +188,7 @@ class End:
             if self._has_more:
                 await anyio.lowlevel.checkpoint()
             else:
-                # It would nearly always try in vain if it did not wait first.
+                # Without this wait, `recv` would nearly always find no bytes.
                 await anyio.wait_readable(self._open())
             try:
                 data = self._open().recv(max_bytes)

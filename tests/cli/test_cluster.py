@@ -174,7 +174,7 @@ def test_messages_that_dead_letters_lost_to_retention_are_told_by_the_leader() -
     answers[2] = node(2, replica(1, "leader", leader=2, term=4, dead_gone=3))
     answers[3] = node(3, replica(1, "follower", leader=2, term=4, dead_gone=2))
     (told_of,) = merged(VIEW, answers)["notes"]
-    assert told_of.startswith("group 1: 3 messages of dead letters cannot be read")
+    assert told_of.startswith("group 1: 3 messages of dead letters can no longer be read")
 
 
 def test_log_says_once_what_dead_letters_lost_more() -> None:

@@ -270,7 +270,7 @@ def _keep_summary(artifacts: Path, plan: "Plan", totals: "Totals") -> None:
 @click.argument("schedule")
 @with_options(_Play)
 @click.option("--times", type=click.IntRange(1), default=1, show_default=True,
-              help="Play it this often; simulated worlds must do the same each time.")  # fmt: skip
+              help="Number of plays; simulated worlds must do the same each time.")  # fmt: skip
 @with_output
 def replay(options: _Play, schedule: str, times: int) -> Result:
     """Play one schedule again.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=HintedGroup)
 def group() -> None:
-    """Create and change consumer groups; show what they want, and how far they have come."""
+    """Create and change consumer groups; show their filters and their progress."""
 
 
 for command in (*COMMANDS, lag, members, clone):
@@ -35,10 +35,10 @@ for command in (*COMMANDS, lag, members, clone):
 @with_output
 @with_session
 def list_(session: Session, topic: str | None) -> Result:
-    """List all consumer groups: those that were created, and those that have committed something.
+    """List all consumer groups: created ones, and those that have committed offsets.
 
-    LAG counts messages that are not read, or not done with; `raftmq group lag` tells more. A dash:
-    not known, as the group reads by offset and has committed nothing in a queue.
+    LAG counts messages that the group has not read, or not settled; `raftmq group lag` shows more.
+    A dash: the lag is unknown, as a group that reads by offset has committed no offset in a queue.
     """
 
     async def call(mq: "Client") -> "tuple[list[ConsumerGroup], dict[str, int | None]]":
@@ -95,9 +95,9 @@ def _topics(found: "ConsumerGroup") -> list[str]:
 @with_output
 @with_session
 def describe(session: Session, name: str) -> Result:
-    """Show a consumer group: settings, filters, and how far it has come in each queue.
+    """Show a consumer group: settings, filters, and its progress in each queue.
 
-    PASSED counts messages that do not match its filter: it read on after them without them.
+    PASSED counts messages that the group skipped, as they do not match its filter.
     """
 
     async def call(mq: "Client") -> "tuple[ConsumerGroup, list[Backlog]]":
@@ -166,10 +166,10 @@ def _offsets_table(found: "ConsumerGroup") -> Table:
 @click.argument("expression")
 @with_session
 def subscribe(session: Session, name: str, topic: str, expression: str) -> None:
-    """Say what a consumer group wants of a topic; its consumers follow at once.
+    """Subscribe a consumer group to a filter on a topic; its consumers follow at once.
 
-    A first subscription holds for all that the group has not read yet, a changed one for what is
-    stored after it. `raftmq filter explain` shows what an expression means.
+    A first subscription holds for all messages that the group has not read yet, a changed one for
+    messages that are stored after the change. `raftmq filter explain` explains an expression.
 
     \b
     raftmq group subscribe billing orders "paid || shipped"
@@ -184,7 +184,7 @@ def subscribe(session: Session, name: str, topic: str, expression: str) -> None:
 @click.argument("topic", type=TOPIC)
 @with_session
 def unsubscribe(session: Session, name: str, topic: str) -> None:
-    """Let a consumer group have everything of a topic again."""
+    """Remove the filter of a consumer group on a topic: the group gets all messages."""
     session.run(lambda mq: mq.admin.unsubscribe(topic, name))
     note(f"{name} wants everything of {topic}")
 
@@ -200,7 +200,7 @@ def unsubscribe(session: Session, name: str, topic: str) -> None:
     help="earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (that long ago).",
 )
 @queues_option
-@click.option("--create", is_flag=True, help="Also if there is no such group: it begins there.")
+@click.option("--create", is_flag=True, help="Create the group if there is none.")
 @execute_option
 @with_output
 @with_session
@@ -213,12 +213,13 @@ def reset(
     create: bool,
     execute: bool,
 ) -> Result:
-    """Move a consumer group to another place of a topic. A dry run unless --execute is given.
+    """Move a consumer group to another position in a topic. A dry run unless --execute is given.
 
-    Groups that pop go on from there at once: what is in hand is fenced, dead letters before the new
-    place stay. So do members of a group, and instances of one that broadcasts: name one as
-    NAME@INSTANCE. Other consumers that run now do not see it until they start again, and may undo
-    it: stop them first. With --create the group need not exist: one that reads by offset begins.
+    A group that pops goes on from the new position at once: messages in hand are fenced, dead
+    letters before the position stay. Members of a group follow at once, too, and so do instances of
+    a broadcast group, which are named NAME@INSTANCE. Other running consumers see the new position
+    after their next start, and may overwrite it: stop them first. With --create a new group that
+    reads by offset begins at the position.
     """
 
     async def call(mq: "Client") -> "list[OffsetChange]":

@@ -91,7 +91,7 @@ class Look(NamedTuple):
 @click.command()
 @click.argument("name", required=False, type=GROUP)
 @click.option("-t", "--topic", type=TOPIC, help="Only of this topic.")
-@click.option("-w", "--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Look repeatedly, until Ctrl-C.")
 @click.option(
     "--every", type=DURATION, default="2s", metavar="DURATION", help="With -w.  [default: 2s]"
 )
@@ -100,11 +100,12 @@ class Look(NamedTuple):
 def lag(
     session: Session, name: str | None, topic: str | None, watch: bool, every: float, output: str
 ) -> None:
-    """Show what consumer groups have left to do: of one group, or of all.
+    """Show the backlog of a consumer group, or of all.
 
-    LAG counts all that is not done with; a dash: not known, as nothing was committed in a queue
-    that is read by offset. READY counts messages to be handed out again, or that wait for their
-    turn with their key; others never handed out stand in LAG alone.
+    LAG counts messages that are not settled. A dash: the lag is unknown, as a group that reads by
+    offset has committed no offset in a queue. READY counts messages that are due to be handed out
+    again, or that wait for their turn with their key. LAG alone counts other messages that were
+    never handed out.
 
     With -w and -o json each look is one line.
     """
@@ -133,7 +134,7 @@ def lag(
 def top(
     session: Session, topic: str | None, group: str | None, every: float, once: bool, output: str
 ) -> None:
-    """Show topics and consumer groups with their rates, again and again, until Ctrl-C.
+    """Show topics and consumer groups with their rates, repeatedly, until Ctrl-C.
 
     With -o json each look is one line.
     """

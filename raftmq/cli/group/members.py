@@ -25,10 +25,10 @@ GROUPS_LISTED_MAX = 10
 @with_output
 @with_session
 def members(session: Session, name: str | None) -> Result:
-    """List the members of a consumer group, or of all, and the queues that each reads.
+    """List the members of a consumer group, or of all, and the queues of each.
 
-    Members are the consumers of a group among which a topic's queues are shared out, and the
-    instances of a group that broadcasts: these are members of NAME@INSTANCE.
+    Members are the consumers of a group that share a topic's queues, and the instances of a
+    broadcast group, as members of NAME@INSTANCE.
     """
 
     async def call(mq: "Client") -> "list[MemberView]":
@@ -135,10 +135,10 @@ def ranges(numbers: list[int]) -> str:
 @with_output
 @with_session
 def clone(session: Session, source: str, name: str, topic: str, execute: bool) -> Result:
-    """Let consumer group NAME go on where SOURCE stands on a topic. A dry run without --execute.
+    """Copy the position of SOURCE on a topic to consumer group NAME. A dry run without --execute.
 
-    Of a group that pops that is the first message that was never handed out: what it has in hand,
-    what failed and what is dead stays its own. If there is no NAME it is made like SOURCE.
+    The position of a group that pops is the first message that was never handed out: messages in
+    hand, failed ones and dead letters stay with SOURCE. A new group gets the settings of SOURCE.
     """
     changes = session.run(lambda mq: mq.admin.clone_group(source, name, topic, dry_run=not execute))
     if not changes:

@@ -43,15 +43,17 @@ class _Policy:
         "--invisible",
         type=DURATION,
         metavar="DURATION",
-        help="How long messages are a consumer's alone if it does not say.",
+        help="Length of a lease if the consumer does not give one.",
     )
     order: str | None = option(
-        "--order", type=click.Choice(["key", "queue"]), help="Ordered: what is kept in order."
+        "--order",
+        type=click.Choice(["key", "queue"]),
+        help="Ordered: messages stay in order within a key, or within a queue.",
     )
     is_blocking: bool | None = option(
         "--block/--no-block",
         default=None,
-        help="Ordered: a message that failed for the last time blocks what comes after it.",
+        help="Ordered: a message that failed for the last time blocks the messages after it.",
     )
 
     @property
@@ -82,15 +84,15 @@ class _Policy:
     "--mode",
     type=click.Choice(MODES),
     default="pop",
-    help="How it is served; this never changes.  [default: pop]",
+    help="How the group consumes; this never changes.  [default: pop]",
 )
 @with_options(_Policy)
 @with_output
 @with_session
 def create(session: Session, options: _Policy, name: str, mode: str) -> Result:
-    """Create a consumer group; done already if it exists with these settings.
+    """Create a consumer group. A group with the same settings is left as it is.
 
-    The first consumer of a group creates it, too, with the usual settings: 17 attempts, waiting
+    The first consumer of a group creates the group, too, with the default settings: 17 attempts,
     10s to 2h between them, invisible for 30s.
 
     \b
@@ -128,9 +130,9 @@ def create(session: Session, options: _Policy, name: str, mode: str) -> Result:
 @with_output
 @with_session
 def alter(session: Session, options: _Policy, name: str) -> Result:
-    """Change what is given of a consumer group's settings; the rest stays.
+    """Change settings of a consumer group; settings that are not given stay.
 
-    Messages that are in hand or wait keep their times.
+    Messages in hand and messages that wait keep their times.
 
     \b
     raftmq group alter billing --attempts 3
@@ -150,15 +152,15 @@ def alter(session: Session, options: _Policy, name: str) -> Result:
 @click.command()
 @click.argument("name", type=GROUP)
 @yes_option
-@click.option("--force", is_flag=True, help="Also if it has members: these end with an error.")
+@click.option("--force", is_flag=True, help="Delete a group with members: they end with an error.")
 @with_session
 def delete(session: Session, name: str, yes: bool, force: bool) -> None:
-    """Delete a consumer group after asking: its filters, committed offsets, what it has in hand and
-    its dead letters.
+    """Delete a consumer group after asking, with its filters, committed offsets, leases and dead
+    letters.
 
-    Messages stay where they are. A group that broadcasts takes its instances along; NAME@INSTANCE
-    is one of them. Members must have left, unless --force is given. Stop consumers that read by
-    offset without being members: their next commit begins the group again.
+    Messages stay where they are. The instances of a broadcast group are deleted with it;
+    NAME@INSTANCE names one instance. Members must have left, unless --force is given. Stop
+    consumers that read by offset without being members: their next commit creates the group again.
     """
     if not yes:
         confirm(f"Delete consumer group {name!r} with all that it has committed, in hand or dead?")
@@ -173,7 +175,7 @@ def delete(session: Session, name: str, yes: bool, force: bool) -> None:
     "-m",
     "--mode",
     type=click.Choice(MODES),
-    help="How the group is served; one that exists keeps its mode.  [default: pop]",
+    help="How a new group consumes; an existing group keeps its mode.  [default: pop]",
 )
 @click.option(
     "--from",
@@ -184,9 +186,9 @@ def delete(session: Session, name: str, yes: bool, force: bool) -> None:
 )
 @with_session
 def attach(session: Session, name: str, topic: str, mode: str | None, start: str) -> None:
-    """Let a consumer group take messages of a topic before it has consumers: it misses none.
+    """Attach a consumer group to a topic before it has consumers, so that it misses no message.
 
-    The first consumer does so, too. Nothing changes if it is attached already.
+    The first consumer attaches the group, too. An attached group stays as it is.
     """
 
     async def call(mq: "Client") -> int:
@@ -204,9 +206,9 @@ def attach(session: Session, name: str, topic: str, mode: str | None, start: str
 @yes_option
 @with_session
 def detach(session: Session, name: str, topic: str, yes: bool) -> None:
-    """Let a consumer group take no more messages of a topic, after asking.
+    """Detach a consumer group from a topic, after asking.
 
-    What it has in hand of the topic and its dead letters are forgotten.
+    The group's leases and dead letters of the topic are forgotten.
     """
     if not yes:
         confirm(f"Detach {name!r} from {topic!r}, with all that it has in hand or dead?")

@@ -35,12 +35,13 @@ FETCH_MESSAGES = 5_000
 class _Options:
     topic: str = argument(type=TOPIC)
     group: str | None = option(
-        "-g", "--group", type=GROUP, help="As this consumer group: go on where it was."
+        "-g", "--group", type=GROUP, help="Consume as this consumer group, from its position on."
     )
     filter: str | None = option(
         "--filter",
         metavar="EXPRESSION",
-        help="Subscribe the group (-g) to this: tags as 'paid || shipped', or SQL as 'amount > 5'.",
+        help="Subscribe the group (-g) to this filter: tags as 'paid || shipped', or SQL as "
+        "'amount > 5'.",
     )
     start: "Start" = option(
         "--from",
@@ -48,7 +49,7 @@ class _Options:
         default="earliest",
         metavar="START",
         help="earliest, latest, an offset, a time as 2026-11-20T10:00, or 15m (that long ago). "
-        "With -g only where the group has no place yet.  "
+        "With -g only where the group has no position yet.  "
         "[default: earliest; of a new instance latest]",
     )
     queues: tuple[int, ...] = option(
@@ -57,24 +58,27 @@ class _Options:
     is_assigned: bool = option(
         "--assigned",
         is_flag=True,
-        help="As a member of the group (-g): a topic's queues are shared out among its members.",
+        help="Be a member of the group (-g): the members share a topic's queues.",
     )
     instance: str | None = option(
         "--instance",
         metavar="NAME",
-        help="Of a member, or of a group that broadcasts: a name that outlives this process.",
+        help="The name of a member, or of an instance of a broadcast group, over restarts.",
     )
     count: int | None = option(
         "-n", "--count", type=click.IntRange(1), help="Stop after this many messages."
     )
     until_end: bool = option(
-        "-e", "--exit", is_flag=True, help="Stop at the present end; popping: when nothing comes."
+        "-e",
+        "--exit",
+        is_flag=True,
+        help="Stop at the present end; when popping, once no message comes.",
     )
     template: str | None = option(
         "-f",
         "--format",
-        help=r"Print each message so: %v body, %k key, %g tag, %h properties, %t topic, %q queue, "
-        r"%o offset, %i id, %T and %d time, as '%k\t%v\n'.",
+        help=r"Print each message in this format: %v body, %k key, %g tag, %h properties, %t "
+        r"topic, %q queue, %o offset, %i id, %T and %d time, as '%k\t%v\n'.",
     )
 
     @property
@@ -110,10 +114,10 @@ class _Reading:
 def consume(session: Session, options: _Options, output: str) -> int:
     """Read messages until Ctrl-C, or until -n or -e ends it.
 
-    For a group (-g) messages are popped, and acknowledged after they were written to stdout. A
-    group of mode pull reads by offset instead, which is committed after that; so does a new group
-    with --queue, --assigned, --instance, or --from an offset or time. Of a group of mode broadcast
-    this is one instance, which gets every message.
+    With a group (-g) the command pops messages, and acknowledges them after it wrote them to
+    stdout. A group of mode pull reads by offset, and the command commits the offsets; so does a new
+    group with --queue, --assigned, --instance, or --from an offset or time. In a group of mode
+    broadcast the command is one instance, which gets every message.
 
     \b
     raftmq consume orders -n 10

@@ -1,4 +1,4 @@
-"""`raftmq delay`: take back delayed messages."""
+"""`raftmq delay`: cancel delayed messages."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=HintedGroup)
 def delay() -> None:
-    """Take back delayed messages.
+    """Cancel delayed messages.
 
     \b
     raftmq produce orders "still there?" --delay 2h
@@ -28,10 +28,10 @@ def delay() -> None:
 @with_output
 @with_session
 def cancel(session: Session, ids: tuple[str, ...]) -> Result:
-    """Take back delayed messages by their IDS, as `produce --delay` printed them.
+    """Cancel delayed messages by their IDS, as `produce --delay` printed them.
 
-    One whose time has come cannot be taken back; one that was taken back before is not waiting.
-    The exit code is 0 if none of them is delivered.
+    A message whose time has come cannot be cancelled; a message that was cancelled before is not
+    waiting. The exit code is 0 if none of the messages is delivered.
     """
     outcomes = session.run(lambda mq: _cancel(mq, ids))
     return Result(

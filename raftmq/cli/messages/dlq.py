@@ -116,7 +116,7 @@ class _Choice:
     ids: frozenset[str] = option(
         "-i", "--id", multiple=True, callback=_as_told, help="Only this message (repeat)."
     )
-    reason: str | None = option("--reason", help="Only those with this reason.")
+    reason: str | None = option("--reason", help="Only messages with this reason.")
     filter: "Filter | None" = option(
         "--filter",
         callback=_compiled,
@@ -131,7 +131,7 @@ class _Choice:
     @property
     def missing_notes(self) -> list[str]:
         """Notes on what is missing."""
-        return [f"there is no {what} (any more)" for what in self.missing]
+        return [f"there is no {what} now" for what in self.missing]
 
     @property
     def takes_all(self) -> bool:
@@ -171,7 +171,7 @@ class _Choice:
 
 @click.group(cls=HintedGroup)
 def dlq() -> None:
-    """Dead letters: list, show, hand out again, throw away, export.
+    """Dead letters: list, show, hand out again, purge, export.
 
     \b
     raftmq dlq list
@@ -186,7 +186,7 @@ def dlq() -> None:
 @with_output
 @with_session
 def list_(session: Session, topic: str | None, group: str | None) -> Result:
-    """List the groups that have dead letters, and how many messages those hold."""
+    """List the groups with dead letters, and the number of messages in them."""
 
     async def call(mq: "Client") -> dict[tuple[str, str], int]:
         dead: dict[tuple[str, str], int] = {}
@@ -208,7 +208,7 @@ def list_(session: Session, topic: str | None, group: str | None) -> Result:
 @click.option(
     "-n", "--count", type=click.IntRange(1), default=20, help="At most this many.  [default: 20]"
 )
-@click.option("--history", is_flag=True, help="With each hand-out, failure and retry.")
+@click.option("--history", is_flag=True, help="Add each hand-out, failure and retry.")
 @output_option()
 @with_options(_Choice)
 @with_session
@@ -261,7 +261,7 @@ async def _history(mq: "Client", choice: _Choice, message_id: str) -> "Trace":
 
 
 @dlq.command()
-@click.option("--to", "target", metavar="TOPIC", help="Send them to this topic instead.")
+@click.option("--to", "target", metavar="TOPIC", help="Send the messages to this topic instead.")
 @click.option("--rate", type=RATE, metavar="N/s", help="At most this many messages a second.")
 @execute_option
 @with_output
@@ -272,8 +272,8 @@ def redrive(
 ) -> Result:
     """Hand dead letters out again as if for the first time. A dry run unless --execute is given.
 
-    With --to they are sent to another topic and then purged here: if that is cut short, some may be
-    in both.
+    With --to the messages are sent to another topic, and then purged here: after an interruption
+    some messages may be in both.
 
     \b
     raftmq dlq redrive orders -g billing --execute --rate 100/s
@@ -289,7 +289,7 @@ def redrive(
 @with_options(_Choice)
 @with_session
 def purge(session: Session, options: _Choice, execute: bool) -> Result:
-    """Throw dead letters away; no consumer gets them. A dry run unless --execute is given.
+    """Purge dead letters; no consumer gets them. A dry run unless --execute is given.
 
     The messages themselves stay in their queues until retention takes them.
     """
@@ -300,7 +300,7 @@ def purge(session: Session, options: _Choice, execute: bool) -> Result:
 @with_options(_Choice)
 @with_session
 def export(session: Session, options: _Choice) -> None:
-    """Print messages in dead letters as JSON, one a line; nothing is changed.
+    """Print messages in dead letters as JSON, one per line. Changes nothing.
 
     \b
     raftmq dlq export orders -g billing > dead.jsonl
@@ -518,7 +518,7 @@ def _row(read: _Read, at: int) -> tuple[Any, ...]:
         time_text(letter.timestamp)[5:19].replace("T", " "),
     )
     if message is None:
-        return (*known, "", "", "(not kept any more)")
+        return (*known, "", "", "(no longer kept)")
     return (*known, message.key or "", message.tag or "", body_text(message))
 
 

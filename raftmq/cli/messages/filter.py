@@ -42,10 +42,10 @@ def filter_() -> None:
 @click.option("-t", "--tag", help="The tag of the sample message.")
 @with_output
 def explain(expression: str, props: "Sequence[tuple[str, Scalar]]", tag: str | None) -> Result:
-    """Show what a filter means, and where the index of subscriptions puts it.
+    """Show the meaning of a filter, and its place in the index of subscriptions.
 
-    It also shows whether a sample message matches, and why: the one that --prop and --tag give, or
-    one that has what the index looks for.
+    The command also shows whether a sample message matches, and why: the message of --prop and
+    --tag, or a message that the index finds.
 
     \b
     raftmq filter explain "type = 'paid' AND (amount > 5 OR vip = TRUE)"
@@ -64,10 +64,10 @@ def explain(expression: str, props: "Sequence[tuple[str, Scalar]]", tag: str | N
 @click.option("--only", is_flag=True, help="Print the lines that match, as they are.")
 @output_option()
 def test(expression: str, file: str, only: bool, output: str) -> None:
-    """Say which messages of a file match a filter.
+    """Test which messages of a file match a filter.
 
-    FILE (- is stdin) has one JSON object a line: the properties of a message, its tag as TAGS.
-    The outcome is unknown where a property is absent, or of a type that does not compare.
+    FILE (- is stdin) has one JSON object per line: the properties of a message, its tag as TAGS.
+    The outcome is unknown if a property is absent, or of a type that does not compare.
 
     \b
     raftmq filter test "amount > 5" messages.jsonl

@@ -1,4 +1,4 @@
-"""`raftmq msg`: single messages: get one by id, find some by key, ask what became of one."""
+"""`raftmq msg`: single messages: get one by id, find some by key, list the events of one."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -49,7 +49,7 @@ CONSUMER_DIGITS = 6
 
 @click.group(cls=HintedGroup)
 def msg() -> None:
-    """Single messages: get, find by key, and what became of one.
+    """Single messages: get one, find some by key, list the events of one.
 
     \b
     raftmq msg find orders --key order-1 --since 1h
@@ -63,7 +63,7 @@ def msg() -> None:
 @output_option("table", "json", "raw")
 @with_session
 def get(session: Session, message_id: str, output: str) -> None:
-    """Print the message of an ID, as receipts and consumers say it; raw: its body alone."""
+    """Print the message of an ID, as receipts and consumers show it; raw: its body alone."""
     message = run_with_id(session, lambda mq: mq.get(message_id))
     if output == "raw":
         sys.stdout.buffer.write(message.body)
@@ -141,8 +141,9 @@ def find(session: Session, topic: str, key: str, since: Any, count: int, output:
 def why(session: Session, message_id: str) -> Result:
     """Print each entry of the log that touched the message of an ID.
 
-    What consumers do that pop is in the log: hand-outs, acks, failures, retries, dead letters. The
-    log does not say who led a term; a node knows it since it was started, else it is `?`.
+    The log has the hand-outs, acks, failures, retries and dead letters of consumers that pop. The
+    log does not name the leader of a term: a node knows the leaders since its start, and `?` stands
+    for an earlier one.
     """
     found = run_with_id(session, lambda mq: mq.trace(message_id))
     lines = Lines(map(touch_json, found.touches))

@@ -60,7 +60,7 @@ class _Options:
         "--group",
         type=GROUP,
         required=True,
-        help="The consumer group; made if there is none.",
+        help="The consumer group; a new one is created.",
     )
     count: int = option(
         "-n",
@@ -74,25 +74,25 @@ class _Options:
         type=DURATION,
         default="1s",
         metavar="DURATION",
-        help="For the first one; what else is there comes with it.  [default: 1s]",
+        help="The longest wait for the first message.  [default: 1s]",
     )
     invisible: float | None = option(
         "--invisible",
         type=DURATION,
         metavar="DURATION",
-        help="How long they are handed to no other consumer.  [default: as the group says]",
+        help="How long no other consumer gets them.  [default: the setting of the group]",
     )
-    ack: bool = option("--ack", is_flag=True, help="Acknowledge them, once they are printed.")
+    ack: bool = option("--ack", is_flag=True, help="Acknowledge the messages after printing them.")
     start: Start = option(
         "--from",
         type=click.Choice(["earliest", "latest"]),
         default="earliest",
-        help="Where a group begins that is new to the topic.  [default: earliest]",
+        help="Where a group without a position begins.  [default: earliest]",
     )
     template: str | None = option(
         "-f",
         "--format",
-        help=r"Print each message so: as `consume`, and %H handle, %a attempt.",
+        help=r"Print each message in this format: as in `consume`, and %H handle, %a attempt.",
     )
 
 
@@ -101,10 +101,10 @@ class _Options:
 @output_option("table", "json", "raw")
 @with_session
 def pop(session: Session, options: _Options, output: str) -> None:
-    """Take messages for a consumer group: what is there, or what comes first.
+    """Pop messages for a consumer group: those that are there, or the first ones to come.
 
-    Nobody else is handed them until their time runs out. Settle each by its handle before that:
-    `raftmq ack`, `nack`, `reject`; `extend` gives it more time.
+    No other consumer gets these messages until their leases expire. Settle each message by its
+    handle before that: `raftmq ack`, `nack`, `reject`; `extend` gives it more time.
 
     \b
     raftmq pop orders -g billing
@@ -163,7 +163,7 @@ async def mode_to_pop(mq: "Client", group: str) -> Any:
     mode = found[0].mode if found else "pop"
     if mode not in ("pop", "ordered"):
         raise Failure(
-            f"consumer group {group!r} has mode {mode}: nobody pops for it",
+            f"consumer group {group!r} has mode {mode}: no consumer pops for it",
             fix=f"`raftmq consume TOPIC -g {group}` reads for it, or take another group",
         )
     return mode
@@ -243,11 +243,12 @@ _handles_argument = click.argument("handles", nargs=-1, required=True, metavar="
 @with_output
 @with_session
 def ack(session: Session, handles: tuple[str, ...]) -> Result:
-    """Acknowledge messages: they are done with and never come again.
+    """Acknowledge messages: the group has processed them, and never gets them again.
 
-    HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin. The
-    exit code is 1 if some are not settled: their time ran out, or they were settled in another way.
-    What was acknowledged before counts as done: the log is looked into for up to 100 messages.
+    `raftmq pop` prints the HANDLE; `-` reads handles, or lines of JSON of `pop`, from stdin. The
+    exit code is 1 if some messages are not settled: their leases have expired, or they were settled
+    in another way. Messages that were acknowledged before count as settled: the command looks up to
+    100 of them up in the log.
     """
     return _settle(session, "ack", "acknowledged", handles)
 
@@ -257,29 +258,29 @@ def ack(session: Session, handles: tuple[str, ...]) -> Result:
     "--delay",
     type=DURATION,
     metavar="DURATION",
-    help="How long they wait until they are handed out again.  [default: by the group's schedule]",
+    help="The wait before they are handed out again.  [default: the group's schedule]",
 )
 @_handles_argument
 @with_output
 @with_session
 def nack(session: Session, handles: tuple[str, ...], delay: float | None) -> Result:
-    """Say that messages failed: they are handed out again, or are dead letters after the last
+    """Report that messages failed: they are handed out again, or become dead letters after the last
     attempt.
 
-    HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin.
+    `raftmq pop` prints the HANDLE; `-` reads handles, or lines of JSON of `pop`, from stdin.
     """
     return _settle(session, "nack", "to be handed out again", handles, delay=delay)
 
 
 @click.command()
-@click.option("--reason", default="rejected", help="Why, for people.  [default: rejected]")
+@click.option("--reason", default="rejected", help="The reason, for people.  [default: rejected]")
 @_handles_argument
 @with_output
 @with_session
 def reject(session: Session, handles: tuple[str, ...], reason: str) -> Result:
-    """Say that messages can never be done: they are dead letters at once.
+    """Reject messages: they become dead letters at once.
 
-    HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin.
+    `raftmq pop` prints the HANDLE; `-` reads handles, or lines of JSON of `pop`, from stdin.
     """
     return _settle(session, "reject", "dead-lettered", handles, reason=reason)
 
@@ -291,15 +292,15 @@ def reject(session: Session, handles: tuple[str, ...], reason: str) -> Result:
     type=DURATION,
     required=True,
     metavar="DURATION",
-    help="How long, from now, they are handed to no other consumer.",
+    help="How long, from now, no other consumer gets them.",
 )
 @_handles_argument
 @with_output
 @with_session
 def extend(session: Session, handles: tuple[str, ...], seconds: float) -> Result:
-    """Give messages more time, with all others that were handed out together with them.
+    """Extend the leases of messages, and of all messages that were handed out with them.
 
-    HANDLE is what `raftmq pop` printed; `-` reads handles, or lines of its JSON, from stdin.
+    `raftmq pop` prints the HANDLE; `-` reads handles, or lines of JSON of `pop`, from stdin.
     """
     done = f"extended to {duration_text(seconds)} from now"
     return _settle(session, "extend", done, handles, delay=seconds)

@@ -54,7 +54,7 @@ class _Options:
     key_separator: str | None = option(
         "-K", "--key-separator", help=r"Each line is KEY<separator>BODY, as -K '\t'."
     )
-    tag: str | None = option("--tag", help="One label for filters.")
+    tag: str | None = option("--tag", help="The tag, a label for filters.")
     props: "tuple[tuple[str, Scalar], ...]" = option(
         "-p",
         "--prop",
@@ -64,16 +64,16 @@ class _Options:
     )
     queue: int | None = option("-q", "--queue", type=click.IntRange(0), help="Send to this queue.")
     delay: float | None = option(
-        "--delay", type=DURATION, help="Deliver them after this time, as 10s or 2h."
+        "--delay", type=DURATION, help="Deliver the messages after this time, as 10s or 2h."
     )
     count: int | None = option(
-        "--count", type=click.IntRange(1), help="Make up this many messages."
+        "--count", type=click.IntRange(1), help="Send this many simulated messages."
     )
     rate: float | None = option(
-        "--rate", type=click.FloatRange(0, min_open=True), help="Of them, this many a second."
+        "--rate", type=click.FloatRange(0, min_open=True), help="With --count: messages per second."
     )
     size: int = option(
-        "--size", type=SIZE, default="100", help="Bytes of each of them.  [default: 100]"
+        "--size", type=SIZE, default="100", help="With --count: bytes of a message.  [default: 100]"
     )
 
     @property
@@ -103,7 +103,7 @@ class _Sending:
 def produce(session: Session, options: _Options, output: str) -> int:
     """Send messages: MESSAGES, or the lines of --file or stdin, or --count simulated ones.
 
-    Each is stored on the disks of a majority before it is counted.
+    A message counts as sent when it is stored on the disks of a majority.
 
     \b
     raftmq produce orders hello world -k order-1 --tag paid -p buyerId=7

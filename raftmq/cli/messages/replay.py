@@ -64,7 +64,7 @@ class Range(NamedTuple):
     type=START,
     default="latest",
     metavar="START",
-    help="Up to there, and without it.  [default: latest]",
+    help="The end, which is not sent.  [default: latest]",
 )
 @queues_option
 @execute_option
@@ -81,8 +81,8 @@ def replay(
 ) -> Result:
     """Send a range of SOURCE's messages to the topic TARGET again. A dry run without --execute.
 
-    Each queue keeps its order. The same command again sends the messages again. If TARGET
-    has fewer queues, several go into one.
+    Each queue keeps its order. The same command again sends the messages again. If TARGET has fewer
+    queues than SOURCE, several queues of SOURCE share a queue.
 
     \b
     raftmq topic replay orders orders-again --from 2026-11-20T10:00 --until 2026-11-20T11:00

@@ -1,4 +1,4 @@
-"""`raftmq trace`: the way of a message through its consumer groups, as bars over time.
+"""`raftmq trace`: the history of a message in its consumer groups, as bars over time.
 
     stored   2026-11-20T12:00:00.000+00:00
 
@@ -67,10 +67,10 @@ class Phase(NamedTuple):
 @with_output
 @with_session
 def trace(session: Session, message_id: str) -> Result:
-    """Draw the way of the message of an ID through each consumer group that pops.
+    """Draw the history of the message of an ID in each consumer group that pops.
 
     \b
-    = in hand   - waits for its retry   . to be handed out   x dead letter
+    = in hand   - waits for its retry   . ready or fresh   x dead letter
     """
     found = run_with_id(session, lambda mq: mq.trace(message_id))
     width = min(max(_columns() - LABEL_COLUMNS, BAR_MIN), BAR_MAX)

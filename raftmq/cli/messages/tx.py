@@ -21,15 +21,15 @@ def tx() -> None:
 
 
 @tx.command("list")
-@click.option("-g", "--group", default="", help="Only those of this producer group.")
+@click.option("-g", "--group", default="", help="Only transactions of this producer group.")
 @with_output
 @with_session
 def list_(session: Session, group: str) -> Result:
     """List transactions that are open, the oldest first.
 
-    A producer group that runs a check-back ends them by itself, and one that acknowledges popped
-    messages (ACKS) ends with their leases; what stays here for long needs somebody who knows how
-    it ended.
+    A check-back of the producer group ends a transaction. A transaction that acknowledges popped
+    messages (ACKS) ends with their leases. A transaction that stays open for long needs a person
+    who knows its outcome.
     """
     found = session.run(lambda mq: mq.open_transactions(group))
     rows = [
@@ -42,10 +42,10 @@ def list_(session: Session, group: str) -> Result:
 
 @tx.command()
 @click.argument("transaction")
-@click.option("--commit/--rollback", "is_commit", default=None, help="How it ended.  [required]")
+@click.option("--commit/--rollback", "is_commit", default=None, help="The outcome.  [required]")
 @with_session
 def resolve(session: Session, transaction: str, is_commit: bool | None) -> None:
-    """End a transaction: deliver its messages, or throw them away. The first outcome holds."""
+    """End a transaction: deliver its messages, or discard them. The first outcome holds."""
     if is_commit is None:
         raise click.UsageError("say how it ended: --commit delivers, --rollback throws away")
     count = session.run(lambda mq: mq.end_transaction(transaction, commit=is_commit))

@@ -65,7 +65,7 @@ MODULES += ["zstandard"]
 @click.option(
     "--port",
     type=click.IntRange(1, 65_535),
-    help="Look whether a node can listen at this port.  [default: node.port of -c, or the first "
+    help="Check that a node can listen at this port.  [default: node.port of -c, or the first "
     "one of --url]",
 )
 @with_output
@@ -77,7 +77,7 @@ def doctor(
     data: Path | None,
     port: int | None,
 ) -> Result:
-    """Examine this machine, and the cluster if one answers; say what to mend.
+    """Examine this machine, and the cluster if one answers; suggest repairs.
 
     Exits with 4 if something fails. It writes some KiB into the folder of --data and removes them.
 

@@ -147,9 +147,9 @@ def inspect(
     marks: bool,
     output: str,
 ) -> int:
-    """Print what a data folder holds, damaged or not.
+    """Print the contents of a data folder, damaged or not.
 
-    FOLDER is a partition group's, a node's, or a local cluster's. Nothing in it is touched.
+    FOLDER is the folder of a partition group, a node or a local cluster, and stays as it is.
 
     \b
     raftmq inspect /var/lib/raftmq

@@ -1,4 +1,4 @@
-"""`raftmq serve`: run one node until it is told to stop.
+"""`raftmq serve`: run one node until a signal stops it.
 
 SIGTERM and SIGINT end the node gracefully: it hands over its groups' leadership, answers requests
 under way and exits with 0. A second signal ends the node at once, as a crash: acked messages are
@@ -314,7 +314,7 @@ def _tell_damage(node: "Node", log: "FilteringBoundLogger", before: set[str]) ->
     for text in sorted(now - before):
         log.error("damaged", what=text)
     if before and not now:
-        log.info("nothing is damaged any more", segments_mended=node.repairs.mended)
+        log.info("all damage is mended", segments_mended=node.repairs.mended)
     return now
 
 

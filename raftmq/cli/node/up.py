@@ -33,7 +33,7 @@ DOWN_SECONDS_MAX = 30.0
 
 
 @click.command()
-@click.option("-n", "--nodes", type=click.IntRange(1, 9), help="How many nodes.  [default: 3]")
+@click.option("-n", "--nodes", type=click.IntRange(1, 9), help="Number of nodes.  [default: 3]")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),

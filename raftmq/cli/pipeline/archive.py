@@ -59,12 +59,12 @@ def archive() -> None:
     "rows_max",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Messages of a batch at most.  [default: all there are]",
+    help="The most messages of a batch.  [default: all there are]",
 )
 @click.option(
     "--skip-lost",
     is_flag=True,
-    help="Go on where retention was faster, and note what it took. Without this it is an error.",
+    help="Go on after messages that retention took, and note the loss; else that is an error.",
 )
 @click.option("--job", default="", help="Shown as consumer group spark-JOB.  [default: by folder]")
 @click.option("--dry-run", is_flag=True, help="Show what there is to archive, and end.")
@@ -137,9 +137,9 @@ def _archive(starter: Starter, folder: Path, settings: "Settings", rows: int) ->
 @click.option("--dry-run", is_flag=True, help="Show how much there is to read, and end.")
 @with_output
 def verify(folder: Path, deep: bool, dry_run: bool) -> Result:
-    """Is the archive in FOLDER whole? Exits with 5 if it is not.
+    """Check that the archive in FOLDER is whole; exit with 5 if it is not.
 
-    Examines that queues have neither holes nor overlaps, and all files their size and rows.
+    Queues must have neither holes nor overlaps, and all files their size and rows.
     """
     from raftmq.pipeline.archive.manifest import load
     from raftmq.pipeline.archive.verify import Checked, verify
@@ -185,15 +185,15 @@ def _findings(found: "list[Finding]") -> Result:
     type=DURATION,
     default="1h",
     metavar="DURATION",
-    help="How long replaced files stay for those who read them now.  [default: 1h]",
+    help="How long replaced files stay for present readers.  [default: 1h]",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be compacted, and end.")
 @with_output
 def compact(folder: Path, grace: float, dry_run: bool) -> Result:
-    """Make one file of the many of each topic and hour that is over.
+    """Merge the files of each topic and hour that is over into one file.
 
-    Readers and a running `archive run` are not in the way. Killed at any moment, it leaves the
-    archive as it was or as it shall be.
+    Readers and `archive run` may go on meanwhile. Killed at any moment, the command leaves the
+    archive as it was, or with the merged files.
     """
     from raftmq.pipeline.archive import compact as work
     from raftmq.pipeline.archive.parts import folder_of
@@ -219,7 +219,7 @@ def compact(folder: Path, grace: float, dry_run: bool) -> Result:
 @click.argument("folder", type=FOLDER)
 @with_output
 def list_days(folder: Path) -> Result:
-    """Show what the archive in FOLDER holds, by topic and day (UTC)."""
+    """Show the contents of the archive in FOLDER, by topic and day (UTC)."""
     from raftmq.pipeline.archive.listing import days
 
     with explaining():

@@ -28,7 +28,7 @@ _CODES = {"valid": ExitCode.OK, "invalid": ExitCode.VIOLATION}
     "checkers",
     multiple=True,
     type=click.Choice(CHECKERS),
-    help="What to judge, once or more.  [default: total-queue, and log if there are offsets]",
+    help="A checker to run (repeat).  [default: total-queue, and log if there are offsets]",
 )
 @click.option("--exactly-once", is_flag=True, help="A message that comes twice is a violation.")
 @click.option("--not-drained", is_flag=True, help="Readers need not have read to the end.")
@@ -38,7 +38,7 @@ _CODES = {"valid": ExitCode.OK, "invalid": ExitCode.VIOLATION}
     default=1000,
     show_default=True,
     type=click.IntRange(1, 100_000),
-    help="So many violations of each kind are kept; all are counted.",
+    help="Violations of each kind to keep; all are counted.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be read, and start nothing.")
 @with_output

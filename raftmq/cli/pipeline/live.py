@@ -48,7 +48,9 @@ _FIELDS = ("window", "lateness", "ahead", "event", "json", "where", "by", "sum",
 @click.option("--where", metavar="EXPR", help="Only messages for which this is true.")
 @click.option("--by", multiple=True, metavar="EXPR", help="Group by this; may be repeated.")
 @click.option("--sum", multiple=True, metavar="EXPR", help="A sum: 'json.cents as cents'.")
-@click.option("--distinct", multiple=True, metavar="EXPR", help="How many different values, about.")
+@click.option(
+    "--distinct", multiple=True, metavar="EXPR", help="Number of different values, about."
+)
 @click.option(
     "--top", type=int, metavar="N", help="Keep this many groups a window.  [default: all]"
 )
@@ -103,11 +105,11 @@ def live(
     dry_run: bool,
     **fields: Any,
 ) -> Result:
-    """Count, sum and rank messages in windows of time, while they come.
+    """Count, sum and rank messages in windows of time, in real time.
 
-    Closed windows are Parquet files in DIR/windows; --page shows them, and those still open, in a
-    browser. Ctrl-C ends it; started again it goes on. Expressions are SQL over the columns topic,
-    queue, offset, key, tag, body, props, created, timestamp, and json with --json.
+    Closed windows are Parquet files in DIR/windows; --page shows closed and open windows in a
+    browser. Ctrl-C ends the command; the same command later goes on. Expressions are SQL over the
+    columns topic, queue, offset, key, tag, body, props, created, timestamp, and json with --json.
 
     \b
     raftmq pipeline live trades --out trades-live --page 7480 --by tag \\

@@ -8,7 +8,7 @@ from .running import explaining
 
 
 @click.command()
-@click.option("--anew", is_flag=True, help="Make the file again, even if it is there.")
+@click.option("--anew", is_flag=True, help="Make the file again, although it exists.")
 def prepare(anew: bool) -> None:
     """Keep Spark's classes in a file that Java maps: Spark starts in two thirds of the time.
 

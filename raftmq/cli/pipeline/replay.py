@@ -63,8 +63,8 @@ def _read_offsets(
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--topic", required=True, help="Whose messages, of the archive.")
-@click.option("--into", required=True, help="The topic that gets them; it has to exist.")
+@click.option("--topic", required=True, help="The topic in the archive.")
+@click.option("--into", required=True, help="The topic that gets the messages; it has to exist.")
 @click.option(
     "--since",
     callback=_read_time,
@@ -98,7 +98,7 @@ def _read_offsets(
     default=200_000,
     show_default=True,
     metavar="N",
-    help="Messages of a batch at most.",
+    help="The most messages of a batch.",
 )
 @click.option("--id", "name", default="", help="Its name.  [default: made of the other options]")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, and end.")

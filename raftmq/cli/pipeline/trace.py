@@ -35,7 +35,7 @@ _group = click.option("--group", metavar="GROUP", help="Only of this consumer gr
 
 @click.group()
 def trace() -> None:
-    """Keep what became of all messages in consumer groups that pop, and look into it.
+    """Keep the histories of all messages in consumer groups that pop, and query them.
 
     \b
     raftmq pipeline trace run lives
@@ -51,12 +51,12 @@ def trace() -> None:
     "--every",
     type=DURATION,
     metavar="DURATION",
-    help="Again and again, this long after the last time.  [default: once]",
+    help="Run repeatedly, with this pause between two runs.  [default: once]",
 )
 @click.option(
     "--skip-lost",
     is_flag=True,
-    help="Go on where retention was faster, and note what it took. Without this it is an error.",
+    help="Go on after records that retention took, and note the loss; else that is an error.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what there is to read and build, and end.")
 @with_spark
@@ -112,7 +112,7 @@ def _show_plan(found: "Plan") -> None:
 @click.argument("offset", type=click.IntRange(min=0))
 @with_output
 def show(folder: Path, topic: str, queue: int, offset: int) -> Result:
-    """Tell what became of the message at OFFSET of QUEUE of TOPIC."""
+    """Show the history of the message at OFFSET of QUEUE of TOPIC."""
     from raftmq.pipeline.trace.asking import show
 
     with explaining():
@@ -217,7 +217,7 @@ def quantiles(
     group: str | None,
     per: str | None,
 ) -> Result:
-    """Tell how long messages waited, and how long consumers had them, in quantiles."""
+    """Show how long messages waited, and how long consumers had them, in quantiles."""
     from raftmq.pipeline.trace.asking import quantiles
 
     with starter.session("trace") as spark:
