@@ -56,9 +56,7 @@ class Table(NamedTuple):
     """
 
     columns: Sequence[str]
-    """The headings."""
     rows: Iterable[Sequence[object]]
-    """The cells."""
     title: str = ""
     """The line above the headings."""
 
@@ -83,7 +81,6 @@ class Result(NamedTuple):
     notes: Sequence[str] = ()
     """Lines for stderr, whatever the output."""
     code: int = 0
-    """The exit code."""
     failure: "Failure | None" = None
     """Raised once all is printed."""
 

@@ -45,21 +45,15 @@ class GroupLine(NamedTuple):
     """A consumer group and a topic, at one time."""
 
     group: str
-    """The consumer group."""
     topic: str
-    """The topic."""
     mode: str
-    """The group's mode."""
     lag: int | None
     """As in the heading's table; None: unknown."""
     in_hand: int | None
-    """As in the heading's table; None: a group of this mode has no leases."""
+    """This and the next three as in the heading's table; None: this mode has no leases."""
     waiting: int | None
-    """As in the heading's table; None as `in_hand`."""
     ready: int | None
-    """As in the heading's table; None as `in_hand`."""
     dead: int | None
-    """As in the heading's table; None as `in_hand`."""
     done: int
     """Messages acknowledged, or read and committed, since the group began."""
 
@@ -68,9 +62,7 @@ class TopicLine(NamedTuple):
     """A topic, at one time."""
 
     topic: str
-    """The topic."""
     queues: int
-    """The number of queues."""
     end: int
     """Messages that were ever stored in it."""
 

@@ -26,7 +26,6 @@ class Chunk:
     """Messages that go out together."""
 
     bodies: list[bytes]
-    """The bodies of the messages."""
     keys: list[bytes | None] | None = None
     """One key for each body, if the lines have keys."""
     first_line: int = 0

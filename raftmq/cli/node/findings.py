@@ -23,7 +23,6 @@ class Finding:
     verdict: str
     """`ok`, `warn` or `fail`."""
     found: str
-    """The state found."""
     fix: str = ""
     """The remedy; empty: none is needed."""
 

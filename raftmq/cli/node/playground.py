@@ -40,13 +40,11 @@ class RunningNode:
     """One node of a running local cluster."""
 
     id: int
-    """The node's number."""
     address: str
     """`host:port` of the native protocol."""
     pid: int
     """The node's process id; 0: it is down and will be restarted."""
     data: str
-    """The node's data folder."""
     role: str
     """`starting`, `leads group ...`, `follows`, or `down`."""
 
