@@ -287,7 +287,6 @@ class PopGroup:
         self, consumer: int, credit: Credit, queue: int, messages: Piece, now: int, token: int
     ) -> Handed:
         deadline = now + credit.invisible_ms
-        assert deadline > now, "a lease that is over before it begins"
         self._leases.open(Lease(token, queue, messages, consumer, deadline))
         self._credits.serve(consumer, credit, messages.size)
         self._touch(TouchKind.HANDED, queue, messages, (consumer, token), deadline)
@@ -563,7 +562,6 @@ class PopGroup:
             messages, after = messages.split(1)
             if after is not None:
                 self._not_begun(queue, after)
-        assert messages.attempt > 0, "messages fail that never went out"
         if messages.attempt >= self.policy.attempts_max:
             self._bury(queue, messages, reason, now, by)
             return
