@@ -26,7 +26,7 @@ from typing import Any
 import trio
 
 from raftmq import __version__
-from raftmq.broker.cluster.admission import answer_probe, wait_admitted
+from raftmq.broker.cluster.admission import Admission, wait_admitted
 from raftmq.broker.cluster.identity import lock_folder, take_up
 from raftmq.broker.cluster.links import Links
 from raftmq.broker.cluster.peer_identities import PeerIdentities
@@ -42,10 +42,11 @@ from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.replica.opener import GroupOpener
 from raftmq.broker.replica.removal import ReplicaRemoval
 from raftmq.broker.replica.repair import Repairs
-from raftmq.broker.replica.replicas import Replicas, retire_member
+from raftmq.broker.replica.replicas import Replicas, why_not_retire
 from raftmq.broker.replica.retention import Retention
 from raftmq.broker.replica.snapshots import Snapshots
 from raftmq.broker.replica.space import Space
+from raftmq.broker.serve.answers import OpenRequest, elsewhere
 from raftmq.broker.serve.backlogs import Backlogs
 from raftmq.broker.serve.connection import (
     NODE_PLACES,
@@ -55,6 +56,7 @@ from raftmq.broker.serve.connection import (
     Refusal,
     places_for_connections,
 )
+from raftmq.broker.serve.dispatcher import Dispatcher
 from raftmq.broker.serve.fetches import Fetches, Source
 from raftmq.broker.serve.group_coordinator import GroupCoordinator
 from raftmq.broker.serve.key_search import KeySearch
@@ -71,7 +73,6 @@ from raftmq.machine.catalog.replicas import RetireReplica
 from raftmq.machine.machine import PartitionMachine
 from raftmq.results import Result, UnsupportedVersion
 from raftmq.wire import raft as raft_wire
-from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     PROTOCOL,
@@ -79,7 +80,6 @@ from raftmq.wire.messages import (
     ErrorReply,
     FrameKind,
     Hello,
-    SnapshotChunk,
     Welcome,
 )
 
@@ -91,6 +91,9 @@ from .timers import Timers
 from .world import World, give_up_after
 
 SOFTWARE = f"raftmq {__version__}"
+
+_BEFORE_SERVING = frozenset((FrameKind.PROBE, FrameKind.SNAPSHOT))
+"""Frames of other nodes that a node acts on while it is starting."""
 
 
 class NodeStopped(Exception):
@@ -173,8 +176,7 @@ class Node:
             return ErrorReply(Reason.UNKNOWN_TOPIC.value, f"queue {queue} belongs to no topic")
         group = self.groups.get(number)
         if group is None:
-            message = f"this node carries no replica of partition group {number}"
-            return ErrorReply("not_leader", message, group=number)
+            return elsewhere(number)
         if not group.is_leader:
             return group.not_leader()
         if not group.is_current:
@@ -194,11 +196,9 @@ class Node:
         """
         return await prefer(self, group, node)
 
-    async def retire_member(
-        self, connection: Connection, frame: Frame, group: Group, command: RetireReplica
-    ) -> None:
-        """Retire a member whose log is lost or that its group has let go of: see `replicas`."""
-        await retire_member(self, connection, frame, group, command)
+    async def why_not_retire(self, command: RetireReplica) -> ErrorReply | None:
+        """Why a member may not be retired, or None: see `replicas`."""
+        return await why_not_retire(self, command)
 
     def mark_idle(self) -> None:
         """If nothing is being written, have the logs vouch for their last writes."""
@@ -351,21 +351,15 @@ class Node:
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Act on a frame."""
-        match frame.kind:
-            case FrameKind.RAFT:
-                self._take_raft(connection, frame)
-            case FrameKind.PROBE:
-                answer_probe(self, connection, frame)
-            case FrameKind.SNAPSHOT if connection.from_node:
-                self.snapshots.receive(connection, frame, unpack(SnapshotChunk, frame.header))
-            case FrameKind.REPAIR if connection.from_node and self.is_serving:
-                self.repairs.answer(connection, frame)
-            case _ if self.is_serving:
-                self._requests.handle(connection, frame)
-            case _:
-                text = f"this node is starting{self.waits_for and ': '}{self.waits_for}"
-                reply = ErrorReply("unavailable", text, retry_ms=200)
-                connection.refuse(frame.correlation, reply)
+        if frame.kind == FrameKind.RAFT:
+            self._take_raft(connection, frame)
+            return
+        asked = OpenRequest(connection, frame)
+        if self.is_serving or frame.kind in _BEFORE_SERVING:
+            asked.answer(self._dispatcher.answer(frame, asked))
+        else:
+            text = f"this node is starting{self.waits_for and ': '}{self.waits_for}"
+            asked.answer(ErrorReply("unavailable", text, retry_ms=200))
 
     def closed(self, connection: Connection) -> None:
         """The connection is gone: drop what waits for it."""
@@ -479,25 +473,30 @@ class Node:
         )
         """Delayed messages that fall due."""
         self._group_coordinator = GroupCoordinator(self, timers=self.timers, limits=limits)
-        others = self._popping.handlers | self._group_coordinator.handlers | Backlogs(self).handlers
-        others |= self.delay_scheduler.handlers | TraceRequests(self, self._reader).handlers
-        others |= KeySearch(self, self._reader, bytes_max=limits.fetch_bytes_max).handlers
-        others |= TransactionRequests(self).handlers | Forgetting(self).handlers
         self._feeds = Feeds(
             self, matching=self._fetches.matching, timers=self.timers, reader=self._reader
         )
         self._fetches.when_matched = self._feeds.matched
-        self._requests = Requests(
-            self,
-            fetches=self._fetches,
-            others=others,
-            reader=self._reader,
-            limits=limits,
-        )
         self.snapshots = Snapshots(self, reader=self._reader, disk=self._disk_worker)
         """Snapshots of the groups: taken, sent, compared."""
         self.repairs = Repairs(self, reader=self._reader, disk=self._disk_worker)
         """Damage on the disk, and its repair."""
+        services = (
+            Admission(self),
+            self.snapshots,
+            self.repairs,
+            Requests(self, fetches=self._fetches, reader=self._reader, limits=limits),
+            self._fetches,
+            self._popping,
+            self.delay_scheduler,
+            self._group_coordinator,
+            Backlogs(self),
+            TraceRequests(self, self._reader),
+            KeySearch(self, self._reader, bytes_max=limits.fetch_bytes_max),
+            TransactionRequests(self),
+            Forgetting(self),
+        )
+        self._dispatcher = Dispatcher(service.routes for service in services)
         self._opener = GroupOpener(self)
         self.removal = ReplicaRemoval(self, self._disk_worker, self._opener)
         """Replicas that are no longer wanted."""

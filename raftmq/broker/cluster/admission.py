@@ -51,13 +51,15 @@ Sources: openraft's documentation on blank nodes; Viewstamped Replication Revisi
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
 from raftmq.broker.replica.tickets import Callback
-from raftmq.broker.serve.connection import Connection
+from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
+from raftmq.broker.serve.dispatcher import Routes, route
 from raftmq.errors import Unavailable
 from raftmq.log.faults import LogFault
 from raftmq.log.record import Kind
@@ -65,8 +67,6 @@ from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog, RenewNode
 from raftmq.machine.catalog.replicas import GENERATION_MAX
 from raftmq.machine.commands import encode_commands
 from raftmq.results import Refused, Result
-from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ClusterView, ErrorReply, FrameKind, Probe, ProbeReply
 
 from .founders import addition_of, founders_of, founding_around, is_opening, why_apart, why_silent
@@ -283,64 +283,70 @@ def _patience_seconds(node: "Node") -> float:
     return PATIENCE_TIMEOUTS * pace.election_ticks * pace.tick_ms / 1000
 
 
-def answer_probe(node: "Node", connection: Connection, frame: Frame) -> None:
-    """Answer what is known here of the asking node, and give it the place that it asks for."""
-    probe = unpack(Probe, frame.header)
+class Admission:
+    """The handler of PROBE."""
 
-    def answer(*, is_latest: bool, refusal: str = "") -> None:
+    def __init__(self, node: "Node") -> None:
+        self.routes: Routes = {FrameKind.PROBE: route(Probe, partial(_answer, node))}
+
+
+def _answer(node: "Node", probe: Probe, asked: OpenRequest) -> Answer:
+    """Answer what is known here of the asking node, and give it the place that it asks for."""
+
+    def reply_with(*, is_latest: bool, refusal: str = "") -> ProbeReply:
         generation, name = node.peer_identities.folder_of(probe.node)
         lost, now_ms = sorted(node.lost_logs), node.now_ms()
         reply = ProbeReply(name, is_latest, node.may_lead, generation, refusal, now_ms, lost)
         if probe.joins and name in ("", probe.incarnation):
             founders, founding = founders_of(node), founding_around(node)
             reply = msgspec.structs.replace(reply, founders=founders, founding=founding)
-        connection.reply(frame.kind, frame.correlation, pack(reply))
+        return reply
 
-    def answer_as_leader() -> None:
-        if probe.replaces:
-            node.start_soon(_renew, node, probe, answer)
+    def ready(error: ErrorReply | None) -> None:
+        if error is None and probe.replaces:
+            node.start_soon(_renew, node, probe, reply_with, asked)
         else:
-            answer(is_latest=True)
+            asked.answer(reply_with(is_latest=error is None))
 
     _, known = node.peer_identities.folder_of(probe.node)
     if probe.joins and not known and is_opening(node):
         # "Never seen" would tell the asking founder that no cluster was founded yet.
         text = f"node {node.id} does not know yet who founded its cluster"
-        connection.refuse(frame.correlation, ErrorReply("unavailable", text, retry_ms=200))
-    elif probe.joins and node.is_serving:
-        node.groups[SYSTEM_GROUP].read(
-            lambda error: answer_as_leader() if error is None else answer(is_latest=False)
-        )
-    else:
-        answer(is_latest=False)
+        return ErrorReply("unavailable", text, retry_ms=200)
+    if probe.joins and node.is_serving:
+        node.groups[SYSTEM_GROUP].read(ready)
+        return LATER
+    return reply_with(is_latest=False)
 
 
-async def _renew(node: "Node", probe: Probe, answer: Callable[..., None]) -> None:
+async def _renew(
+    node: "Node", probe: Probe, reply_with: Callable[..., ProbeReply], asked: OpenRequest
+) -> None:
     """On the system group's leader: let a blank folder take the place of a lost one."""
     catalog = node.catalog
     if not catalog.is_bootstrapped:
-        answer(is_latest=False)
+        asked.answer(reply_with(is_latest=False))
         return
     if probe.node not in catalog.nodes:
         text = f"node {probe.node} does not belong to the cluster"
-        answer(is_latest=True, refusal=text)
+        asked.answer(reply_with(is_latest=True, refusal=text))
         return
     if _is_up(node, probe.node, probe.replaces):
         text = f"node {probe.node} is up with the folder {probe.replaces}: stop it first"
-        answer(is_latest=False, refusal=text)
+        asked.answer(reply_with(is_latest=False, refusal=text))
         return
     without_leader = groups_without_leader(probe.node, node.catalog, await ask_all(node))
     if without_leader:
         text = f"partition groups {without_leader} have no leader without its old folder"
-        answer(is_latest=False, refusal=text)
+        asked.answer(reply_with(is_latest=False, refusal=text))
         return
 
     def done(results: list[Result]) -> None:
         refused = results[0] if isinstance(results[0], Refused) else None
-        answer(is_latest=True, refusal=refused.message if refused else "")
+        asked.answer(reply_with(is_latest=True, refusal=refused.message if refused else ""))
 
     command = RenewNode(probe.node, probe.replaces, probe.incarnation)
-    ticket = Callback(done, lambda _: answer(is_latest=False))
+    ticket = Callback(done, lambda _: asked.answer(reply_with(is_latest=False)))
     payload = encode_commands([command])
     node.groups[SYSTEM_GROUP].propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)
 

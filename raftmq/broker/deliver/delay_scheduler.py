@@ -26,8 +26,8 @@ from typing import NamedTuple, Protocol
 
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.tickets import Callback, retry_seconds
-from raftmq.broker.serve.answers import elsewhere
-from raftmq.broker.serve.connection import Connection
+from raftmq.broker.serve.answers import Answer, OpenRequest
+from raftmq.broker.serve.dispatcher import Routes, data_group, group_route
 from raftmq.broker.timers import Timer, Timers
 from raftmq.broker.world import Worker
 from raftmq.errors import Reason
@@ -39,10 +39,8 @@ from raftmq.machine.delays import ITEMS_MAX, Cancel
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.releases import copy, indexes_of, release
 from raftmq.pop import calls
-from raftmq.results import Changed, Refused, Result
-from raftmq.wire.codec import pack, unpack
+from raftmq.results import Changed, Result
 from raftmq.wire.delays import CancelDelayed, DelayedCancelled
-from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
 
 MESSAGES_MAX = 1024
@@ -107,10 +105,9 @@ class DelayScheduler:
         self._reader = reader
         self._batch_bytes_max = batch_bytes_max
         self._states: dict[Group, _State] = {}
-        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
-            FrameKind.CANCEL: self._cancel,
+        self.routes: Routes = {
+            FrameKind.CANCEL: group_route(CancelDelayed, data_group(service), self._cancel),
         }
-        """By frame kind."""
 
     def applied(self, group: Group) -> None:
         """Release what is due: records were applied, or this node became the group's leader."""
@@ -150,31 +147,13 @@ class DelayScheduler:
 
     # Cancelling
 
-    def _cancel(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(CancelDelayed, frame.header)
-        group = self._service.group(request.partition_group)
-        refuse = partial(connection.refuse, frame.correlation)
-        if group is None or not isinstance(group.machine, PartitionMachine):
-            refuse(elsewhere(request.partition_group))
-            return
+    def _cancel(self, request: CancelDelayed, group: Group, asked: OpenRequest) -> Answer:
         if len(request.queues) > ITEMS_MAX:
             message = f"{len(request.queues)} messages in one CANCEL; the limit is {ITEMS_MAX}"
-            refuse(ErrorReply(Reason.TOO_LARGE.value, message))
-            return
-
-        def done(results: list[Result]) -> None:
-            result = results[0]
-            if isinstance(result, Changed):
-                header = pack(DelayedCancelled(result.value))
-                connection.reply(frame.kind, frame.correlation, header)
-            else:
-                assert isinstance(result, Refused)
-                refuse(ErrorReply(result.reason.value, result.message))
-
+            return ErrorReply(Reason.TOO_LARGE.value, message)
         command = Cancel(request.queues, request.dues, request.numbers, request.request)
         # Cancelling gives space back, so a full disk is no reason to refuse it.
-        payload = encode_commands([command])
-        group.propose(Kind.COMMANDS, payload, Callback(done, refuse), is_upkeep=True)
+        return asked.propose(group, [command], DelayedCancelled, is_upkeep=True)
 
     # Releases
 

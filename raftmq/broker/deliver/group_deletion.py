@@ -16,24 +16,21 @@ Invariants:
   hold the loop for long; records keep the catalog's order of deletions.
 """
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from raftmq.broker.cluster.views import ask_all
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.tickets import Callback
-from raftmq.broker.serve.answers import elsewhere
-from raftmq.broker.serve.connection import Connection
+from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
+from raftmq.broker.serve.dispatcher import Routes, data_group, group_route
 from raftmq.log.record import Kind
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog
 from raftmq.machine.catalog.deletions import Deletion, PruneDeletions
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.offsets import CommitOffsets, ForgetOffsets, Offsets
-from raftmq.wire.codec import pack, unpack
 from raftmq.wire.consumer_groups import ForgetGroup
-from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ClusterView, Done, ErrorReply, FrameKind
 
 if TYPE_CHECKING:
@@ -63,41 +60,26 @@ class Forgetting:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
-            FrameKind.FORGET_GROUP: self._forget_group,
+        self.routes: Routes = {
+            FrameKind.FORGET_GROUP: group_route(ForgetGroup, data_group(service), self._forget),
         }
-        """By frame kind."""
 
-    def _forget_group(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(ForgetGroup, frame.header)
-        group = self._service.group(request.partition_group)
-        if group is None or not isinstance(group.machine, PartitionMachine):
-            connection.refuse(frame.correlation, elsewhere(request.partition_group))
-        else:
-            self._go_on(connection, frame, group, request.until)
-
-    def _go_on(self, connection: Connection, frame: Frame, group: Group, until: int) -> None:
+    def _forget(self, request: ForgetGroup, group: Group, asked: OpenRequest) -> Answer:
         """Answer if all is forgotten, else propose the next part and come back after it."""
         assert isinstance(group.machine, PartitionMachine)
         catalog, offsets = self._service.catalog, group.machine.offsets
         # Any replica may answer this: a record that it has applied is committed.
-        if offsets.forgotten >= until:
-            connection.reply(frame.kind, frame.correlation, pack(Done()))
-            return
+        if offsets.forgotten >= request.until:
+            return Done()
         if not group.is_leader:
-            connection.refuse(frame.correlation, group.not_leader())
-            return
+            return group.not_leader()
         command = next_part(catalog, offsets) if group.is_current else None
-        if command is None or catalog.deletions.last < until:
+        if command is None or catalog.deletions.last < request.until:
             message = "the leader has not heard of the deletion yet"
-            error = ErrorReply("unavailable", message, group=group.number, retry_ms=RETRY_MS)
-            connection.refuse(frame.correlation, error)
-            return
-        ticket = Callback(
-            lambda _: self._go_on(connection, frame, group, until),
-            partial(connection.refuse, frame.correlation),
-        )
+            return ErrorReply("unavailable", message, group=group.number, retry_ms=RETRY_MS)
+        ticket = Callback(lambda _: asked.answer(self._forget(request, group, asked)), asked.failed)
         group.propose(Kind.COMMANDS, encode_commands([command]), ticket, is_upkeep=True)
+        return LATER
 
 
 def forget_first(catalog: Catalog, group: Group, command: CommitOffsets) -> ErrorReply | None:

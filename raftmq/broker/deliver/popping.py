@@ -20,16 +20,15 @@ Invariants:
 - A lease that was handed out is sent, or stays in the outbox, or the consumer is gone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
-
-import msgspec
+from typing import Protocol
 
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.tickets import Callback, Shared, Ticket
-from raftmq.broker.serve.answers import answering, elsewhere, refusal
+from raftmq.broker.serve.answers import LATER, Answer, Later, OpenRequest, elsewhere, refusal
 from raftmq.broker.serve.connection import Connection
+from raftmq.broker.serve.dispatcher import Routes, group_route
 from raftmq.broker.serve.fetches import BYTES_MAX
 from raftmq.broker.settings import Limits
 from raftmq.broker.timers import Timer, Timers
@@ -43,8 +42,7 @@ from raftmq.pop import calls
 from raftmq.pop.leases import SLOT_BITS
 from raftmq.pop.policy import INVISIBLE_MS_MIN, Order
 from raftmq.results import Refused, Result
-from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import Frame
+from raftmq.wire.codec import pack
 from raftmq.wire.messages import Done, ErrorReply, FrameKind
 from raftmq.wire.popping import (
     RESET_QUEUES_MAX,
@@ -112,43 +110,34 @@ class Popping:
         self._armed: dict[int, tuple[int, Timer]] = {}
         # Resumed consumers that have leases in hand: answered once the step's records are indexed.
         self._met: dict[Consumer, None] = {}
-        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
-            FrameKind.POP: self._pop,
-            FrameKind.SETTLE: self._settle,
-            FrameKind.LEAVE: self._leave,
-            FrameKind.CLAIM: self._claim,
-            FrameKind.RESET: self._reset,
+        self.routes: Routes = {
+            FrameKind.POP: group_route(Pop, self._group, self._pop),
+            FrameKind.SETTLE: group_route(Settle, self._group, self._settle),
+            FrameKind.LEAVE: group_route(Leave, self._group, self._leave),
+            FrameKind.CLAIM: group_route(Claim, self._group, self._claim),
+            FrameKind.RESET: group_route(ResetGroup, self._group, self._reset),
         }
-        """By frame kind."""
 
     # Requests
 
-    def _pop(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(Pop, frame.header)
-        group = self._group(connection, frame, request.partition_group, request.number)
-        if group is None:
-            return
+    def _pop(self, request: Pop, group: Group, asked: OpenRequest) -> Answer:
         assert isinstance(group.machine, PartitionMachine)
         if group.machine.subscriptions.version < request.subscribed:
             message = f"partition group {group.number} does not know the filter yet"
-            error = ErrorReply("unavailable", message, group=group.number, retry_ms=20)
-            connection.refuse(frame.correlation, error)
-            return
+            return ErrorReply("unavailable", message, group=group.number, retry_ms=20)
         if 0 < request.invisible_ms < INVISIBLE_MS_MIN:
             # Checked here and not by the machine: logs may hold such requests already.
-            connection.refuse(frame.correlation, _TOO_SHORT)
-            return
+            return _TOO_SHORT
         key = Key(request.partition_group, request.number, request.consumer)
-        consumer = self._consumers.get(key)
+        consumer, connection = self._consumers.get(key), asked.connection
         if consumer is None or consumer.connection is not connection or request.is_resumed:
             if not self._consumers.has_place(key, connection):
-                connection.refuse(frame.correlation, _CROWDED)
-                return
+                return _CROWDED
             consumer = self._meet(key, connection)
         elif consumer.correlation is not None:
             # A consumer has one POP open: a newer one ends the wait of the one before.
             self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
-        correlation = frame.correlation
+        correlation = asked.correlation
         consumer.correlation = (correlation, request)
         consumer.is_hurried = False
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
@@ -159,10 +148,10 @@ class Popping:
             if consumer.outbox:
                 self._answer(consumer)
                 if consumer.correlation is None or consumer.is_reading:
-                    return
+                    return LATER
             # Credit that stands serves this request, so no command has to go through the log.
             if request.is_kept and has_credit(group, request):
-                return
+                return LATER
         ask = calls.Ask(
             request.number,
             request.consumer,
@@ -175,17 +164,12 @@ class Popping:
             partial(self._asked, group, consumer, correlation, request),
             partial(self._ask_failed, consumer, correlation),
         )
-        self._say(group, ask, ticket)
+        return self._say(group, ask, ticket)
 
-    def _settle(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(Settle, frame.header)
-        group = self._group(connection, frame, request.partition_group, request.number)
-        if group is None:
-            return
+    def _settle(self, request: Settle, group: Group, asked: OpenRequest) -> Answer:
         if len(request.items) > SETTLE_ITEMS_MAX:
             message = f"{len(request.items)} items in one SETTLE; the limit is {SETTLE_ITEMS_MAX}"
-            connection.refuse(frame.correlation, ErrorReply(Reason.TOO_LARGE.value, message))
-            return
+            return ErrorReply(Reason.TOO_LARGE.value, message)
         steps = [
             calls.Step(x.action, x.token, x.base, x.bits, x.delay_ms, x.reason)
             for x in request.items
@@ -193,47 +177,34 @@ class Popping:
         command = calls.Settle(
             request.number, request.consumer, request.sequence, steps, request.by_handle
         )
-        self._say_and_answer(group, command, connection, frame, Settled.of)
+        return self._say(group, command, asked.ticket(Settled.of))
 
-    def _leave(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(Leave, frame.header)
-        group = self._group(connection, frame, request.partition_group, request.number)
-        if group is None:
-            return
+    def _leave(self, request: Leave, group: Group, asked: OpenRequest) -> Answer:
         key = Key(request.partition_group, request.number, request.consumer)
         consumer = self._consumers.get(key)
         if request.is_idle:
             # No credit of the consumer stands, so the log need not hear that it leaves.
-            if consumer and consumer.connection is connection and consumer.correlation is None:
+            ours = asked.connection
+            if consumer and consumer.connection is ours and consumer.correlation is None:
                 self._consumers.forget(key)
-            connection.reply(frame.kind, frame.correlation, pack(Done()))
-            return
+            return Done()
         if consumer is not None and consumer.correlation is not None:
             self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
         self._consumers.forget(key)
         command = calls.Leave(request.number, request.consumer)
-        self._say_and_answer(group, command, connection, frame, lambda _: Done())
+        return self._say(group, command, asked.ticket(lambda _: Done()))
 
-    def _claim(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(Claim, frame.header)
-        group = self._group(connection, frame, request.partition_group, request.number)
-        if group is not None:
-            command = calls.Claim(request.number, request.key, request.claimant, request.ttl_ms)
-            self._say_and_answer(group, command, connection, frame, lambda value: Claimed(*value))
+    def _claim(self, request: Claim, group: Group, asked: OpenRequest) -> Answer:
+        command = calls.Claim(request.number, request.key, request.claimant, request.ttl_ms)
+        return self._say(group, command, asked.ticket(lambda value: Claimed(*value)))
 
-    def _reset(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(ResetGroup, frame.header)
-        group = self._group(connection, frame, request.partition_group, request.number)
-        if group is None:
-            return
+    def _reset(self, request: ResetGroup, group: Group, asked: OpenRequest) -> Answer:
         queues, offsets = request.queues, request.offsets
         if not len(queues) == len(offsets) <= RESET_QUEUES_MAX:
             message = f"as many queues as offsets are needed, up to {RESET_QUEUES_MAX}"
-            refusal = ErrorReply(Reason.BAD_ARGUMENT.value, message)
-            connection.refuse(frame.correlation, refusal)
-            return
+            return ErrorReply(Reason.BAD_ARGUMENT.value, message)
         command = calls.ResetGroup(request.number, queues, offsets, request.request)
-        self._say_and_answer(group, command, connection, frame, lambda _: Done())
+        return self._say(group, command, asked.ticket(lambda _: Done()))
 
     def drop(self, connection: Connection) -> None:
         """The connection is gone: its consumers have no credit until they come back."""
@@ -291,26 +262,20 @@ class Popping:
 
     # Consumers
 
-    def _group(
-        self, connection: Connection, frame: Frame, partition_group: int, number: int
-    ) -> Group | None:
-        """The data group that a request is for; None: it is refused, as it must go elsewhere."""
-        group = self._service.group(partition_group)
+    def _group(self, request: Pop | Settle | Leave | Claim | ResetGroup) -> Group | ErrorReply:
+        """The data group that a request is for."""
+        group, number = self._service.group(request.partition_group), request.number
         groups = self._service.catalog.consumer_groups
-        error: ErrorReply | None = None
         if group is None or not isinstance(group.machine, PartitionMachine):
-            error = elsewhere(partition_group)
-        elif not group.is_leader:
-            error = group.not_leader()
-        elif number > groups.number_last:
+            return elsewhere(request.partition_group)
+        if not group.is_leader:
+            return group.not_leader()
+        if number > groups.number_last:
             message = f"attachment {number} is not known here yet"
-            error = ErrorReply("unavailable", message, group=partition_group, retry_ms=20)
-        elif number not in groups.attachments:
+            return ErrorReply("unavailable", message, group=group.number, retry_ms=20)
+        if number not in groups.attachments:
             message = f"there is no attachment {number} of a consumer group: it was deleted"
-            error = ErrorReply(Reason.UNKNOWN_GROUP.value, message)
-        if error is not None:
-            connection.refuse(frame.correlation, error)
-            return None
+            return ErrorReply(Reason.UNKNOWN_GROUP.value, message)
         return group
 
     def _meet(self, key: Key, connection: Connection) -> Consumer:
@@ -427,7 +392,7 @@ class Popping:
 
     # Commands
 
-    def _say(self, group: Group, command: calls.Call, ticket: Ticket | None) -> None:
+    def _say(self, group: Group, command: calls.Call, ticket: Ticket | None) -> Later:
         """Propose a command at the end of this step, with all others."""
         said = self._said.setdefault(group, [])
         number = command.number if isinstance(command, _OPENING) else 0
@@ -435,6 +400,7 @@ class Popping:
         if opening is not None:
             said.append((opening, None))
         said.append((command, ticket))
+        return LATER
 
     def _open(self, group: Group, number: int) -> calls.OpenGroup | None:
         """The command that must precede the first one for an attachment in the data group; None:
@@ -468,17 +434,6 @@ class Popping:
             queues,
             starts,
         )
-
-    def _say_and_answer(
-        self,
-        group: Group,
-        command: calls.Call,
-        connection: Connection,
-        frame: Frame,
-        answer: Callable[[Any], msgspec.Struct],
-    ) -> None:
-        """Propose a command; the request is answered with the command's result."""
-        self._say(group, command, answering(connection, frame, answer))
 
     # Time
 

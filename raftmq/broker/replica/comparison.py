@@ -45,15 +45,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from raftmq.broker.cluster.peers import PeerLink
-from raftmq.broker.serve.connection import Connection
+from raftmq.broker.serve.answers import Answer, OpenRequest, WithBody
 from raftmq.broker.world import Worker, run_on
 from raftmq.errors import CorruptRecord, Unavailable
 from raftmq.log.faults import DiskFull, Dropped, LogFault, RotFound
 from raftmq.log.record import Kind, Record
 from raftmq.log.store import LogStore
 from raftmq.machine.machine import PartitionMachine
-from raftmq.wire.codec import pack
-from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     ErrorReply,
     FrameKind,
@@ -311,29 +309,23 @@ class Comparing:
 
     # Asked by a peer
 
-    def answer(self, connection: Connection, frame: Frame, request: RepairRange) -> None:
+    def answer(self, request: RepairRange, asked: OpenRequest) -> Answer:
         """Give a peer a piece of the snapshot that it asks for, if it is here."""
         group = self._node.group(request.group)
         if group is None or not _has(group.store, request.snapshot, request.crc):
             message = f"no snapshot at record {request.snapshot} with that checksum is here"
-            connection.refuse(frame.correlation, ErrorReply("unavailable", message))
-            return
+            return ErrorReply("unavailable", message)
         store, at = group.store, request.low
 
         def read() -> tuple[int, bytes]:
             file = store.open_snapshot(request.snapshot)
             return file.bytes, file.chunk(at, PIECE_BYTES)
 
-        def done(found: tuple[int, bytes] | None, error: BaseException | None) -> None:
-            if found is None:
-                reply = ErrorReply("unavailable", f"the snapshot cannot be read here: {error}")
-                connection.refuse(frame.correlation, reply)
-                return
-            header = pack(RepairedRange(found[0]))
-            connection.reply(frame.kind, frame.correlation, header, [found[1]])
+        def failed(error: BaseException) -> ErrorReply:
+            return ErrorReply("unavailable", f"the snapshot cannot be read here: {error}")
 
-        connection.expect(frame.correlation, PIECE_BYTES)
-        self._reader.submit(read, done)
+        asked.connection.expect(asked.correlation, PIECE_BYTES)
+        return asked.run_on(self._reader, read, _piece, failed)
 
 
 class _Lacking(Exception):
@@ -348,6 +340,10 @@ async def _ask(link: PeerLink, request: RepairRange) -> tuple[int, bytes]:
     except (Unavailable, trio.TooSlowError) as error:
         raise _Lacking from error
     return found.count, data
+
+
+def _piece(found: tuple[int, bytes]) -> WithBody:
+    return WithBody(RepairedRange(found[0]), [found[1]])
 
 
 def _ends(machine: Machine) -> dict[int, int]:

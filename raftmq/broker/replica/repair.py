@@ -50,7 +50,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from raftmq.broker.cluster.peers import PeerLink
-from raftmq.broker.serve.connection import Connection
+from raftmq.broker.serve.answers import OF_NODES, Answer, OpenRequest, WithBody
+from raftmq.broker.serve.dispatcher import Routes, route
 from raftmq.broker.world import Worker, run_on
 from raftmq.errors import CorruptRecord, RaftmqError, Unavailable
 from raftmq.log.faults import DiskFull, Dropped, LogFault, RecordsLost, RotFound
@@ -58,8 +59,6 @@ from raftmq.log.index_file import IndexDamaged
 from raftmq.log.record import Record, decode_many
 from raftmq.log.rewrite import PIECE_BYTES, NotProven, Rewrite
 from raftmq.log.segment import SEGMENT_SUFFIX, parse_name
-from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind, RepairedRange, RepairRange
 
 from .group import Group
@@ -131,6 +130,7 @@ class Repairs:
             on_index=self.found_index,
         )
         self._indexing = IndexRebuild(node, reader=reader, disk=disk)
+        self.routes: Routes = {FrameKind.REPAIR: route(RepairRange, self._answer)}
         self.mended = 0
         """Segments that were replaced by a sound copy since the start."""
 
@@ -360,35 +360,30 @@ class Repairs:
 
     # Asked by a peer
 
-    def answer(self, connection: Connection, frame: Frame) -> None:
+    def _answer(self, request: RepairRange, asked: OpenRequest) -> Answer:
         """Give a peer records that are applied here, each checked."""
-        request = unpack(RepairRange, frame.header)
+        if not asked.connection.from_node:
+            return OF_NODES
         if request.snapshot:
-            self._node.snapshots.comparing.answer(connection, frame, request)
-            return
+            return self._node.snapshots.comparing.answer(request, asked)
         group = self._node.group(request.group)
         high = min(request.high, group.machine.applied + 1) if group is not None else 0
         if group is None or not 0 < request.low < high:
             message = f"this node has not applied record {request.low} of group {request.group}"
-            connection.refuse(frame.correlation, ErrorReply("unavailable", message))
-            return
+            return ErrorReply("unavailable", message)
 
-        def done(records: list[Record] | None, error: BaseException | None) -> None:
-            if records is None:
-                reply = ErrorReply("unavailable", f"it cannot be read here either: {error}")
-                if isinstance(error, RotFound):
-                    self.found(error)
-                elif not isinstance(error, Dropped | OSError):
-                    assert error is not None
-                    self._node.fail(error)
-                connection.refuse(frame.correlation, reply)
-                return
-            header = pack(RepairedRange(len(records)))
-            body = [record.encoded for record in records]
-            connection.reply(frame.kind, frame.correlation, header, body)
+        def read(records: list[Record]) -> Answer:
+            return WithBody(RepairedRange(len(records)), [record.encoded for record in records])
 
-        connection.expect(frame.correlation, PIECE_BYTES)
-        self._reader.submit(partial(_sound, group, request.low, high), done)
+        def failed(error: BaseException) -> ErrorReply:
+            if isinstance(error, RotFound):
+                self.found(error)
+            elif not isinstance(error, Dropped | OSError):
+                self._node.fail(error)
+            return ErrorReply("unavailable", f"it cannot be read here either: {error}")
+
+        asked.connection.expect(asked.correlation, PIECE_BYTES)
+        return asked.run_on(self._reader, partial(_sound, group, request.low, high), read, failed)
 
     # Abstaining
 

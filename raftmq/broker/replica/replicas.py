@@ -40,8 +40,6 @@ import trio
 from raftmq.broker.cluster.identity import Identity, load, save
 from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.cluster.views import ask_all
-from raftmq.broker.serve.answers import answering
-from raftmq.broker.serve.connection import Connection
 from raftmq.errors import Unavailable
 from raftmq.log.faults import LogFault
 from raftmq.log.record import Kind
@@ -55,10 +53,9 @@ from raftmq.machine.catalog.replicas import (
 )
 from raftmq.machine.commands import encode_commands
 from raftmq.results import Changed, Result
-from raftmq.wire.frame import Frame
 from raftmq.wire.messages import Admin, AdminDone, ErrorReply, FrameKind, Probe, ProbeReply
 
-from .group import Group, node_of
+from .group import node_of
 from .opener import GroupOpener, group_folder
 from .removal import has_left
 from .tickets import Callback
@@ -263,13 +260,12 @@ class Replicas:
         save(self._node.world.files, self._node.settings.node.data, self._identity)
 
 
-async def retire_member(
-    node: "Node", connection: Connection, frame: Frame, group: Group, command: RetireReplica
-) -> None:
-    """On the system group's leader: retire a member if its node says itself that its log is lost,
-    or if its group has let go of it: the request may be late, and the member count again.
+async def why_not_retire(node: "Node", command: RetireReplica) -> ErrorReply | None:
+    """On the system group's leader: None if a member's node says itself that its log is lost, or if
+    the member's group has let go of it; else the refusal. The request may be late, and the member
+    count again.
 
-    Any node may send the command. Cancelling leaves the outcome open.
+    Any node may send the command. Cancelling leaves nothing behind.
     """
     number = node_of(command.member)
     message = ""
@@ -281,12 +277,7 @@ async def retire_member(
             )
     elif not command.is_lost and not has_left(command.member, command.group, await ask_all(node)):
         message = f"node {number} is still a member of group {command.group}, or it has no leader"
-    if message:
-        connection.refuse(frame.correlation, ErrorReply("unavailable", message))
-        return
-    ticket = answering(connection, frame, AdminDone)
-    # A replica that is deleted gives a full disk space.
-    group.propose(Kind.COMMANDS, encode_commands([command]), ticket, is_upkeep=True)
+    return ErrorReply("unavailable", message) if message else None
 
 
 async def _has_lost(node: "Node", other: int, number: int) -> bool:

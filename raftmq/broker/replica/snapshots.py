@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from raftmq.broker.cluster.peers import PeerLink
-from raftmq.broker.serve.connection import Connection
+from raftmq.broker.serve.answers import OF_NODES, Answer, OpenRequest
+from raftmq.broker.serve.dispatcher import Routes, frame_route
 from raftmq.broker.world import Worker, run_on
 from raftmq.consensus import Message, Snapshot
 from raftmq.errors import CorruptRecord, Unavailable
@@ -30,7 +31,7 @@ from raftmq.log.record import Record
 from raftmq.log.snapshot import SnapshotReceiver
 from raftmq.machine.catalog.replicas import member_of
 from raftmq.wire import raft as raft_wire
-from raftmq.wire.codec import pack
+from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind, SnapshotChunk, SnapshotProgress
 
@@ -59,6 +60,7 @@ class Snapshots:
         self.comparing = Comparing(node, self, reader=reader, disk=disk)
         """Compares replicas at the borders."""
         self._sending: set[tuple[int, int]] = set()
+        self.routes: Routes = {FrameKind.SNAPSHOT: frame_route(self._receive)}
 
     def take(self, group: Group, record: Record) -> None:
         """Snapshot the machine as it is just after `record`, the last one applied."""
@@ -128,27 +130,22 @@ class Snapshots:
             return False
         return link.send(raft_wire.encode(group.number, message))
 
-    def receive(self, connection: Connection, frame: Frame, chunk: SnapshotChunk) -> None:
+    def _receive(self, frame: Frame, asked: OpenRequest) -> Answer:
         """Take in a chunk, and say how much is here."""
+        if not asked.connection.from_node:
+            return OF_NODES
+        chunk = unpack(SnapshotChunk, frame.header)
         group = self._node.group(chunk.group)
         if group is None:
-            reply = ErrorReply("unavailable", f"no replica of group {chunk.group} here yet")
-            connection.refuse(frame.correlation, reply)
-            return
+            return ErrorReply("unavailable", f"no replica of group {chunk.group} here yet")
         if self._node.space.is_low:
-            reply = ErrorReply("unavailable", self._node.space.refusal)
-            connection.refuse(frame.correlation, reply)
-            return
+            return ErrorReply("unavailable", self._node.space.refusal)
 
-        def done(received: int | None, error: BaseException | None) -> None:
-            if error is not None:
-                reply = ErrorReply("unavailable", f"the snapshot cannot be written: {error}")
-                connection.refuse(frame.correlation, reply)
-                return
-            header = pack(SnapshotProgress(received or 0))
-            connection.reply(frame.kind, frame.correlation, header)
+        def failed(error: BaseException) -> ErrorReply:
+            return ErrorReply("unavailable", f"the snapshot cannot be written: {error}")
 
-        self._disk.submit(partial(self.take_chunk, group, chunk, frame.body), done)
+        job = partial(self.take_chunk, group, chunk, frame.body)
+        return asked.run_on(self._disk, job, SnapshotProgress, failed)
 
     def take_chunk(self, group: Group, chunk: SnapshotChunk, data: bytes) -> int:
         """On the disk thread: take a chunk, and the whole file when it is complete."""

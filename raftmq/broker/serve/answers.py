@@ -1,13 +1,30 @@
-"""Answers to requests: the results of commands, refusals, and hints to ask another node."""
+"""Answers to requests: at once, or by an `OpenRequest` that waits for a record, a read or a job.
 
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+A handler returns its answer. One that cannot answer yet returns `LATER`, which the methods of its
+open request give back:
+
+    return Done()                                            at once
+    return ErrorReply("unavailable", …)                      a refusal, at once
+    return asked.propose(group, [command], answer)           when the command is applied
+    return asked.read(group, lambda: page(group.machine))    when the machine is as new as now
+    return asked.run_on(reader, job, answer, failed)         when the job is done
+
+Invariants:
+- A request is answered once: an answer after the first has no effect.
+- An open request keeps nothing of its frame: the frame's bytes are free while a batch waits.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from raftmq.broker.replica.tickets import Callback
-from raftmq.machine.machine import PartitionMachine
+from raftmq.broker.replica.group import Group
+from raftmq.broker.world import Worker
+from raftmq.errors import Reason
+from raftmq.log.record import Kind
+from raftmq.machine.commands import encode_commands
 from raftmq.results import Changed, Refused, Result
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import Frame
@@ -15,8 +32,119 @@ from raftmq.wire.messages import ErrorReply
 
 from .connection import Connection
 
-if TYPE_CHECKING:
-    from raftmq.broker.replica.group import Group
+T = TypeVar("T")
+
+
+class Later(Enum):
+    """The type of `LATER`."""
+
+    LATER = 0
+
+
+LATER: Final = Later.LATER
+"""The handler sees to the answer, or the frame is one that gets none."""
+
+
+class WithBody(NamedTuple):
+    """A reply with bulk bytes."""
+
+    reply: msgspec.Struct
+    """The header."""
+    body: Sequence[bytes]
+    """The bulk bytes, in parts."""
+
+
+Answer = msgspec.Struct | WithBody | Later
+"""What a handler returns: a reply, a refusal (`ErrorReply`), or `LATER`."""
+
+
+class OpenRequest:
+    """A request without an answer yet. It is the ticket of the record that decides the answer."""
+
+    __slots__ = ("_reply", "connection", "correlation", "kind")
+
+    def __init__(self, connection: Connection, frame: Frame) -> None:
+        self.connection = connection
+        """The connection that the request came on."""
+        self.kind = frame.kind
+        """The request's `FrameKind`."""
+        self.correlation = frame.correlation
+        """Ties the answer to the request."""
+
+    def answer(self, answer: Answer) -> None:
+        """Answer the request, unless the answer comes later."""
+        if answer is LATER:
+            return
+        body: Sequence[bytes] = ()
+        if isinstance(answer, WithBody):
+            answer, body = answer
+        if isinstance(answer, ErrorReply):
+            self.connection.refuse(self.correlation, answer)
+        else:
+            self.connection.reply(self.kind, self.correlation, pack(answer), body)
+
+    def propose(
+        self,
+        group: Group,
+        commands: Sequence[msgspec.Struct],
+        reply: Callable[[Any], msgspec.Struct],
+        *,
+        is_upkeep: bool = False,
+    ) -> Later:
+        """Propose commands, and answer by their results: see `ticket` and `Group.propose`."""
+        payload = encode_commands(commands)
+        group.propose(Kind.COMMANDS, payload, self.ticket(reply), is_upkeep=is_upkeep)
+        return LATER
+
+    def ticket(self, reply: Callable[[Any], msgspec.Struct]) -> "OpenRequest":
+        """This request as the ticket of a record. It is answered with the first refusal, or else
+        with `reply` of the first result: of a command's value, or of the result of a batch."""
+        self._reply = reply
+        return self
+
+    def done(self, results: list[Result]) -> None:
+        """The record is applied: see `ticket`."""
+        for result in results:
+            if isinstance(result, Refused):
+                self.failed(refusal(result))
+                return
+        first = results[0]
+        reply = self._reply(first.value if isinstance(first, Changed) else first)
+        self.connection.reply(self.kind, self.correlation, pack(reply))
+
+    def failed(self, error: ErrorReply) -> None:
+        """Refuse the request, for instance as the proposal of its record failed."""
+        self.connection.refuse(self.correlation, error)
+
+    def read(self, group: Group, then: Callable[[], Answer]) -> Later:
+        """Answer with `then()` once the group's machine is as new as this moment: what `then` reads
+        in the machine is linearizable."""
+
+        def ready(error: ErrorReply | None) -> None:
+            self.answer(then() if error is None else error)
+
+        group.read(ready)
+        return LATER
+
+    def run_on(
+        self,
+        worker: Worker,
+        job: Callable[[], T],
+        then: Callable[[T], Answer],
+        failed: Callable[[BaseException], ErrorReply],
+    ) -> Later:
+        """Run a job beside the event loop, and answer with `then` of its result, or with `failed`
+        of its exception."""
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            self.answer(then(cast("T", result)) if error is None else failed(error))
+
+        worker.submit(job, done)
+        return LATER
+
+
+OF_NODES = ErrorReply(Reason.BAD_ARGUMENT.value, "only the cluster's nodes ask this of each other")
+"""The refusal of a client that sends what nodes send."""
 
 
 def refusal(result: Refused) -> ErrorReply:
@@ -28,50 +156,3 @@ def elsewhere(number: int) -> ErrorReply:
     """The refusal for a partition group that has no replica with messages on this node."""
     message = f"this node carries no replica of partition group {number}"
     return ErrorReply("not_leader", message, group=number)
-
-
-def read_first(
-    connection: Connection,
-    frame: Frame,
-    group: "Group | None",
-    number: int,
-    then: Callable[["Group"], None],
-) -> None:
-    """Call `then` once the machine of a data group is as new as this moment, or refuse.
-
-    Args:
-        connection: the connection of the request.
-        frame: the request.
-        group: the replica here of partition group `number`, if there is one.
-        number: its number.
-        then: answers; what it reads in the machine is linearizable.
-    """
-    if group is None or not isinstance(group.machine, PartitionMachine):
-        connection.refuse(frame.correlation, elsewhere(number))
-        return
-
-    def ready(error: ErrorReply | None) -> None:
-        if error is not None:
-            connection.refuse(frame.correlation, error)
-        else:
-            then(group)
-
-    group.read(ready)
-
-
-def answering(
-    connection: Connection, frame: Frame, answer: Callable[[Any], msgspec.Struct]
-) -> Callback:
-    """The ticket of a request's commands: the request is answered with the result of the first
-    command, or with the first refusal."""
-
-    def done(results: list[Result]) -> None:
-        for result in results:
-            if isinstance(result, Refused):
-                connection.refuse(frame.correlation, refusal(result))
-                return
-        first = results[0]
-        assert isinstance(first, Changed)
-        connection.reply(frame.kind, frame.correlation, pack(answer(first.value)))
-
-    return Callback(done, partial(connection.refuse, frame.correlation))

@@ -1,21 +1,14 @@
 """Requests of operators about consumer groups that pop: their backlogs and dead letters."""
 
-from collections.abc import Callable
 from heapq import nsmallest
 from typing import Protocol
 
-import msgspec
-
 from raftmq.broker.replica.group import Group
 from raftmq.errors import Reason
-from raftmq.log.record import Kind
-from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.pop_groups import PopGroups
 from raftmq.pop import calls
 from raftmq.pop.groups import PopGroup
-from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.popping import (
     SETTLE_ITEMS_MAX,
@@ -29,8 +22,8 @@ from raftmq.wire.popping import (
     FoundDead,
 )
 
-from .answers import answering, elsewhere, read_first
-from .connection import Connection
+from .answers import Answer, OpenRequest
+from .dispatcher import Routes, data_group, group_route
 
 PAGE_MAX = 5000
 """Entries of one answer: about 60 bytes each."""
@@ -50,60 +43,37 @@ class Backlogs:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
-            FrameKind.BACKLOGS: self._find,
-            FrameKind.DEAD: self._find_dead,
-            FrameKind.BURY: self._change_dead,
+        of = data_group(service)
+        self.routes: Routes = {
+            FrameKind.BACKLOGS: group_route(FindBacklogs, of, self._find),
+            FrameKind.DEAD: group_route(FindDead, of, self._find_dead),
+            FrameKind.BURY: group_route(ChangeDead, of, self._change_dead),
         }
-        """By frame kind."""
 
-    def _find(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(FindBacklogs, frame.header)
-        self._read(
-            connection, frame, request.partition_group, lambda at: backlogs_page(at, request)
-        )
+    def _find(self, request: FindBacklogs, group: Group, asked: OpenRequest) -> Answer:
+        def page() -> Answer:
+            assert isinstance(group.machine, PartitionMachine)
+            return backlogs_page(group.machine, request)
 
-    def _find_dead(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(FindDead, frame.header)
+        return asked.read(group, page)
 
-        def page(machine: PartitionMachine) -> msgspec.Struct:
-            attached = machine.serving.attached.get(request.number)
+    def _find_dead(self, request: FindDead, group: Group, asked: OpenRequest) -> Answer:
+        def page() -> Answer:
+            assert isinstance(group.machine, PartitionMachine)
+            attached = group.machine.serving.attached.get(request.number)
             return FoundDead([]) if attached is None else dead_page(attached.group, request)
 
-        self._read(connection, frame, request.partition_group, page)
+        return asked.read(group, page)
 
-    def _change_dead(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(ChangeDead, frame.header)
-        group = self._service.group(request.partition_group)
-        if group is None:
-            connection.refuse(frame.correlation, elsewhere(request.partition_group))
-            return
+    def _change_dead(self, request: ChangeDead, group: Group, asked: OpenRequest) -> Answer:
         if len(request.letters) > SETTLE_ITEMS_MAX:
             message = f"{len(request.letters)} letters at once; the limit is {SETTLE_ITEMS_MAX}"
-            connection.refuse(frame.correlation, ErrorReply(Reason.TOO_LARGE.value, message))
-            return
+            return ErrorReply(Reason.TOO_LARGE.value, message)
         letters, bases, bits = request.letters, request.bases, request.bits
         command = calls.ChangeDead(
             request.number, letters, request.is_purge, bases, bits, request.request
         )
-        ticket = answering(connection, frame, DeadChanged)
-        group.propose(Kind.COMMANDS, encode_commands([command]), ticket)
-
-    def _read(
-        self,
-        connection: Connection,
-        frame: Frame,
-        partition_group: int,
-        page: Callable[[PartitionMachine], msgspec.Struct],
-    ) -> None:
-        """Answer with a page of the machine, linearizably."""
-
-        def then(group: Group) -> None:
-            assert isinstance(group.machine, PartitionMachine)
-            connection.reply(frame.kind, frame.correlation, pack(page(group.machine)))
-
-        group = self._service.group(partition_group)
-        read_first(connection, frame, group, partition_group, then)
+        return asked.propose(group, [command], DeadChanged)
 
 
 def backlogs_page(machine: PartitionMachine, request: FindBacklogs) -> FoundBacklogs:

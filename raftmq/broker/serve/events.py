@@ -11,7 +11,6 @@ Invariants:
   segments; only the bits of one row may be longer.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,13 +22,11 @@ from raftmq.broker.world import Worker
 from raftmq.log.events import Page, Part, page_of
 from raftmq.log.reading import Stamps
 from raftmq.log.store import LogStore
-from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.traces import FindEvents, FoundEvents
 
-from .answers import read_first
-from .connection import Connection
+from .answers import Answer, OpenRequest, WithBody
+from .dispatcher import Routes, data_group, group_route
 
 if TYPE_CHECKING:
     from .traces import Service
@@ -55,45 +52,32 @@ class EventRequests:
     def __init__(self, service: "Service", reader: Worker) -> None:
         self._service = service
         self._reader = reader
-        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
-            FrameKind.EVENTS: self._find,
+        self.routes: Routes = {
+            FrameKind.EVENTS: group_route(FindEvents, data_group(service), self._find),
         }
-        """By frame kind."""
 
-    def _find(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(FindEvents, frame.header)
-        group = self._service.group(request.partition_group)
-        look = partial(self._look, connection, frame, request)
-        read_first(connection, frame, group, request.partition_group, look)
+    def _find(self, request: FindEvents, group: Group, asked: OpenRequest) -> Answer:
+        return asked.read(group, lambda: self._look(request, group, asked))
 
-    def _look(
-        self, connection: Connection, frame: Frame, request: FindEvents, group: Group
-    ) -> None:
+    def _look(self, request: FindEvents, group: Group, asked: OpenRequest) -> Answer:
         first, end = group.index.first, group.machine.applied + 1
         if request.bytes_max <= 0:
-            answer = FoundEvents(0, 0, request.start, request.skip, first, end)
-            connection.reply(frame.kind, frame.correlation, pack(answer))
-            return
+            return FoundEvents(0, 0, request.start, request.skip, first, end)
         refusal = _refusal(request, first, end)
         if refusal is not None:
-            connection.refuse(frame.correlation, refusal)
-            return
+            return refusal
         bytes_max = min(request.bytes_max, BYTES_MAX)
         rows_max = max(1, bytes_max // ROW_BYTES)
         wanted = request.skip + rows_max + 1
         parts, following = group.index.parts(request.start, rows=wanted, limit=SEGMENTS_MAX)
         stop = min(each for each in (request.stop, following, end) if each > 0)
-        connection.expect(frame.correlation, bytes_max)
-
-        def done(read: _Read | None, error: BaseException | None) -> None:
-            if read is not None:
-                _answer(connection, frame, read, first, end)
-                return
-            assert error is not None
-            connection.refuse(frame.correlation, self._service.index_failed(group, error))
-
-        job = partial(_read, group.store, parts, request, stop, rows_max, bytes_max)
-        self._reader.submit(job, done)
+        asked.connection.expect(asked.correlation, bytes_max)
+        return asked.run_on(
+            self._reader,
+            partial(_read, group.store, parts, request, stop, rows_max, bytes_max),
+            lambda read: _answer(read, first, end),
+            partial(self._service.index_failed, group),
+        )
 
 
 def _refusal(request: FindEvents, first: int, end: int) -> ErrorReply | None:
@@ -131,11 +115,11 @@ def _read(
     return _Read(page, store.stamps(rows["index"]))
 
 
-def _answer(connection: Connection, frame: Frame, read: _Read, first: int, end: int) -> None:
+def _answer(read: _Read, first: int, end: int) -> WithBody:
     page, stamps = read
     rows = page.rows
     names = ("queue", "base", "consumer", "token", "detail", "width", "number", "bits_at")
     columns = [rows["index"], *stamps, *(rows[name] for name in (*names, "attempt", "kind"))]
     body = [*(column.tobytes() for column in columns), page.bits]
-    answer = FoundEvents(len(rows), len(page.bits), page.next, page.skip, first, end)
-    connection.reply(frame.kind, frame.correlation, pack(answer), body)
+    reply = FoundEvents(len(rows), len(page.bits), page.next, page.skip, first, end)
+    return WithBody(reply, body)

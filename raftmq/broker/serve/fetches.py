@@ -41,7 +41,6 @@ from raftmq.log.record import HEADER_BYTES, Record
 from raftmq.machine.catalog.catalog import QUEUE_BITS
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.subscriptions import Subscriptions, Wanted
-from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import NO_SESSION, Fetch, Fetched, FetchedQueue
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
@@ -49,7 +48,9 @@ from raftmq.wire.messages import (
     FrameKind,
 )
 
+from .answers import LATER, Answer, OpenRequest
 from .connection import Connection
+from .dispatcher import Routes, frame_route, route
 from .fetch_sessions import FetchSession, FetchSessions
 
 PLACEMENTS_MAX = 1024
@@ -148,40 +149,43 @@ class Fetches:
         self._needing: dict[int, dict[FetchSession, None]] = {}
         # Partition group → the last change of its subscriptions that was noted.
         self._noted: dict[int, int] = {}
+        self.routes: Routes = {
+            FrameKind.FETCH: route(Fetch, self._start),
+            FrameKind.FORGET: frame_route(self._give_up),
+        }
 
-    def start(self, connection: Connection, frame: Frame) -> None:
-        """Answer a FETCH frame, now or later."""
-        request = unpack(Fetch, frame.header)
+    def _start(self, request: Fetch, asked: OpenRequest) -> Answer:
+        connection, correlation = asked.connection, asked.correlation
         if request.session and request.epoch == NO_SESSION:
             self._end_session(connection, request.session)
-            connection.reply(FrameKind.FETCH, frame.correlation, pack(Fetched([])))
-            return
-        session = self.sessions.find(connection, request, frame.correlation)
+            return Fetched([])
+        session = self.sessions.find(connection, request, correlation)
         if isinstance(session, ErrorReply):
             self._end_session(connection, request.session)
-            connection.refuse(frame.correlation, session)
-            return
+            return session
         for queue in request.forgotten:
             self._remove(session, queue)
         # Another queue comes first each time, so that no queue starves without a session either.
-        shift = frame.correlation % max(1, len(request.queues))
+        shift = correlation % max(1, len(request.queues))
         for item in request.queues[shift:] + request.queues[:shift]:
             self._unregister(session, item.queue)
             session.put(item.queue, item.offset)
         self.sessions.count(session)
         if self._look(session):
-            return
+            return LATER
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         if wait_ms <= 0:
             self._time_out(session)
-            return
+            return LATER
         session.timer = self._timers.call_after(wait_ms / 1000, partial(self._time_out, session))
+        return LATER
 
-    def forget(self, connection: Connection, frame: Frame) -> None:
+    def _give_up(self, _: Frame, asked: OpenRequest) -> Answer:
         """Answer a waiting fetch at once, without batches: the client gives up the wait."""
-        session = self.sessions.asked(connection, frame.correlation)
+        session = self.sessions.asked(asked.connection, asked.correlation)
         if session is not None and session.is_waiting:
             self._reply(session, [], [])
+        return LATER
 
     def wake(self, queues: set[int]) -> None:
         """Answer the fetches that wait for these queues: new batches were applied."""

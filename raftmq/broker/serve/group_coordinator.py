@@ -19,7 +19,7 @@ Left out: a linearizable answer. A leader that was deposed a moment ago may give
 member that acts on it is fenced by the queue's own log, and the version shows that it is old.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -35,12 +35,11 @@ from raftmq.machine.catalog.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog
 from raftmq.machine.catalog.membership import Member, RenewMembers
 from raftmq.machine.commands import encode_commands
 from raftmq.wire.assignment import Assigned, FindMembers, FoundMembers, Heartbeat, MemberView
-from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
 
-from .answers import elsewhere
+from .answers import LATER, Answer, OpenRequest, elsewhere
 from .connection import Connection
+from .dispatcher import Routes, group_route, system_group
 from .pages import PAGE_BYTES
 
 BEAT_SECONDS = 1.0
@@ -63,8 +62,7 @@ class Service(Protocol):
 class _Waiting(NamedTuple):
     """A heartbeat that waits until the member's queues change."""
 
-    connection: Connection
-    correlation: int
+    asked: OpenRequest
     version: int
     timer: Timer
 
@@ -85,11 +83,10 @@ class GroupCoordinator:
         self._office = 0
         self._since = 0.0
         self._is_under_way = False
-        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
-            FrameKind.HEARTBEAT: self._heartbeat,
-            FrameKind.MEMBERS: self._members,
+        self.routes: Routes = {
+            FrameKind.HEARTBEAT: group_route(Heartbeat, self._current_group, self._heartbeat),
+            FrameKind.MEMBERS: group_route(FindMembers, system_group(service), self._members),
         }
-        """By frame kind."""
 
     # What groups tell
 
@@ -104,8 +101,7 @@ class GroupCoordinator:
             self._timers.call_after(BEAT_SECONDS, partial(self._beat, self._office))
             return
         for number in list(self._waiting):
-            each = self._end_wait(number)
-            each.connection.refuse(each.correlation, self._not_here())
+            self._end_wait(number).asked.answer(self._not_here())
 
     def applied(self) -> None:
         """The catalog may have changed: answer the members whose queues are others now."""
@@ -118,21 +114,20 @@ class GroupCoordinator:
     def drop(self, connection: Connection) -> None:
         """Drop the waiting heartbeats of a connection that is gone."""
         for number, each in list(self._waiting.items()):
-            if each.connection is connection:
+            if each.asked.connection is connection:
                 self._end_wait(number)
 
     # Requests
 
-    def _heartbeat(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(Heartbeat, frame.header)
+    def _current_group(self, _: object) -> Group | ErrorReply:
         group = self._service.group(SYSTEM_GROUP)
         if group is None or not group.is_leader:
-            connection.refuse(frame.correlation, self._not_here())
-            return
+            return self._not_here()
         if not group.is_current:
-            reply = ErrorReply("unavailable", "the new leader is still taking over", retry_ms=20)
-            connection.refuse(frame.correlation, reply)
-            return
+            return ErrorReply("unavailable", "the new leader is still taking over", retry_ms=20)
+        return group
+
+    def _heartbeat(self, request: Heartbeat, group: Group, asked: OpenRequest) -> Answer:
         number = request.member
         if number in self._waiting:
             self._answer_waiting(number)
@@ -142,21 +137,21 @@ class GroupCoordinator:
             self._heard_at[number] = trio.current_time()
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         if member is None or member.version > request.version or wait_ms <= 0:
-            self._answer(number, connection, frame.correlation)
-            return
+            return self._assigned(number)
         timer = self._timers.call_after(wait_ms / 1000, partial(self._answer_waiting, number))
-        self._waiting[number] = _Waiting(connection, frame.correlation, request.version, timer)
+        self._waiting[number] = _Waiting(asked, request.version, timer)
+        return LATER
 
     def _answer_waiting(self, number: int) -> None:
-        asked = self._end_wait(number)
-        self._answer(number, asked.connection, asked.correlation)
+        self._end_wait(number).asked.answer(self._assigned(number))
 
     def _end_wait(self, number: int) -> _Waiting:
-        asked = self._waiting.pop(number)
-        asked.timer.cancel()
-        return asked
+        each = self._waiting.pop(number)
+        each.timer.cancel()
+        return each
 
-    def _answer(self, number: int, connection: Connection, correlation: int) -> None:
+    def _assigned(self, number: int) -> Assigned | ErrorReply:
+        """The queues of a member."""
         members = self._service.catalog.memberships
         member, holding = members.member(number), members.holding(number)
         if member is None or holding is None:
@@ -164,13 +159,10 @@ class GroupCoordinator:
                 f"there is no member {number} now: its lease ran out, or another process took its "
                 "place; join again"
             )
-            reply = ErrorReply(Reason.FENCED.value, message)
-            connection.refuse(correlation, reply)
-            return
+            return ErrorReply(Reason.FENCED.value, message)
         group = self._service.group(SYSTEM_GROUP)
         remaining = 0 if group is None else _remaining_ms(member, group.now_ms())
-        header = pack(Assigned(*holding, remaining, members.old_queue_count(number)))
-        connection.reply(FrameKind.HEARTBEAT, correlation, header)
+        return Assigned(*holding, remaining, members.old_queue_count(number))
 
     def _not_here(self) -> ErrorReply:
         group = self._service.group(SYSTEM_GROUP)
@@ -224,21 +216,11 @@ class GroupCoordinator:
 
     # Lists
 
-    def _members(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(FindMembers, frame.header)
-        group = self._service.group(SYSTEM_GROUP)
-        if group is None:
-            connection.refuse(frame.correlation, self._not_here())
-            return
+    def _members(self, request: FindMembers, group: Group, asked: OpenRequest) -> Answer:
+        def page() -> Answer:
+            return members_page(self._service.catalog, request, now=group.now_ms())
 
-        def ready(error: ErrorReply | None) -> None:
-            if error is not None:
-                connection.refuse(frame.correlation, error)
-                return
-            page = members_page(self._service.catalog, request, now=group.now_ms())
-            connection.reply(frame.kind, frame.correlation, pack(page))
-
-        group.read(ready)
+        return asked.read(group, page)
 
 
 def members_page(catalog: Catalog, request: FindMembers, *, now: int) -> FoundMembers:

@@ -10,7 +10,7 @@ Invariants:
 - The event loop does work in proportion to the answer, whatever the length of the log.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 
@@ -22,12 +22,10 @@ from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import HEADER_BYTES, Record
 from raftmq.log.store import LogStore
 from raftmq.machine.catalog.catalog import QUEUE_BITS
-from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FindKey, FoundBatch, FoundKey, FrameKind
 
-from .answers import read_first
-from .connection import Connection
+from .answers import Answer, OpenRequest, WithBody
+from .dispatcher import Routes, data_group, group_route
 from .traces import Service
 
 KEY_BATCHES_MAX = 1000
@@ -48,30 +46,23 @@ class KeySearch:
         self._service = service
         self._reader = reader
         self._bytes_max = bytes_max
-        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {FrameKind.KEY: self._find}
-        """By frame kind."""
+        self.routes: Routes = {FrameKind.KEY: group_route(FindKey, data_group(service), self._find)}
 
-    def _find(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(FindKey, frame.header)
-        group = self._service.group(request.partition_group)
-        look = partial(self._look, connection, frame, request)
-        read_first(connection, frame, group, request.partition_group, look)
+    def _find(self, request: FindKey, group: Group, asked: OpenRequest) -> Answer:
+        return asked.read(group, lambda: self._look(request, group, asked))
 
-    def _look(self, connection: Connection, frame: Frame, request: FindKey, group: Group) -> None:
+    def _look(self, request: FindKey, group: Group, asked: OpenRequest) -> Answer:
         sources = group.index.key_sources(key_hash(request.key))
         search = _Search(group.store, sources, request, self._bytes_max)
+        failed = partial(self._service.index_failed, group)
 
-        def looked(is_over: bool | None, error: BaseException | None) -> None:
-            if is_over is None:
-                assert error is not None
-                connection.refuse(frame.correlation, self._service.index_failed(group, error))
-            elif not is_over:
-                self._reader.submit(search.look_on, looked)
-            else:
-                batches, body = _described(group, search.found)
-                connection.reply(frame.kind, frame.correlation, pack(FoundKey(batches)), body)
+        def look_on() -> Answer:
+            return asked.run_on(self._reader, search.look_on, looked, failed)
 
-        self._reader.submit(search.look_on, looked)
+        def looked(is_over: bool) -> Answer:
+            return _described(group, search.found) if is_over else look_on()
+
+        return look_on()
 
 
 class _Search:
@@ -107,8 +98,9 @@ class _Search:
         return len(chunk) < KEY_CHUNK
 
 
-def _described(group: Group, records: list[Record]) -> tuple[list[FoundBatch], list[bytes]]:
-    batches, body = [], []
+def _described(group: Group, records: list[Record]) -> WithBody:
+    batches: list[FoundBatch] = []
+    body: list[bytes] = []
     for record in records:
         payload = record.encoded[HEADER_BYTES:]
         queue = peek(payload).queue
@@ -116,4 +108,4 @@ def _described(group: Group, records: list[Record]) -> tuple[list[FoundBatch], l
         if placement is not None:
             batches.append(FoundBatch(queue, placement.base_offset, record.timestamp, len(payload)))
             body.append(payload)
-    return batches, body
+    return WithBody(FoundKey(batches), body)

@@ -13,7 +13,7 @@ Invariants:
 Left out: the leader of a term from before this node was started: the log does not name it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -28,13 +28,11 @@ from raftmq.log.store import LogStore
 from raftmq.log.traces import TouchRow
 from raftmq.machine.machine import PartitionMachine
 from raftmq.pop.message_events import TouchKind
-from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.traces import FindTouches, FoundTouches, TouchView
 
-from .answers import read_first
-from .connection import Connection
+from .answers import Answer, OpenRequest
+from .dispatcher import Routes, data_group, group_route
 from .events import EventRequests
 
 SEGMENTS_MAX = 64
@@ -71,36 +69,24 @@ class TraceRequests:
     def __init__(self, service: Service, reader: Worker) -> None:
         self._service = service
         self._reader = reader
-        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
-            FrameKind.WHY: self._find,
-            **EventRequests(service, reader).handlers,
+        self.routes: Routes = {
+            FrameKind.WHY: group_route(FindTouches, data_group(service), self._find),
+            **EventRequests(service, reader).routes,
         }
-        """By frame kind."""
 
-    def _find(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(FindTouches, frame.header)
-        group = self._service.group(request.partition_group)
-        look = partial(self._look, connection, frame, request)
-        read_first(connection, frame, group, request.partition_group, look)
+    def _find(self, request: FindTouches, group: Group, asked: OpenRequest) -> Answer:
+        return asked.read(group, lambda: self._look(request, group, asked))
 
-    def _look(
-        self, connection: Connection, frame: Frame, request: FindTouches, group: Group
-    ) -> None:
+    def _look(self, request: FindTouches, group: Group, asked: OpenRequest) -> Answer:
         machine, (queue, offset, after) = group.machine, msgspec.structs.astuple(request)[1:]
         assert isinstance(machine, PartitionMachine)
         end = machine.ends.get(queue, 0)
         if not 0 <= offset < end or after < 0:
             message = f"the queue holds no message at offset {offset} yet: it ends at {end}"
-            error = ErrorReply("offset_out_of_range", message, earliest=0, end=end)
-            connection.refuse(frame.correlation, error)
-            return
+            return ErrorReply("offset_out_of_range", message, earliest=0, end=end)
         touched = group.index.touched(queue, offset, after=after, limit=SEGMENTS_MAX)
 
-        def done(page: _Page | None, error: BaseException | None) -> None:
-            if page is None:
-                assert error is not None
-                connection.refuse(frame.correlation, self._service.index_failed(group, error))
-                return
+        def found(page: _Page) -> Answer:
             for damaged in page.damaged:
                 self._service.index_failed(group, damaged)
             assert isinstance(group.machine, PartitionMachine)
@@ -108,10 +94,10 @@ class TraceRequests:
                 _view(row, term=term, at=at, leaders=group.leaders, machine=group.machine)
                 for row, (term, at) in zip(page.rows, page.stamps, strict=True)
             ]
-            found = FoundTouches(views, page.reached, page.is_whole)
-            connection.reply(frame.kind, frame.correlation, pack(found))
+            return FoundTouches(views, page.reached, page.is_whole)
 
-        self._reader.submit(partial(_read, group.store, touched, request), done)
+        job = partial(_read, group.store, touched, request)
+        return asked.run_on(self._reader, job, found, partial(self._service.index_failed, group))
 
 
 def _read(store: LogStore, touched: Touched, request: FindTouches) -> _Page:

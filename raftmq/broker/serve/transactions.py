@@ -1,18 +1,11 @@
 """Requests about transactions: begin and end one, and list the open ones."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
-
-import msgspec
+from typing import Protocol
 
 from raftmq.broker.replica.group import Group
-from raftmq.log.record import Kind
-from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.transactions import Begin, End, Input, Outcome
-from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import Frame
-from raftmq.wire.messages import Done, ErrorReply, FrameKind
+from raftmq.wire.messages import Done, FrameKind
 from raftmq.wire.transactions import (
     BeginTransaction,
     EndTransaction,
@@ -22,8 +15,8 @@ from raftmq.wire.transactions import (
     TransactionView,
 )
 
-from .answers import answering, elsewhere
-from .connection import Connection
+from .answers import Answer, OpenRequest
+from .dispatcher import Routes, data_group, group_route
 from .names import misnamed_producers
 
 PAGE_MAX = 1000
@@ -42,55 +35,31 @@ class TransactionRequests:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self.handlers: dict[int, Callable[[Connection, Frame], None]] = {
-            FrameKind.BEGIN: self._begin,
-            FrameKind.END: self._end,
-            FrameKind.TRANSACTIONS: self._find,
+        of = data_group(service)
+        self.routes: Routes = {
+            FrameKind.BEGIN: group_route(BeginTransaction, of, self._begin),
+            FrameKind.END: group_route(EndTransaction, of, self._end),
+            FrameKind.TRANSACTIONS: group_route(FindTransactions, of, self._find),
         }
-        """By frame kind."""
 
-    def _begin(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(BeginTransaction, frame.header)
+    def _begin(self, request: BeginTransaction, group: Group, asked: OpenRequest) -> Answer:
         inputs = [Input(x.number, x.consumer, x.token, x.base, x.bits) for x in request.inputs]
         if (error := misnamed_producers(request.producer_group)) is not None:
-            connection.refuse(frame.correlation, error)
-            return
+            return error
         command = Begin(request.transaction, request.producer_group, request.note, inputs)
-        group = self._group(connection, frame, request.partition_group)
-        if group is not None:
-            _propose(connection, frame, group, command, lambda _: Done())
+        return asked.propose(group, [command], lambda _: Done())
 
-    def _end(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(EndTransaction, frame.header)
+    def _end(self, request: EndTransaction, group: Group, asked: OpenRequest) -> Answer:
         outcome = Outcome.COMMITTED if request.is_commit else Outcome.ROLLED_BACK
-        group = self._group(connection, frame, request.partition_group)
-        if group is not None:
-            _propose(connection, frame, group, End(request.transaction, outcome), _ended)
+        return asked.propose(group, [End(request.transaction, outcome)], _ended)
 
-    def _find(self, connection: Connection, frame: Frame) -> None:
-        request = unpack(FindTransactions, frame.header)
-        group = self._group(connection, frame, request.partition_group)
-        if group is None:
-            return
-
-        def ready(error: ErrorReply | None) -> None:
-            if error is not None:
-                connection.refuse(frame.correlation, error)
-                return
+    def _find(self, request: FindTransactions, group: Group, asked: OpenRequest) -> Answer:
+        def page() -> Answer:
             assert isinstance(group.machine, PartitionMachine)
             # By the log's time, in which they were opened: our clock may be behind it.
-            latest = group.now_ms() - request.age_ms_min
-            page = _page(group.machine, request, latest)
-            connection.reply(frame.kind, frame.correlation, pack(page))
+            return _page(group.machine, request, group.now_ms() - request.age_ms_min)
 
-        group.read(ready)
-
-    def _group(self, connection: Connection, frame: Frame, number: int) -> Group | None:
-        group = self._service.group(number)
-        if group is not None and isinstance(group.machine, PartitionMachine):
-            return group
-        connection.refuse(frame.correlation, elsewhere(number))
-        return None
+        return asked.read(group, page)
 
 
 def _page(machine: PartitionMachine, request: FindTransactions, latest: int) -> FoundTransactions:
@@ -118,18 +87,6 @@ def _page(machine: PartitionMachine, request: FindTransactions, latest: int) -> 
                 )
             )
     return FoundTransactions(views)
-
-
-def _propose(
-    connection: Connection,
-    frame: Frame,
-    group: Group,
-    command: Begin | End,
-    answer: Callable[[Any], msgspec.Struct],
-) -> None:
-    """Propose a command; the request is answered with the command's result."""
-    ticket = answering(connection, frame, answer)
-    group.propose(Kind.COMMANDS, encode_commands([command]), ticket)
 
 
 def _ended(value: tuple[int, int, bool]) -> TransactionEnded:

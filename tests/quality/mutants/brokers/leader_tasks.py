@@ -47,12 +47,9 @@ def _own_clock_for_ages(patch: Patch) -> None:
     find, page = module.TransactionRequests._find, module._page
     services: dict[int, Any] = {}
 
-    def finding(self: Any, connection: Any, frame: Any) -> None:
-        request = module.unpack(module.FindTransactions, frame.header)
-        group = self._service.group(request.partition_group)
-        if group is not None:
-            services[id(group.machine)] = group._host
-        find(self, connection, frame)
+    def finding(self: Any, request: Any, group: Any, asked: Any) -> Any:
+        services[id(group.machine)] = group._host
+        return find(self, request, group, asked)
 
     def own(machine: Any, request: Any, latest: int) -> Any:
         return page(machine, request, services[id(machine)].now_ms() - request.age_ms_min)

@@ -1,0 +1,126 @@
+"""The dispatcher: a frame's kind decides the type of its header, its group, and its handler.
+
+Each service of the node has a table of routes:
+
+    FrameKind.STATUS: route(Status, self._status)
+    FrameKind.CANCEL: group_route(CancelDelayed, data_group(host), self._cancel)
+
+A handler is called in one step of the event loop, with the message and the request that is open. It
+returns its answer, or `LATER` (`answers`). Before a handler with a group is called, the group is
+found; a request for a group that cannot take it here is refused.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from raftmq.broker.replica.group import Group
+from raftmq.errors import Reason
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
+from raftmq.machine.machine import PartitionMachine
+from raftmq.wire.codec import unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import ErrorReply
+
+from .answers import Answer, OpenRequest, elsewhere
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+
+class Route(NamedTuple):
+    """The way of one kind of frame."""
+
+    message: type[msgspec.Struct] | None
+    """The type of the header; None: the handler takes the whole frame."""
+    find: Callable[[Any], Group | ErrorReply] | None
+    """The group that the message is for, or the refusal; None: the handler takes no group."""
+    act: Callable[..., Answer]
+    """The handler."""
+
+
+Routes = Mapping[int, Route]
+"""Routes by frame kind."""
+
+
+def route(message: type[M], act: Callable[[M, OpenRequest], Answer]) -> Route:
+    """A route whose handler takes a message."""
+    return Route(message, None, act)
+
+
+def group_route(
+    message: type[M],
+    find: Callable[[M], Group | ErrorReply],
+    act: Callable[[M, Group, OpenRequest], Answer],
+) -> Route:
+    """A route whose handler takes a message and the group that it is for."""
+    return Route(message, find, act)
+
+
+def frame_route(act: Callable[[Frame, OpenRequest], Answer]) -> Route:
+    """A route whose handler takes the frame: it has no header, or the handler reads the body."""
+    return Route(None, None, act)
+
+
+class Groups(Protocol):
+    """The replicas that this node carries."""
+
+    def group(self, number: int) -> Group | None:
+        """This node's replica of a partition group."""
+
+
+class _ForGroup(Protocol):
+    """A message for a partition group."""
+
+    @property
+    def partition_group(self) -> int:
+        """Its number."""
+
+
+def data_group(groups: Groups) -> Callable[[_ForGroup], Group | ErrorReply]:
+    """Finds the data group that a message names."""
+
+    def find(message: _ForGroup) -> Group | ErrorReply:
+        group = groups.group(message.partition_group)
+        if group is None or not isinstance(group.machine, PartitionMachine):
+            return elsewhere(message.partition_group)
+        return group
+
+    return find
+
+
+def system_group(groups: Groups) -> Callable[[object], Group | ErrorReply]:
+    """Finds the system group, whatever the message."""
+
+    def find(_: object) -> Group | ErrorReply:
+        group = groups.group(SYSTEM_GROUP)
+        return elsewhere(SYSTEM_GROUP) if group is None else group
+
+    return find
+
+
+class Dispatcher:
+    """Hands each frame to its handler."""
+
+    def __init__(self, tables: Iterable[Routes]) -> None:
+        self._routes: dict[int, Route] = {}
+        for table in tables:
+            assert not self._routes.keys() & table.keys(), "one handler for each kind"
+            self._routes |= table
+
+    def answer(self, frame: Frame, asked: OpenRequest) -> Answer:
+        """Have a request carried out.
+
+        Raises:
+            ProtocolError: the frame makes no sense.
+        """
+        found = self._routes.get(frame.kind)
+        if found is None:
+            text = f"this node does not know requests of kind {frame.kind}"
+            return ErrorReply(Reason.BAD_ARGUMENT.value, text)
+        type_, find, act = found
+        message = frame if type_ is None else unpack(type_, frame.header)
+        if find is None:
+            return act(message, asked)
+        group = find(message)
+        return group if isinstance(group, ErrorReply) else act(message, group, asked)
