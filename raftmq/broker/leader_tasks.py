@@ -36,14 +36,16 @@ from raftmq.broker.deliver.subscription_sync import resubscription
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.space import first_not_in, heirs
 from raftmq.broker.replica.tickets import Callback
+from raftmq.broker.service import Service
 from raftmq.consensus import ProgressState
-from raftmq.log.record import Kind
+from raftmq.log.record import Kind, Record
 from raftmq.machine.catalog.catalog import QUEUE_BITS, SYSTEM_GROUP, Bootstrap, NameNode, RemoveNode
 from raftmq.machine.catalog.catalog import Node as CatalogNode
 from raftmq.machine.catalog.replicas import member_of
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import Command, DropQueues, PartitionMachine, Trim
 from raftmq.pop.calls import CloseGroups, Lose
+from raftmq.results import Result
 
 if TYPE_CHECKING:
     from .node import Node
@@ -84,7 +86,7 @@ class _Look(NamedTuple):
     """The newest record at the look before."""
 
 
-class LeaderTasks:
+class LeaderTasks(Service):
     """The leader tasks of one node, for the groups that it leads."""
 
     def __init__(self, node: "Node") -> None:
@@ -115,6 +117,15 @@ class LeaderTasks:
     def think(self) -> None:
         """Look at the leader tasks now: something changed."""
         self._wake.set()
+
+    def led(self, group: Group, is_leader: bool) -> None:
+        """A new leader has work at once."""
+        self.think()
+
+    def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
+        """Some leader tasks wait until a new leader is current: one takes over new filters."""
+        if group.became_current(records):
+            self.think()
 
     def has_moved(self, node: int) -> bool:
         """True if a node that leaves belongs to no data group, by the word of their leaders, as the

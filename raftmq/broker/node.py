@@ -25,24 +25,23 @@ from typing import Any
 
 import trio
 
-from raftmq import __version__
 from raftmq.broker.cluster.admission import Admission, wait_admitted
 from raftmq.broker.cluster.identity import lock_folder, take_up
 from raftmq.broker.cluster.links import Links
 from raftmq.broker.cluster.peer_identities import PeerIdentities
-from raftmq.broker.cluster.preference import prefer
 from raftmq.broker.cluster.views import view
 from raftmq.broker.deliver.delay_scheduler import DelayScheduler
 from raftmq.broker.deliver.feeds import Feeds
 from raftmq.broker.deliver.group_deletion import Forgetting
 from raftmq.broker.deliver.popping import Popping
+from raftmq.broker.host import SOFTWARE, Source
 from raftmq.broker.replica.after_apply import AfterApply
 from raftmq.broker.replica.disk import DiskLoop
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.replica.opener import GroupOpener
 from raftmq.broker.replica.removal import ReplicaRemoval
 from raftmq.broker.replica.repair import Repairs
-from raftmq.broker.replica.replicas import Replicas, why_not_retire
+from raftmq.broker.replica.replicas import Replicas
 from raftmq.broker.replica.retention import Retention
 from raftmq.broker.replica.snapshots import Snapshots
 from raftmq.broker.replica.space import Space
@@ -57,7 +56,8 @@ from raftmq.broker.serve.connection import (
     places_for_connections,
 )
 from raftmq.broker.serve.dispatcher import Dispatcher
-from raftmq.broker.serve.fetches import Fetches, Source
+from raftmq.broker.serve.events import EventRequests
+from raftmq.broker.serve.fetches import Fetches
 from raftmq.broker.serve.group_coordinator import GroupCoordinator
 from raftmq.broker.serve.key_search import KeySearch
 from raftmq.broker.serve.requests import Requests
@@ -69,7 +69,6 @@ from raftmq.log.faults import Dropped, LogFault, RotFound
 from raftmq.log.index_file import IndexDamaged
 from raftmq.log.record import Record
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog
-from raftmq.machine.catalog.replicas import RetireReplica
 from raftmq.machine.machine import PartitionMachine
 from raftmq.results import Result, UnsupportedVersion
 from raftmq.wire import raft as raft_wire
@@ -84,13 +83,12 @@ from raftmq.wire.messages import (
 )
 
 from .leader_tasks import LeaderTasks
+from .service import Service
 from .settings import Settings
 from .shutdown import hand_over
 from .status import node_status
 from .timers import Timers
 from .world import World, give_up_after
-
-SOFTWARE = f"raftmq {__version__}"
 
 _BEFORE_SERVING = frozenset((FrameKind.PROBE, FrameKind.SNAPSHOT))
 """Frames of other nodes that a node acts on while it is starting."""
@@ -132,7 +130,6 @@ class Node:
         self._blank_catalog = Catalog()
         self._marked: dict[Group, None] = {}
         self._wake = trio.Event()
-        self._touched: set[int] = set()
         self._version_looked_at = 0
         self._stop = trio.Event()
         self.is_serving = False
@@ -140,11 +137,6 @@ class Node:
         self._fault: BaseException | None = None
 
     # What the rest of the node asks
-
-    @property
-    def software(self) -> str:
-        """Name and version."""
-        return SOFTWARE
 
     @property
     def disk_passes(self) -> int:
@@ -189,17 +181,6 @@ class Node:
         """A page of the routing table as this node knows it: see `Metadata`."""
         return view(self, topics, after=after)
 
-    async def prefer(self, group: Group, node: int) -> ErrorReply | None:
-        """Note in the catalog that a node shall lead a group, by asking the system group's leader.
-
-        Returns why that could not be done, or None. Cancelling leaves it open.
-        """
-        return await prefer(self, group, node)
-
-    async def why_not_retire(self, command: RetireReplica) -> ErrorReply | None:
-        """Why a member may not be retired, or None: see `replicas`."""
-        return await why_not_retire(self, command)
-
     def mark_idle(self) -> None:
         """If nothing is being written, have the logs vouch for their last writes."""
         self._after_apply.mark_idle()
@@ -218,11 +199,9 @@ class Node:
         del self.groups[group.number]
         self._marked.pop(group, None)
         group.retire()
-        self._popping.forget(group)
-        self.delay_scheduler.forget(group)
-        self._fetches.refuse(self._is_elsewhere)
+        for service in self._services:
+            service.forget(group)
         self._disk.forget(group)
-        self._disk_worker.submit(lambda: self.snapshots.forget(group.number), lambda *_: None)
 
     def catalog_changed(self) -> None:
         """Follow the catalog: it may have changed."""
@@ -287,16 +266,8 @@ class Node:
         """Records were applied: place them, and wake the requests that wait for them."""
         if group.number == SYSTEM_GROUP:
             self.catalog_changed()
-            self._group_coordinator.applied()
-        self._after_apply.place(group, records, results, self._touched)
-        self.snapshots.comparing.applied(group, records)
-        self._fetches.note_subscriptions(group)
-        self._popping.applied(group)
-        self.delay_scheduler.applied(group)
-        self._feeds.think(group)
-        if group.became_current(records):
-            # Some leader tasks wait for that: one takes over new filters, which hold only then.
-            self.leader_tasks.think()
+        for service in self._services:
+            service.applied(group, records, results)
 
     def at_border(self, group: Group, record: Record) -> None:
         """The machine has just applied the last record before a segment: take a snapshot."""
@@ -308,14 +279,8 @@ class Node:
 
     def led(self, group: Group, is_leader: bool) -> None:
         """The group won or lost the leadership."""
-        self._popping.led(group, is_leader)
-        self._feeds.led(group, is_leader)
-        if group.number == SYSTEM_GROUP:
-            self._group_coordinator.led(is_leader)
-        if not is_leader:
-            number = group.number
-            self._fetches.refuse(lambda queue: self.catalog.group_of(queue) == number)
-        self.leader_tasks.think()
+        for service in self._services:
+            service.led(group, is_leader)
 
     def lost_records(self, group: Group) -> None:
         """A leader counts records as this replica's that are not here."""
@@ -366,9 +331,8 @@ class Node:
         if connection.hello is not None:
             self.links.part(connection.hello)
         if self.is_serving:
-            self._fetches.drop(connection)
-            self._popping.drop(connection)
-            self._group_coordinator.drop(connection)
+            for service in self._services:
+                service.closed(connection)
 
     def _take_raft(self, connection: Connection, frame: Frame) -> None:
         number, message = raft_wire.decode(frame)
@@ -459,9 +423,7 @@ class Node:
         self._after_apply = AfterApply(self, self._disk_worker, self._disk)
         self.links = Links(self, nursery)
         """Connections to the other nodes."""
-        self._fetches = Fetches(
-            self, timers=self.timers, reader=self._reader, limits=limits, on_error=self.read_failed
-        )
+        self._fetches = Fetches(self, timers=self.timers, reader=self._reader, limits=limits)
         self._popping = Popping(self, timers=self.timers, reader=self._reader, limits=limits)
         self.retention = Retention(self.settings.log)
         """The indexes up to which logs are dropped."""
@@ -472,7 +434,6 @@ class Node:
             batch_bytes_max=limits.batch_bytes_max,
         )
         """Delayed messages that fall due."""
-        self._group_coordinator = GroupCoordinator(self, timers=self.timers, limits=limits)
         self._feeds = Feeds(
             self, matching=self._fetches.matching, timers=self.timers, reader=self._reader
         )
@@ -481,27 +442,37 @@ class Node:
         """Snapshots of the groups: taken, sent, compared."""
         self.repairs = Repairs(self, reader=self._reader, disk=self._disk_worker)
         """Damage on the disk, and its repair."""
-        services = (
-            Admission(self),
-            self.snapshots,
-            self.repairs,
-            Requests(self, fetches=self._fetches, reader=self._reader, limits=limits),
-            self._fetches,
-            self._popping,
-            self.delay_scheduler,
-            self._group_coordinator,
-            Backlogs(self),
-            TraceRequests(self, self._reader),
-            KeySearch(self, self._reader, bytes_max=limits.fetch_bytes_max),
-            TransactionRequests(self),
-            Forgetting(self),
-        )
-        self._dispatcher = Dispatcher(service.routes for service in services)
         self._opener = GroupOpener(self)
         self.removal = ReplicaRemoval(self, self._disk_worker, self._opener)
         """Replicas that are no longer wanted."""
         self.leader_tasks = LeaderTasks(self)
         """Recurring tasks for the groups that the node leads."""
+        self._services: list[Service] = [
+            # First the index, in which the services after it look up the records just applied.
+            self._after_apply,
+            self.snapshots,
+            # The order of these decides no more than whose answers and records come first.
+            GroupCoordinator(self, timers=self.timers, limits=limits),
+            self._fetches,
+            self._popping,
+            self.delay_scheduler,
+            self._feeds,
+            # Last the tasks that act on the state which the services before them leave.
+            self.leader_tasks,
+        ]
+        others: list[Service] = [
+            # These answer requests, and take part in nothing else.
+            self.repairs,
+            Admission(self),
+            Requests(self, fetches=self._fetches, reader=self._reader, limits=limits),
+            Backlogs(self),
+            TraceRequests(self, self._reader),
+            EventRequests(self, self._reader),
+            KeySearch(self, self._reader, bytes_max=limits.fetch_bytes_max),
+            TransactionRequests(self),
+            Forgetting(self),
+        ]
+        self._dispatcher = Dispatcher(each.routes for each in (*self._services, *others))
 
     def _serve(self, nursery: trio.Nursery) -> None:
         self.is_serving = True
@@ -531,14 +502,13 @@ class Node:
         another turn of the event loop; the pump task does it for all other marks.
         """
         self.load.step.begin()
-        self._popping.flush()
+        for service in self._services:
+            service.flush()
         while self._marked:
             marked, self._marked = self._marked, {}
             for group in marked:
                 group.pump()
-        if self._touched:
-            touched, self._touched = self._touched, set()
-            self._fetches.wake(touched)
+        self._fetches.wake(self._after_apply.take_touched())
         # Messages leave before the disk pass, so that followers write while this node does.
         self.load.step.end()
         self._disk.flush()
@@ -567,10 +537,7 @@ class Node:
         if self.catalog.version != self._version_looked_at:
             # Fetches may rest under queues of a topic that is gone: they are refused now.
             self._version_looked_at = self.catalog.version
-            self._fetches.refuse(self._is_elsewhere)
-
-    def _is_elsewhere(self, queue: int) -> bool:
-        return isinstance(self.source(queue), ErrorReply)
+            self._fetches.look_for_lost()
 
     # The end
 

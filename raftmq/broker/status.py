@@ -17,6 +17,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from raftmq.broker.cluster.founders import settings_not_followed
+from raftmq.broker.host import SOFTWARE
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.serve.pages import STATUS_GROUPS
 from raftmq.machine.machine import PartitionMachine
@@ -36,7 +37,7 @@ def node_status(node: "Node", *, after: int = -1) -> dict[str, Any]:
         "cluster": own.cluster,
         "incarnation": node.incarnation,
         "generation": node.generation,
-        "software": node.software,
+        "software": SOFTWARE,
         "host": own.host,
         "port": own.port,
         "pid": os.getpid(),

@@ -59,7 +59,8 @@ import trio
 
 from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
-from raftmq.broker.serve.dispatcher import Routes, route
+from raftmq.broker.serve.dispatcher import route
+from raftmq.broker.service import Service
 from raftmq.errors import Unavailable
 from raftmq.log.faults import LogFault
 from raftmq.log.record import Kind
@@ -283,11 +284,11 @@ def _patience_seconds(node: "Node") -> float:
     return PATIENCE_TIMEOUTS * pace.election_ticks * pace.tick_ms / 1000
 
 
-class Admission:
+class Admission(Service):
     """The handler of PROBE."""
 
     def __init__(self, node: "Node") -> None:
-        self.routes: Routes = {FrameKind.PROBE: route(Probe, partial(_answer, node))}
+        self.routes = {FrameKind.PROBE: route(Probe, partial(_answer, node))}
 
 
 def _answer(node: "Node", probe: Probe, asked: OpenRequest) -> Answer:

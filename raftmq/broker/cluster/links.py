@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from raftmq.broker.host import SOFTWARE
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.settings import Peer
 from raftmq.consensus import Message, MessageKind
@@ -298,9 +299,7 @@ class Links:
 
     def _hello(self) -> Hello:
         node, own = self._node, self._node.settings.node
-        return Hello(
-            PROTOCOL, own.cluster, node.id, node.incarnation, node.software, own.host, own.port
-        )
+        return Hello(PROTOCOL, own.cluster, node.id, node.incarnation, SOFTWARE, own.host, own.port)
 
     def _refused(self, reply: ErrorReply) -> None:
         """A peer ended a link, and said why."""

@@ -5,10 +5,9 @@ check of leaders would undo the transfer. The leader of the system group notes t
 holds all members of the group, so it is made from a catalog that is known to be new.
 """
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.replica.tickets import Callback
 from raftmq.errors import Reason, Unavailable
@@ -20,11 +19,8 @@ from raftmq.wire.messages import Admin, AdminDone, ErrorReply, FrameKind
 from .peers import Declined
 from .views import renew_catalog
 
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
 
-
-async def prefer(node: "Node", group: Group, leader: int) -> ErrorReply | None:
+async def prefer(node: Host, group: Group, leader: int) -> ErrorReply | None:
     """Note that `leader` shall lead a group; why that could not be done, or None.
 
     Cancelling leaves open whether it was noted.

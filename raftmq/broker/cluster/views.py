@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import trio
 
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import node_of
 from raftmq.broker.serve.pages import topics_page
 from raftmq.errors import Unavailable
@@ -24,9 +24,6 @@ from raftmq.wire.messages import (
 from .peers import PeerLink
 from .placement import copies
 
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
-
 ANSWER_SECONDS_MAX = 1.0
 """A node that does not answer within this time is left out."""
 
@@ -35,7 +32,7 @@ CATALOG_SECONDS_MAX = 10.0
 """How long the catalog here may take to become as new as its leader's, on a slow disk."""
 
 
-async def renew_catalog(node: "Node") -> bool:
+async def renew_catalog(node: Host) -> bool:
     """Wait until the catalog here is as new as the call; False: its leader did not answer."""
     answers: list[bool] = []
     answered = trio.Event()
@@ -51,7 +48,7 @@ async def renew_catalog(node: "Node") -> bool:
     return answers == [True] and not scope.cancelled_caught
 
 
-def view(node: "Node", topics: list[str] | None, *, after: int = 0) -> ClusterView:
+def view(node: Host, topics: list[str] | None, *, after: int = 0) -> ClusterView:
     """A page of the routing table as a node knows it: see `Metadata`."""
     catalog, cluster = node.catalog, node.settings.node.cluster
     page, following = topics_page(catalog, topics, after)
@@ -64,7 +61,7 @@ def view(node: "Node", topics: list[str] | None, *, after: int = 0) -> ClusterVi
     return ClusterView(cluster, catalog.version, nodes, groups, page, following)
 
 
-async def ask_all(node: "Node") -> dict[int, ClusterView]:
+async def ask_all(node: Host) -> dict[int, ClusterView]:
     """By node: the routing table of this node, and of each member that answers in time. Cancelling
     leaves nothing behind."""
     views = {node.id: view(node, [])}
@@ -117,7 +114,7 @@ def is_agreed(said: Mapping[int, GroupView], holds: Callable[[GroupView], bool])
     return all(2 * len(agreed & half) > len(half) for half in halves)
 
 
-def _group_view(node: "Node", number: int) -> GroupView:
+def _group_view(node: Host, number: int) -> GroupView:
     group = node.groups.get(number)
     placed = node.catalog.groups[number]
     wanted = 0 if number == SYSTEM_GROUP else copies(placed)

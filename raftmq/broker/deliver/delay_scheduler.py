@@ -22,12 +22,14 @@ Left out: a queue whose record cannot be read (rot that is being repaired) waits
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.tickets import Callback, retry_seconds
 from raftmq.broker.serve.answers import Answer, OpenRequest
-from raftmq.broker.serve.dispatcher import Routes, data_group, group_route
+from raftmq.broker.serve.dispatcher import data_group, group_route
+from raftmq.broker.service import Service
 from raftmq.broker.timers import Timer, Timers
 from raftmq.broker.world import Worker
 from raftmq.errors import Reason
@@ -51,19 +53,6 @@ QUEUES_MAX = 64
 """Queues of a partition group with a release under way."""
 SLEEP_SECONDS_MAX = 60.0
 """Longest sleep before the next due time is checked again: the wall clock may be set meanwhile."""
-
-
-class Service(Protocol):
-    """The part of the node that the scheduler uses."""
-
-    def group(self, number: int) -> Group | None:
-        """This node's replica of a partition group."""
-
-    def now_ms(self) -> int:
-        """Wall-clock time in milliseconds."""
-
-    def read_failed(self, error: BaseException) -> ErrorReply:
-        """The answer to a request whose records could not be read."""
 
 
 class _Carrying(NamedTuple):
@@ -94,23 +83,24 @@ class _State:
         """Index before which everything was carried, and the term in which that was done."""
 
 
-class DelayScheduler:
+class DelayScheduler(Service):
     """The delayed messages of all data groups that this node leads."""
 
-    def __init__(
-        self, service: Service, *, timers: Timers, reader: Worker, batch_bytes_max: int
-    ) -> None:
-        self._service = service
+    def __init__(self, host: Host, *, timers: Timers, reader: Worker, batch_bytes_max: int) -> None:
+        self._host = host
         self._timers = timers
         self._reader = reader
         self._batch_bytes_max = batch_bytes_max
         self._states: dict[Group, _State] = {}
-        self.routes: Routes = {
-            FrameKind.CANCEL: group_route(CancelDelayed, data_group(service), self._cancel),
+        self.routes = {
+            FrameKind.CANCEL: group_route(CancelDelayed, data_group(host), self._cancel),
         }
 
-    def applied(self, group: Group) -> None:
-        """Release what is due: records were applied, or this node became the group's leader."""
+    def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
+        """Release what is due: the log's time may have passed."""
+        self._look(group)
+
+    def _look(self, group: Group) -> None:
         machine = group.machine
         if not isinstance(machine, PartitionMachine) or not machine.delays.count:
             return
@@ -175,7 +165,7 @@ class DelayScheduler:
     ) -> None:
         if payload is None:
             assert error is not None
-            self._not_released(group, queue, self._service.read_failed(error))
+            self._not_released(group, queue, self._host.read_failed(error))
         elif _may_propose(group):
             ticket = Callback(
                 lambda _: self._of(group).under_way.discard(queue),
@@ -220,7 +210,7 @@ class DelayScheduler:
             return
         if armed is not None:
             armed[1].cancel()
-        seconds = max((due - self._service.now_ms()) / 1000, 0.0)
+        seconds = max((due - self._host.now_ms()) / 1000, 0.0)
         wake = partial(self._let_pass, group)
         timer = self._timers.call_after(min(seconds, SLEEP_SECONDS_MAX), wake)
         state.armed = (due, timer)
@@ -233,8 +223,8 @@ class DelayScheduler:
         if not _may_propose(group):
             return
         due = machine.delays.next_due
-        if due is None or due <= machine.delays.now or due > self._service.now_ms():
-            self.applied(group)
+        if due is None or due <= machine.delays.now or due > self._host.now_ms():
+            self._look(group)
         else:
             self._tick(group)
 
@@ -287,7 +277,7 @@ class DelayScheduler:
             # The next `trimmable` begins the carrying again.
             state.carrying = None
             if error is not None:
-                self._service.read_failed(error)
+                self._host.read_failed(error)
             return
 
         def done(results: list[Result]) -> None:

@@ -21,14 +21,16 @@ Left out: feeding only groups with a waiting consumer. A window is bounded.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from raftmq.batch import peek
+from raftmq.broker.host import Host
 from raftmq.broker.loop_budget import MaskBudget, Turn
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.tickets import Callback, retry_seconds
+from raftmq.broker.service import Service
 from raftmq.broker.timers import Timers
 from raftmq.broker.world import Worker
 from raftmq.errors import CorruptRecord
@@ -39,6 +41,7 @@ from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.subscriptions import Wanted
 from raftmq.pop import calls
+from raftmq.results import Result
 from raftmq.wire.messages import ErrorReply
 
 from .matching import Matching
@@ -72,23 +75,11 @@ class _Look(NamedTuple):
     has changed once the records are read, the look is dropped."""
 
 
-class Service(Protocol):
-    """The part of the node that feeding uses."""
-
-    def group(self, number: int) -> Group | None:
-        """This node's replica of a partition group."""
-
-    def read_failed(self, error: BaseException) -> ErrorReply:
-        """The error for records that could not be read."""
-
-
-class Feeds:
+class Feeds(Service):
     """The feeding of all groups in the data groups that this node leads."""
 
-    def __init__(
-        self, service: Service, *, matching: Matching, timers: Timers, reader: Worker
-    ) -> None:
-        self._service = service
+    def __init__(self, host: Host, *, matching: Matching, timers: Timers, reader: Worker) -> None:
+        self._host = host
         self._matching = matching
         self._timers = timers
         self._reader = reader
@@ -100,7 +91,11 @@ class Feeds:
         # Data groups for which `_think_again` is scheduled.
         self._soon: set[int] = set()
 
-    def think(self, group: Group) -> None:
+    def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
+        """Feed what the records want."""
+        self._think(group)
+
+    def _think(self, group: Group) -> None:
         """Feed the consumer groups of a data group that want it, in as many turns as needed."""
         machine = group.machine
         if not isinstance(machine, PartitionMachine) or not group.is_leader:
@@ -126,7 +121,7 @@ class Feeds:
         del self._rest[partition_group]
 
     def _feed_group(self, partition_group: int, number: int) -> None:
-        group = self._service.group(partition_group)
+        group = self._host.group(partition_group)
         if group is None or not group.is_leader:
             return
         assert isinstance(group.machine, PartitionMachine)
@@ -140,16 +135,16 @@ class Feeds:
 
     def _think_again(self, partition_group: int) -> None:
         self._soon.discard(partition_group)
-        group = self._service.group(partition_group)
+        group = self._host.group(partition_group)
         if group is not None:
-            self.think(group)
+            self._think(group)
 
     def led(self, group: Group, is_leader: bool) -> None:
-        """The leadership of a data group was won or lost: drop its feeds, and begin if leading."""
+        """Drop the group's feeds, and begin again if leading."""
         for key in [key for key in self._under_way if key.partition_group == group.number]:
             self._under_way.discard(key)
         if is_leader:
-            self.think(group)
+            self._think(group)
 
     def matched(self, queue: int, error: ErrorReply | None) -> None:
         """Go on with the feeds that waited for a queue's batches: these were matched, or `error`
@@ -161,9 +156,9 @@ class Feeds:
         keys = self._needing.pop(queue, set())
         self._under_way -= keys
         for number in sorted({key.partition_group for key in keys}):
-            group = self._service.group(number)
+            group = self._host.group(number)
             if group is not None:
-                self.think(group)
+                self._think(group)
 
     def _feed(self, group: Group, key: _Key, start: int) -> None:
         assert isinstance(group.machine, PartitionMachine)
@@ -187,7 +182,7 @@ class Feeds:
         def read(more: list[Record] | None, error: BaseException | None) -> None:
             if more is None:
                 assert error is not None
-                self._try_later(key, self._service.read_failed(error))
+                self._try_later(key, self._host.read_failed(error))
                 return
             self._propose(group, key, look, found | {record.index: record for record in more})
 

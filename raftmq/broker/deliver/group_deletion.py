@@ -17,13 +17,15 @@ Invariants:
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from raftmq.broker.cluster.views import ask_all
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
-from raftmq.broker.serve.dispatcher import Routes, data_group, group_route
+from raftmq.broker.serve.dispatcher import data_group, group_route
+from raftmq.broker.service import Service
 from raftmq.log.record import Kind
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog
 from raftmq.machine.catalog.deletions import Deletion, PruneDeletions
@@ -44,30 +46,19 @@ RETRY_MS = 20
 """A node that has not heard of a deletion yet is asked again after this time."""
 
 
-class Service(Protocol):
-    """The part of the node that the handler uses."""
-
-    @property
-    def catalog(self) -> Catalog:
-        """The system group's machine."""
-
-    def group(self, number: int) -> Group | None:
-        """This node's replica of a partition group."""
-
-
-class Forgetting:
+class Forgetting(Service):
     """The handler of FORGET_GROUP."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self.routes: Routes = {
-            FrameKind.FORGET_GROUP: group_route(ForgetGroup, data_group(service), self._forget),
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.routes = {
+            FrameKind.FORGET_GROUP: group_route(ForgetGroup, data_group(host), self._forget),
         }
 
     def _forget(self, request: ForgetGroup, group: Group, asked: OpenRequest) -> Answer:
         """Answer if all is forgotten, else propose the next part and come back after it."""
         assert isinstance(group.machine, PartitionMachine)
-        catalog, offsets = self._service.catalog, group.machine.offsets
+        catalog, offsets = self._host.catalog, group.machine.offsets
         # Any replica may answer this: a record that it has applied is committed.
         if offsets.forgotten >= request.until:
             return Done()

@@ -21,8 +21,9 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from raftmq.batch import Flag, cut, peek
+from raftmq.broker.host import Source
 from raftmq.broker.replica.group import Group
-from raftmq.broker.serve.fetches import Source, describe
+from raftmq.broker.serve.fetches import describe
 from raftmq.errors import CorruptRecord
 from raftmq.log.builder import Placement
 from raftmq.log.record import HEADER_BYTES, Record

@@ -22,20 +22,21 @@ Invariants:
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.tickets import Callback, Shared, Ticket
 from raftmq.broker.serve.answers import LATER, Answer, Later, OpenRequest, elsewhere, refusal
 from raftmq.broker.serve.connection import Connection
-from raftmq.broker.serve.dispatcher import Routes, group_route
+from raftmq.broker.serve.dispatcher import group_route
 from raftmq.broker.serve.fetches import BYTES_MAX
+from raftmq.broker.service import Service
 from raftmq.broker.settings import Limits
 from raftmq.broker.timers import Timer, Timers
 from raftmq.broker.world import Worker
 from raftmq.errors import Reason
-from raftmq.log.record import Kind
-from raftmq.machine.catalog.catalog import QUEUE_BITS, Catalog
+from raftmq.log.record import Kind, Record
+from raftmq.machine.catalog.catalog import QUEUE_BITS
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import PartitionMachine
 from raftmq.pop import calls
@@ -80,25 +81,11 @@ _CROWDED = ErrorReply(
 _OPENING = calls.Ask | calls.Claim | calls.ResetGroup
 
 
-class Service(Protocol):
-    """The part of the node that popping uses."""
-
-    @property
-    def catalog(self) -> Catalog:
-        """The system group's machine."""
-
-    def group(self, number: int) -> Group | None:
-        """This node's replica of a partition group."""
-
-    def read_failed(self, error: BaseException) -> ErrorReply:
-        """The answer to a request whose records could not be read."""
-
-
-class Popping:
+class Popping(Service):
     """The consumers of all data groups that this node leads."""
 
-    def __init__(self, service: Service, *, timers: Timers, reader: Worker, limits: Limits) -> None:
-        self._service = service
+    def __init__(self, host: Host, *, timers: Timers, reader: Worker, limits: Limits) -> None:
+        self._host = host
         self._timers = timers
         self._reader = reader
         self._limits = limits
@@ -110,7 +97,7 @@ class Popping:
         self._armed: dict[int, tuple[int, Timer]] = {}
         # Resumed consumers that have leases in hand: answered once the step's records are indexed.
         self._met: dict[Consumer, None] = {}
-        self.routes: Routes = {
+        self.routes = {
             FrameKind.POP: group_route(Pop, self._group, self._pop),
             FrameKind.SETTLE: group_route(Settle, self._group, self._settle),
             FrameKind.LEAVE: group_route(Leave, self._group, self._leave),
@@ -206,11 +193,11 @@ class Popping:
         command = calls.ResetGroup(request.number, queues, offsets, request.request)
         return self._say(group, command, asked.ticket(lambda _: Done()))
 
-    def drop(self, connection: Connection) -> None:
-        """The connection is gone: its consumers have no credit until they come back."""
+    def closed(self, connection: Connection) -> None:
+        """The connection's consumers have no credit until they come back."""
         for key in self._consumers.of_connection(connection):
             self._consumers.forget(key)
-            group = self._service.group(key.partition_group)
+            group = self._host.group(key.partition_group)
             if group is not None and group.is_leader:
                 self._say(group, calls.Leave(key.number, key.consumer), None)
         self.flush()
@@ -229,8 +216,8 @@ class Popping:
                 payload = encode_commands([command for command, _ in part])
                 group.propose(Kind.COMMANDS, payload, Shared([ticket for _, ticket in part]))
 
-    def applied(self, group: Group) -> None:
-        """Records were applied: send the leases that were handed out, and arm the timer."""
+    def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
+        """Send the leases that the records handed out, and arm the timer."""
         machine = group.machine
         if not isinstance(machine, PartitionMachine):
             return
@@ -249,7 +236,7 @@ class Popping:
         self._arm(group)
 
     def led(self, group: Group, is_leader: bool) -> None:
-        """The leadership of a group was won or lost."""
+        """Let time pass, or refuse the consumers, which must go to the next leader."""
         if not isinstance(group.machine, PartitionMachine):
             return
         if is_leader:
@@ -264,8 +251,8 @@ class Popping:
 
     def _group(self, request: Pop | Settle | Leave | Claim | ResetGroup) -> Group | ErrorReply:
         """The data group that a request is for."""
-        group, number = self._service.group(request.partition_group), request.number
-        groups = self._service.catalog.consumer_groups
+        group, number = self._host.group(request.partition_group), request.number
+        groups = self._host.catalog.consumer_groups
         if group is None or not isinstance(group.machine, PartitionMachine):
             return elsewhere(request.partition_group)
         if not group.is_leader:
@@ -286,7 +273,7 @@ class Popping:
         return self._consumers.meet(key, connection)
 
     def _is_idle(self, key: Key) -> bool:
-        group = self._service.group(key.partition_group)
+        group = self._host.group(key.partition_group)
         return group is None or is_idle(group, key.number, key.consumer)
 
     def _asked(
@@ -337,7 +324,7 @@ class Popping:
             if consumer.is_hurried or consumer.outbox:
                 self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
             return
-        group = self._service.group(consumer.key.partition_group)
+        group = self._host.group(consumer.key.partition_group)
         if group is None:
             return
         parts = plan(group, consumer.outbox, group.now_ms())
@@ -372,7 +359,7 @@ class Popping:
             # The messages come again when their leases run out, or when the consumer resumes.
             for part in parts:
                 consumer.outbox.remove(part.handed)
-            consumer.connection.refuse(consumer.end_wait(), self._service.read_failed(error))
+            consumer.connection.refuse(consumer.end_wait(), self._host.read_failed(error))
             return
         self._send(consumer, group, parts, read)
 
@@ -406,7 +393,7 @@ class Popping:
         """The command that must precede the first one for an attachment in the data group; None:
         the group knows the attachment, or this step tells the group already."""
         assert isinstance(group.machine, PartitionMachine)
-        catalog = self._service.catalog
+        catalog = self._host.catalog
         attachment = catalog.consumer_groups.attachments[number]
         consumer_group = catalog.consumer_groups.groups[attachment.consumer_group]
         attached = group.machine.serving.attached.get(number)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from raftmq.broker.service import Service
 from raftmq.broker.world import Worker
 from raftmq.log.builder import Placement, SegmentBuilder
 from raftmq.log.faults import DiskFull, Dropped
@@ -67,7 +68,7 @@ def note(
     return touched
 
 
-class AfterApply:
+class AfterApply(Service):
     """The housekeeping of one node's logs."""
 
     def __init__(self, node: "Node", worker: Worker, disk: DiskLoop) -> None:
@@ -75,14 +76,18 @@ class AfterApply:
         self._worker = worker
         self._disk = disk
         self._marked_passes = 0
+        self._touched: set[int] = set()
 
-    def place(
-        self, group: Group, records: list[Record], results: list[list[Result]], touched: set[int]
-    ) -> None:
-        """Index applied records; the queues that got batches are added to `touched`."""
-        touched |= note(group.index, group.machine, records, results)
+    def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
+        """Index the records."""
+        self._touched |= note(group.index, group.machine, records, results)
         self._seal(group)
         self._trim(group)
+
+    def take_touched(self) -> set[int]:
+        """The queues that got batches since the last call."""
+        touched, self._touched = self._touched, set()
+        return touched
 
     def mark_idle(self) -> None:
         """If nothing is being written, have the logs vouch for their last writes. Logs of groups

@@ -144,7 +144,7 @@ class Comparing:
         self._compare(group, index)
 
     def applied(self, group: Group, records: list[Record]) -> None:
-        """Records were applied: compare the checksums among them."""
+        """Compare the checksums among records that were applied."""
         for record in records:
             if record.kind != Kind.CHECKSUM:
                 continue

@@ -51,7 +51,8 @@ import trio
 
 from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.serve.answers import OF_NODES, Answer, OpenRequest, WithBody
-from raftmq.broker.serve.dispatcher import Routes, route
+from raftmq.broker.serve.dispatcher import route
+from raftmq.broker.service import Service
 from raftmq.broker.world import Worker, run_on
 from raftmq.errors import CorruptRecord, RaftmqError, Unavailable
 from raftmq.log.faults import DiskFull, Dropped, LogFault, RecordsLost, RotFound
@@ -110,7 +111,7 @@ class Finding:
         return {"file": self.file, "found": self.why, "state": self.state}
 
 
-class Repairs:
+class Repairs(Service):
     """The damaged segments of one node."""
 
     def __init__(self, node: "Node", *, reader: Worker, disk: Worker) -> None:
@@ -130,7 +131,7 @@ class Repairs:
             on_index=self.found_index,
         )
         self._indexing = IndexRebuild(node, reader=reader, disk=disk)
-        self.routes: Routes = {FrameKind.REPAIR: route(RepairRange, self._answer)}
+        self.routes = {FrameKind.REPAIR: route(RepairRange, self._answer)}
         self.mended = 0
         """Segments that were replaced by a sound copy since the start."""
 

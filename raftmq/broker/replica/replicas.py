@@ -40,6 +40,7 @@ import trio
 from raftmq.broker.cluster.identity import Identity, load, save
 from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.cluster.views import ask_all
+from raftmq.broker.host import Host
 from raftmq.errors import Unavailable
 from raftmq.log.faults import LogFault
 from raftmq.log.record import Kind
@@ -260,7 +261,7 @@ class Replicas:
         save(self._node.world.files, self._node.settings.node.data, self._identity)
 
 
-async def why_not_retire(node: "Node", command: RetireReplica) -> ErrorReply | None:
+async def why_not_retire(node: Host, command: RetireReplica) -> ErrorReply | None:
     """On the system group's leader: None if a member's node says itself that its log is lost, or if
     the member's group has let go of it; else the refusal. The request may be late, and the member
     count again.
@@ -280,7 +281,7 @@ async def why_not_retire(node: "Node", command: RetireReplica) -> ErrorReply | N
     return ErrorReply("unavailable", message) if message else None
 
 
-async def _has_lost(node: "Node", other: int, number: int) -> bool:
+async def _has_lost(node: Host, other: int, number: int) -> bool:
     """Whether another node says, over the link to it, that its log of a group is lost."""
     link = node.links.get(other)
     with trio.move_on_after(ANSWER_SECONDS_MAX / 2), suppress(Unavailable):

@@ -22,7 +22,8 @@ import trio
 
 from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.serve.answers import OF_NODES, Answer, OpenRequest
-from raftmq.broker.serve.dispatcher import Routes, frame_route
+from raftmq.broker.serve.dispatcher import frame_route
+from raftmq.broker.service import Service
 from raftmq.broker.world import Worker, run_on
 from raftmq.consensus import Message, Snapshot
 from raftmq.errors import CorruptRecord, Unavailable
@@ -30,6 +31,7 @@ from raftmq.log.faults import DiskFull, Dropped
 from raftmq.log.record import Record
 from raftmq.log.snapshot import SnapshotReceiver
 from raftmq.machine.catalog.replicas import member_of
+from raftmq.results import Result
 from raftmq.wire import raft as raft_wire
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
@@ -49,7 +51,7 @@ SEND_SECONDS_MAX = 600.0
 """A snapshot that does not get through in this time is given up; consensus asks again."""
 
 
-class Snapshots:
+class Snapshots(Service):
     """The snapshots of one node's groups."""
 
     def __init__(self, node: "Node", *, reader: Worker, disk: Worker) -> None:
@@ -60,7 +62,7 @@ class Snapshots:
         self.comparing = Comparing(node, self, reader=reader, disk=disk)
         """Compares replicas at the borders."""
         self._sending: set[tuple[int, int]] = set()
-        self.routes: Routes = {FrameKind.SNAPSHOT: frame_route(self._receive)}
+        self.routes = {FrameKind.SNAPSHOT: frame_route(self._receive)}
 
     def take(self, group: Group, record: Record) -> None:
         """Snapshot the machine as it is just after `record`, the last one applied."""
@@ -164,9 +166,13 @@ class Snapshots:
             receiver.finish()
         return received
 
-    def forget(self, number: int) -> None:
-        """On the disk thread: drop what was received of a snapshot."""
-        self._receivers.pop(number, None)
+    def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
+        """Compare the checksums among the records."""
+        self.comparing.applied(group, records)
+
+    def forget(self, group: Group) -> None:
+        """Drop what was received of a snapshot."""
+        self._disk.submit(lambda: self._receivers.pop(group.number, None), lambda *_: None)
 
     def restore(self, group: Group, snapshot: Snapshot) -> None:
         """A received snapshot took the place of the log: restore the machine from it."""

@@ -1,9 +1,10 @@
 """Requests of operators about consumer groups that pop: their backlogs and dead letters."""
 
 from heapq import nsmallest
-from typing import Protocol
 
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
+from raftmq.broker.service import Service
 from raftmq.errors import Reason
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.pop_groups import PopGroups
@@ -23,7 +24,7 @@ from raftmq.wire.popping import (
 )
 
 from .answers import Answer, OpenRequest
-from .dispatcher import Routes, data_group, group_route
+from .dispatcher import data_group, group_route
 
 PAGE_MAX = 5000
 """Entries of one answer: about 60 bytes each."""
@@ -31,20 +32,13 @@ DEAD_PAGE_BYTES = 256 * 1024
 """Bytes of dead letters in one answer, and one letter more."""
 
 
-class Service(Protocol):
-    """The part of the node that the handlers use."""
-
-    def group(self, number: int) -> Group | None:
-        """This node's replica of a partition group."""
-
-
-class Backlogs:
+class Backlogs(Service):
     """The handlers of these requests."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        of = data_group(service)
-        self.routes: Routes = {
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        of = data_group(host)
+        self.routes = {
             FrameKind.BACKLOGS: group_route(FindBacklogs, of, self._find),
             FrameKind.DEAD: group_route(FindDead, of, self._find_dead),
             FrameKind.BURY: group_route(ChangeDead, of, self._change_dead),

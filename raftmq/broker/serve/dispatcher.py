@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.errors import Reason
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
@@ -62,13 +63,6 @@ def frame_route(act: Callable[[Frame, OpenRequest], Answer]) -> Route:
     return Route(None, None, act)
 
 
-class Groups(Protocol):
-    """The replicas that this node carries."""
-
-    def group(self, number: int) -> Group | None:
-        """This node's replica of a partition group."""
-
-
 class _ForGroup(Protocol):
     """A message for a partition group."""
 
@@ -77,11 +71,11 @@ class _ForGroup(Protocol):
         """Its number."""
 
 
-def data_group(groups: Groups) -> Callable[[_ForGroup], Group | ErrorReply]:
+def data_group(host: Host) -> Callable[[_ForGroup], Group | ErrorReply]:
     """Finds the data group that a message names."""
 
     def find(message: _ForGroup) -> Group | ErrorReply:
-        group = groups.group(message.partition_group)
+        group = host.group(message.partition_group)
         if group is None or not isinstance(group.machine, PartitionMachine):
             return elsewhere(message.partition_group)
         return group
@@ -89,11 +83,11 @@ def data_group(groups: Groups) -> Callable[[_ForGroup], Group | ErrorReply]:
     return find
 
 
-def system_group(groups: Groups) -> Callable[[object], Group | ErrorReply]:
+def system_group(host: Host) -> Callable[[object], Group | ErrorReply]:
     """Finds the system group, whatever the message."""
 
     def find(_: object) -> Group | ErrorReply:
-        group = groups.group(SYSTEM_GROUP)
+        group = host.group(SYSTEM_GROUP)
         return elsewhere(SYSTEM_GROUP) if group is None else group
 
     return find

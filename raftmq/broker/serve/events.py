@@ -12,12 +12,14 @@ Invariants:
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from raftmq.batch.layout import PRODUCER_AT, PRODUCER_BYTES
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
+from raftmq.broker.service import Service
 from raftmq.broker.world import Worker
 from raftmq.log.events import Page, Part, page_of
 from raftmq.log.reading import Stamps
@@ -26,10 +28,7 @@ from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.traces import FindEvents, FoundEvents
 
 from .answers import Answer, OpenRequest, WithBody
-from .dispatcher import Routes, data_group, group_route
-
-if TYPE_CHECKING:
-    from .traces import Service
+from .dispatcher import data_group, group_route
 
 SEGMENTS_MAX = 64
 """Segments that one page looks into."""
@@ -46,14 +45,14 @@ class _Read(NamedTuple):
     stamps: Stamps
 
 
-class EventRequests:
+class EventRequests(Service):
     """The handler of EVENTS."""
 
-    def __init__(self, service: "Service", reader: Worker) -> None:
-        self._service = service
+    def __init__(self, host: Host, reader: Worker) -> None:
+        self._host = host
         self._reader = reader
-        self.routes: Routes = {
-            FrameKind.EVENTS: group_route(FindEvents, data_group(service), self._find),
+        self.routes = {
+            FrameKind.EVENTS: group_route(FindEvents, data_group(host), self._find),
         }
 
     def _find(self, request: FindEvents, group: Group, asked: OpenRequest) -> Answer:
@@ -76,7 +75,7 @@ class EventRequests:
             self._reader,
             partial(_read, group.store, parts, request, stop, rows_max, bytes_max),
             lambda read: _answer(read, first, end),
-            partial(self._service.index_failed, group),
+            partial(self._host.index_failed, group),
         )
 
 

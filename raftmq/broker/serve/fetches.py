@@ -24,15 +24,17 @@ Invariants:
 from collections.abc import Callable, Sequence
 from functools import partial
 from struct import pack as pack_struct
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
 from raftmq.batch import BATCH_BYTES_MAX
 from raftmq.broker.deliver.matching import Matching
+from raftmq.broker.host import Host, Source
 from raftmq.broker.loop_budget import MaskBudget, Turn
 from raftmq.broker.replica.group import Group
+from raftmq.broker.service import Service
 from raftmq.broker.settings import Limits
 from raftmq.broker.timers import Timers
 from raftmq.broker.world import Worker
@@ -41,6 +43,7 @@ from raftmq.log.record import HEADER_BYTES, Record
 from raftmq.machine.catalog.catalog import QUEUE_BITS
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.subscriptions import Subscriptions, Wanted
+from raftmq.results import Result
 from raftmq.wire.fetches import NO_SESSION, Fetch, Fetched, FetchedQueue
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
@@ -50,7 +53,7 @@ from raftmq.wire.messages import (
 
 from .answers import LATER, Answer, OpenRequest
 from .connection import Connection
-from .dispatcher import Routes, frame_route, route
+from .dispatcher import frame_route, route
 from .fetch_sessions import FetchSession, FetchSessions
 
 PLACEMENTS_MAX = 1024
@@ -65,30 +68,6 @@ BYTES_MAX = BATCH_BYTES_MAX
 
 
 K = TypeVar("K", int, str)
-
-
-class Source(NamedTuple):
-    """The replica that one queue is read from."""
-
-    group: Group
-    """The partition group's replica."""
-    end: int
-    """The offset after the queue's last message."""
-
-    def earliest(self, queue: int) -> int:
-        """The queue's first kept offset; its end if nothing is kept."""
-        earliest = self.group.index.earliest(queue)
-        return self.end if earliest is None else earliest
-
-
-class Catalogue(Protocol):
-    """The part of the node that fetches use."""
-
-    def source(self, queue: int) -> Source | ErrorReply:
-        """The source to read a queue from on this node, or the refusal."""
-
-    def group(self, number: int) -> Group | None:
-        """This node's replica of a partition group."""
 
 
 class _Found(NamedTuple):
@@ -115,27 +94,25 @@ _Read = list[tuple[_Found, list[Record]]]
 """Queues and the records that were read of each."""
 
 
-class Fetches:
+class Fetches(Service):
     """All fetches of a node that are under way."""
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        host: Host,
         *,
         timers: Timers,
         reader: Worker,
         limits: Limits,
-        on_error: Callable[[BaseException], ErrorReply],
     ) -> None:
-        self._catalogue = catalogue
-        self.matching = Matching(catalogue.group, self, reader=reader, on_error=on_error)
+        self._host = host
+        self.matching = Matching(host.group, self, reader=reader, on_error=host.read_failed)
         """Which filters want something of which batch."""
         self.when_matched: Callable[[int, ErrorReply | None], None] = lambda *_: None
         """Called with a queue whose batches were matched, or with the error in reading them."""
         self._timers = timers
         self._reader = reader
         self._limits = limits
-        self._on_error = on_error
         queues_max = limits.fetch_session_queues_max
         self.sessions = FetchSessions(queues_max=queues_max, end=self._end)
         """The queues and offsets of each consumer."""
@@ -149,7 +126,7 @@ class Fetches:
         self._needing: dict[int, dict[FetchSession, None]] = {}
         # Partition group → the last change of its subscriptions that was noted.
         self._noted: dict[int, int] = {}
-        self.routes: Routes = {
+        self.routes = {
             FrameKind.FETCH: route(Fetch, self._start),
             FrameKind.FORGET: frame_route(self._give_up),
         }
@@ -231,8 +208,8 @@ class Fetches:
         """Match batches for fetches that wait with a filter, until cancelled."""
         await self.matching.run()
 
-    def note_subscriptions(self, group: Group) -> None:
-        """Records were applied: if they changed filters, sessions with those filters look again."""
+    def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
+        """If the records changed filters, sessions with those filters look again."""
         if not isinstance(group.machine, PartitionMachine):
             return
         changed = group.machine.subscriptions.changed
@@ -259,15 +236,29 @@ class Fetches:
             if changed and session.is_waiting:
                 self._look(session)
 
-    def drop(self, connection: Connection) -> None:
-        """Forget the fetches of a connection that is gone."""
+    def closed(self, connection: Connection) -> None:
+        """Forget the connection's fetches."""
         for session in self.sessions.of(connection):
             if session.correlation is not None:
                 self.sessions.answered(session, session.correlation)
                 session.close_request()
             self._end(session)
 
-    def refuse(self, is_lost: Callable[[int], bool]) -> None:
+    def led(self, group: Group, is_leader: bool) -> None:
+        """Refuse the fetches of a group that this node no longer leads."""
+        if not is_leader:
+            group_of, number = self._host.catalog.group_of, group.number
+            self._refuse(lambda queue: group_of(queue) == number)
+
+    def forget(self, group: Group) -> None:
+        """Refuse the group's fetches."""
+        self.look_for_lost()
+
+    def look_for_lost(self) -> None:
+        """Refuse the fetches of queues that cannot be read on this node, or that are gone."""
+        self._refuse(lambda queue: isinstance(self._host.source(queue), ErrorReply))
+
+    def _refuse(self, is_lost: Callable[[int], bool]) -> None:
         """Refuse the fetches of queues that this node has ceased to lead: waking them does it."""
         self.wake({queue for queue in [*self._parked, *self._filtered] if is_lost(queue)})
 
@@ -298,7 +289,7 @@ class Fetches:
     def _look_ahead(self, queue: int) -> dict[FetchSession, None]:
         """Have new batches of a queue matched, for the sessions that wait for a match. If the queue
         cannot be read here, return those sessions, so that they are refused."""
-        source = self._catalogue.source(queue)
+        source = self._host.source(queue)
         if isinstance(source, ErrorReply):
             told = {session: None for of in self._filtered[queue].values() for session in of}
             for session in told:
@@ -325,7 +316,7 @@ class Fetches:
         moved: list[FetchedQueue] = []
         for queue, reached in session.reached.items():
             offset = session.offsets[queue]
-            source = self._catalogue.source(queue) if reached > offset else None
+            source = self._host.source(queue) if reached > offset else None
             if isinstance(source, Source) and len(moved) < QUEUES_MAX:
                 found = _Found(queue, source, [], _Filtered(offset, [], reached))
                 moved.append(self._describe(session, found, []))
@@ -346,7 +337,7 @@ class Fetches:
         groups = self._filtered.setdefault(queue, {})
         groups.setdefault(session.consumer_group, {})[session] = None
         if queue not in self._ahead:
-            source = self._catalogue.source(queue)
+            source = self._host.source(queue)
             is_here = isinstance(source, Source)
             self._ahead[queue] = source.end if is_here else session.offsets[queue]
 
@@ -371,7 +362,7 @@ class Fetches:
         for queue in list(session.marked):
             if len(errors) + len(found) >= QUEUES_MAX:
                 break
-            source = self._catalogue.source(queue)
+            source = self._host.source(queue)
             if isinstance(source, ErrorReply):
                 error: ErrorReply | None = source
             else:
@@ -415,7 +406,7 @@ class Fetches:
         offset = session.offsets[queue]
         reached = session.reached.setdefault(queue, offset)
         if session.numbers[queue] == -1:
-            # The log lacks the filter yet: `note_subscriptions` looks again once it is applied.
+            # The log lacks the filter yet: `applied` looks again once the log has it.
             return None
         assert isinstance(source.group.machine, PartitionMachine)
         subscriptions = source.group.machine.subscriptions
@@ -454,7 +445,7 @@ class Fetches:
         read: _Read | None,
         error: BaseException | None,
     ) -> None:
-        reply = self._on_error(error) if error is not None else None
+        reply = self._host.read_failed(error) if error is not None else None
         if session.correlation is None:
             return  # the connection is gone
         if reply is None:

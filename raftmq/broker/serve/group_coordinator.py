@@ -21,42 +21,34 @@ member that acts on it is fenced by the queue's own log, and the version shows t
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import trio
 
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.tickets import Callback
+from raftmq.broker.service import Service
 from raftmq.broker.settings import Limits
 from raftmq.broker.timers import Timer, Timers
 from raftmq.errors import Reason
-from raftmq.log.record import Kind
+from raftmq.log.record import Kind, Record
 from raftmq.machine.catalog.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog
 from raftmq.machine.catalog.membership import Member, RenewMembers
 from raftmq.machine.commands import encode_commands
+from raftmq.results import Result
 from raftmq.wire.assignment import Assigned, FindMembers, FoundMembers, Heartbeat, MemberView
 from raftmq.wire.messages import ErrorReply, FrameKind
 
 from .answers import LATER, Answer, OpenRequest, elsewhere
 from .connection import Connection
-from .dispatcher import Routes, group_route, system_group
+from .dispatcher import group_route, system_group
 from .pages import PAGE_BYTES
 
 BEAT_SECONDS = 1.0
 """Time between two proposals of renewals."""
 _NUMBER_BYTES = 9
 """The longest integer in CBOR."""
-
-
-class Service(Protocol):
-    """The part of the node that the coordinator uses."""
-
-    @property
-    def catalog(self) -> Catalog:
-        """The system group's machine."""
-
-    def group(self, number: int) -> Group | None:
-        """This node's replica of a partition group."""
 
 
 class _Waiting(NamedTuple):
@@ -67,11 +59,11 @@ class _Waiting(NamedTuple):
     timer: Timer
 
 
-class GroupCoordinator:
+class GroupCoordinator(Service):
     """The heartbeats of all members, if this node leads the system group."""
 
-    def __init__(self, service: Service, *, timers: Timers, limits: Limits) -> None:
-        self._service = service
+    def __init__(self, host: Host, *, timers: Timers, limits: Limits) -> None:
+        self._host = host
         self._timers = timers
         self._limits = limits
         self._waiting: dict[int, _Waiting] = {}
@@ -83,15 +75,17 @@ class GroupCoordinator:
         self._office = 0
         self._since = 0.0
         self._is_under_way = False
-        self.routes: Routes = {
+        self.routes = {
             FrameKind.HEARTBEAT: group_route(Heartbeat, self._current_group, self._heartbeat),
-            FrameKind.MEMBERS: group_route(FindMembers, system_group(service), self._members),
+            FrameKind.MEMBERS: group_route(FindMembers, system_group(host), self._members),
         }
 
     # What groups tell
 
-    def led(self, is_leader: bool) -> None:
-        """The system group's leadership was won or lost here."""
+    def led(self, group: Group, is_leader: bool) -> None:
+        """Begin an office, or end it: members must go to the next leader of the system group."""
+        if group.number != SYSTEM_GROUP:
+            return
         self._office += 1
         self._heard.clear()
         self._heard_at.clear()
@@ -103,16 +97,18 @@ class GroupCoordinator:
         for number in list(self._waiting):
             self._end_wait(number).asked.answer(self._not_here())
 
-    def applied(self) -> None:
-        """The catalog may have changed: answer the members whose queues are others now."""
-        members = self._service.catalog.memberships
+    def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
+        """Answer the members whose queues are others now, if the catalog changed."""
+        if group.number != SYSTEM_GROUP:
+            return
+        members = self._host.catalog.memberships
         for number, each in list(self._waiting.items()):
             member = members.member(number)
             if member is None or member.version > each.version:
                 self._answer_waiting(number)
 
-    def drop(self, connection: Connection) -> None:
-        """Drop the waiting heartbeats of a connection that is gone."""
+    def closed(self, connection: Connection) -> None:
+        """Drop the connection's heartbeats that wait."""
         for number, each in list(self._waiting.items()):
             if each.asked.connection is connection:
                 self._end_wait(number)
@@ -120,7 +116,7 @@ class GroupCoordinator:
     # Requests
 
     def _current_group(self, _: object) -> Group | ErrorReply:
-        group = self._service.group(SYSTEM_GROUP)
+        group = self._host.group(SYSTEM_GROUP)
         if group is None or not group.is_leader:
             return self._not_here()
         if not group.is_current:
@@ -131,7 +127,7 @@ class GroupCoordinator:
         number = request.member
         if number in self._waiting:
             self._answer_waiting(number)
-        member = self._service.catalog.memberships.member(number)
+        member = self._host.catalog.memberships.member(number)
         if member is not None:
             self._heard[number] = None
             self._heard_at[number] = trio.current_time()
@@ -152,7 +148,7 @@ class GroupCoordinator:
 
     def _assigned(self, number: int) -> Assigned | ErrorReply:
         """The queues of a member."""
-        members = self._service.catalog.memberships
+        members = self._host.catalog.memberships
         member, holding = members.member(number), members.holding(number)
         if member is None or holding is None:
             message = (
@@ -160,19 +156,19 @@ class GroupCoordinator:
                 "place; join again"
             )
             return ErrorReply(Reason.FENCED.value, message)
-        group = self._service.group(SYSTEM_GROUP)
+        group = self._host.group(SYSTEM_GROUP)
         remaining = 0 if group is None else _remaining_ms(member, group.now_ms())
         return Assigned(*holding, remaining, members.old_queue_count(number))
 
     def _not_here(self) -> ErrorReply:
-        group = self._service.group(SYSTEM_GROUP)
+        group = self._host.group(SYSTEM_GROUP)
         return elsewhere(SYSTEM_GROUP) if group is None else group.not_leader()
 
     # The beat
 
     def _beat(self, office: int) -> None:
         """Propose the renewals of members that were heard, and the lapses of silent ones."""
-        group = self._service.group(SYSTEM_GROUP)
+        group = self._host.group(SYSTEM_GROUP)
         if office != self._office or group is None:
             return
         self._timers.call_after(BEAT_SECONDS, partial(self._beat, office))
@@ -194,7 +190,7 @@ class GroupCoordinator:
         )
 
     def _renewal(self, now: int) -> RenewMembers:
-        members = self._service.catalog.memberships
+        members = self._host.catalog.memberships
         heard: list[int] = []
         for number in self._heard:
             member = members.member(number)
@@ -218,7 +214,7 @@ class GroupCoordinator:
 
     def _members(self, request: FindMembers, group: Group, asked: OpenRequest) -> Answer:
         def page() -> Answer:
-            return members_page(self._service.catalog, request, now=group.now_ms())
+            return members_page(self._host.catalog, request, now=group.now_ms())
 
         return asked.read(group, page)
 

@@ -15,7 +15,9 @@ from functools import partial
 from itertools import islice
 
 from raftmq.batch import key_hash, peek
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
+from raftmq.broker.service import Service
 from raftmq.broker.world import Worker
 from raftmq.log.index import find_key
 from raftmq.log.index_file import SegmentIndex
@@ -25,8 +27,7 @@ from raftmq.machine.catalog.catalog import QUEUE_BITS
 from raftmq.wire.messages import FindKey, FoundBatch, FoundKey, FrameKind
 
 from .answers import Answer, OpenRequest, WithBody
-from .dispatcher import Routes, data_group, group_route
-from .traces import Service
+from .dispatcher import data_group, group_route
 
 KEY_BATCHES_MAX = 1000
 """Batches in the answer to one search for a key, at most."""
@@ -39,14 +40,14 @@ KEY_CHUNK = 64
 a search through 100,000 records of 4 KiB takes 1.1 s, out of the page cache."""
 
 
-class KeySearch:
+class KeySearch(Service):
     """The handler of these searches."""
 
-    def __init__(self, service: Service, reader: Worker, *, bytes_max: int) -> None:
-        self._service = service
+    def __init__(self, host: Host, reader: Worker, *, bytes_max: int) -> None:
+        self._host = host
         self._reader = reader
         self._bytes_max = bytes_max
-        self.routes: Routes = {FrameKind.KEY: group_route(FindKey, data_group(service), self._find)}
+        self.routes = {FrameKind.KEY: group_route(FindKey, data_group(host), self._find)}
 
     def _find(self, request: FindKey, group: Group, asked: OpenRequest) -> Answer:
         return asked.read(group, lambda: self._look(request, group, asked))
@@ -54,7 +55,7 @@ class KeySearch:
     def _look(self, request: FindKey, group: Group, asked: OpenRequest) -> Answer:
         sources = group.index.key_sources(key_hash(request.key))
         search = _Search(group.store, sources, request, self._bytes_max)
-        failed = partial(self._service.index_failed, group)
+        failed = partial(self._host.index_failed, group)
 
         def look_on() -> Answer:
             return asked.run_on(self._reader, search.look_on, looked, failed)

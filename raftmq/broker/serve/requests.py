@@ -4,17 +4,20 @@ A request for a queue or group that another node leads is refused with `not_lead
 id; the client asks that node.
 """
 
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
 
 import msgspec
 
 from raftmq.batch import admit, peek
 from raftmq.batch.layout import COMPRESSED, BatchHead
+from raftmq.broker.cluster.preference import prefer
 from raftmq.broker.cluster.reconfiguration import plan
+from raftmq.broker.cluster.views import view
 from raftmq.broker.deliver.group_deletion import forget_first
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group, node_of
+from raftmq.broker.replica.replicas import why_not_retire
+from raftmq.broker.service import Service
 from raftmq.broker.settings import Limits
 from raftmq.broker.world import Worker
 from raftmq.errors import CorruptRecord, Reason
@@ -22,7 +25,7 @@ from raftmq.log.record import Kind
 from raftmq.machine import offsets as offset_commands
 from raftmq.machine import producers as producer_commands
 from raftmq.machine.catalog import catalog as catalog_commands
-from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog, PutGroup, PutNode
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP, PutGroup, PutNode
 from raftmq.machine.catalog.replicas import RetireReplica, taker_of
 from raftmq.machine.delays import RESERVED
 from raftmq.machine.machine import PartitionMachine
@@ -37,7 +40,6 @@ from raftmq.wire.messages import (
     Admin,
     AdminDone,
     ChangeMember,
-    ClusterView,
     Committed,
     Done,
     ErrorReply,
@@ -56,8 +58,8 @@ from raftmq.wire.numbers import NODE_MAX
 from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
 from .answers import LATER, Answer, OpenRequest, elsewhere, refusal
-from .dispatcher import Routes, data_group, frame_route, group_route, route, system_group
-from .fetches import Fetches, Source
+from .dispatcher import data_group, frame_route, group_route, route, system_group
+from .fetches import Fetches
 from .names import misnamed, misnamed_commit
 from .pages import QUESTIONS_MAX, committed_page, consumer_groups_page, subscriptions_page
 
@@ -66,54 +68,20 @@ LARGE_BYTES = 1024 * 1024
 (66 KB of lz4) would hold the loop for up to 44 ms."""
 
 
-class Service(Protocol):
-    """The part of the node that the handlers use."""
-
-    @property
-    def catalog(self) -> Catalog:
-        """The system group's machine."""
-
-    def group(self, number: int) -> Group | None:
-        """This node's replica of a partition group."""
-
-    def source(self, queue: int) -> Source | ErrorReply:
-        """The source to read a queue from on this node, or the refusal."""
-
-    def view(self, topics: list[str] | None, *, after: int) -> ClusterView:
-        """A page of the routing table."""
-
-    def status(self, *, after: int) -> dict[str, Any]:
-        """A page of this node's picture of itself."""
-
-    def read_failed(self, error: BaseException) -> ErrorReply:
-        """The refusal for a request whose records cannot be read."""
-
-    def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Run a task under the node's supervisor."""
-
-    async def prefer(self, group: Group, node: int) -> ErrorReply | None:
-        """Note in the catalog which node shall lead a group; None, or the refusal."""
-
-    async def why_not_retire(self, command: RetireReplica) -> ErrorReply | None:
-        """None if the member's log is lost, or its group has let go of it; else the refusal."""
-
-
-class Requests:
+class Requests(Service):
     """The handlers, by frame kind."""
 
-    def __init__(
-        self, service: Service, *, fetches: Fetches, reader: Worker, limits: Limits
-    ) -> None:
-        self._service = service
+    def __init__(self, host: Host, *, fetches: Fetches, reader: Worker, limits: Limits) -> None:
+        self._host = host
         self._fetches = fetches
         self._reader = reader
         self._limits = limits
-        system = system_group(service)
-        self.routes: Routes = {
+        system = system_group(host)
+        self.routes = {
             FrameKind.PRODUCE: frame_route(self._produce),
             FrameKind.METADATA: route(Metadata, self._metadata),
             FrameKind.COMMIT: route(CommitOffsets, self._commit),
-            FrameKind.COMMITTED: group_route(Committed, data_group(service), self._committed),
+            FrameKind.COMMITTED: group_route(Committed, data_group(host), self._committed),
             FrameKind.OFFSETS: route(FindOffsets, self._offsets),
             FrameKind.ADMIN: route(Admin, self._admin),
             FrameKind.STATUS: route(Status, self._status),
@@ -127,10 +95,10 @@ class Requests:
     # Groups
 
     def _group_of(self, queue: int) -> Group | ErrorReply:
-        number = self._service.catalog.group_of(queue)
+        number = self._host.catalog.group_of(queue)
         if number is None:
             return _unknown_queue(queue)
-        group = self._service.group(number)
+        group = self._host.group(number)
         return group if group is not None else elsewhere(number)
 
     def _session_group(self, request: ClaimSessions) -> Group | ErrorReply:
@@ -141,24 +109,24 @@ class Requests:
             if group.number != request.partition_group:
                 message = f"queue {queue} is not in partition group {request.partition_group}"
                 return ErrorReply(Reason.BAD_ARGUMENT.value, message)
-        return data_group(self._service)(request)
+        return data_group(self._host)(request)
 
     def _led_group(self, request: Transfer) -> Group | ErrorReply:
         number = request.partition_group
-        if number not in self._service.catalog.groups:
+        if number not in self._host.catalog.groups:
             message = f"there is no partition group {number}"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
-        group = self._service.group(number)
+        group = self._host.group(number)
         if group is None:
             return elsewhere(number)
         return group if group.is_leader else group.not_leader()
 
     def _founded_group(self, _: object) -> Group | ErrorReply:
         """The system group, for a change of the catalog: it waits until the cluster is founded."""
-        group = self._service.group(SYSTEM_GROUP)
+        group = self._host.group(SYSTEM_GROUP)
         if group is None:
             return elsewhere(SYSTEM_GROUP)
-        if group.is_leader and not self._service.catalog.is_bootstrapped:
+        if group.is_leader and not self._host.catalog.is_bootstrapped:
             message = "the cluster is not founded yet"
             return ErrorReply("unavailable", message, group=SYSTEM_GROUP, retry_ms=50)
         return group
@@ -190,7 +158,7 @@ class Requests:
         def failed(error: BaseException) -> ErrorReply:
             asked.connection.go_on()
             is_corrupt = isinstance(error, CorruptRecord)
-            return _corrupt(error) if is_corrupt else self._service.read_failed(error)
+            return _corrupt(error) if is_corrupt else self._host.read_failed(error)
 
         # The batches that follow on this connection must not overtake this one.
         asked.connection.pause()
@@ -211,7 +179,7 @@ class Requests:
         if isinstance(group, ErrorReply):
             return group
         assert isinstance(group.machine, PartitionMachine)
-        name, catalog = request.consumer_group, self._service.catalog
+        name, catalog = request.consumer_group, self._host.catalog
         error = misnamed_commit(name, group.machine, catalog) if group.is_current else None
         if error is not None:
             return error
@@ -261,7 +229,7 @@ class Requests:
     def _find_offsets(self, request: FindOffsets) -> Answer:
         found = []
         for item in request.queues:
-            source = self._service.source(item.queue)
+            source = self._host.source(item.queue)
             if isinstance(source, ErrorReply):
                 return source
             earliest = source.earliest(item.queue)
@@ -280,20 +248,20 @@ class Requests:
 
     def _metadata(self, request: Metadata, asked: OpenRequest) -> Answer:
         def page() -> Answer:
-            return self._service.view(request.topics, after=request.after)
+            return view(self._host, request.topics, after=request.after)
 
         if not request.is_latest:
             return page()
-        group = self._service.group(SYSTEM_GROUP)
+        group = self._host.group(SYSTEM_GROUP)
         return elsewhere(SYSTEM_GROUP) if group is None else asked.read(group, page)
 
     def _subscribed(self, request: FindSubscriptions, group: Group, asked: OpenRequest) -> Answer:
-        return asked.read(group, lambda: subscriptions_page(self._service.catalog, request))
+        return asked.read(group, lambda: subscriptions_page(self._host.catalog, request))
 
     def _consumer_groups(
         self, request: FindConsumerGroups, group: Group, asked: OpenRequest
     ) -> Answer:
-        return asked.read(group, lambda: consumer_groups_page(self._service.catalog, request))
+        return asked.read(group, lambda: consumer_groups_page(self._host.catalog, request))
 
     def _admin(self, request: Admin, asked: OpenRequest) -> Answer:
         try:
@@ -313,7 +281,7 @@ class Requests:
         if isinstance(group, ErrorReply):
             return group
         # A leader that has applied its log knows the names that the cluster has.
-        misnaming = misnamed(command, self._service.catalog) if group.is_current else None
+        misnaming = misnamed(command, self._host.catalog) if group.is_current else None
         if misnaming is not None:
             return misnaming
         if isinstance(command, RetireReplica):
@@ -326,25 +294,25 @@ class Requests:
         if node_of(command.member) != asked.connection.from_node:
             message = "only the node itself can say that a replica's log is deleted or lost"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
-        taker = taker_of(self._service.catalog, command)
+        taker = taker_of(self._host.catalog, command)
         if taker:
             # A node that was removed hears nothing of the catalog, and asks again and again.
             return AdminDone(taker)
         if not group.is_leader:
             return group.not_leader()
-        self._service.start_soon(self._retire_member, command, group, asked)
+        self._host.start_soon(self._retire_member, command, group, asked)
         return LATER
 
     async def _retire_member(
         self, command: RetireReplica, group: Group, asked: OpenRequest
     ) -> None:
-        error = await self._service.why_not_retire(command)
+        error = await why_not_retire(self._host, command)
         # A replica that is deleted gives a full disk space.
         asked.answer(error or asked.propose(group, [command], AdminDone, is_upkeep=True))
 
     def _keeps_members(self, group: Group, command: PutGroup) -> bool:
         """True if a command changes the order of a group's members only, by the newest catalog."""
-        known = self._service.catalog.groups.get(command.group.id)
+        known = self._host.catalog.groups.get(command.group.id)
         same = known is not None and sorted(known.members) == sorted(command.group.members)
         return same and group.is_settled
 
@@ -353,7 +321,7 @@ class Requests:
             if not group.is_settled:
                 # A plan made from a catalog that is about to change would undo that change.
                 return _changing()
-            commands = plan(change, self._service.catalog)
+            commands = plan(change, self._host.catalog)
             if isinstance(commands, Refused):
                 return refusal(commands)
             return asked.propose(group, commands, lambda _: Done())
@@ -363,15 +331,15 @@ class Requests:
     # This node
 
     def _status(self, request: Status, _: OpenRequest) -> Answer:
-        return NodeStatus(self._service.status(after=request.after))
+        return NodeStatus(self._host.status(after=request.after))
 
     def _transfer(self, request: Transfer, group: Group, asked: OpenRequest) -> Answer:
-        self._service.start_soon(self._hand_over, group, request.to, asked)
+        self._host.start_soon(self._hand_over, group, request.to, asked)
         return LATER
 
     async def _hand_over(self, group: Group, to: int, asked: OpenRequest) -> None:
         # The catalog notes the wish first: else the next check of leaders would undo the transfer.
-        error = None if to == 0 else await self._service.prefer(group, to)
+        error = None if to == 0 else await prefer(self._host, group, to)
         error = error or group.transfer(group.voter_of(to) if to else 0)
         asked.answer(error or Done())
 

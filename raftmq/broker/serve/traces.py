@@ -15,11 +15,13 @@ Left out: the leader of a term from before this node was started: the log does n
 
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
+from raftmq.broker.service import Service
 from raftmq.broker.world import Worker
 from raftmq.log.faults import Dropped
 from raftmq.log.index import Touched, look
@@ -32,23 +34,12 @@ from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.traces import FindTouches, FoundTouches, TouchView
 
 from .answers import Answer, OpenRequest
-from .dispatcher import Routes, data_group, group_route
-from .events import EventRequests
+from .dispatcher import data_group, group_route
 
 SEGMENTS_MAX = 64
 """Segments that one question looks into."""
 TOUCHES_MAX = 2000
 """Touches of one answer: about 60 bytes each."""
-
-
-class Service(Protocol):
-    """The part of the node that traces use."""
-
-    def group(self, number: int) -> Group | None:
-        """This node's replica of a partition group."""
-
-    def index_failed(self, group: Group, error: BaseException) -> ErrorReply:
-        """As `Node.index_failed`."""
 
 
 class _Page(NamedTuple):
@@ -63,15 +54,14 @@ class _Page(NamedTuple):
     """Indexes that were passed over."""
 
 
-class TraceRequests:
+class TraceRequests(Service):
     """The handler of questions about traces."""
 
-    def __init__(self, service: Service, reader: Worker) -> None:
-        self._service = service
+    def __init__(self, host: Host, reader: Worker) -> None:
+        self._host = host
         self._reader = reader
-        self.routes: Routes = {
-            FrameKind.WHY: group_route(FindTouches, data_group(service), self._find),
-            **EventRequests(service, reader).routes,
+        self.routes = {
+            FrameKind.WHY: group_route(FindTouches, data_group(host), self._find),
         }
 
     def _find(self, request: FindTouches, group: Group, asked: OpenRequest) -> Answer:
@@ -88,7 +78,7 @@ class TraceRequests:
 
         def found(page: _Page) -> Answer:
             for damaged in page.damaged:
-                self._service.index_failed(group, damaged)
+                self._host.index_failed(group, damaged)
             assert isinstance(group.machine, PartitionMachine)
             views = [
                 _view(row, term=term, at=at, leaders=group.leaders, machine=group.machine)
@@ -97,7 +87,7 @@ class TraceRequests:
             return FoundTouches(views, page.reached, page.is_whole)
 
         job = partial(_read, group.store, touched, request)
-        return asked.run_on(self._reader, job, found, partial(self._service.index_failed, group))
+        return asked.run_on(self._reader, job, found, partial(self._host.index_failed, group))
 
 
 def _read(store: LogStore, touched: Touched, request: FindTouches) -> _Page:

@@ -1,8 +1,8 @@
 """Requests about transactions: begin and end one, and list the open ones."""
 
-from typing import Protocol
-
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
+from raftmq.broker.service import Service
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.transactions import Begin, End, Input, Outcome
 from raftmq.wire.messages import Done, FrameKind
@@ -16,27 +16,20 @@ from raftmq.wire.transactions import (
 )
 
 from .answers import Answer, OpenRequest
-from .dispatcher import Routes, data_group, group_route
+from .dispatcher import data_group, group_route
 from .names import misnamed_producers
 
 PAGE_MAX = 1000
 """Transactions of one answer: a note has up to 4 KB."""
 
 
-class Service(Protocol):
-    """The part of the node that the handlers use."""
-
-    def group(self, number: int) -> Group | None:
-        """This node's replica of a partition group."""
-
-
-class TransactionRequests:
+class TransactionRequests(Service):
     """The handlers of these requests."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        of = data_group(service)
-        self.routes: Routes = {
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        of = data_group(host)
+        self.routes = {
             FrameKind.BEGIN: group_route(BeginTransaction, of, self._begin),
             FrameKind.END: group_route(EndTransaction, of, self._end),
             FrameKind.TRANSACTIONS: group_route(FindTransactions, of, self._find),

@@ -12,6 +12,7 @@ import trio.testing
 
 from raftmq.broker.cluster.links import GUESTS_MAX, Links
 from raftmq.broker.cluster.peers import PeerLink
+from raftmq.broker.cluster.preference import prefer
 from raftmq.broker.cluster.views import ask_all
 from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.serve.outbox import Step
@@ -89,7 +90,7 @@ def test_answers_of_peers_that_cannot_be_read_end_no_node(monkeypatch: pytest.Mo
         other = next(n for n in (2, 3) if n != cluster.leader(0))
         wanted = next(g for g in node.catalog.groups.values() if other in g.members[1:])
         if cluster.leader(0) != 1:
-            error = await node.prefer(node.groups[wanted.id], other)
+            error = await prefer(node, node.groups[wanted.id], other)
             assert error is not None
             assert "no answer to read" in error.message
 

@@ -118,7 +118,7 @@ def test_queue_of_a_session_takes_no_more_than_it_is_counted_with(
         )
         async with cluster.client(1) as client:
             await client.request(FrameKind.FETCH, asked)
-            fetches_of(cluster, 1).drop(next(iter(fetches_of(cluster, 1).sessions._kept)))
+            fetches_of(cluster, 1).closed(next(iter(fetches_of(cluster, 1).sessions._kept)))
             gc.collect()
             tracemalloc.start(1)
             before, _ = tracemalloc.get_traced_memory()

@@ -1,0 +1,156 @@
+"""The node, as its parts see it: what they read of it, and what they ask it to do.
+
+Parts of the broker import this face and never `node`, so that no import leads back to the node. A
+part that needs one other part gets it when it is made.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from raftmq import __version__
+from raftmq.broker.cluster.peer_identities import PeerIdentities
+from raftmq.broker.cluster.peers import PeerLink
+from raftmq.broker.replica.group import Group
+from raftmq.broker.serve.connection import Load
+from raftmq.broker.settings import Settings
+from raftmq.broker.timers import Timers
+from raftmq.broker.world import World
+from raftmq.machine.catalog.catalog import Catalog
+from raftmq.wire.messages import ErrorReply
+
+SOFTWARE = f"raftmq {__version__}"
+"""Name and version of this software."""
+
+
+class Source(NamedTuple):
+    """The replica that one queue is read from."""
+
+    group: Group
+    """The partition group's replica."""
+    end: int
+    """The offset after the queue's last message."""
+
+    def earliest(self, queue: int) -> int:
+        """The queue's first kept offset; its end if nothing is kept."""
+        earliest = self.group.index.earliest(queue)
+        return self.end if earliest is None else earliest
+
+
+class Links(Protocol):
+    """The links to the other nodes, by number (`cluster.links`)."""
+
+    def get(self, node: int) -> PeerLink | None:
+        """The link to a node; None if there is none."""
+
+    def all(self) -> list[PeerLink]:
+        """All links, those to guests among them."""
+
+    def members(self) -> list[PeerLink]:
+        """The links to nodes whose answers count."""
+
+    async def introduce(self) -> None:
+        """Take in the nodes of the members' newest table. Cancelling leaves nothing behind."""
+
+    @property
+    def advice(self) -> str:
+        """Advice to the operator of a node that finds no leader at its start; empty: none."""
+
+    @property
+    def is_admitted(self) -> bool:
+        """True once this folder has a place of its own."""
+
+    @property
+    def objections(self) -> Mapping[int, str]:
+        """Guests that know this founder by another folder, and that folder's name."""
+
+    def note_objection(self, guest: int, folder: str) -> None:
+        """Note such a guest."""
+
+
+class Host(Protocol):
+    """The node."""
+
+    # Who it is
+
+    id: int
+    """The node's number."""
+    settings: Settings
+    """All settings of the node."""
+    incarnation: str
+    """The data folder's random name."""
+    generation: int
+    """Number of data folders of this node that were lost before this one."""
+
+    # How it is
+
+    is_serving: bool
+    """True while clients are served."""
+    waits_for: str
+    """Why the node does not serve yet, for people; empty: it serves, or will at once."""
+    lost_logs: set[int]
+    """Partition groups whose logs are lost here, while another member id is asked for."""
+
+    @property
+    def may_lead(self) -> bool:
+        """False if this node must not be made a leader."""
+
+    # What it holds
+
+    world: World
+    """Network, disk, clock and randomness."""
+    timers: Timers
+    """Calls at a later time."""
+    load: Load
+    """Places and bytes that all connections hold."""
+    groups: dict[int, Group]
+    """The replicas that the node carries, by partition group."""
+    peer_identities: PeerIdentities
+    """The other nodes' data folders, as far as known."""
+
+    @property
+    def links(self) -> Links:
+        """Links to the other nodes."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The system group's machine."""
+
+    # What is asked of it
+
+    def group(self, number: int) -> Group | None:
+        """This node's replica of a partition group."""
+
+    def source(self, queue: int) -> Source | ErrorReply:
+        """The source to read a queue from on this node, or the refusal."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds."""
+
+    def status(self, *, after: int = -1) -> dict[str, Any]:
+        """A picture of this node for people and programs; see `Status`."""
+
+    # What it is told to do
+
+    def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Run a task of the node's own beside the others."""
+
+    def mark(self, group: Group) -> None:
+        """Run the group's pump soon."""
+
+    def think(self) -> None:
+        """Have the leader tasks run soon, as the state that they act on has changed."""
+
+    def catalog_changed(self) -> None:
+        """Follow the catalog: it may have changed."""
+
+    def forget_group(self, group: Group) -> None:
+        """Drop a group that this node no longer carries."""
+
+    def read_failed(self, error: BaseException) -> ErrorReply:
+        """The refusal for a request whose records cannot be read here. Rot is mended."""
+
+    def index_failed(self, group: Group, error: BaseException) -> ErrorReply:
+        """The refusal for a request whose index, or records, cannot be read here."""
+
+    def fail(self, fault: BaseException) -> None:
+        """End this node by a fault that it must not live on with."""
