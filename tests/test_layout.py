@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,32 @@ def test_core_imports_without_the_outside_world(core: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert done.stdout.strip() == "[]"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path: Path, modules: set[str]) -> set[str]:
+    """The modules that a file imports, those for type checkers among them."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            folder = ".".join(path.relative_to(ROOT).parts[: -node.level]) if node.level else ""
+            base = ".".join(filter(None, (folder, node.module)))
+            found |= {base, *(f"{base}.{each.name}" for each in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+    return found & modules
+
+
+def test_no_import_of_the_broker_leads_back() -> None:
+    # Imports for type checkers count: a circle of types is one part in many files.
+    paths = {module_name(path): path for path in (ROOT / "raftmq" / "broker").rglob("*.py")}
+    graph = {name: imported(path, set(paths)) for name, path in paths.items()}
+    assert len(graph["raftmq.broker.node"]) > 20
+    TopologicalSorter(graph).prepare()
 
 
 def test_package_import_loads_neither_trio_nor_numpy() -> None:

@@ -1,7 +1,7 @@
 """The trio shell around the cores: disk, network, clock, the server loop, long polling.
 
-Start reading at `world` (what lies outside a node), then `node` (one process), `replica.group` (one
-replica of a partition group in it), and `serve.requests` (what a client may ask).
+Start reading at `world` (what lies outside a node), then `node` (one process), `service` (a part of
+it), `replica.group` (one replica of a partition group), and `serve.requests` (what clients ask).
 
 | room | holds |
 |---|---|

@@ -5,18 +5,21 @@ part that needs one other part gets it when it is made.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from raftmq import __version__
-from raftmq.broker.cluster.peer_identities import PeerIdentities
-from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.replica.group import Group
-from raftmq.broker.serve.connection import Load
 from raftmq.broker.settings import Settings
-from raftmq.broker.timers import Timers
-from raftmq.broker.world import World
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.wire.messages import ErrorReply
+
+if TYPE_CHECKING:
+    # Parts that the core simulator runs import this face, and that simulator loads no event loop.
+    from raftmq.broker.cluster.peer_identities import PeerIdentities
+    from raftmq.broker.cluster.peers import PeerLink
+    from raftmq.broker.serve.connection import Load
+    from raftmq.broker.timers import Timers
+    from raftmq.broker.world import World
 
 SOFTWARE = f"raftmq {__version__}"
 """Name and version of this software."""
@@ -39,13 +42,13 @@ class Source(NamedTuple):
 class Links(Protocol):
     """The links to the other nodes, by number (`cluster.links`)."""
 
-    def get(self, node: int) -> PeerLink | None:
+    def get(self, node: int) -> "PeerLink | None":
         """The link to a node; None if there is none."""
 
-    def all(self) -> list[PeerLink]:
+    def all(self) -> "list[PeerLink]":
         """All links, those to guests among them."""
 
-    def members(self) -> list[PeerLink]:
+    def members(self) -> "list[PeerLink]":
         """The links to nodes whose answers count."""
 
     async def introduce(self) -> None:
@@ -96,15 +99,15 @@ class Host(Protocol):
 
     # What it holds
 
-    world: World
+    world: "World"
     """Network, disk, clock and randomness."""
-    timers: Timers
+    timers: "Timers"
     """Calls at a later time."""
-    load: Load
+    load: "Load"
     """Places and bytes that all connections hold."""
     groups: dict[int, Group]
     """The replicas that the node carries, by partition group."""
-    peer_identities: PeerIdentities
+    peer_identities: "PeerIdentities"
     """The other nodes' data folders, as far as known."""
 
     @property

@@ -22,18 +22,19 @@ leader is done again by the next one.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import trio
 
-from raftmq.broker.cluster.admission import heed_objections
 from raftmq.broker.cluster.clocks import Clocks
 from raftmq.broker.cluster.member_changes import MemberChanges
 from raftmq.broker.cluster.reconfiguration import is_unused
 from raftmq.broker.cluster.views import ask_all
 from raftmq.broker.deliver.group_deletion import find_done, next_part
 from raftmq.broker.deliver.subscription_sync import resubscription
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
+from raftmq.broker.replica.retention import Retention
 from raftmq.broker.replica.space import first_not_in, heirs
 from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.service import Service
@@ -46,9 +47,6 @@ from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import Command, DropQueues, PartitionMachine, Trim
 from raftmq.pop.calls import CloseGroups, Lose
 from raftmq.results import Result
-
-if TYPE_CHECKING:
-    from .node import Node
 
 PAUSE_SECONDS = 1.0
 """How often the leader tasks are looked at when nothing calls for them."""
@@ -89,8 +87,20 @@ class _Look(NamedTuple):
 class LeaderTasks(Service):
     """The leader tasks of one node, for the groups that it leads."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(
+        self,
+        node: Host,
+        *,
+        keep_up: Callable[[], None],
+        retention: Retention,
+        trimmable: Callable[[Group, int], int],
+    ) -> None:
+        """`keep_up` does what every node does now and then, whether it leads a group or not;
+        `trimmable`: see `DelayScheduler`."""
         self._node = node
+        self._keep_up = keep_up
+        self._retention = retention
+        self._trimmable = trimmable
         self._wake = trio.Event()
         self._clocks = Clocks(node)
         self._under_way: set[tuple[str, int]] = set()
@@ -140,16 +150,11 @@ class LeaderTasks(Service):
             with trio.move_on_after(PAUSE_SECONDS):
                 await self._wake.wait()
             self._wake = trio.Event()
-            self._node.mark_idle()
-            self._node.check_space()
-            self._node.repairs.scrub()
-            self._node.links.prune()
-            heed_objections(self._node)
-            self._node.retire_replicas()
+            self._keep_up()
             await self._look_at_letters()
             led = [group for group in self._node.groups.values() if group.is_leader]
             self._clocks.look(is_asking=bool(led))
-            self._node.retention.forget(group.number for group in led)
+            self._retention.forget(group.number for group in led)
             now = trio.current_time()
             offices = [(group.number, group.raft.term) for group in led]
             self._led_since = {office: self._led_since.get(office, now) for office in offices}
@@ -166,7 +171,7 @@ class LeaderTasks(Service):
     async def _look_at_letters(self) -> None:
         for group in list(self._node.groups.values()):
             if group.is_leader and group.number != SYSTEM_GROUP:
-                await self._node.retention.look(group, now=self._clocks.agreed_ms(group))
+                await self._retention.look(group, now=self._clocks.agreed_ms(group))
 
     def _look(self, group: Group, now: float) -> "_Look":
         last = group.raft.last_index
@@ -324,8 +329,8 @@ class LeaderTasks(Service):
         return bool(heir)
 
     def _retain(self, group: Group) -> None:
-        keep_from = self._node.retention.keep_from(group, now=self._clocks.agreed_ms(group))
-        keep_from = self._node.delay_scheduler.trimmable(group, keep_from)
+        keep_from = self._retention.keep_from(group, now=self._clocks.agreed_ms(group))
+        keep_from = self._trimmable(group, keep_from)
         # A segment is dropped as a whole, on each replica at other bounds: the lost part ends
         # with one of ours, and consumer groups hear of it before any replica drops a segment.
         # Otherwise a leader would hand out messages that it cannot read, and the next leader, which

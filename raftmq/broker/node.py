@@ -25,11 +25,10 @@ from typing import Any
 
 import trio
 
-from raftmq.broker.cluster.admission import Admission, wait_admitted
+from raftmq.broker.cluster.admission import Admission, heed_objections, wait_admitted
 from raftmq.broker.cluster.identity import lock_folder, take_up
 from raftmq.broker.cluster.links import Links
 from raftmq.broker.cluster.peer_identities import PeerIdentities
-from raftmq.broker.cluster.views import view
 from raftmq.broker.deliver.delay_scheduler import DelayScheduler
 from raftmq.broker.deliver.feeds import Feeds
 from raftmq.broker.deliver.group_deletion import Forgetting
@@ -75,7 +74,6 @@ from raftmq.wire import raft as raft_wire
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     PROTOCOL,
-    ClusterView,
     ErrorReply,
     FrameKind,
     Hello,
@@ -136,17 +134,12 @@ class Node:
         """True while clients are served."""
         self._fault: BaseException | None = None
 
-    # What the rest of the node asks
+    # What its parts ask (`host.Host`)
 
     @property
     def disk_passes(self) -> int:
         """Passes of the disk loop so far: fsyncs, but for the number of groups in each."""
         return self._disk.passes
-
-    @property
-    def is_disk_idle(self) -> bool:
-        """True if no write is under way or due."""
-        return self._disk.is_idle
 
     @property
     def catalog(self) -> Catalog:
@@ -176,23 +169,6 @@ class Node:
             return ErrorReply("unavailable", message, group=number, retry_ms=20)
         assert isinstance(group.machine, PartitionMachine)
         return Source(group, group.machine.ends.get(queue, 0))
-
-    def view(self, topics: list[str] | None, *, after: int = 0) -> ClusterView:
-        """A page of the routing table as this node knows it: see `Metadata`."""
-        return view(self, topics, after=after)
-
-    def mark_idle(self) -> None:
-        """If nothing is being written, have the logs vouch for their last writes."""
-        self._after_apply.mark_idle()
-
-    def check_space(self) -> None:
-        """Find out how much space the disk has left."""
-        self._after_apply.check_space()
-
-    def retire_replicas(self) -> None:
-        """Delete replicas that moved away from this node, and ask for lost ones."""
-        self.removal.think()
-        self.replicas.think()
 
     def forget_group(self, group: Group) -> None:
         """Drop a group that this node no longer carries."""
@@ -396,13 +372,13 @@ class Node:
                 if not identity.is_admitted:
                     await wait_admitted(self, identity)
                 self.links.is_admitted = True
-                self.replicas = Replicas(self, self._opener)
+                self.replicas = Replicas(self, self._opener, self.removal)
                 """The replicas that the node carries, and their member ids."""
                 await self.replicas.open_all()
                 self._serve(nursery)
                 task_status.started()
                 await self._stop.wait()
-                await hand_over(self)
+                await hand_over(self, self._disk)
                 nursery.cancel_scope.cancel()
         finally:
             self._close()
@@ -412,7 +388,7 @@ class Node:
         limits = self.settings.limits
         self._disk_worker = self.world.worker(f"raftmq-disk-{self.id}", nursery)
         self._reader = self.world.worker(f"raftmq-read-{self.id}", nursery)
-        self._disk = DiskLoop(
+        self._disk: DiskLoop = DiskLoop(
             self._disk_worker,
             self.timers,
             begin=self.load.step.begin,
@@ -420,8 +396,8 @@ class Node:
             on_fault=self.fail,
             space=self.space,
         )
-        self._after_apply = AfterApply(self, self._disk_worker, self._disk)
-        self.links = Links(self, nursery)
+        self._after_apply = AfterApply(self, self.space, self._disk_worker, self._disk)
+        self.links: Links = Links(self, nursery)
         """Connections to the other nodes."""
         self._fetches = Fetches(self, timers=self.timers, reader=self._reader, limits=limits)
         self._popping = Popping(self, timers=self.timers, reader=self._reader, limits=limits)
@@ -438,15 +414,31 @@ class Node:
             self, matching=self._fetches.matching, timers=self.timers, reader=self._reader
         )
         self._fetches.when_matched = self._feeds.matched
-        self.snapshots = Snapshots(self, reader=self._reader, disk=self._disk_worker)
-        """Snapshots of the groups: taken, sent, compared."""
         self.repairs = Repairs(self, reader=self._reader, disk=self._disk_worker)
         """Damage on the disk, and its repair."""
-        self._opener = GroupOpener(self)
-        self.removal = ReplicaRemoval(self, self._disk_worker, self._opener)
+        self.snapshots = Snapshots(
+            self,
+            repairs=self.repairs,
+            space=self.space,
+            reader=self._reader,
+            disk=self._disk_worker,
+        )
+        """Snapshots of the groups: taken, sent, compared."""
+        self._opener: GroupOpener = GroupOpener(self, self, on_snapshot=self.repairs.found_snapshot)
+        self.removal: ReplicaRemoval = ReplicaRemoval(self, self._disk_worker, self._opener)
         """Replicas that are no longer wanted."""
-        self.leader_tasks = LeaderTasks(self)
+        self.leader_tasks = LeaderTasks(
+            self,
+            keep_up=self._keep_up,
+            retention=self.retention,
+            trimmable=self.delay_scheduler.trimmable,
+        )
         """Recurring tasks for the groups that the node leads."""
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """List the services, and the requests that each of them answers."""
+        limits = self.settings.limits
         self._services: list[Service] = [
             # First the index, in which the services after it look up the records just applied.
             self._after_apply,
@@ -460,9 +452,8 @@ class Node:
             # Last the tasks that act on the state which the services before them leave.
             self.leader_tasks,
         ]
+        # These answer requests, and take part in nothing else.
         others: list[Service] = [
-            # These answer requests, and take part in nothing else.
-            self.repairs,
             Admission(self),
             Requests(self, fetches=self._fetches, reader=self._reader, limits=limits),
             Backlogs(self),
@@ -473,6 +464,16 @@ class Node:
             Forgetting(self),
         ]
         self._dispatcher = Dispatcher(each.routes for each in (*self._services, *others))
+
+    def _keep_up(self) -> None:
+        """Do what a node does now and then, whether it leads a group or not."""
+        self._after_apply.mark_idle()
+        self._after_apply.check_space()
+        self.repairs.scrub()
+        self.links.prune()
+        heed_objections(self)
+        self.removal.think()
+        self.replicas.think()
 
     def _serve(self, nursery: trio.Nursery) -> None:
         self.is_serving = True

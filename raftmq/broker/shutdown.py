@@ -8,37 +8,35 @@ Cancelling leaves the leaderships where they are; the others find out by the lin
 """
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import trio
 
 from raftmq.broker.cluster.peers import PeerLink
+from raftmq.broker.host import Host
+from raftmq.broker.replica.disk import DiskLoop
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.errors import Unavailable
 from raftmq.wire.messages import FrameKind, Probe, ProbeReply
-
-if TYPE_CHECKING:
-    from .node import Node
 
 CHECK_SECONDS = 0.05
 CHECKS_MAX = 100
 """A stopping node checks in this interval, at most this many times, whether it leads no group."""
 
 
-async def hand_over(node: "Node") -> None:
+async def hand_over(node: Host, disk: DiskLoop) -> None:
     """Take no more proposals, and give away each leadership that another node can take."""
     for group in node.groups.values():
         group.stop("this node is stopping")
     for _ in range(CHECKS_MAX):
         heirs = await _nodes_that_may_lead(node)
-        if _is_handed_over(node, heirs) and node.is_disk_idle:
+        if _is_handed_over(node, heirs) and disk.is_idle:
             break
         await trio.sleep(CHECK_SECONDS)
     # A moment for the answers that became ready last.
     await trio.sleep(CHECK_SECONDS)
 
 
-async def _nodes_that_may_lead(node: "Node") -> set[int]:
+async def _nodes_that_may_lead(node: Host) -> set[int]:
     """The nodes that answer at once, and do not say that they must not."""
     found: set[int] = set()
     probe = Probe(node.id, node.incarnation)
@@ -55,7 +53,7 @@ async def _nodes_that_may_lead(node: "Node") -> set[int]:
     return found
 
 
-def _is_handed_over(node: "Node", heirs: set[int]) -> bool:
+def _is_handed_over(node: Host, heirs: set[int]) -> bool:
     """True when this node leads no group that another one could; hands such groups over."""
     is_done = True
     for group in node.groups.values():

@@ -14,19 +14,30 @@
 """
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from raftmq.broker.cluster.founders import settings_not_followed
-from raftmq.broker.host import SOFTWARE
+from raftmq.broker.host import SOFTWARE, Host
 from raftmq.broker.replica.group import Group, node_of
+from raftmq.broker.replica.repair import Repairs
+from raftmq.broker.replica.retention import Retention
 from raftmq.broker.serve.pages import STATUS_GROUPS
 from raftmq.machine.machine import PartitionMachine
 
-if TYPE_CHECKING:
-    from .node import Node
+
+class Described(Host, Protocol):
+    """The node, with all that its picture shows."""
+
+    repairs: Repairs
+    retention: Retention
+    started_ms: int
+
+    @property
+    def disk_passes(self) -> int:
+        """Passes of the disk loop so far."""
 
 
-def node_status(node: "Node", *, after: int = -1) -> dict[str, Any]:
+def node_status(node: Described, *, after: int = -1) -> dict[str, Any]:
     """See the table of this module: the replicas after number `after`, as many as fit a page."""
     own = node.settings.node
     numbers = sorted(number for number in node.groups if number > after)
@@ -69,7 +80,7 @@ def _waiting(group: Group) -> dict[str, Any]:
     }
 
 
-def _group_status(node: "Node", group: Group) -> dict[str, Any]:
+def _group_status(node: Described, group: Group) -> dict[str, Any]:
     status = group.raft.status()
     held = node.retention.held.get(group.number)
     return {

@@ -52,11 +52,11 @@ Sources: openraft's documentation on blank nodes; Viewstamped Replication Revisi
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
+from raftmq.broker.host import Host
 from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
 from raftmq.broker.serve.dispatcher import route
@@ -74,9 +74,6 @@ from .founders import addition_of, founders_of, founding_around, is_opening, why
 from .identity import Identity, save
 from .peers import PeerLink
 from .views import ask_all
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
 
 ASK_SECONDS = 0.1
 """Pause between two rounds of asking."""
@@ -97,7 +94,7 @@ class KnownOtherwise(LogFault):
     """The node was known under another incarnation, whose place this folder cannot have."""
 
 
-async def wait_admitted(node: "Node", identity: Identity) -> None:
+async def wait_admitted(node: Host, identity: Identity) -> None:
     """Wait until this blank folder may take part, and note that in it.
 
     Cancelling leaves nothing behind; but the catalog may have given the place to this folder, which
@@ -110,7 +107,7 @@ async def wait_admitted(node: "Node", identity: Identity) -> None:
     save(node.world.files, node.settings.node.data, admitted)
 
 
-async def wait_allowed(node: "Node") -> int:
+async def wait_allowed(node: Host) -> int:
     """Wait until this blank folder may take part; the generation in which it does.
 
     Cancelling and errors as in `wait_admitted`.
@@ -136,7 +133,7 @@ async def wait_allowed(node: "Node") -> int:
 class _Question:
     """The answers that a blank folder has heard so far."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: Host) -> None:
         self._node = node
         self._objections = node.links.objections
         founders = {peer.id for peer in node.settings.node.peers}
@@ -227,7 +224,7 @@ class _Question:
         return "".join(f"; {why_silent(link)}" for link in links)
 
 
-def why_not_counted(node: "Node") -> str:
+def why_not_counted(node: Host) -> str:
     """The reason why no cluster counts a node that serves, and the remedy; empty: one does."""
     own = node.settings.node
     if own.peers or node.catalog.is_bootstrapped:
@@ -235,7 +232,7 @@ def why_not_counted(node: "Node") -> str:
     return f"the cluster does not count node {node.id} yet: {addition_of(own)} makes it a member"
 
 
-async def ask_guest(node: "Node", link: PeerLink) -> None:
+async def ask_guest(node: Host, link: PeerLink) -> None:
     """Ask a node that only said Hello whether it knows this founder by another folder: then the
     cluster was founded before. A stranger that lies keeps a founder waiting, or ends one that has
     no topic; no message is lost by either. Cancelling leaves nothing behind."""
@@ -250,7 +247,7 @@ async def ask_guest(node: "Node", link: PeerLink) -> None:
     heed_objections(node)
 
 
-def heed_objections(node: "Node") -> None:
+def heed_objections(node: Host) -> None:
     """End this founder if guests say that the cluster was founded before, and if there is no topic
     in the part of its log that is known to be committed."""
     if node.links.objections and _may_have_founded_again(node):
@@ -262,14 +259,14 @@ def heed_objections(node: "Node") -> None:
             )
 
 
-def _may_have_founded_again(node: "Node") -> bool:
+def _may_have_founded_again(node: Host) -> bool:
     """True if this node carries the first member that it ever was, in a catalog without topics. A
     replica that is filled by a leader has another member id."""
     system = node.groups.get(SYSTEM_GROUP)
     return system is not None and system.raft.id == node.id and not node.catalog.topics
 
 
-def _objection(node: "Node") -> str:
+def _objection(node: Host) -> str:
     others = ", ".join(f"node {n} as {name}" for n, name in sorted(node.links.objections.items()))
     return (
         f"the cluster was founded before, as nodes that joined it know node {node.id} by another "
@@ -279,7 +276,7 @@ def _objection(node: "Node") -> str:
     )
 
 
-def _patience_seconds(node: "Node") -> float:
+def _patience_seconds(node: Host) -> float:
     pace = node.settings.raft
     return PATIENCE_TIMEOUTS * pace.election_ticks * pace.tick_ms / 1000
 
@@ -287,11 +284,11 @@ def _patience_seconds(node: "Node") -> float:
 class Admission(Service):
     """The handler of PROBE."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: Host) -> None:
         self.routes = {FrameKind.PROBE: route(Probe, partial(_answer, node))}
 
 
-def _answer(node: "Node", probe: Probe, asked: OpenRequest) -> Answer:
+def _answer(node: Host, probe: Probe, asked: OpenRequest) -> Answer:
     """Answer what is known here of the asking node, and give it the place that it asks for."""
 
     def reply_with(*, is_latest: bool, refusal: str = "") -> ProbeReply:
@@ -321,7 +318,7 @@ def _answer(node: "Node", probe: Probe, asked: OpenRequest) -> Answer:
 
 
 async def _renew(
-    node: "Node", probe: Probe, reply_with: Callable[..., ProbeReply], asked: OpenRequest
+    node: Host, probe: Probe, reply_with: Callable[..., ProbeReply], asked: OpenRequest
 ) -> None:
     """On the system group's leader: let a blank folder take the place of a lost one."""
     catalog = node.catalog
@@ -363,14 +360,14 @@ def groups_without_leader(
     return sorted((counted | wanted) - led)
 
 
-def _is_up(node: "Node", number: int, incarnation: str) -> bool:
+def _is_up(node: Host, number: int, incarnation: str) -> bool:
     """True if a process with that folder is up: the asking node's disk is blank by mistake."""
     link = node.links.get(number)
     return number == node.id or (link is not None and link.incarnation == incarnation)
 
 
 async def _ask(
-    node: "Node", link: PeerLink, *, replaces: str, joins: bool = True
+    node: Host, link: PeerLink, *, replaces: str, joins: bool = True
 ) -> ProbeReply | None:
     """A peer's answer to our probe; None if it gives none in time, or one that cannot be true."""
     probe = Probe(node.id, node.incarnation, joins=joins, replaces=replaces)

@@ -24,18 +24,15 @@ Sources: the agreement of clocks by Marzullo (1984), of which this is the one-si
 """
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import trio
 
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.errors import Unavailable
 from raftmq.wire.messages import FrameKind, Probe, ProbeReply
 
 from .peers import PeerLink
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
 
 ASK_SECONDS = 20.0
 """Pause between two rounds of asking."""
@@ -52,7 +49,7 @@ DISTRUST_MS_MAX = 3_600_000
 class Clocks:
     """The clocks of a cluster, as one node knows them."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: Host) -> None:
         self._node = node
         self._asked_at = -ASK_SECONDS
         # Node → when it answered, and its clock's lead over our monotonic time, in milliseconds.

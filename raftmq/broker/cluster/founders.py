@@ -22,19 +22,15 @@ Invariants:
 - An address that changed after the founding keeps no founder waiting.
 """
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import node_of
 from raftmq.broker.settings import WILDCARDS, NodeSettings
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 from raftmq.wire.messages import FoundingView, NodeView, ProbeReply
 
 from .peers import PeerLink
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
 
 
 def founding_of(own: NodeSettings) -> FoundingView | None:
@@ -46,7 +42,7 @@ def founding_of(own: NodeSettings) -> FoundingView | None:
     return FoundingView(sorted(nodes, key=lambda node: node.id), own.groups, replicas)
 
 
-def founding_around(node: "Node") -> FoundingView | None:
+def founding_around(node: Host) -> FoundingView | None:
     """The cluster as it was founded, with addresses of today, if a node is in one; else as the
     node's settings would found it. None: not known, or none."""
     catalog, founders = node.catalog, founders_of(node)
@@ -61,7 +57,7 @@ def founding_around(node: "Node") -> FoundingView | None:
     return FoundingView(nodes, len(data), len(data[0].founders))
 
 
-def founders_of(node: "Node") -> list[int]:
+def founders_of(node: Host) -> list[int]:
     """The founders of the cluster that a node is in; empty: it knows of no cluster.
 
     Before the catalog is applied, the members of the system group stand in for them: at a founding
@@ -77,7 +73,7 @@ def founders_of(node: "Node") -> list[int]:
     return sorted(set(map(node_of, (*conf.voters, *conf.voters_outgoing, *conf.learners))))
 
 
-def is_opening(node: "Node") -> bool:
+def is_opening(node: Host) -> bool:
     """True if a node's folder has a place in a cluster, and its log cannot say in which yet."""
     return node.links.is_admitted and SYSTEM_GROUP not in node.groups
 
@@ -134,7 +130,7 @@ def why_silent(link: PeerLink) -> str:
     return f"node {link.peer.id} at {link.peer.host}:{link.peer.port}: {reason}"
 
 
-def settings_not_followed(node: "Node") -> str:
+def settings_not_followed(node: Host) -> str:
     """Why `peers` in a node's settings has no effect, and the remedy; empty: nothing to say.
 
     In a cluster that grew or shrank, the settings of founders still name the founders: that needs

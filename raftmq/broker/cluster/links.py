@@ -41,11 +41,10 @@ for at the address in the settings.
 from collections import Counter
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
-from raftmq.broker.host import SOFTWARE
+from raftmq.broker.host import SOFTWARE, Host
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.settings import Peer
 from raftmq.consensus import Message, MessageKind
@@ -65,9 +64,6 @@ from .admission import ask_guest
 from .peer_identities import SUPERSEDED, superseded
 from .peers import PeerLink
 from .views import ANSWER_SECONDS_MAX, ask_all
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
 
 CAMPAIGN_SECONDS_MAX = 0.1
 """A survivor campaigns after up to this time, so that survivors do not get in each other's way."""
@@ -98,7 +94,7 @@ syncs."""
 class Links:
     """The links of one node."""
 
-    def __init__(self, node: "Node", nursery: trio.Nursery) -> None:
+    def __init__(self, node: Host, nursery: trio.Nursery) -> None:
         self._node = node
         self._nursery = nursery
         self._links: dict[int, PeerLink] = {}

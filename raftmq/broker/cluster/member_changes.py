@@ -19,10 +19,10 @@ Invariants:
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import trio
 
+from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.replica.tickets import Callback
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
@@ -31,9 +31,6 @@ from raftmq.wire.messages import ClusterView
 
 from .reconfiguration import is_settled, next_step
 from .views import ANSWER_SECONDS_MAX, ask_all, renew_catalog
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
 
 ROUND_PAUSE_SECONDS = 0.5
 """The least time from the begin of a round to the begin of the next one."""
@@ -51,7 +48,7 @@ class MemberChanges:
 
     def __init__(
         self,
-        node: "Node",
+        node: Host,
         *,
         hand_over: Callable[[Group, Iterable[int]], bool],
         held_before: Callable[[Group], int],

@@ -86,14 +86,14 @@ class _State:
 class DelayScheduler(Service):
     """The delayed messages of all data groups that this node leads."""
 
-    def __init__(self, host: Host, *, timers: Timers, reader: Worker, batch_bytes_max: int) -> None:
-        self._host = host
+    def __init__(self, node: Host, *, timers: Timers, reader: Worker, batch_bytes_max: int) -> None:
+        self._node = node
         self._timers = timers
         self._reader = reader
         self._batch_bytes_max = batch_bytes_max
         self._states: dict[Group, _State] = {}
         self.routes = {
-            FrameKind.CANCEL: group_route(CancelDelayed, data_group(host), self._cancel),
+            FrameKind.CANCEL: group_route(CancelDelayed, data_group(node), self._cancel),
         }
 
     def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
@@ -165,7 +165,7 @@ class DelayScheduler(Service):
     ) -> None:
         if payload is None:
             assert error is not None
-            self._not_released(group, queue, self._host.read_failed(error))
+            self._not_released(group, queue, self._node.read_failed(error))
         elif _may_propose(group):
             ticket = Callback(
                 lambda _: self._of(group).under_way.discard(queue),
@@ -210,7 +210,7 @@ class DelayScheduler(Service):
             return
         if armed is not None:
             armed[1].cancel()
-        seconds = max((due - self._host.now_ms()) / 1000, 0.0)
+        seconds = max((due - self._node.now_ms()) / 1000, 0.0)
         wake = partial(self._let_pass, group)
         timer = self._timers.call_after(min(seconds, SLEEP_SECONDS_MAX), wake)
         state.armed = (due, timer)
@@ -223,7 +223,7 @@ class DelayScheduler(Service):
         if not _may_propose(group):
             return
         due = machine.delays.next_due
-        if due is None or due <= machine.delays.now or due > self._host.now_ms():
+        if due is None or due <= machine.delays.now or due > self._node.now_ms():
             self._look(group)
         else:
             self._tick(group)
@@ -277,7 +277,7 @@ class DelayScheduler(Service):
             # The next `trimmable` begins the carrying again.
             state.carrying = None
             if error is not None:
-                self._host.read_failed(error)
+                self._node.read_failed(error)
             return
 
         def done(results: list[Result]) -> None:

@@ -78,8 +78,8 @@ class _Look(NamedTuple):
 class Feeds(Service):
     """The feeding of all groups in the data groups that this node leads."""
 
-    def __init__(self, host: Host, *, matching: Matching, timers: Timers, reader: Worker) -> None:
-        self._host = host
+    def __init__(self, node: Host, *, matching: Matching, timers: Timers, reader: Worker) -> None:
+        self._node = node
         self._matching = matching
         self._timers = timers
         self._reader = reader
@@ -121,7 +121,7 @@ class Feeds(Service):
         del self._rest[partition_group]
 
     def _feed_group(self, partition_group: int, number: int) -> None:
-        group = self._host.group(partition_group)
+        group = self._node.group(partition_group)
         if group is None or not group.is_leader:
             return
         assert isinstance(group.machine, PartitionMachine)
@@ -135,7 +135,7 @@ class Feeds(Service):
 
     def _think_again(self, partition_group: int) -> None:
         self._soon.discard(partition_group)
-        group = self._host.group(partition_group)
+        group = self._node.group(partition_group)
         if group is not None:
             self._think(group)
 
@@ -156,7 +156,7 @@ class Feeds(Service):
         keys = self._needing.pop(queue, set())
         self._under_way -= keys
         for number in sorted({key.partition_group for key in keys}):
-            group = self._host.group(number)
+            group = self._node.group(number)
             if group is not None:
                 self._think(group)
 
@@ -182,7 +182,7 @@ class Feeds(Service):
         def read(more: list[Record] | None, error: BaseException | None) -> None:
             if more is None:
                 assert error is not None
-                self._try_later(key, self._host.read_failed(error))
+                self._try_later(key, self._node.read_failed(error))
                 return
             self._propose(group, key, look, found | {record.index: record for record in more})
 

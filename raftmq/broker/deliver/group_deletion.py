@@ -17,7 +17,6 @@ Invariants:
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from raftmq.broker.cluster.views import ask_all
 from raftmq.broker.host import Host
@@ -35,9 +34,6 @@ from raftmq.machine.offsets import CommitOffsets, ForgetOffsets, Offsets
 from raftmq.wire.consumer_groups import ForgetGroup
 from raftmq.wire.messages import ClusterView, Done, ErrorReply, FrameKind
 
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
-
 NAMES_MAX = 1000
 """Names in one record."""
 ROWS_MAX = 20_000
@@ -49,16 +45,16 @@ RETRY_MS = 20
 class Forgetting(Service):
     """The handler of FORGET_GROUP."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, node: Host) -> None:
+        self._node = node
         self.routes = {
-            FrameKind.FORGET_GROUP: group_route(ForgetGroup, data_group(host), self._forget),
+            FrameKind.FORGET_GROUP: group_route(ForgetGroup, data_group(node), self._forget),
         }
 
     def _forget(self, request: ForgetGroup, group: Group, asked: OpenRequest) -> Answer:
         """Answer if all is forgotten, else propose the next part and come back after it."""
         assert isinstance(group.machine, PartitionMachine)
-        catalog, offsets = self._host.catalog, group.machine.offsets
+        catalog, offsets = self._node.catalog, group.machine.offsets
         # Any replica may answer this: a record that it has applied is committed.
         if offsets.forgotten >= request.until:
             return Done()
@@ -132,7 +128,7 @@ def _names(deletion: Deletion, offsets: Offsets) -> Iterator[str]:
                 yield name
 
 
-async def find_done(node: "Node") -> PruneDeletions | None:
+async def find_done(node: Host) -> PruneDeletions | None:
     """The deletions that all data groups have carried out; None: there are none, by the answers of
     the nodes that answer in time.
 

@@ -84,8 +84,8 @@ _OPENING = calls.Ask | calls.Claim | calls.ResetGroup
 class Popping(Service):
     """The consumers of all data groups that this node leads."""
 
-    def __init__(self, host: Host, *, timers: Timers, reader: Worker, limits: Limits) -> None:
-        self._host = host
+    def __init__(self, node: Host, *, timers: Timers, reader: Worker, limits: Limits) -> None:
+        self._node = node
         self._timers = timers
         self._reader = reader
         self._limits = limits
@@ -197,7 +197,7 @@ class Popping(Service):
         """The connection's consumers have no credit until they come back."""
         for key in self._consumers.of_connection(connection):
             self._consumers.forget(key)
-            group = self._host.group(key.partition_group)
+            group = self._node.group(key.partition_group)
             if group is not None and group.is_leader:
                 self._say(group, calls.Leave(key.number, key.consumer), None)
         self.flush()
@@ -251,8 +251,8 @@ class Popping(Service):
 
     def _group(self, request: Pop | Settle | Leave | Claim | ResetGroup) -> Group | ErrorReply:
         """The data group that a request is for."""
-        group, number = self._host.group(request.partition_group), request.number
-        groups = self._host.catalog.consumer_groups
+        group, number = self._node.group(request.partition_group), request.number
+        groups = self._node.catalog.consumer_groups
         if group is None or not isinstance(group.machine, PartitionMachine):
             return elsewhere(request.partition_group)
         if not group.is_leader:
@@ -273,7 +273,7 @@ class Popping(Service):
         return self._consumers.meet(key, connection)
 
     def _is_idle(self, key: Key) -> bool:
-        group = self._host.group(key.partition_group)
+        group = self._node.group(key.partition_group)
         return group is None or is_idle(group, key.number, key.consumer)
 
     def _asked(
@@ -324,7 +324,7 @@ class Popping(Service):
             if consumer.is_hurried or consumer.outbox:
                 self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
             return
-        group = self._host.group(consumer.key.partition_group)
+        group = self._node.group(consumer.key.partition_group)
         if group is None:
             return
         parts = plan(group, consumer.outbox, group.now_ms())
@@ -359,7 +359,7 @@ class Popping(Service):
             # The messages come again when their leases run out, or when the consumer resumes.
             for part in parts:
                 consumer.outbox.remove(part.handed)
-            consumer.connection.refuse(consumer.end_wait(), self._host.read_failed(error))
+            consumer.connection.refuse(consumer.end_wait(), self._node.read_failed(error))
             return
         self._send(consumer, group, parts, read)
 
@@ -393,7 +393,7 @@ class Popping(Service):
         """The command that must precede the first one for an attachment in the data group; None:
         the group knows the attachment, or this step tells the group already."""
         assert isinstance(group.machine, PartitionMachine)
-        catalog = self._host.catalog
+        catalog = self._node.catalog
         attachment = catalog.consumer_groups.attachments[number]
         consumer_group = catalog.consumer_groups.groups[attachment.consumer_group]
         attached = group.machine.serving.attached.get(number)

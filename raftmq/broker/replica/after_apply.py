@@ -11,8 +11,9 @@ Invariants:
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from raftmq.broker.host import Host
 from raftmq.broker.service import Service
 from raftmq.broker.world import Worker
 from raftmq.log.builder import Placement, SegmentBuilder
@@ -27,9 +28,7 @@ from raftmq.results import Appended, Result
 
 from .disk import DiskLoop
 from .group import Group, Machine
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
+from .space import Space
 
 
 class Noting(Protocol):
@@ -71,8 +70,9 @@ def note(
 class AfterApply(Service):
     """The housekeeping of one node's logs."""
 
-    def __init__(self, node: "Node", worker: Worker, disk: DiskLoop) -> None:
+    def __init__(self, node: Host, space: Space, worker: Worker, disk: DiskLoop) -> None:
         self._node = node
+        self._space = space
         self._worker = worker
         self._disk = disk
         self._marked_passes = 0
@@ -113,7 +113,7 @@ class AfterApply(Service):
         for group in self._node.groups.values():
             group.cache.resize(min(own.log.cache_bytes, share))
             self._seal(group)
-        self._worker.submit(self._node.space.measure, self._checked)
+        self._worker.submit(self._space.measure, self._checked)
 
     def _checked(self, free: int | None, error: BaseException | None) -> None:
         if free is not None:

@@ -39,12 +39,14 @@ Sources: Raft §2; TigerBeetle's checkpoints with checksums; decision 0026.
 """
 
 import struct
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import trio
 
 from raftmq.broker.cluster.peers import PeerLink
+from raftmq.broker.host import Host
 from raftmq.broker.serve.answers import Answer, OpenRequest, WithBody
 from raftmq.broker.world import Worker, run_on
 from raftmq.errors import CorruptRecord, Unavailable
@@ -64,11 +66,6 @@ from .group import Group, Machine
 from .opener import restore_machine
 from .space import heirs
 from .tickets import Callback
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
-
-    from .snapshots import Snapshots
 
 KEPT = 4
 """Borders of a group whose checksums are remembered."""
@@ -117,10 +114,15 @@ class Comparing:
     """The comparison of one node's replicas with those of other nodes."""
 
     def __init__(
-        self, node: "Node", snapshots: "Snapshots", *, reader: Worker, disk: Worker
+        self,
+        node: Host,
+        take_chunk: Callable[[Group, SnapshotChunk, bytes], int],
+        *,
+        reader: Worker,
+        disk: Worker,
     ) -> None:
         self._node = node
-        self._snapshots = snapshots
+        self._take_chunk = take_chunk
         self._reader = reader
         self._disk = disk
         # By group: border → CRC of this replica's snapshot, and CRC by the log; the latest `KEPT`.
@@ -237,7 +239,7 @@ class Comparing:
             self._rotten.add((group, index))
             return False
         except RotFound as fault:
-            self._node.repairs.found(fault)
+            self._node.read_failed(fault)
             return False
         except (Dropped, DiskFull, OSError):
             return False
@@ -303,7 +305,7 @@ class Comparing:
         while received < size:
             size, data = await _ask(link, RepairRange(group.number, received, size, index, crc))
             chunk = SnapshotChunk(group.number, index, received, size)
-            take = partial(self._snapshots.take_chunk, group, chunk, data)
+            take = partial(self._take_chunk, group, chunk, data)
             received = await run_on(self._disk, take)
         return True
 

@@ -16,9 +16,11 @@ Left out: sections of positions, times and terms, which are built again at the n
 that starts with the log, if its snapshot is rotten.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from raftmq.broker.host import Host
 from raftmq.broker.world import Worker, run_on
 from raftmq.errors import CorruptRecord
 from raftmq.log.builder import SegmentBuilder
@@ -31,9 +33,6 @@ from .after_apply import note
 from .group import Group, Machine
 from .opener import restore_machine
 
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
-
 PIECE_BYTES = 1024 * 1024
 """Bytes of records that are applied in one go."""
 
@@ -41,8 +40,16 @@ PIECE_BYTES = 1024 * 1024
 class IndexRebuild:
     """The damaged indexes of one node."""
 
-    def __init__(self, node: "Node", *, reader: Worker, disk: Worker) -> None:
+    def __init__(
+        self,
+        node: Host,
+        *,
+        reader: Worker,
+        disk: Worker,
+        on_rot: Callable[[RotFound], object],
+    ) -> None:
         self._node = node
+        self._on_rot = on_rot
         self._reader = reader
         self._disk = disk
         self._found: dict[tuple[Group, int], tuple[str, str]] = {}
@@ -91,7 +98,7 @@ class IndexRebuild:
                 await self._build_again(group, segment)
             self._found.pop((group, name), None)
         except RotFound as fault:
-            self._node.repairs.found(fault)
+            self._on_rot(fault)
             self._failed(group, name, fault)
         except (CorruptRecord, IndexDamaged, Dropped, DiskFull, OSError) as error:
             self._failed(group, name, error)

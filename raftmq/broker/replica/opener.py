@@ -21,13 +21,14 @@ Invariants:
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import cbor2
 
+from raftmq.broker.host import Host
 from raftmq.consensus import Config, ConfState, HardState, Raft, Snapshot
 from raftmq.consensus import SnapshotMeta as ConsensusMeta
-from raftmq.errors import CorruptRecord
+from raftmq.errors import CorruptRecord, RaftmqError
 from raftmq.log.cache import LogCache
 from raftmq.log.cutting import cut
 from raftmq.log.faults import LogFault, RotFound
@@ -40,10 +41,8 @@ from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog
 from raftmq.machine.machine import PartitionMachine
 
 from .group import Group, Machine, Parts
+from .group import Host as GroupHost
 from .storage import GroupStorage
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
 
 GONE = "GONE"
 """A file in a group's folder: the replica has left, and the other files there mean nothing."""
@@ -55,8 +54,17 @@ FOUNDING_INDEX = 1
 class GroupOpener:
     """Opens the replicas of one node."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(
+        self,
+        node: Host,
+        group_host: GroupHost,
+        *,
+        on_snapshot: Callable[[Group, int, RaftmqError], None],
+    ) -> None:
+        """`group_host` runs the groups; `on_snapshot` hears of a snapshot that is rotten."""
         self._node = node
+        self._group_host = group_host
+        self._on_snapshot = on_snapshot
         node.world.files.make_folder(_groups_folder(node))
 
     def numbers_on_disk(self) -> list[int]:
@@ -121,10 +129,10 @@ class GroupOpener:
             store, recovered = self._open_again(number, member, fault)
             machine, conf_state = self._restored(number, store)
         for rotten in recovered.rotten:
-            node.repairs.found(rotten)
+            node.read_failed(rotten)
         group = self._assemble(number, member, store, recovered, machine, conf_state)
         if recovered.snapshot_fault is not None:
-            node.repairs.found_snapshot(group, recovered.start.index, recovered.snapshot_fault)
+            self._on_snapshot(group, recovered.start.index, recovered.snapshot_fault)
         if group.is_alone or (is_new and founders[0] == node.id):
             # No other node can lead, or all are equally good: no need to wait for a timeout.
             group.raft.campaign()
@@ -195,7 +203,8 @@ class GroupOpener:
             draw=node.world.random.randrange,
         )
         opened = Opened(store, recovered, machine, conf_state)
-        return Group(number, assemble(opened, config, node.settings.log.cache_bytes), node)
+        parts = assemble(opened, config, node.settings.log.cache_bytes)
+        return Group(number, parts, self._group_host)
 
 
 class Opened(NamedTuple):
@@ -280,21 +289,21 @@ def consensus_meta(meta: SnapshotMeta) -> ConsensusMeta:
     return ConsensusMeta(meta.index, meta.term, conf_state, meta.crc, meta.timestamp)
 
 
-def group_folder(node: "Node", number: int) -> str:
+def group_folder(node: Host, number: int) -> str:
     """The folder of a group's log."""
     return f"{_groups_folder(node)}/{number:05d}"
 
 
-def _groups_folder(node: "Node") -> str:
+def _groups_folder(node: Host) -> str:
     return f"{node.settings.node.data}/groups"
 
 
-def log_identity(node: "Node", number: int) -> Identity:
+def log_identity(node: Host, number: int) -> Identity:
     """The owner of the log in a group's folder."""
     return Identity(node.settings.node.cluster, node.id, number)
 
 
-def _is_only_copy(node: "Node") -> bool:
+def _is_only_copy(node: Host) -> bool:
     """Whether this node's cluster never had another node."""
     own = node.settings.node
     is_single = all(peer.id == own.id for peer in own.peers) and not own.join
@@ -309,7 +318,7 @@ def _founding_snapshot(identity: Identity, founders: list[int]) -> list[bytes]:
     return encode_snapshot(identity, meta, machine.snapshot())
 
 
-def _found(node: "Node", store: LogStore, identity: Identity, founders: list[int]) -> None:
+def _found(node: Host, store: LogStore, identity: Identity, founders: list[int]) -> None:
     """Begin a log with the founding snapshot."""
     data = b"".join(_founding_snapshot(identity, founders))
     receiver = SnapshotReceiver(

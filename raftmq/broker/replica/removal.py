@@ -33,22 +33,30 @@ Invariants:
 - A replica that comes back is opened after its old log is gone.
 """
 
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
+import msgspec
 import trio
 
+from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.cluster.views import ask_all, by_group, is_agreed
+from raftmq.broker.host import Host
+from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.world import Worker
+from raftmq.errors import Unavailable
+from raftmq.log.record import Kind
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
-from raftmq.machine.catalog.replicas import member_of, node_of
-from raftmq.wire.messages import ClusterView, GroupView
+from raftmq.machine.catalog.replicas import RetireReplica, member_of, node_of
+from raftmq.machine.commands import encode_commands
+from raftmq.results import Changed, Result
+from raftmq.wire.messages import Admin, AdminDone, ClusterView, FrameKind, GroupView
 
 from .group import Group
 from .opener import GroupOpener
 
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
+ANSWER_SECONDS_MAX = 2.0
+"""A peer that does not answer a request to retire a member within this time is passed over."""
 
 UNWANTED_SECONDS = 10.0
 """Grace period before other nodes are asked whether a replica may be deleted."""
@@ -57,7 +65,7 @@ UNWANTED_SECONDS = 10.0
 class ReplicaRemoval:
     """The replicas of one node that are no longer wanted."""
 
-    def __init__(self, node: "Node", worker: Worker, opener: GroupOpener) -> None:
+    def __init__(self, node: Host, worker: Worker, opener: GroupOpener) -> None:
         self._node = node
         self._worker = worker
         self._opener = opener
@@ -142,7 +150,40 @@ class ReplicaRemoval:
             if taker > own:
                 self._retire(group)
             else:
-                await self._node.replicas.retire(group.number, own)
+                await self.retire(group.number, own)
+
+    async def retire(self, number: int, member: int, *, is_lost: bool = False) -> int:
+        """Ask the catalog to use up a member's id.
+
+        Returns the member that takes its place; 0: refused, or no answer. It may have happened all
+        the same; asking again is safe. Cancelling leaves it open.
+        """
+        command, node = RetireReplica(number, member, is_lost), self._node
+        system = node.groups.get(SYSTEM_GROUP)
+        if system is not None and system.is_leader:
+            return await self._propose(command)
+        leader = node_of(system.leader) if system is not None else 0
+        links = [link for link in node.links.members() if leader in (0, link.peer.id)]
+        for link in links:
+            taker = await _ask_to_retire(link, command)
+            if taker:
+                return taker
+        return 0
+
+    async def _propose(self, command: RetireReplica) -> int:
+        results: list[Result] = []
+        settled = trio.Event()
+
+        def done(found: list[Result]) -> None:
+            results.extend(found)
+            settled.set()
+
+        payload = encode_commands([command])
+        ticket = Callback(done, lambda _: settled.set())
+        system = self._node.groups[SYSTEM_GROUP]
+        system.propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)
+        await settled.wait()
+        return _first_id([result.value for result in results if isinstance(result, Changed)])
 
     def _retire(self, group: Group) -> None:
         self._node.forget_group(group)
@@ -162,6 +203,18 @@ class ReplicaRemoval:
 def _heard(group: Group) -> tuple[int, int, int]:
     """The replica's member id, and the newest term and record that it heard of."""
     return group.raft.id, group.raft.term, group.raft.last_index
+
+
+async def _ask_to_retire(link: PeerLink, command: RetireReplica) -> int:
+    question = Admin(msgspec.to_builtins(command))
+    # Any answer but a member's id means: ask again.
+    with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable):
+        return _first_id([(await link.ask(FrameKind.ADMIN, question, AdminDone)).result])
+    return 0
+
+
+def _first_id(values: list[object]) -> int:
+    return next((value for value in values if isinstance(value, int)), 0)
 
 
 def _leads(author: int, view: ClusterView) -> bool:

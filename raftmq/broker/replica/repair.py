@@ -45,14 +45,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
 from raftmq.broker.cluster.peers import PeerLink
-from raftmq.broker.serve.answers import OF_NODES, Answer, OpenRequest, WithBody
-from raftmq.broker.serve.dispatcher import route
-from raftmq.broker.service import Service
+from raftmq.broker.host import Host
+from raftmq.broker.serve.answers import Answer, OpenRequest, WithBody
 from raftmq.broker.world import Worker, run_on
 from raftmq.errors import CorruptRecord, RaftmqError, Unavailable
 from raftmq.log.faults import DiskFull, Dropped, LogFault, RecordsLost, RotFound
@@ -66,9 +65,6 @@ from .group import Group
 from .index_rebuild import IndexRebuild
 from .scrub import Scrub
 from .space import heirs
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
 
 ASK_SECONDS_MAX = 10.0
 """A peer that does not answer within this time is passed over."""
@@ -111,10 +107,10 @@ class Finding:
         return {"file": self.file, "found": self.why, "state": self.state}
 
 
-class Repairs(Service):
+class Repairs:
     """The damaged segments of one node."""
 
-    def __init__(self, node: "Node", *, reader: Worker, disk: Worker) -> None:
+    def __init__(self, node: Host, *, reader: Worker, disk: Worker) -> None:
         self._node = node
         self._reader = reader
         self._disk = disk
@@ -130,8 +126,7 @@ class Repairs(Service):
             on_snapshot=self.found_snapshot,
             on_index=self.found_index,
         )
-        self._indexing = IndexRebuild(node, reader=reader, disk=disk)
-        self.routes = {FrameKind.REPAIR: route(RepairRange, self._answer)}
+        self._indexing = IndexRebuild(node, reader=reader, disk=disk, on_rot=self.found)
         self.mended = 0
         """Segments that were replaced by a sound copy since the start."""
 
@@ -361,12 +356,8 @@ class Repairs(Service):
 
     # Asked by a peer
 
-    def _answer(self, request: RepairRange, asked: OpenRequest) -> Answer:
+    def answer(self, request: RepairRange, asked: OpenRequest) -> Answer:
         """Give a peer records that are applied here, each checked."""
-        if not asked.connection.from_node:
-            return OF_NODES
-        if request.snapshot:
-            return self._node.snapshots.comparing.answer(request, asked)
         group = self._node.group(request.group)
         high = min(request.high, group.machine.applied + 1) if group is not None else 0
         if group is None or not 0 < request.low < high:

@@ -32,18 +32,15 @@ is deleted as any replica that is not wanted; of the system group the node stops
 """
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
 from raftmq.broker.cluster.identity import Identity, load, save
-from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.cluster.views import ask_all
 from raftmq.broker.host import Host
 from raftmq.errors import Unavailable
 from raftmq.log.faults import LogFault
-from raftmq.log.record import Kind
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 from raftmq.machine.catalog.replicas import (
     RetireReplica,
@@ -52,17 +49,11 @@ from raftmq.machine.catalog.replicas import (
     member_of,
     replica_of,
 )
-from raftmq.machine.commands import encode_commands
-from raftmq.results import Changed, Result
-from raftmq.wire.messages import Admin, AdminDone, ErrorReply, FrameKind, Probe, ProbeReply
+from raftmq.wire.messages import ErrorReply, FrameKind, Probe, ProbeReply
 
 from .group import node_of
 from .opener import GroupOpener, group_folder
-from .removal import has_left
-from .tickets import Callback
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
+from .removal import ReplicaRemoval, has_left
 
 ASK_SECONDS = 0.5
 """Pause between two attempts to learn the member id of a lost replica of the system group."""
@@ -78,12 +69,13 @@ class ReplicaReplaced(LogFault):
 class Replicas:
     """The replicas of one node."""
 
-    def __init__(self, node: "Node", opener: GroupOpener) -> None:
+    def __init__(self, node: Host, opener: GroupOpener, removal: ReplicaRemoval) -> None:
         own = node.settings.node
         identity = load(node.world.files, own.data, cluster=own.cluster, node=own.id)
         assert identity is not None, "a node takes up its folder before it opens replicas"
         self._node = node
         self._opener = opener
+        self._removal = removal
         self._identity: Identity = identity
         # Groups that had a folder without a log at the start: the files there are of no use.
         self._remains: set[int] = set()
@@ -139,7 +131,7 @@ class Replicas:
             and known.generation == node.generation
             and node.id in catalog.groups[number].members
             and number not in node.groups
-            and number not in node.removal.under_way
+            and number not in self._removal.under_way
         )
 
     def _is_lost(self, number: int) -> bool:
@@ -151,42 +143,9 @@ class Replicas:
         here: an answer that is lost costs nothing."""
         member = member_of(self._node.catalog, number, self._node.id)
         try:
-            await self.retire(number, member, is_lost=True)
+            await self._removal.retire(number, member, is_lost=True)
         finally:
             self._node.lost_logs.discard(number)
-
-    async def retire(self, number: int, member: int, *, is_lost: bool = False) -> int:
-        """Ask the catalog to use up a member's id.
-
-        Returns the member that takes its place; 0: refused, or no answer. It may have happened all
-        the same; asking again is safe. Cancelling leaves it open.
-        """
-        command, node = RetireReplica(number, member, is_lost), self._node
-        system = node.groups.get(SYSTEM_GROUP)
-        if system is not None and system.is_leader:
-            return await self._propose(command)
-        leader = node_of(system.leader) if system is not None else 0
-        links = [link for link in node.links.members() if leader in (0, link.peer.id)]
-        for link in links:
-            taker = await _ask(link, command)
-            if taker:
-                return taker
-        return 0
-
-    async def _propose(self, command: RetireReplica) -> int:
-        results: list[Result] = []
-        settled = trio.Event()
-
-        def done(found: list[Result]) -> None:
-            results.extend(found)
-            settled.set()
-
-        payload = encode_commands([command])
-        ticket = Callback(done, lambda _: settled.set())
-        system = self._node.groups[SYSTEM_GROUP]
-        system.propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)
-        await settled.wait()
-        return _taker([result.value for result in results if isinstance(result, Changed)])
 
     async def _open_system(self) -> None:
         node = self._node
@@ -199,7 +158,7 @@ class Replicas:
             )
             node.lost_logs.add(SYSTEM_GROUP)
             own = member_id(node.id, node.generation, self._identity.replicas[SYSTEM_GROUP])
-            taker = await self.retire(SYSTEM_GROUP, own, is_lost=True)
+            taker = await self._removal.retire(SYSTEM_GROUP, own, is_lost=True)
             if not _may_take(taker, own):
                 await node.links.introduce()
                 await trio.sleep(ASK_SECONDS)
@@ -291,20 +250,8 @@ async def _has_lost(node: Host, other: int, number: int) -> bool:
     return False
 
 
-async def _ask(link: PeerLink, command: RetireReplica) -> int:
-    question = Admin(msgspec.to_builtins(command))
-    # Any answer but a member's id means: ask again.
-    with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable):
-        return _taker([(await link.ask(FrameKind.ADMIN, question, AdminDone)).result])
-    return 0
-
-
 def _may_take(taker: int, own: int) -> bool:
     """True if a member may come after `own`, in the same folder. A lower one has a log that is
     forgotten, too."""
     is_same_folder = taker == member_id(node_of(own), generation_of(own), replica_of(taker))
     return is_same_folder and taker >= own
-
-
-def _taker(values: list[object]) -> int:
-    return next((value for value in values if isinstance(value, int)), 0)

@@ -17,10 +17,11 @@ Sources: Protocol-Aware Recovery (FAST '18) §3; "An Analysis of Latent Sector E
 
 from collections.abc import Callable, Container
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
+from raftmq.broker.host import Host
 from raftmq.broker.world import Worker
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import Dropped, RotFound
@@ -29,9 +30,6 @@ from raftmq.log.record import Record
 from raftmq.log.store import LogStore
 
 from .group import Group
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
 
 ROUND_SECONDS_MIN = 600.0
 """A round that ended sooner is followed by a pause, so that small logs are not read for ever."""
@@ -42,7 +40,7 @@ class Scrub:
 
     def __init__(
         self,
-        node: "Node",
+        node: Host,
         reader: Worker,
         *,
         on_rot: Callable[[RotFound], object],

@@ -16,13 +16,15 @@ Invariants:
 """
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
 from raftmq.broker.cluster.peers import PeerLink
+from raftmq.broker.host import Host
+from raftmq.broker.replica.repair import Repairs
+from raftmq.broker.replica.space import Space
 from raftmq.broker.serve.answers import OF_NODES, Answer, OpenRequest
-from raftmq.broker.serve.dispatcher import frame_route
+from raftmq.broker.serve.dispatcher import frame_route, route
 from raftmq.broker.service import Service
 from raftmq.broker.world import Worker, run_on
 from raftmq.consensus import Message, Snapshot
@@ -35,14 +37,11 @@ from raftmq.results import Result
 from raftmq.wire import raft as raft_wire
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import ErrorReply, FrameKind, SnapshotChunk, SnapshotProgress
+from raftmq.wire.messages import ErrorReply, FrameKind, RepairRange, SnapshotChunk, SnapshotProgress
 
 from .comparison import Comparing
 from .group import Group, node_of
 from .opener import group_folder, log_identity, log_meta, restore_machine
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
 
 CHUNK_BYTES = 1024 * 1024
 """Bytes of a snapshot in one frame."""
@@ -54,15 +53,22 @@ SEND_SECONDS_MAX = 600.0
 class Snapshots(Service):
     """The snapshots of one node's groups."""
 
-    def __init__(self, node: "Node", *, reader: Worker, disk: Worker) -> None:
+    def __init__(
+        self, node: Host, *, repairs: Repairs, space: Space, reader: Worker, disk: Worker
+    ) -> None:
         self._node = node
+        self._repairs = repairs
+        self._space = space
         self._reader = reader
         self._disk = disk
         self._receivers: dict[int, SnapshotReceiver] = {}
-        self.comparing = Comparing(node, self, reader=reader, disk=disk)
+        self.comparing = Comparing(node, self.take_chunk, reader=reader, disk=disk)
         """Compares replicas at the borders."""
         self._sending: set[tuple[int, int]] = set()
-        self.routes = {FrameKind.SNAPSHOT: frame_route(self._receive)}
+        self.routes = {
+            FrameKind.SNAPSHOT: frame_route(self._receive),
+            FrameKind.REPAIR: route(RepairRange, self._lend),
+        }
 
     def take(self, group: Group, record: Record) -> None:
         """Snapshot the machine as it is just after `record`, the last one applied."""
@@ -112,7 +118,7 @@ class Snapshots(Service):
         if link is None or not (message.to == due or is_standing):
             return False
         index, start = message.snapshot.meta.index, group.store.first_index - 1
-        if index > start and self._node.repairs.gives_way(group, start):
+        if index > start and self._repairs.gives_way(group, start):
             # The oldest snapshot is rotten here: another member may have a sound one to send.
             return False
         try:
@@ -125,7 +131,7 @@ class Snapshots(Service):
                 chunk = SnapshotChunk(group.number, index, received, file.bytes)
                 received = await _offer(link, chunk, data)
         except CorruptRecord as error:
-            self._node.repairs.found_snapshot(group, index, error)
+            self._repairs.found_snapshot(group, index, error)
             return False
         except (Unavailable, OSError):
             # The link broke, or retention took the file: consensus asks again.
@@ -140,14 +146,21 @@ class Snapshots(Service):
         group = self._node.group(chunk.group)
         if group is None:
             return ErrorReply("unavailable", f"no replica of group {chunk.group} here yet")
-        if self._node.space.is_low:
-            return ErrorReply("unavailable", self._node.space.refusal)
+        if self._space.is_low:
+            return ErrorReply("unavailable", self._space.refusal)
 
         def failed(error: BaseException) -> ErrorReply:
             return ErrorReply("unavailable", f"the snapshot cannot be written: {error}")
 
         job = partial(self.take_chunk, group, chunk, frame.body)
         return asked.run_on(self._disk, job, SnapshotProgress, failed)
+
+    def _lend(self, request: RepairRange, asked: OpenRequest) -> Answer:
+        """Give a peer records that it lacks, or a piece of a snapshot."""
+        if not asked.connection.from_node:
+            return OF_NODES
+        part = self.comparing if request.snapshot else self._repairs
+        return part.answer(request, asked)
 
     def take_chunk(self, group: Group, chunk: SnapshotChunk, data: bytes) -> int:
         """On the disk thread: take a chunk, and the whole file when it is complete."""

@@ -24,20 +24,17 @@ Sources: RabbitMQ's `disk_free_limit`; the spare space of file systems for their
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from raftmq.broker.host import Host
 from raftmq.consensus import Message, ProgressState
 
 from .group import Group
-
-if TYPE_CHECKING:
-    from raftmq.broker.node import Node
 
 
 class Space:
     """The free space of one node's disk, as last measured."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: Host) -> None:
         self._node = node
         self._reserve = node.settings.log.reserve_bytes
         self._free = 2**63

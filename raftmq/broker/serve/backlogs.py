@@ -35,9 +35,9 @@ DEAD_PAGE_BYTES = 256 * 1024
 class Backlogs(Service):
     """The handlers of these requests."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        of = data_group(host)
+    def __init__(self, node: Host) -> None:
+        self._node = node
+        of = data_group(node)
         self.routes = {
             FrameKind.BACKLOGS: group_route(FindBacklogs, of, self._find),
             FrameKind.DEAD: group_route(FindDead, of, self._find_dead),

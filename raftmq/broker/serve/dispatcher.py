@@ -3,7 +3,7 @@
 Each service of the node has a table of routes:
 
     FrameKind.STATUS: route(Status, self._status)
-    FrameKind.CANCEL: group_route(CancelDelayed, data_group(host), self._cancel)
+    FrameKind.CANCEL: group_route(CancelDelayed, data_group(node), self._cancel)
 
 A handler is called in one step of the event loop, with the message and the request that is open. It
 returns its answer, or `LATER` (`answers`). Before a handler with a group is called, the group is
@@ -71,11 +71,11 @@ class _ForGroup(Protocol):
         """Its number."""
 
 
-def data_group(host: Host) -> Callable[[_ForGroup], Group | ErrorReply]:
+def data_group(node: Host) -> Callable[[_ForGroup], Group | ErrorReply]:
     """Finds the data group that a message names."""
 
     def find(message: _ForGroup) -> Group | ErrorReply:
-        group = host.group(message.partition_group)
+        group = node.group(message.partition_group)
         if group is None or not isinstance(group.machine, PartitionMachine):
             return elsewhere(message.partition_group)
         return group
@@ -83,11 +83,11 @@ def data_group(host: Host) -> Callable[[_ForGroup], Group | ErrorReply]:
     return find
 
 
-def system_group(host: Host) -> Callable[[object], Group | ErrorReply]:
+def system_group(node: Host) -> Callable[[object], Group | ErrorReply]:
     """Finds the system group, whatever the message."""
 
     def find(_: object) -> Group | ErrorReply:
-        group = host.group(SYSTEM_GROUP)
+        group = node.group(SYSTEM_GROUP)
         return elsewhere(SYSTEM_GROUP) if group is None else group
 
     return find

@@ -48,11 +48,11 @@ class _Read(NamedTuple):
 class EventRequests(Service):
     """The handler of EVENTS."""
 
-    def __init__(self, host: Host, reader: Worker) -> None:
-        self._host = host
+    def __init__(self, node: Host, reader: Worker) -> None:
+        self._node = node
         self._reader = reader
         self.routes = {
-            FrameKind.EVENTS: group_route(FindEvents, data_group(host), self._find),
+            FrameKind.EVENTS: group_route(FindEvents, data_group(node), self._find),
         }
 
     def _find(self, request: FindEvents, group: Group, asked: OpenRequest) -> Answer:
@@ -75,7 +75,7 @@ class EventRequests(Service):
             self._reader,
             partial(_read, group.store, parts, request, stop, rows_max, bytes_max),
             lambda read: _answer(read, first, end),
-            partial(self._host.index_failed, group),
+            partial(self._node.index_failed, group),
         )
 
 

@@ -99,14 +99,14 @@ class Fetches(Service):
 
     def __init__(
         self,
-        host: Host,
+        node: Host,
         *,
         timers: Timers,
         reader: Worker,
         limits: Limits,
     ) -> None:
-        self._host = host
-        self.matching = Matching(host.group, self, reader=reader, on_error=host.read_failed)
+        self._node = node
+        self.matching = Matching(node.group, self, reader=reader, on_error=node.read_failed)
         """Which filters want something of which batch."""
         self.when_matched: Callable[[int, ErrorReply | None], None] = lambda *_: None
         """Called with a queue whose batches were matched, or with the error in reading them."""
@@ -247,7 +247,7 @@ class Fetches(Service):
     def led(self, group: Group, is_leader: bool) -> None:
         """Refuse the fetches of a group that this node no longer leads."""
         if not is_leader:
-            group_of, number = self._host.catalog.group_of, group.number
+            group_of, number = self._node.catalog.group_of, group.number
             self._refuse(lambda queue: group_of(queue) == number)
 
     def forget(self, group: Group) -> None:
@@ -256,7 +256,7 @@ class Fetches(Service):
 
     def look_for_lost(self) -> None:
         """Refuse the fetches of queues that cannot be read on this node, or that are gone."""
-        self._refuse(lambda queue: isinstance(self._host.source(queue), ErrorReply))
+        self._refuse(lambda queue: isinstance(self._node.source(queue), ErrorReply))
 
     def _refuse(self, is_lost: Callable[[int], bool]) -> None:
         """Refuse the fetches of queues that this node has ceased to lead: waking them does it."""
@@ -289,7 +289,7 @@ class Fetches(Service):
     def _look_ahead(self, queue: int) -> dict[FetchSession, None]:
         """Have new batches of a queue matched, for the sessions that wait for a match. If the queue
         cannot be read here, return those sessions, so that they are refused."""
-        source = self._host.source(queue)
+        source = self._node.source(queue)
         if isinstance(source, ErrorReply):
             told = {session: None for of in self._filtered[queue].values() for session in of}
             for session in told:
@@ -316,7 +316,7 @@ class Fetches(Service):
         moved: list[FetchedQueue] = []
         for queue, reached in session.reached.items():
             offset = session.offsets[queue]
-            source = self._host.source(queue) if reached > offset else None
+            source = self._node.source(queue) if reached > offset else None
             if isinstance(source, Source) and len(moved) < QUEUES_MAX:
                 found = _Found(queue, source, [], _Filtered(offset, [], reached))
                 moved.append(self._describe(session, found, []))
@@ -337,7 +337,7 @@ class Fetches(Service):
         groups = self._filtered.setdefault(queue, {})
         groups.setdefault(session.consumer_group, {})[session] = None
         if queue not in self._ahead:
-            source = self._host.source(queue)
+            source = self._node.source(queue)
             is_here = isinstance(source, Source)
             self._ahead[queue] = source.end if is_here else session.offsets[queue]
 
@@ -362,7 +362,7 @@ class Fetches(Service):
         for queue in list(session.marked):
             if len(errors) + len(found) >= QUEUES_MAX:
                 break
-            source = self._host.source(queue)
+            source = self._node.source(queue)
             if isinstance(source, ErrorReply):
                 error: ErrorReply | None = source
             else:
@@ -445,7 +445,7 @@ class Fetches(Service):
         read: _Read | None,
         error: BaseException | None,
     ) -> None:
-        reply = self._host.read_failed(error) if error is not None else None
+        reply = self._node.read_failed(error) if error is not None else None
         if session.correlation is None:
             return  # the connection is gone
         if reply is None:

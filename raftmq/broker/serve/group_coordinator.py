@@ -62,8 +62,8 @@ class _Waiting(NamedTuple):
 class GroupCoordinator(Service):
     """The heartbeats of all members, if this node leads the system group."""
 
-    def __init__(self, host: Host, *, timers: Timers, limits: Limits) -> None:
-        self._host = host
+    def __init__(self, node: Host, *, timers: Timers, limits: Limits) -> None:
+        self._node = node
         self._timers = timers
         self._limits = limits
         self._waiting: dict[int, _Waiting] = {}
@@ -77,7 +77,7 @@ class GroupCoordinator(Service):
         self._is_under_way = False
         self.routes = {
             FrameKind.HEARTBEAT: group_route(Heartbeat, self._current_group, self._heartbeat),
-            FrameKind.MEMBERS: group_route(FindMembers, system_group(host), self._members),
+            FrameKind.MEMBERS: group_route(FindMembers, system_group(node), self._members),
         }
 
     # What groups tell
@@ -101,7 +101,7 @@ class GroupCoordinator(Service):
         """Answer the members whose queues are others now, if the catalog changed."""
         if group.number != SYSTEM_GROUP:
             return
-        members = self._host.catalog.memberships
+        members = self._node.catalog.memberships
         for number, each in list(self._waiting.items()):
             member = members.member(number)
             if member is None or member.version > each.version:
@@ -116,7 +116,7 @@ class GroupCoordinator(Service):
     # Requests
 
     def _current_group(self, _: object) -> Group | ErrorReply:
-        group = self._host.group(SYSTEM_GROUP)
+        group = self._node.group(SYSTEM_GROUP)
         if group is None or not group.is_leader:
             return self._not_here()
         if not group.is_current:
@@ -127,7 +127,7 @@ class GroupCoordinator(Service):
         number = request.member
         if number in self._waiting:
             self._answer_waiting(number)
-        member = self._host.catalog.memberships.member(number)
+        member = self._node.catalog.memberships.member(number)
         if member is not None:
             self._heard[number] = None
             self._heard_at[number] = trio.current_time()
@@ -148,7 +148,7 @@ class GroupCoordinator(Service):
 
     def _assigned(self, number: int) -> Assigned | ErrorReply:
         """The queues of a member."""
-        members = self._host.catalog.memberships
+        members = self._node.catalog.memberships
         member, holding = members.member(number), members.holding(number)
         if member is None or holding is None:
             message = (
@@ -156,19 +156,19 @@ class GroupCoordinator(Service):
                 "place; join again"
             )
             return ErrorReply(Reason.FENCED.value, message)
-        group = self._host.group(SYSTEM_GROUP)
+        group = self._node.group(SYSTEM_GROUP)
         remaining = 0 if group is None else _remaining_ms(member, group.now_ms())
         return Assigned(*holding, remaining, members.old_queue_count(number))
 
     def _not_here(self) -> ErrorReply:
-        group = self._host.group(SYSTEM_GROUP)
+        group = self._node.group(SYSTEM_GROUP)
         return elsewhere(SYSTEM_GROUP) if group is None else group.not_leader()
 
     # The beat
 
     def _beat(self, office: int) -> None:
         """Propose the renewals of members that were heard, and the lapses of silent ones."""
-        group = self._host.group(SYSTEM_GROUP)
+        group = self._node.group(SYSTEM_GROUP)
         if office != self._office or group is None:
             return
         self._timers.call_after(BEAT_SECONDS, partial(self._beat, office))
@@ -190,7 +190,7 @@ class GroupCoordinator(Service):
         )
 
     def _renewal(self, now: int) -> RenewMembers:
-        members = self._host.catalog.memberships
+        members = self._node.catalog.memberships
         heard: list[int] = []
         for number in self._heard:
             member = members.member(number)
@@ -214,7 +214,7 @@ class GroupCoordinator(Service):
 
     def _members(self, request: FindMembers, group: Group, asked: OpenRequest) -> Answer:
         def page() -> Answer:
-            return members_page(self._host.catalog, request, now=group.now_ms())
+            return members_page(self._node.catalog, request, now=group.now_ms())
 
         return asked.read(group, page)
 

@@ -43,11 +43,11 @@ a search through 100,000 records of 4 KiB takes 1.1 s, out of the page cache."""
 class KeySearch(Service):
     """The handler of these searches."""
 
-    def __init__(self, host: Host, reader: Worker, *, bytes_max: int) -> None:
-        self._host = host
+    def __init__(self, node: Host, reader: Worker, *, bytes_max: int) -> None:
+        self._node = node
         self._reader = reader
         self._bytes_max = bytes_max
-        self.routes = {FrameKind.KEY: group_route(FindKey, data_group(host), self._find)}
+        self.routes = {FrameKind.KEY: group_route(FindKey, data_group(node), self._find)}
 
     def _find(self, request: FindKey, group: Group, asked: OpenRequest) -> Answer:
         return asked.read(group, lambda: self._look(request, group, asked))
@@ -55,7 +55,7 @@ class KeySearch(Service):
     def _look(self, request: FindKey, group: Group, asked: OpenRequest) -> Answer:
         sources = group.index.key_sources(key_hash(request.key))
         search = _Search(group.store, sources, request, self._bytes_max)
-        failed = partial(self._host.index_failed, group)
+        failed = partial(self._node.index_failed, group)
 
         def look_on() -> Answer:
             return asked.run_on(self._reader, search.look_on, looked, failed)

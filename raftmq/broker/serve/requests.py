@@ -71,17 +71,17 @@ LARGE_BYTES = 1024 * 1024
 class Requests(Service):
     """The handlers, by frame kind."""
 
-    def __init__(self, host: Host, *, fetches: Fetches, reader: Worker, limits: Limits) -> None:
-        self._host = host
+    def __init__(self, node: Host, *, fetches: Fetches, reader: Worker, limits: Limits) -> None:
+        self._node = node
         self._fetches = fetches
         self._reader = reader
         self._limits = limits
-        system = system_group(host)
+        system = system_group(node)
         self.routes = {
             FrameKind.PRODUCE: frame_route(self._produce),
             FrameKind.METADATA: route(Metadata, self._metadata),
             FrameKind.COMMIT: route(CommitOffsets, self._commit),
-            FrameKind.COMMITTED: group_route(Committed, data_group(host), self._committed),
+            FrameKind.COMMITTED: group_route(Committed, data_group(node), self._committed),
             FrameKind.OFFSETS: route(FindOffsets, self._offsets),
             FrameKind.ADMIN: route(Admin, self._admin),
             FrameKind.STATUS: route(Status, self._status),
@@ -95,10 +95,10 @@ class Requests(Service):
     # Groups
 
     def _group_of(self, queue: int) -> Group | ErrorReply:
-        number = self._host.catalog.group_of(queue)
+        number = self._node.catalog.group_of(queue)
         if number is None:
             return _unknown_queue(queue)
-        group = self._host.group(number)
+        group = self._node.group(number)
         return group if group is not None else elsewhere(number)
 
     def _session_group(self, request: ClaimSessions) -> Group | ErrorReply:
@@ -109,24 +109,24 @@ class Requests(Service):
             if group.number != request.partition_group:
                 message = f"queue {queue} is not in partition group {request.partition_group}"
                 return ErrorReply(Reason.BAD_ARGUMENT.value, message)
-        return data_group(self._host)(request)
+        return data_group(self._node)(request)
 
     def _led_group(self, request: Transfer) -> Group | ErrorReply:
         number = request.partition_group
-        if number not in self._host.catalog.groups:
+        if number not in self._node.catalog.groups:
             message = f"there is no partition group {number}"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
-        group = self._host.group(number)
+        group = self._node.group(number)
         if group is None:
             return elsewhere(number)
         return group if group.is_leader else group.not_leader()
 
     def _founded_group(self, _: object) -> Group | ErrorReply:
         """The system group, for a change of the catalog: it waits until the cluster is founded."""
-        group = self._host.group(SYSTEM_GROUP)
+        group = self._node.group(SYSTEM_GROUP)
         if group is None:
             return elsewhere(SYSTEM_GROUP)
-        if group.is_leader and not self._host.catalog.is_bootstrapped:
+        if group.is_leader and not self._node.catalog.is_bootstrapped:
             message = "the cluster is not founded yet"
             return ErrorReply("unavailable", message, group=SYSTEM_GROUP, retry_ms=50)
         return group
@@ -158,7 +158,7 @@ class Requests(Service):
         def failed(error: BaseException) -> ErrorReply:
             asked.connection.go_on()
             is_corrupt = isinstance(error, CorruptRecord)
-            return _corrupt(error) if is_corrupt else self._host.read_failed(error)
+            return _corrupt(error) if is_corrupt else self._node.read_failed(error)
 
         # The batches that follow on this connection must not overtake this one.
         asked.connection.pause()
@@ -179,7 +179,7 @@ class Requests(Service):
         if isinstance(group, ErrorReply):
             return group
         assert isinstance(group.machine, PartitionMachine)
-        name, catalog = request.consumer_group, self._host.catalog
+        name, catalog = request.consumer_group, self._node.catalog
         error = misnamed_commit(name, group.machine, catalog) if group.is_current else None
         if error is not None:
             return error
@@ -229,7 +229,7 @@ class Requests(Service):
     def _find_offsets(self, request: FindOffsets) -> Answer:
         found = []
         for item in request.queues:
-            source = self._host.source(item.queue)
+            source = self._node.source(item.queue)
             if isinstance(source, ErrorReply):
                 return source
             earliest = source.earliest(item.queue)
@@ -248,20 +248,20 @@ class Requests(Service):
 
     def _metadata(self, request: Metadata, asked: OpenRequest) -> Answer:
         def page() -> Answer:
-            return view(self._host, request.topics, after=request.after)
+            return view(self._node, request.topics, after=request.after)
 
         if not request.is_latest:
             return page()
-        group = self._host.group(SYSTEM_GROUP)
+        group = self._node.group(SYSTEM_GROUP)
         return elsewhere(SYSTEM_GROUP) if group is None else asked.read(group, page)
 
     def _subscribed(self, request: FindSubscriptions, group: Group, asked: OpenRequest) -> Answer:
-        return asked.read(group, lambda: subscriptions_page(self._host.catalog, request))
+        return asked.read(group, lambda: subscriptions_page(self._node.catalog, request))
 
     def _consumer_groups(
         self, request: FindConsumerGroups, group: Group, asked: OpenRequest
     ) -> Answer:
-        return asked.read(group, lambda: consumer_groups_page(self._host.catalog, request))
+        return asked.read(group, lambda: consumer_groups_page(self._node.catalog, request))
 
     def _admin(self, request: Admin, asked: OpenRequest) -> Answer:
         try:
@@ -281,7 +281,7 @@ class Requests(Service):
         if isinstance(group, ErrorReply):
             return group
         # A leader that has applied its log knows the names that the cluster has.
-        misnaming = misnamed(command, self._host.catalog) if group.is_current else None
+        misnaming = misnamed(command, self._node.catalog) if group.is_current else None
         if misnaming is not None:
             return misnaming
         if isinstance(command, RetireReplica):
@@ -294,25 +294,25 @@ class Requests(Service):
         if node_of(command.member) != asked.connection.from_node:
             message = "only the node itself can say that a replica's log is deleted or lost"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
-        taker = taker_of(self._host.catalog, command)
+        taker = taker_of(self._node.catalog, command)
         if taker:
             # A node that was removed hears nothing of the catalog, and asks again and again.
             return AdminDone(taker)
         if not group.is_leader:
             return group.not_leader()
-        self._host.start_soon(self._retire_member, command, group, asked)
+        self._node.start_soon(self._retire_member, command, group, asked)
         return LATER
 
     async def _retire_member(
         self, command: RetireReplica, group: Group, asked: OpenRequest
     ) -> None:
-        error = await why_not_retire(self._host, command)
+        error = await why_not_retire(self._node, command)
         # A replica that is deleted gives a full disk space.
         asked.answer(error or asked.propose(group, [command], AdminDone, is_upkeep=True))
 
     def _keeps_members(self, group: Group, command: PutGroup) -> bool:
         """True if a command changes the order of a group's members only, by the newest catalog."""
-        known = self._host.catalog.groups.get(command.group.id)
+        known = self._node.catalog.groups.get(command.group.id)
         same = known is not None and sorted(known.members) == sorted(command.group.members)
         return same and group.is_settled
 
@@ -321,7 +321,7 @@ class Requests(Service):
             if not group.is_settled:
                 # A plan made from a catalog that is about to change would undo that change.
                 return _changing()
-            commands = plan(change, self._host.catalog)
+            commands = plan(change, self._node.catalog)
             if isinstance(commands, Refused):
                 return refusal(commands)
             return asked.propose(group, commands, lambda _: Done())
@@ -331,15 +331,15 @@ class Requests(Service):
     # This node
 
     def _status(self, request: Status, _: OpenRequest) -> Answer:
-        return NodeStatus(self._host.status(after=request.after))
+        return NodeStatus(self._node.status(after=request.after))
 
     def _transfer(self, request: Transfer, group: Group, asked: OpenRequest) -> Answer:
-        self._host.start_soon(self._hand_over, group, request.to, asked)
+        self._node.start_soon(self._hand_over, group, request.to, asked)
         return LATER
 
     async def _hand_over(self, group: Group, to: int, asked: OpenRequest) -> None:
         # The catalog notes the wish first: else the next check of leaders would undo the transfer.
-        error = None if to == 0 else await prefer(self._host, group, to)
+        error = None if to == 0 else await prefer(self._node, group, to)
         error = error or group.transfer(group.voter_of(to) if to else 0)
         asked.answer(error or Done())
 

@@ -57,11 +57,11 @@ class _Page(NamedTuple):
 class TraceRequests(Service):
     """The handler of questions about traces."""
 
-    def __init__(self, host: Host, reader: Worker) -> None:
-        self._host = host
+    def __init__(self, node: Host, reader: Worker) -> None:
+        self._node = node
         self._reader = reader
         self.routes = {
-            FrameKind.WHY: group_route(FindTouches, data_group(host), self._find),
+            FrameKind.WHY: group_route(FindTouches, data_group(node), self._find),
         }
 
     def _find(self, request: FindTouches, group: Group, asked: OpenRequest) -> Answer:
@@ -78,7 +78,7 @@ class TraceRequests(Service):
 
         def found(page: _Page) -> Answer:
             for damaged in page.damaged:
-                self._host.index_failed(group, damaged)
+                self._node.index_failed(group, damaged)
             assert isinstance(group.machine, PartitionMachine)
             views = [
                 _view(row, term=term, at=at, leaders=group.leaders, machine=group.machine)
@@ -87,7 +87,7 @@ class TraceRequests(Service):
             return FoundTouches(views, page.reached, page.is_whole)
 
         job = partial(_read, group.store, touched, request)
-        return asked.run_on(self._reader, job, found, partial(self._host.index_failed, group))
+        return asked.run_on(self._reader, job, found, partial(self._node.index_failed, group))
 
 
 def _read(store: LogStore, touched: Touched, request: FindTouches) -> _Page:

@@ -26,9 +26,9 @@ PAGE_MAX = 1000
 class TransactionRequests(Service):
     """The handlers of these requests."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        of = data_group(host)
+    def __init__(self, node: Host) -> None:
+        self._node = node
+        of = data_group(node)
         self.routes = {
             FrameKind.BEGIN: group_route(BeginTransaction, of, self._begin),
             FrameKind.END: group_route(EndTransaction, of, self._end),

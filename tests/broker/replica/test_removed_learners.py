@@ -177,7 +177,7 @@ def test_request_to_use_up_an_id_that_comes_late_is_refused() -> None:
 
     async def scenario(cluster: Cluster) -> None:
         await votes_on_unwanted(cluster)
-        assert await cluster.nodes[5].replicas.retire(1, member_id(5, 0)) == 0
+        assert await cluster.nodes[5].removal.retire(1, member_id(5, 0)) == 0
         assert cluster.nodes[1].catalog.groups[1].replicas.get(5, 0) == 0
 
     in_cluster(scenario, size=5)

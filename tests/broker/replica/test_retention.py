@@ -209,14 +209,16 @@ def test_record_that_tells_of_retention_counts_each_consumer_group_of_a_queue(
 
 def test_leader_looks_for_what_its_log_lacks_once_an_office_and_when_retention_moves() -> None:
     """A look at 20,000 queues holds the loop for tens of milliseconds."""
-    looks, node = list[int](), SimpleNamespace(settings=None)
+    looks, node, unused = list[int](), SimpleNamespace(settings=None), cast("Any", None)
     group: Any = replica(letters=0)
     group.raft = SimpleNamespace(term=1)
     group.machine.ends[7] = 100
     group.index.earliest = lambda queue, *, since: looks.append(queue)
     # Nothing of the queue is kept, which the log has already.
     group.machine.serving.earliest[7] = 100
-    own = leader_tasks.LeaderTasks(cast("Any", node))
+    own = leader_tasks.LeaderTasks(
+        cast("Any", node), keep_up=unused, retention=unused, trimmable=unused
+    )
 
     def count() -> int:
         for _ in range(2):

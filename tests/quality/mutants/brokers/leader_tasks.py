@@ -37,7 +37,7 @@ def _own_clock_for_sessions(patch: Patch) -> None:
     renewal = coordinator._renewal
 
     def own(self: Any, now: int) -> Any:
-        return renewal(self, self._host.group(0)._host.now_ms())
+        return renewal(self, self._node.group(0)._host.now_ms())
 
     patch.set(coordinator, "_renewal", own)
 

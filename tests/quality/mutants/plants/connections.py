@@ -11,7 +11,7 @@ from unittest import mock
 import trio
 
 from raftmq.broker import node
-from raftmq.broker.cluster import admission, links, peers, reconfiguration
+from raftmq.broker.cluster import admission, links, peers, reconfiguration, views
 from raftmq.broker.cluster.clocks import Clocks
 from raftmq.broker.cluster.links import Links
 from raftmq.broker.cluster.peer_identities import SUPERSEDED, Superseded
@@ -178,7 +178,7 @@ def asks_guests_for_tables(patch: Patch) -> None:
     """234"""
 
     async def ask(node: Node) -> dict[int, ClusterView]:
-        found = {0: node.view([])}
+        found = {0: views.view(node, [])}
         for link in node.links.all():
             with trio.move_on_after(1), suppress(Unavailable):
                 found[link.peer.id] = await link.ask(FrameKind.METADATA, Metadata([]), ClusterView)
