@@ -306,3 +306,19 @@ def is_member(state: ConfState, node: int) -> bool:
     """Whether `node` has any part in `state`."""
     groups: Sequence[tuple[int, ...]] = (state.voters, state.learners, state.voters_outgoing)
     return any(node in group for group in groups)
+
+
+def is_consistent(state: ConfState) -> bool:
+    """Whether some series of changes leads to `state`.
+
+    >>> is_consistent(ConfState(voters=(1, 2))), is_consistent(ConfState(learners=(1,)))
+    (True, False)
+    """
+    if not state.voters:
+        return False
+    changer = Changer(Membership(), {}, 0, inflight_messages_max=1, inflight_bytes_max=0)
+    try:
+        membership, _ = changer.restore(state)
+    except InvalidChange:
+        return False
+    return membership.conf_state() == state

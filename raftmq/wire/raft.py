@@ -5,11 +5,13 @@ after the other, byte for byte as the leader wrote them. The receiver checks eac
 
 Invariants:
 - Kinds that only a node's own threads may send are refused here, before consensus sees them.
-- A message that `decode` returns came from a frame that checks out, field types included.
+- A message that `decode` returns came from a frame that checks out, field types included, and no
+  honest member could not have sent it: consensus asserts what it relies on, and a node ends then.
 """
 
 import msgspec
 
+from raftmq.consensus.membership import is_consistent
 from raftmq.consensus.messages import LOCAL_KINDS, Message, MessageKind
 from raftmq.consensus.types import ConfState, Snapshot, SnapshotMeta
 from raftmq.errors import CorruptRecord, ProtocolError
@@ -103,7 +105,8 @@ def decode(frame: Frame) -> tuple[int, Message]:
     """The group and the message of a RAFT frame.
 
     Raises:
-        ProtocolError: the header is malformed, a kind may not travel, or a record is damaged.
+        ProtocolError: the header is malformed, a kind may not travel, a record is damaged, or no
+            member sends such a message.
     """
     header = unpack(RaftHeader, frame.header)
     if header.kind not in TRAVELLING_KINDS:
@@ -112,6 +115,14 @@ def decode(frame: Frame) -> tuple[int, Message]:
         entries = decode_many(frame.body)
     except CorruptRecord as error:
         raise ProtocolError(f"a record was damaged on the way: {error}") from error
+    if header.term < 1 and header.kind != MessageKind.READ_INDEX:
+        raise ProtocolError(f"consensus message kind {header.kind} in term {header.term}")
+    for index, record in enumerate(entries, header.index + 1):
+        if record.index != index or record.term > header.term:
+            raise ProtocolError(
+                f"record {record.index} of term {record.term} in the place of record {index}, "
+                f"in a message of term {header.term}"
+            )
     snapshot = header.snapshot
     message = Message(
         kind=MessageKind(header.kind),
@@ -154,4 +165,6 @@ def _snapshot(header: SnapshotHeader) -> Snapshot:
         tuple(header.learners_next),
         header.auto_leave,
     )
+    if header.index < 1 or header.term < 1 or not is_consistent(conf):
+        raise ProtocolError(f"no snapshot has such a place: {header}")
     return Snapshot(SnapshotMeta(header.index, header.term, conf, header.crc, header.timestamp))
