@@ -445,10 +445,10 @@ class Node:
             self.snapshots,
             # The order of these decides no more than whose answers and records come first.
             GroupCoordinator(self, timers=self.timers, limits=limits),
-            self._fetches,
             self._popping,
             self.delay_scheduler,
             self._feeds,
+            self._fetches,
             # Last the tasks that act on the state which the services before them leave.
             self.leader_tasks,
         ]
