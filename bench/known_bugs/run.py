@@ -10,7 +10,7 @@ Invariants:
 - Version, seed and length decide a run, in every process with the same PYTHONHASHSEED.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, cast
 
 from bench.known_bugs.cluster import Cluster
 from bench.known_bugs.member import Edition
-from raftmq.chaos.core.faults import network, process
-from raftmq.chaos.core.stage import Handler, Skipped, Stage, Undo
+from raftmq.chaos.core.arena import CoreArena
+from raftmq.chaos.core.faults import nemesis
 from raftmq.chaos.faults import FAULTS, Event, Fault, Schedule, draw
+from raftmq.chaos.faults.arena import Player, Skipped, aimed
 from raftmq.checkers import Verdict, check_evidence
 from raftmq.checkers.servers.evidence import Evidence
 
@@ -41,9 +42,9 @@ NOT_OVER_TCP = frozenset(
 NOT_HERE = frozenset({"crash-point"})
 """Faults that need raftmq's own code: its crash points."""
 
-HANDLERS: Mapping[str, Handler] = {
+HANDLERS = {
     name: handler
-    for name, handler in {**network.HANDLERS, **process.HANDLERS}.items()
+    for name, handler in nemesis.HANDLERS.items()
     if FAULTS[name].code[0] in "NP" and name not in NOT_OVER_TCP | NOT_HERE
 }
 """Handlers of the core simulator, by name of the fault."""
@@ -93,7 +94,7 @@ class Run:
         self._schedule = schedule_of(seed, seconds)
         nodes = 5 if Random(f"size {seed}").random() < 0.25 else 3
         self._cluster = Cluster(seed, nodes, edition, folder)
-        self._lasting: dict[Stage, Undo] = {}
+        self._playing: dict[CoreArena, Player] = {}
         self._is_healed = self._is_over = False
         self._random = Random(f"clients {seed}")
         self._proposed = 0
@@ -148,26 +149,30 @@ class Run:
         random = Random(f"fault {cluster.seed} {event.at_ms} {event.fault}")
         end_us = min(end_ms, self._schedule.heal_ms) * 1000
         # Our cluster has every attribute that the handlers use, see `cluster`.
-        stage = Stage(cast("CoreCluster", cluster), event, random, end_us)
+        arena = CoreArena(cast("CoreCluster", cluster), event, random, end_us)
         try:
-            undo = HANDLERS[event.fault](stage)
+            steps = HANDLERS[event.fault](arena, aimed(event, event.nodes, arena.leader()))
+            self._playing[arena] = player = Player(steps, self._later)
+            player.go_on()
         except Skipped:
+            self._playing.pop(arena, None)
             return
         cluster.counts[event.fault] += 1
-        if undo is not None:
-            self._lasting[stage] = undo
-            cluster.loop.at(max(end_us, cluster.loop.now_us), self._undo, stage)
+        if event.lasts_ms:
+            cluster.loop.at(max(end_us, cluster.loop.now_us), self._undo, arena)
 
-    def _undo(self, stage: Stage) -> None:
-        undo = self._lasting.pop(stage, None)
-        if undo is not None:
-            stage.is_over = True
-            undo()
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._cluster.loop.after(max(round(seconds * 1e6), 1), call)
+
+    def _undo(self, arena: CoreArena) -> None:
+        player = self._playing.pop(arena, None)
+        if player is not None:
+            player.end()
 
     def _heal(self) -> None:
         self._is_healed = True
-        for stage in list(self._lasting):
-            self._undo(stage)
+        for arena in list(self._playing):
+            self._undo(arena)
         self._cluster.network.heal()
         for member in self._cluster.at_place.values():
             member.resume()

@@ -11,8 +11,8 @@ D disk, C clock, M membership, K client.
 
 Invariants:
 - A name stands for one kind of fault in every world, so a schedule of one world can be played in
-  another. Worlds with brokers draw the sides of `split-halves` as the sides of `split-majority`,
-  and the simulated disk makes `interrupted-write` as `short-write`.
+  another; the simulated disk makes `interrupted-write` as `short-write`. Faults that several worlds
+  make are written once, over the verbs of an `arena`.
 - A fault that lasts is undone at its end, and by a heal; a fault that does not last happens once.
 
 Sources: Jepsen's nemeses, TigerBeetle's VOPR, FoundationDB's simulation, etcd's robustness tests;
@@ -113,20 +113,20 @@ def _once(
 
 _NETWORK = (
     _lasting("isolate-node", "N1", "One node is cut off from all others.", _EVERYWHERE),
-    _lasting("split-majority", "N2", "A majority and a minority cannot reach each other.",
-             _EVERYWHERE, Aim.MINORITY),
-    _lasting("split-minority-third", "N3", "A third of the nodes is cut off from the rest.",
-             _EVERYWHERE, Aim.MINORITY),
-    _lasting("split-halves", "N4", "Two random sides cannot reach each other.",
-             _EVERYWHERE, Aim.MINORITY),
+    _lasting("split-majority", "N2", "A majority, with the clients, and a minority cannot reach "
+             "each other.", _EVERYWHERE, Aim.MINORITY),
+    _lasting("split-minority-third", "N3", "A third of the nodes, with the clients, is cut off "
+             "from the rest.", _EVERYWHERE, Aim.MINORITY),
+    _lasting("split-halves", "N4", "Two random sides cannot reach each other; the clients are on "
+             "one of them.", _EVERYWHERE, Aim.MINORITY),
     _lasting("isolate-leader", "N5", "The leader is cut off from all others.",
              _EVERYWHERE, Aim.LEADER),
     _lasting("bridge", "N6", "Two sides cannot reach each other, but one node reaches both.",
              _EVERYWHERE),
     _lasting("majorities-ring", "N7", "Every node sees a majority, and no two see the same one.",
              _EVERYWHERE, Aim.ALL)._replace(nodes_min=4),
-    _lasting("mute", "N8", "A node's messages do not leave it; it hears everything.", _EVERYWHERE),
-    _lasting("deaf", "N9", "A node hears nothing; its messages arrive.", _EVERYWHERE),
+    _lasting("mute", "N8", "No other node hears a node; it hears everything.", _EVERYWHERE),
+    _lasting("deaf", "N9", "A node hears no other node; its messages arrive.", _EVERYWHERE),
     _lasting("quorum-loss", "N10", "All nodes reach one node and no other, the leader too.",
              _EVERYWHERE),
     _lasting("constrained-election", "N11", "Only a node with an old log reaches a majority.",

@@ -12,6 +12,7 @@ import trio
 
 from raftmq.broker.replica.group import node_of
 from raftmq.chaos.faults import Event
+from raftmq.chaos.faults.arena import Skipped
 from raftmq.chaos.outcome import Coverage, Happening, Violation
 from raftmq.chaos.real.clients.work import Work
 from raftmq.chaos.real.network.protocol import Network
@@ -22,10 +23,6 @@ from .waiting import wait_found
 
 PATIENCE_SECONDS = 8.0
 """A fault that is due during another fault waits this long for its precondition."""
-
-
-class Skipped(Exception):
-    """A fault was not made; the text is a short reason, which names the count of such skips."""
 
 
 @dataclass(slots=True)

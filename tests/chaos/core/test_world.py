@@ -13,6 +13,7 @@ from raftmq.chaos.core import STEADY, Run, Settings, draw_schedule, draw_setting
 from raftmq.chaos.core.faults.effects import EFFECTS
 from raftmq.chaos.core.faults.nemesis import HANDLERS
 from raftmq.chaos.faults import FAULTS, Aim, Event, Schedule, World, of_world
+from raftmq.chaos.faults.arena import at_once
 from raftmq.checkers import INVARIANTS, Verdict
 
 CALM = Schedule(1, 8.0, ())
@@ -101,7 +102,7 @@ def test_fault_has_a_known_effect() -> None:
 def test_handler_that_does_nothing_is_not_counted_as_a_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    nothing = dict.fromkeys(HANDLERS, lambda stage: None)
+    nothing = dict.fromkeys(HANDLERS, at_once(lambda arena, event: None))
     monkeypatch.setattr("raftmq.chaos.core.faults.nemesis.HANDLERS", nothing)
     events = [event for name in sorted(HANDLERS) for event in every_few_seconds(name).events]
     outcome = run(Schedule(5, 12.0, tuple(sorted(events))), FOUR)
@@ -144,7 +145,7 @@ def test_run_without_a_comparison_that_is_due_is_vacuous(monkeypatch: pytest.Mon
 
 
 def test_faults_without_effect_leave_a_run_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = dict.fromkeys(HANDLERS, lambda stage: None)
+    nothing = dict.fromkeys(HANDLERS, at_once(lambda arena, event: None))
     monkeypatch.setattr("raftmq.chaos.core.faults.nemesis.HANDLERS", nothing)
     outcome = Plan(World.CORE).play(every_few_seconds("kill"))
     assert outcome.verdict is Verdict.UNKNOWN

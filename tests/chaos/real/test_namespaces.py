@@ -13,10 +13,12 @@ import trio
 
 from raftmq.chaos.campaign import CannotPlay, Plan
 from raftmq.chaos.faults import Event, Schedule, World
+from raftmq.chaos.faults.arena import CLIENTS
+from raftmq.chaos.faults.partitions import between
 from raftmq.chaos.real import run
 from raftmq.chaos.real.network import namespaces
 from raftmq.chaos.real.network.namespaces import Switch, why_no_namespaces
-from raftmq.chaos.real.network.rules import CLIENTS, Kind, Rules, both
+from raftmq.chaos.real.network.rules import Kind, Rules
 from raftmq.checkers import Verdict
 
 pytestmark = [
@@ -162,8 +164,8 @@ async def test_broken_connection_breaks_on_both_ends_while_nothing_passes() -> N
     async with net() as made:
         stream = await made.call()
         other = await made.call()
-        made.rules.add(Kind.BLOCK, both(CLIENTS, 1))
-        assert made.switch.break_connections(both(CLIENTS, 1)) == 2
+        made.rules.add(Kind.BLOCK, between([CLIENTS], [1]))
+        assert made.switch.break_connections(set(between([CLIENTS], [1]))) == 2
         for one in (stream, other):
             with pytest.raises(trio.BrokenResourceError), trio.fail_after(SLOW):
                 await one.receive_some()

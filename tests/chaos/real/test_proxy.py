@@ -8,8 +8,10 @@ from random import Random
 import pytest
 import trio
 
+from raftmq.chaos.faults.arena import CLIENTS
+from raftmq.chaos.faults.partitions import between
 from raftmq.chaos.real.network.proxy import HOST, Proxy, Splitter
-from raftmq.chaos.real.network.rules import CLIENTS, Kind, Rules, both
+from raftmq.chaos.real.network.rules import Kind, Rules
 from raftmq.testing import free_ports
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
@@ -167,12 +169,12 @@ async def test_half_open_connection_takes_everything_and_answers_nothing() -> No
     async with net() as made:
         caller = await call(made, 2, source=1)
         await caller.hear()
-        rule = made.rules.add(Kind.SWALLOW, both(1, 2))
+        rule = made.rules.add(Kind.SWALLOW, between([1], [2]))
         await caller.say(FrameKind.STATUS)
         with pytest.raises(trio.TooSlowError):
             await caller.hear(QUICK)
         made.rules.remove(rule)
-        assert made.proxy.break_connections(both(1, 2)) == 1
+        assert made.proxy.break_connections(set(between([1], [2]))) == 1
         with pytest.raises(trio.BrokenResourceError):
             await caller.hear()
 

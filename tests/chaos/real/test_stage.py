@@ -8,8 +8,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from raftmq.chaos.faults.arena import Skipped
 from raftmq.chaos.real.faults.other import is_counted_on
-from raftmq.chaos.real.stage import PATIENCE_SECONDS, Skipped, Stage, goals_of
+from raftmq.chaos.real.stage import PATIENCE_SECONDS, Stage, goals_of
 
 pytestmark = pytest.mark.anyio
 

@@ -3,6 +3,7 @@
 import pytest
 
 from raftmq.chaos.faults import Event, Fault, Schedule, World, draw, of_world
+from raftmq.chaos.faults.arena import at_once
 from raftmq.chaos.sim.faults.effects import EFFECTS
 from raftmq.chaos.sim.faults.nemesis import HANDLERS
 from raftmq.chaos.sim.run import WorkloadName, run
@@ -112,7 +113,7 @@ def test_fault_has_a_known_effect() -> None:
 def test_handler_that_does_nothing_is_not_counted_as_a_fault(
     kinds: list[Fault], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nothing = dict.fromkeys(HANDLERS, lambda stage, event: None)
+    nothing = dict.fromkeys(HANDLERS, at_once(lambda arena, event: None))
     monkeypatch.setattr("raftmq.chaos.sim.faults.nemesis.HANDLERS", nothing)
     outcome = run(short_schedule(kinds)._replace(seconds=8.0), nodes=nodes_for(kinds))
     assert not outcome.struck

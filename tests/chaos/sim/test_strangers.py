@@ -52,7 +52,7 @@ def test_what_the_node_holds_no_more_gives_it_no_room_and_takes_none() -> None:
         states = {"is_open": True, "is_orphan": False, "is_held": True, **others}
         return SimpleNamespace(**states, taken_bytes=taken)
 
-    stranger = object.__new__(hostile._Stranger)
+    stranger = object.__new__(hostile.Stranger)
     limit = hostile.LIMITS.requests_bytes_max + FRAME_BYTES + hostile.READ_BYTES
     gone = [stream(0, is_open=False) for _ in range(100)]
     gone += [stream(limit, is_orphan=True) for _ in range(100)]

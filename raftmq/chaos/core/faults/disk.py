@@ -18,8 +18,9 @@ import errno
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from raftmq.chaos.core.arena import CoreArena, Undo
 from raftmq.chaos.core.faults import atlas
-from raftmq.chaos.core.stage import Skipped, Stage, Undo
+from raftmq.chaos.faults.arena import Skipped
 from raftmq.log.faults import LogFault, RotFound
 from raftmq.log.record import Kind, Record
 from raftmq.log.segment import (
@@ -48,7 +49,7 @@ CUT_BYTES_MAX = 400
 # Power and errors
 
 
-def power_loss(stage: Stage) -> None:
+def power_loss(stage: CoreArena) -> None:
     """D1, all kinds."""
     for node in stage.targets():
         if node.is_up:
@@ -56,28 +57,28 @@ def power_loss(stage: Stage) -> None:
             node.start_later()
 
 
-def torn_write(stage: Stage) -> None:
+def torn_write(stage: CoreArena) -> None:
     """D2: the power goes inside one of the next writes."""
     node = stage.node()
     node.loses_power = True
     node.disk.armed().crash_at(stage.random.randint(1, 3))
 
 
-def _refused(operation: str) -> Callable[[Stage], None]:
+def _refused(operation: str) -> Callable[[CoreArena], None]:
     """A handler that lets the next call of an operation fail."""
 
-    def handler(stage: Stage) -> None:
+    def handler(stage: CoreArena) -> None:
         stage.node().disk.armed().fail_next(operation, errno.EIO)
 
     return handler
 
 
-def sync_lies(stage: Stage) -> None:
+def sync_lies(stage: CoreArena) -> None:
     """D4: the data of the refused sync is lost, although later syncs succeed."""
     stage.node().disk.armed().lie_next()
 
 
-def full_disk(stage: Stage) -> Undo:
+def full_disk(stage: CoreArena) -> Undo:
     """D7."""
     disk = stage.node().disk
     disk.armed().space = disk.used() + int(stage.event.level)
@@ -88,7 +89,7 @@ def full_disk(stage: Stage) -> Undo:
     return undo
 
 
-def slow_disk(stage: Stage) -> Undo:
+def slow_disk(stage: CoreArena) -> Undo:
     """D21."""
     node = stage.node()
     node.disk_factor = stage.event.level
@@ -102,7 +103,7 @@ def slow_disk(stage: Stage) -> Undo:
 # Damage
 
 
-def _victim(stage: Stage) -> "Node":
+def _victim(stage: CoreArena) -> "Node":
     """The event's node, if its copy may be lost."""
     node = stage.node()
     if node.refusal or not node.applied:
@@ -113,14 +114,14 @@ def _victim(stage: Stage) -> "Node":
     return node
 
 
-def _damaged(stage: Stage, node: "Node") -> None:
+def _damaged(stage: CoreArena, node: "Node") -> None:
     node.is_damaged = True
     stage.cluster.loop.effects[DAMAGED] += 1
     stage.cluster.tell(node.id, f"is damaged: {stage.event.fault}")
     _may_show(stage, node)
 
 
-def _may_show(stage: Stage, node: "Node") -> None:
+def _may_show(stage: CoreArena, node: "Node") -> None:
     def start_again() -> None:
         if node.is_up and stage.cluster.loop.now_us < stage.end_us:
             node.end(power=False)
@@ -143,7 +144,7 @@ def _marks(data: bytes) -> list[Mark]:
     return marks
 
 
-def _place(stage: Stage, node: "Node") -> tuple[str, int]:
+def _place(stage: CoreArena, node: "Node") -> tuple[str, int]:
     """A segment file, and the byte up to which a mark vouches for the file."""
     found = []
     for name in node.disk.list("log"):
@@ -164,7 +165,7 @@ def _overwrite(node: "Node", path: str, start: int, piece: bytes) -> None:
     inode.sync()
 
 
-def bit_flip(stage: Stage) -> None:
+def bit_flip(stage: CoreArena) -> None:
     """D11; sometimes in an index, which is no loss: an index is derived from the log."""
     share = stage.cluster.settings.index_damage_share
     if stage.random.random() < share and _flip_index(stage):
@@ -175,7 +176,7 @@ def bit_flip(stage: Stage) -> None:
     _damaged(stage, node)
 
 
-def _flip_index(stage: Stage) -> bool:
+def _flip_index(stage: CoreArena) -> bool:
     node = stage.node()
     names = [name for name in node.disk.list("log") if name.endswith(".index")]
     if names:
@@ -188,7 +189,7 @@ def _flip_index(stage: Stage) -> bool:
     return bool(names)
 
 
-def bad_sector(stage: Stage) -> None:
+def bad_sector(stage: CoreArena) -> None:
     """D12."""
     node = _victim(stage)
     path, vouched = _place(stage, node)
@@ -197,7 +198,7 @@ def bad_sector(stage: Stage) -> None:
     _damaged(stage, node)
 
 
-def unreadable_sector(stage: Stage) -> None:
+def unreadable_sector(stage: CoreArena) -> None:
     """D24: reads answer with an error, while the node runs and at its next start."""
     node = _victim(stage)
     path, vouched = _place(stage, node)
@@ -206,7 +207,7 @@ def unreadable_sector(stage: Stage) -> None:
     _damaged(stage, node)
 
 
-def misdirected_write(stage: Stage) -> None:
+def misdirected_write(stage: CoreArena) -> None:
     """D13: a piece of a file takes the place of another piece of the file."""
     node = _victim(stage)
     path, vouched = _place(stage, node)
@@ -220,7 +221,7 @@ def misdirected_write(stage: Stage) -> None:
     _damaged(stage, node)
 
 
-def lost_write(stage: Stage) -> None:
+def lost_write(stage: CoreArena) -> None:
     """D14: zeros in place of one write, which lies between two marks."""
     node = _victim(stage)
     path, vouched = _place(stage, node)
@@ -233,7 +234,7 @@ def lost_write(stage: Stage) -> None:
     _damaged(stage, node)
 
 
-def lost_hard_state(stage: Stage) -> None:
+def lost_hard_state(stage: CoreArena) -> None:
     """D17: a mark, which holds term and vote, is gone; a later mark shows that it was there."""
     node = _victim(stage)
     path, vouched = _place(stage, node)
@@ -244,7 +245,7 @@ def lost_hard_state(stage: Stage) -> None:
     node.start_later()
 
 
-def wipe(stage: Stage) -> None:
+def wipe(stage: CoreArena) -> None:
     """D18: as in the broker, the others know the old disk's name and do not let the new one in."""
     node = _victim(stage)
     _stop(node)
@@ -257,7 +258,7 @@ def _stop(node: "Node") -> None:
         node.end(power=False)
 
 
-def cut_tail(stage: Stage) -> None:
+def cut_tail(stage: CoreArena) -> None:
     """D16: a stopped node's last file has lost its end.
 
     A log that was cut where no mark vouches looks like an older log. Then the lost tail may hold no
@@ -293,7 +294,7 @@ def cut_tail(stage: Stage) -> None:
     node.start_later()
 
 
-def _is_bearable(stage: Stage, node: "Node", recovered: Recovered) -> bool:
+def _is_bearable(stage: CoreArena, node: "Node", recovered: Recovered) -> bool:
     durable = node.durable
     if recovered.hard_state[:2] != durable.hard_state[:2]:
         return False
@@ -303,7 +304,7 @@ def _is_bearable(stage: Stage, node: "Node", recovered: Recovered) -> bool:
     return is_told and all(_is_elsewhere(stage, node, record) for record in gone)
 
 
-def _is_elsewhere(stage: Stage, node: "Node", record: Record) -> bool:
+def _is_elsewhere(stage: CoreArena, node: "Node", record: Record) -> bool:
     conf = stage.cluster.newest_conf()
     for half in (conf.voters, conf.voters_outgoing):
         others = [stage.cluster.nodes[n] for n in half if n != node.id]
@@ -313,7 +314,7 @@ def _is_elsewhere(stage: Stage, node: "Node", record: Record) -> bool:
     return True
 
 
-HANDLERS: Mapping[str, Callable[[Stage], Undo | None]] = {
+HANDLERS: Mapping[str, Callable[[CoreArena], Undo | None]] = {
     "power-loss": power_loss,
     "power-loss-majority": power_loss,
     "power-loss-all": power_loss,

@@ -45,7 +45,7 @@ EFFECTS: Mapping[str, str] = {
     "reorder": OVERTAKEN,
     "duplicate": DOUBLED,
     "loss": LOST,
-    "burst-loss": LOST,
+    "burst-loss": HELD,
     "stale-replay": AGAIN,
     "needless-snapshot": NEEDLESS,
     "drop-kind": DROPPED,

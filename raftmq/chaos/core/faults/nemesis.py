@@ -5,13 +5,15 @@ Invariants:
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
+from raftmq.chaos.core.arena import CoreArena, Make, made_by
 from raftmq.chaos.core.faults import disk, network, process
-from raftmq.chaos.core.stage import Handler, Skipped, Stage, Undo
-from raftmq.chaos.faults import FAULTS, Event, Schedule
+from raftmq.chaos.faults import FAULTS, Event, Schedule, World
+from raftmq.chaos.faults.arena import Player, Skipped, aimed
+from raftmq.chaos.faults.shared import shared_in
 from raftmq.chaos.outcome import Coverage
 from raftmq.chaos.strikes import Strikes
 from raftmq.consensus import ProgressState, Role
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
     from raftmq.chaos.core.cluster import Cluster
     from raftmq.chaos.core.node import Node
 
-HANDLERS: Mapping[str, Handler] = {
-    **network.HANDLERS,
-    **process.HANDLERS,
-    **disk.HANDLERS,
+HANDLERS: Mapping[str, Make] = {
+    **shared_in(World.CORE),
+    **network.OWN,
+    **process.OWN,
+    **{name: made_by(handler) for name, handler in process.HANDLERS.items()},
+    **{name: made_by(handler) for name, handler in disk.HANDLERS.items()},
 }
 """How each fault is made in this world."""
 
@@ -36,7 +40,7 @@ class Nemesis:
     def __init__(self, cluster: "Cluster", schedule: Schedule) -> None:
         self._cluster = cluster
         self._schedule = schedule
-        self._lasting: dict[Stage, Undo] = {}
+        self._playing: dict[CoreArena, Player] = {}
         self._is_healed = False
         self.coverage: Counter[Coverage] = Counter()
         """By situation: how often a fault struck in it."""
@@ -60,36 +64,40 @@ class Nemesis:
             return
         end_ms = event.at_ms + event.lasts_ms if event.lasts_ms else self._schedule.heal_ms
         random = Random(f"fault {seed} {event.at_ms} {event.fault}")
-        stage = Stage(cluster, event, random, min(end_ms, self._schedule.heal_ms) * 1000)
+        arena = CoreArena(cluster, event, random, min(end_ms, self._schedule.heal_ms) * 1000)
         cluster.trace.note(cluster.loop.now_us, event.at_ms, len(event.fault))
-        self._strikes.begin(stage, event.fault, self._situations(stage))
+        self._strikes.begin(arena, event.fault, self._situations(event))
         try:
-            undo = HANDLERS[event.fault](stage)
+            steps = HANDLERS[event.fault](arena, aimed(event, event.nodes, arena.leader()))
+            self._playing[arena] = player = Player(steps, self._later)
+            player.go_on()
         except Skipped as why:
-            self._strikes.drop(stage)
+            self._playing.pop(arena, None)
+            self._strikes.drop(arena)
             cluster.counts["skipped"] += 1
             cluster.tell(0, f"{event.fault} skipped: {why}")
             return
         cluster.tell(event.nodes[0] if len(event.nodes) == 1 else 0, f"{event} begins")
-        if undo is not None:
-            self._lasting[stage] = undo
-            cluster.loop.at(max(stage.end_us, cluster.loop.now_us), self._undo, stage)
+        if FAULTS[event.fault].lasts:
+            cluster.loop.at(max(arena.end_us, cluster.loop.now_us), self._undo, arena)
 
-    def _undo(self, stage: Stage) -> None:
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._cluster.loop.after(max(round(seconds * 1e6), 1), call)
+
+    def _undo(self, arena: CoreArena) -> None:
         # The end of the fault or the heal comes first; the second of them finds nothing to undo.
-        undo = self._lasting.pop(stage, None)
-        if undo is not None:
-            # Set before the undo: calls that the undo plans for this fault must not be made.
-            stage.is_over = True
-            undo()
-            self._strikes.end(stage)
-            self._cluster.tell(0, f"{stage.event.fault} ends")
+        player = self._playing.pop(arena, None)
+        if player is not None:
+            player.end()
+            if FAULTS[arena.event.fault].lasts:
+                self._strikes.end(arena)
+                self._cluster.tell(0, f"{arena.event.fault} ends")
 
     def heal(self) -> None:
         """End all faults; damage stays, and processes that are down stay down for now."""
         self._is_healed = True
-        for stage in list(self._lasting):
-            self._undo(stage)
+        for arena in list(self._playing):
+            self._undo(arena)
         self.conclude()
         self._cluster.network.heal()
         for node in self._cluster.nodes.values():
@@ -108,8 +116,7 @@ class Nemesis:
 
     # Coverage
 
-    def _situations(self, stage: Stage) -> list[Coverage]:
-        event = stage.event
+    def _situations(self, event: Event) -> list[Coverage]:
         places = event.nodes or ((self._leader_place(),) if FAULTS[event.fault].aim else ())
         nodes = [self._cluster.at_place.get(place) for place in places]
         return [self._situation(node, event.fault) for node in nodes if node is not None]

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from raftmq.chaos.core.arena import CoreArena, Make, Undo
 from raftmq.chaos.core.operator import adding, removing, replacing
-from raftmq.chaos.core.stage import Skipped, Stage, Undo
+from raftmq.chaos.faults import Event
+from raftmq.chaos.faults.arena import Skipped, Steps
+from raftmq.chaos.faults.partitions import isolate
 from raftmq.chaos.world.disk import POINTS
 from raftmq.consensus import ChangeKind
-
-from .network import isolate_node
 
 if TYPE_CHECKING:
     from raftmq.chaos.core.node import Node
@@ -49,18 +50,18 @@ def _kill(node: "Node", *, power: bool = False) -> None:
         node.start_later()
 
 
-def kill(stage: Stage) -> None:
+def kill(stage: CoreArena) -> None:
     """P1, all kinds."""
     for node in stage.targets():
         _kill(node)
 
 
-def kill_leader(stage: Stage) -> None:
+def kill_leader(stage: CoreArena) -> None:
     """P2."""
-    _kill(stage.leader())
+    _kill(stage.leading())
 
 
-def restart_storm(stage: Stage) -> Undo:
+def restart_storm(stage: CoreArena) -> Undo:
     """P3."""
     node = stage.node()
 
@@ -74,20 +75,20 @@ def restart_storm(stage: Stage) -> Undo:
     return lambda: None
 
 
-def rolling_restart(stage: Stage) -> None:
+def rolling_restart(stage: CoreArena) -> None:
     """P4."""
     for number, node in enumerate(stage.targets()):
         stage.later(number * 1_500_000, _kill, node)
 
 
-def pause(stage: Stage) -> Undo:
+def pause(stage: CoreArena) -> Undo:
     """P5."""
     return _pause(stage.node())
 
 
-def pause_leader(stage: Stage) -> Undo:
+def pause_leader(stage: CoreArena) -> Undo:
     """P5."""
-    return _pause(stage.leader())
+    return _pause(stage.leading())
 
 
 def _pause(node: "Node") -> Undo:
@@ -98,14 +99,14 @@ def _pause(node: "Node") -> Undo:
     return node.resume
 
 
-def pause_kill(stage: Stage) -> None:
+def pause_kill(stage: CoreArena) -> None:
     """P6."""
     node = stage.node()
     node.pause()
     stage.later(PAUSE_BEFORE_KILL_US, _kill, node)
 
 
-def slow_node(stage: Stage) -> Undo:
+def slow_node(stage: CoreArena) -> Undo:
     """P7."""
     network, place = stage.cluster.network, stage.event.nodes[0]
     network.lag_us[place] = int(stage.event.level * SLOW_US)
@@ -118,7 +119,7 @@ def slow_node(stage: Stage) -> Undo:
     return undo
 
 
-def slow_apply(stage: Stage) -> Undo:
+def slow_apply(stage: CoreArena) -> Undo:
     """P14."""
     nodes, level = stage.targets(), stage.event.level
     for node in nodes:
@@ -131,7 +132,7 @@ def slow_apply(stage: Stage) -> Undo:
     return undo
 
 
-def crash_point(stage: Stage) -> None:
+def crash_point(stage: CoreArena) -> None:
     """P8: at a point of the process or of a disk call, with the power or without."""
     node = stage.node()
     node.loses_power = stage.random.random() < 0.5
@@ -142,7 +143,7 @@ def crash_point(stage: Stage) -> None:
         node.disk.armed().crash_at_point(point, after=stage.random.random() < 0.5)
 
 
-def kill_then_power(stage: Stage) -> None:
+def kill_then_power(stage: CoreArena) -> None:
     """P12: writes of the first process were readable at the start of the second, not durable."""
     node = stage.node()
     if not node.is_up:
@@ -168,8 +169,8 @@ def kill_then_power(stage: Stage) -> None:
 # Clocks
 
 
-def _clock(name: str, scale: float = 1.0) -> Callable[[Stage], Undo]:
-    def handler(stage: Stage) -> Undo:
+def _clock(name: str, scale: float = 1.0) -> Callable[[CoreArena], Undo]:
+    def handler(stage: CoreArena) -> Undo:
         clock = stage.node().clock
         setattr(clock, name, getattr(clock, name) + stage.event.level * scale)
         return partial(setattr, clock, name, 0.0)
@@ -177,18 +178,18 @@ def _clock(name: str, scale: float = 1.0) -> Callable[[Stage], Undo]:
     return handler
 
 
-def step_clock(stage: Stage) -> None:
+def step_clock(stage: CoreArena) -> None:
     """C2: the clock stays wrong until everything heals."""
     stage.node().clock.offset_ms += stage.event.level
 
 
-def leap_second(stage: Stage) -> None:
+def leap_second(stage: CoreArena) -> None:
     """C6."""
     for node in stage.cluster.nodes.values():
         node.clock.offset_ms -= 1000
 
 
-def stall_monotonic(stage: Stage) -> None:
+def stall_monotonic(stage: CoreArena) -> None:
     """C7: a machine is suspended; ticks missed meanwhile are not made up for, as in the broker."""
     node = stage.node()
     node.pause()
@@ -199,18 +200,18 @@ def stall_monotonic(stage: Stage) -> None:
 # Members
 
 
-def add_voter(stage: Stage) -> None:
+def add_voter(stage: CoreArena) -> None:
     """M1."""
     operator = stage.cluster.operator
     operator.ask(adding(operator.spare().id))
 
 
-def remove_voter(stage: Stage) -> None:
+def remove_voter(stage: CoreArena) -> None:
     """M1."""
     stage.cluster.operator.ask(removing(stage.node().id))
 
 
-def promote_learner(stage: Stage) -> None:
+def promote_learner(stage: CoreArena) -> None:
     """M2: a node is a learner for a while, then it becomes a voter."""
     operator = stage.cluster.operator
     number = operator.spare().id
@@ -218,38 +219,39 @@ def promote_learner(stage: Stage) -> None:
     stage.later(2_000_000, operator.ask, adding(number))
 
 
-def replace_node(stage: Stage) -> None:
+def replace_node(stage: CoreArena) -> None:
     """M3."""
     operator = stage.cluster.operator
     operator.ask(replacing(stage.node().id, operator.spare().id))
 
 
-def remove_leader(stage: Stage) -> None:
+def remove_leader(stage: CoreArena) -> None:
     """M4."""
-    stage.cluster.operator.ask(removing(stage.leader().id))
+    stage.cluster.operator.ask(removing(stage.leading().id))
 
 
-def two_changes(stage: Stage) -> None:
+def two_changes(stage: CoreArena) -> None:
     """M5."""
     operator = stage.cluster.operator
     operator.ask(removing(stage.node().id))
     operator.ask(adding(operator.spare().id))
 
 
-def change_when_cut(stage: Stage) -> None:
+def change_when_cut(arena: CoreArena, event: Event) -> Steps:
     """M6: a node is cut off for three seconds; meanwhile another is removed, replaced or added."""
-    undo = isolate_node(stage)
-    stage.later(3_000_000, undo)
-    operator, dice = stage.cluster.operator, stage.random.random()
-    if dice < 0.4 and len(stage.event.nodes) > 1:
-        operator.ask(removing(stage.node(1).id))
-    elif dice < 0.7 and len(stage.event.nodes) > 1:
-        operator.ask(replacing(stage.node(1).id, operator.spare().id))
-    else:
-        operator.ask(adding(operator.spare().id))
+    operator, places = arena.cluster.operator, event.nodes
+    with arena.cut(isolate(places[:1], arena.members())):
+        dice = arena.random.random()
+        if dice < 0.4 and len(places) > 1:
+            operator.ask(removing(arena.node(1).id))
+        elif dice < 0.7 and len(places) > 1:
+            operator.ask(replacing(arena.node(1).id, operator.spare().id))
+        else:
+            operator.ask(adding(operator.spare().id))
+        yield 3.0
 
 
-def rejoin(stage: Stage) -> None:
+def rejoin(stage: CoreArena) -> None:
     """M7: a removed node comes back under its id, with its old data."""
     cluster = stage.cluster
     conf = cluster.newest_conf()
@@ -264,7 +266,7 @@ def rejoin(stage: Stage) -> None:
     cluster.operator.ask(adding(stage.random.choice(gone).id))
 
 
-def slow_change(stage: Stage) -> Undo:
+def slow_change(stage: CoreArena) -> Undo:
     """M9: a change of members, mostly of the node at the event's place, on slow disks."""
     node, cluster, random = stage.node(), stage.cluster, stage.random
     operator = cluster.operator
@@ -287,7 +289,7 @@ def slow_change(stage: Stage) -> Undo:
     return undo
 
 
-def come_back(stage: Stage) -> None:
+def come_back(stage: CoreArena) -> None:
     """M10: a removed node comes back as a new one, as if its disk had been replaced."""
     cluster = stage.cluster
     members = cluster.members()
@@ -311,7 +313,7 @@ def come_back(stage: Stage) -> None:
     cluster.operator.ask(adding(cluster.operator.successor(node).id))
 
 
-HANDLERS: Mapping[str, Callable[[Stage], Undo | None]] = {
+HANDLERS: Mapping[str, Callable[[CoreArena], Undo | None]] = {
     "kill": kill,
     "kill-minority": kill,
     "kill-majority": kill,
@@ -339,9 +341,11 @@ HANDLERS: Mapping[str, Callable[[Stage], Undo | None]] = {
     "replace-node": replace_node,
     "remove-leader": remove_leader,
     "two-changes": two_changes,
-    "change-when-cut": change_when_cut,
     "rejoin": rejoin,
     "slow-change": slow_change,
     "return": come_back,
 }
 """By name of the fault."""
+
+OWN: Mapping[str, Make] = {"change-when-cut": change_when_cut}
+"""Faults that are generators already."""

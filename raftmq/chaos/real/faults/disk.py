@@ -17,8 +17,9 @@ import trio
 
 from raftmq.broker.cluster import identity
 from raftmq.chaos.faults import Event
+from raftmq.chaos.faults.arena import Skipped
 from raftmq.chaos.real.disk.overlay_model import Faults
-from raftmq.chaos.real.stage import Skipped, Stage
+from raftmq.chaos.real.stage import Stage
 from raftmq.chaos.real.waiting import wait_true
 
 from . import damage

@@ -14,17 +14,12 @@ Invariants:
 
 import resource
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from random import Random
 
 import trio
 
-from raftmq.chaos.faults import Event
 from raftmq.chaos.real.stage import Stage
 from raftmq.chaos.workloads.strangers import anything, bombs, client_hello, endless_frame
-
-from .handlers import lasting
 
 CONNECTIONS_MAX = 2_000
 """Connections that one stranger keeps open; the oldest is closed for a new one."""
@@ -37,22 +32,7 @@ PAUSE_SECONDS = 0.15
 """Mean pause between two attacks."""
 
 
-@lasting("strangers")
-@asynccontextmanager
-async def _strangers(stage: Stage, event: Event) -> AsyncIterator[None]:
-    node = stage.node_of(event)
-    stage.running(node)
-    stranger = _Stranger(stage, node)
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(stranger.run)
-            yield
-            nursery.cancel_scope.cancel()
-    finally:
-        stranger.leave()
-
-
-class _Stranger:
+class Stranger:
     """A stranger that attacks one node."""
 
     def __init__(self, stage: Stage, node: int) -> None:
@@ -66,7 +46,14 @@ class _Stranger:
         self._most = CONNECTIONS_MAX if files < 0 else min(CONNECTIONS_MAX, files // 4)
 
     async def run(self) -> None:
-        """Attack until cancelled."""
+        """Attack until cancelled, then close all connections."""
+        try:
+            await self._attack()
+        finally:
+            while self._open:
+                self._open.popleft().socket.close()
+
+    async def _attack(self) -> None:
         attacks = (self._say_nothing, self._leave_half, self._inflate, self._babble)
         while True:
             with trio.move_on_after(ATTACK_SECONDS_MAX):
@@ -76,11 +63,6 @@ class _Stranger:
                     # The node is down, or rightly closed the connection.
                     self._stage.counts["strangers that were turned away"] += 1
             await trio.sleep(self._random.expovariate(1 / PAUSE_SECONDS))
-
-    def leave(self) -> None:
-        """Close all connections."""
-        while self._open:
-            self._open.popleft().socket.close()
 
     async def _connect(self) -> trio.SocketStream:
         stream = await trio.open_tcp_stream(*self._address, local_address=self._own)

@@ -10,20 +10,29 @@ another fault counts as struck when its handler has made it.
 Left out: which fault caused an effect, if two faults of the network overlap.
 """
 
+import math
+from collections.abc import Mapping
+
 import trio
 
-from raftmq.chaos.faults import FAMILIES, FAULTS, Event, Schedule
+from raftmq.chaos.faults import FAMILIES, FAULTS, Aim, Event, Schedule, World
+from raftmq.chaos.faults.arena import Skipped, Steps, aimed
+from raftmq.chaos.faults.shared import shared_in
 from raftmq.chaos.outcome import Coverage
-from raftmq.chaos.real.stage import Skipped, Stage
+from raftmq.chaos.real.arena import Make, RealArena
+from raftmq.chaos.real.stage import Stage
 from raftmq.chaos.real.watch import Watch
 
-from . import disk, hostile, network, other, process  # noqa: F401
+from . import disk, other, process  # noqa: F401
 from .handlers import LASTING, ONCE
 
 __all__ = ["HANDLED", "heal", "play"]
 
-HANDLED = frozenset(ONCE) | frozenset(LASTING)
-"""The faults that have a handler."""
+HANDLERS: Mapping[str, Make] = shared_in(World.REAL)
+"""How each fault is made in this world."""
+
+HANDLED = frozenset(ONCE) | frozenset(LASTING) | frozenset(HANDLERS)
+"""The faults that can be made."""
 
 OVERLAY_ONLY = frozenset(
     {
@@ -35,7 +44,11 @@ OVERLAY_ONLY = frozenset(
 """Faults that need the overlay."""
 
 
-RULED = (frozenset(FAMILIES["network"]) & frozenset(LASTING)) - {"strangers"} | {"retry-storm"}
+RULED = {
+    name
+    for name in (*FAMILIES["network"], "retry-storm")
+    if FAULTS[name].lasts and name != "strangers"
+}
 """Lasting faults that are made by rules alone."""
 
 
@@ -54,7 +67,9 @@ async def _play_one(stage: Stage, event: Event, watch: Watch) -> None:
     situation = watch.situation(victim, event.fault)
     effects = stage.rules.effects
     try:
-        if FAULTS[event.fault].lasts:
+        if event.fault in HANDLERS:
+            await _make(stage, event, watch, situation)
+        elif FAULTS[event.fault].lasts:
             async with LASTING[event.fault](stage, event):
                 stage.note(victim, f"{event.fault} begins")
                 try:
@@ -72,6 +87,39 @@ async def _play_one(stage: Stage, event: Event, watch: Watch) -> None:
         stage.counts[f"skipped: {event.fault}: {skipped.exceptions[0]}"] += 1
     except* ProcessLookupError:
         stage.counts[f"skipped: {event.fault}: the process had just ended"] += 1
+
+
+async def _make(stage: Stage, event: Event, watch: Watch, situation: Coverage) -> None:
+    """Make a fault, and undo it at its end, also when cancelled."""
+    fault, nodes = FAULTS[event.fault], stage.nodes_of(event)
+    leader = await stage.leader() if fault.aim is Aim.LEADER else 0
+    arena, victim, effects = RealArena(stage, watch), nodes[0] if nodes else 0, stage.rules.effects
+    steps = HANDLERS[event.fault](arena, aimed(event, nodes, leader))
+    try:
+        seconds = await _step(arena, steps)
+        stage.note(victim, f"{event.fault} begins" if fault.lasts else event.fault)
+        try:
+            with trio.move_on_after(event.lasts_ms / 1000 if fault.lasts else math.inf):
+                while fault.lasts or seconds is not None:
+                    await trio.sleep(math.inf if seconds is None else seconds)
+                    seconds = await _step(arena, steps)
+        finally:
+            # The heal cancels a fault that lasts until then: it counts, too.
+            is_seen = event.fault not in RULED or stage.rules.effects > effects
+            _count(stage, situation, is_seen=is_seen)
+        if fault.lasts:
+            stage.note(victim, f"{event.fault} ends")
+    finally:
+        steps.close()
+        with trio.CancelScope(shield=True):
+            await arena.done()
+
+
+async def _step(arena: RealArena, steps: Steps) -> float | None:
+    """Resume a fault, and do what it asked for; returns its wait in seconds, if it waits."""
+    seconds = next(steps, None)
+    await arena.done()
+    return seconds
 
 
 def _count(stage: Stage, situation: Coverage, *, is_seen: bool) -> None:

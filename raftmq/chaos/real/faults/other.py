@@ -7,8 +7,10 @@ import trio
 
 import raftmq
 from raftmq.chaos.faults import Event
-from raftmq.chaos.real.network.rules import CLIENTS, Kind, isolate
-from raftmq.chaos.real.stage import Skipped, Stage
+from raftmq.chaos.faults.arena import CLIENTS, Skipped
+from raftmq.chaos.faults.partitions import isolate
+from raftmq.chaos.real.network.rules import Kind
+from raftmq.chaos.real.stage import Stage
 from raftmq.errors import RaftmqError
 from raftmq.machine.catalog.replicas import node_of
 

@@ -10,8 +10,9 @@ from random import Random
 import trio
 
 from raftmq.chaos.faults import Event
+from raftmq.chaos.faults.arena import Skipped
 from raftmq.chaos.real.points import POINTS, RARE
-from raftmq.chaos.real.stage import Skipped, Stage
+from raftmq.chaos.real.stage import Stage
 from raftmq.chaos.real.waiting import wait_found, wait_true
 
 from .clocks import ClockEffect

@@ -46,8 +46,10 @@ from typing import TypeVar
 
 import trio
 
+from raftmq.chaos.faults.arena import CLIENTS
+
 from .packets import ACK, FIN, RST, SYN, Ends, Segment, cut_short, parse, reset, with_bit_flipped
-from .rules import CLIENTS, Flow, Kind, Rules
+from .rules import Flow, Kind, Rules
 
 DEVICE = Path("/dev/net/tun")
 CLONE_NEWNET = 0x4000_0000

@@ -23,20 +23,21 @@ Left out: TLS.
 import socket
 import struct
 from collections import deque
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from random import Random
 
 import msgspec
 import trio
 
+from raftmq.chaos.faults.arena import CLIENTS
+from raftmq.consensus import MessageKind
 from raftmq.errors import ProtocolError
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FIXED_BYTES, FRAME_BYTES_MAX, FrameParser, encode_frame
 from raftmq.wire.messages import FrameKind, Hello
 from raftmq.wire.raft import RaftHeader
 
-from .rules import CLIENTS, Flow, Kind, Rules
+from .rules import Flow, Kind, Rules
 
 HOST = "127.0.0.1"
 KIND_AT = 9
@@ -340,9 +341,9 @@ class Pipe:
         rules = list(self._rules.of(Kind.DROP, self._flow))
         if not rules:
             return False
-        kinds = dropped_kinds(rules[0].level)
+        kinds = rules[0].kinds
         if frame[KIND_AT] == FrameKind.SNAPSHOT:
-            is_hit = "snapshot" in kinds
+            is_hit = MessageKind.SNAPSHOT in kinds
         elif frame[KIND_AT] == FrameKind.RAFT:
             size = int.from_bytes(frame[12:16], "little")
             header = unpack(RaftHeader, frame[FIXED_BYTES : FIXED_BYTES + size])
@@ -356,19 +357,6 @@ class Pipe:
     def _break(self) -> None:
         self._proxy.broken += 1
         raise Broken
-
-
-def dropped_kinds(level: float) -> frozenset[object]:
-    """Message kinds that `drop-kind` of a level drops; the levels are 1 to 4."""
-    from raftmq.consensus.messages import MessageKind
-
-    by_level: Mapping[int, frozenset[object]] = {
-        1: frozenset({MessageKind.VOTE, MessageKind.PRE_VOTE}),
-        2: frozenset({MessageKind.APPEND_RESPONSE}),
-        3: frozenset({MessageKind.HEARTBEAT}),
-        4: frozenset({MessageKind.SNAPSHOT, "snapshot"}),
-    }
-    return by_level[int(level)]
 
 
 async def _first_frames(stream: trio.SocketStream, splitter: Splitter) -> list[bytes]:

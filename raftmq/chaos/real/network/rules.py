@@ -13,11 +13,8 @@ number of rules hold at once.
 | duplicate | it comes a second time, on a connection of its own | share |
 | rate | it waits for its turn | bytes/s |
 | swallow | it is gone, the connection stays | - |
-| drop | it is gone if it carries a consensus message of the kind | kind |
+| drop | it is gone if it carries a consensus message of some kinds | - |
 | corrupt, cut | once: a bit changes; the connection breaks inside the frame | - |
-
-Sources: the shapes of Jepsen's partitioners; OmniPaxos (EuroSys 2023) for quorum-loss, constrained
-election and chain.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,8 +22,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 
-CLIENTS = 0
-"""The party that stands for all clients."""
+from raftmq.consensus import MessageKind
 
 Flow = tuple[int, int]
 """(sender, receiver)."""
@@ -60,6 +56,8 @@ class Rule:
     """Flows that the rule covers; None: all flows, those of clients, too."""
     level: float = 0.0
     """Strength, in the unit of the kind."""
+    kinds: frozenset[MessageKind] = frozenset()
+    """Kinds of consensus messages that a rule of the kind `DROP` hits."""
     struck: int = 0
     """Frames that the rule affected; not counted for all kinds."""
 
@@ -78,9 +76,15 @@ class Rules:
     effects: int = 0
     """Number of times that a rule affected a frame; a waiting frame may count more than once."""
 
-    def add(self, kind: Kind, flows: Iterable[Flow] | None = None, level: float = 0.0) -> Rule:
+    def add(
+        self,
+        kind: Kind,
+        flows: Iterable[Flow] | None = None,
+        level: float = 0.0,
+        kinds: frozenset[MessageKind] = frozenset(),
+    ) -> Rule:
         """Add a rule; give the result to `remove` to end the rule."""
-        rule = Rule(kind, None if flows is None else frozenset(flows), level)
+        rule = Rule(kind, None if flows is None else frozenset(flows), level, kinds)
         self.rules.append(rule)
         self.on_change()
         return rule
@@ -140,75 +144,3 @@ class Rules:
             self.remove(rule)
             return True
         return False
-
-
-def both(one: int, other: int) -> set[Flow]:
-    """Both directions between two parties."""
-    return {(one, other), (other, one)}
-
-
-def between(sides: Iterable[Iterable[int]]) -> set[Flow]:
-    """Every flow from one side to another."""
-    groups = [frozenset(side) for side in sides]
-    return {
-        (one, other)
-        for mine in groups
-        for theirs in groups
-        if mine is not theirs
-        for one in mine
-        for other in theirs
-    }
-
-
-def isolate(nodes: Iterable[int], everyone: Iterable[int]) -> set[Flow]:
-    """Cut `nodes` off from the other nodes; clients reach all nodes."""
-    inside = frozenset(nodes)
-    return between([inside, frozenset(everyone) - inside])
-
-
-def mute(node: int, everyone: Iterable[int]) -> set[Flow]:
-    """Cut the flows from a node to all others, clients included."""
-    return {(node, other) for other in (CLIENTS, *everyone) if other != node}
-
-
-def deaf(node: int, everyone: Iterable[int]) -> set[Flow]:
-    """Cut the flows to a node from all others, clients included."""
-    return {(other, node) for other in (CLIENTS, *everyone) if other != node}
-
-
-def bridge(node: int, everyone: Iterable[int]) -> set[Flow]:
-    """Cut two halves of the nodes off from each other; `node` reaches both."""
-    rest = sorted(set(everyone) - {node})
-    half = len(rest) // 2
-    return between([rest[:half], rest[half:]])
-
-
-def star(hub: int, everyone: Iterable[int]) -> set[Flow]:
-    """Cut all flows between nodes except those to and from the hub."""
-    return between([[node] for node in everyone if node != hub])
-
-
-def ring(order: list[int]) -> set[Flow]:
-    """Let each node reach only its neighbours in a circle, a different majority for each node.
-
-    Of three nodes all are neighbours: there the link between the first and the last is cut.
-    """
-    count = len(order)
-    reach = (count // 2 + 1) // 2
-    cut: set[Flow] = set()
-    for place, node in enumerate(order):
-        for other_place, other in enumerate(order):
-            distance = min((place - other_place) % count, (other_place - place) % count)
-            if distance > reach:
-                cut.add((node, other))
-    return cut or both(order[0], order[-1])
-
-
-def chain(order: list[int]) -> set[Flow]:
-    """Let each node reach only its neighbours in a row."""
-    return {
-        (one, other)
-        for place, one in enumerate(order)
-        for far, other in enumerate(order)
-        if abs(place - far) > 1
-    }

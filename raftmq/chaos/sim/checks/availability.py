@@ -38,8 +38,8 @@ from raftmq.checkers.history import History, RowType
 
 CONFINED = frozenset(
     {
-        "isolate-node", "split-majority", "split-minority-third", "mute", "deaf", "restart-storm",
-        "pause", "pause-leader", "slow-node", "stall-loop", "full-disk", "full-quota", "low-disk",
+        "isolate-node", "split-majority", "mute", "deaf", "restart-storm", "pause",
+        "pause-leader", "slow-node", "stall-loop", "full-disk", "full-quota", "low-disk",
         "read-only", "isolate-leader",
     }
 )  # fmt: skip

@@ -21,7 +21,6 @@ from contextlib import suppress
 import trio
 
 from raftmq.broker.settings import Limits
-from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.cluster import PORT
 from raftmq.chaos.sim.stage import Stage
@@ -52,8 +51,6 @@ from raftmq.wire.messages import (
 
 from .lies import SAYS, lie
 
-Undo = Callable[[], None]
-
 LIMITS = Limits(connection_bytes_max=2 * MIB, requests_bytes_max=8 * MIB)
 """Limits of nodes in runs with strangers: small, so that a few strangers reach them."""
 DESCRIPTORS = 512
@@ -80,15 +77,7 @@ SOMEWHERE = "nowhere"
 """A valid host name without a machine."""
 
 
-def strangers(stage: Stage, event: Event) -> Undo:
-    """A stranger attacks a node."""
-    (node,) = stage.nodes_of(event)
-    stranger = _Stranger(stage, node)
-    stage.spawn(stranger.run)
-    return stranger.leave
-
-
-class _Stranger:
+class Stranger:
     """One process on a machine of its own, against one node."""
 
     def __init__(self, stage: Stage, node: int) -> None:

@@ -10,14 +10,16 @@ from random import Random
 
 import trio
 
+from raftmq.chaos.faults.arena import Steps
+from raftmq.chaos.faults.network import RESET_SHARE
+from raftmq.chaos.faults.partitions import isolate
 from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.sim.arena import SimArena
 from raftmq.chaos.sim.clients import Session
 from raftmq.chaos.sim.cluster import PORT
 from raftmq.chaos.sim.stage import GONE_SECONDS, Stage
 from raftmq.client import Client
 from raftmq.errors import RaftmqError, Rejected
-
-from .network import block, edges_between
 
 NODES_MAX = 7
 """Highest number of a node that a fault brings into a cluster of five founders or fewer; a larger
@@ -198,13 +200,12 @@ def two_changes(stage: Stage, event: Event) -> None:
     remove_voter(stage, event._replace(nodes=event.nodes[:1]))
 
 
-def change_when_cut(stage: Stage, event: Event) -> None:
+def change_when_cut(arena: SimArena, event: Event) -> Steps:
     """A change is asked for while a node is cut off."""
-    node = stage.nodes_of(event)[0]
-    others = [stage.host(n) for n in stage.members() if n != node]
-    undo = block(stage, edges_between([stage.host(node)], others))
-    add_voter(stage, event)
-    stage.agenda.call_after(stage.random.uniform(1, 4), undo)
+    pairs = isolate(event.nodes[:1], arena.members())
+    with arena.cut(pairs, resets=arena.random.random() < RESET_SHARE):
+        add_voter(arena.stage, event)
+        yield arena.random.uniform(1, 4)
 
 
 def rejoin(stage: Stage, event: Event) -> None:

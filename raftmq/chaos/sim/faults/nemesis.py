@@ -3,58 +3,28 @@
 `HANDLERS` has an entry for every fault of the catalogue that can be made here; a test checks that.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
-from raftmq.chaos.faults.schedule import Event, Schedule
+from raftmq.chaos.faults import FAULTS, Event, Schedule, World
+from raftmq.chaos.faults.arena import Player, Skipped, aimed
+from raftmq.chaos.faults.shared import shared_in
+from raftmq.chaos.sim.arena import Handler, Make, SimArena, made_by
 from raftmq.chaos.sim.checks.availability import Availability
 from raftmq.chaos.sim.faults import clients as clients
 from raftmq.chaos.sim.faults import disk as disks
-from raftmq.chaos.sim.faults import hostile, replay, strangers
 from raftmq.chaos.sim.faults import members as members
 from raftmq.chaos.sim.faults import network as network
 from raftmq.chaos.sim.faults import process as processes
 from raftmq.chaos.sim.faults import returning as returns
+from raftmq.chaos.sim.faults import strangers
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.strikes import Strikes
 from raftmq.chaos.world import damage
 
 from .effects import EFFECTS
 
-Undo = Callable[[], None]
-Handler = Callable[[Stage, Event], Undo | None]
-"""Makes a fault begin; returns its undo, or None if it happens once or found no target."""
-
-HANDLERS: Mapping[str, Handler] = {
-    "isolate-node": network.isolate_node,
-    "split-majority": network.split,
-    "split-minority-third": network.split,
-    "split-halves": network.split,
-    "isolate-leader": network.isolate_leader,
-    "bridge": network.bridge,
-    "majorities-ring": network.ring,
-    "mute": network.mute,
-    "deaf": network.deaf,
-    "quorum-loss": network.quorum_loss,
-    "constrained-election": network.constrained_election,
-    "chain": network.chain,
-    "cut-clients": network.cut_clients,
-    "flap": network.flap,
-    "swizzle": network.swizzle,
-    "delay": network.delay,
-    "reorder": network.reorder,
-    "duplicate": replay.duplicate,
-    "loss": network.loss,
-    "burst-loss": network.burst_loss,
-    "stale-replay": replay.stale_replay,
-    "slow-link": network.slow_link,
-    "cut-in-frame": network.cut_in_frame,
-    "half-open": network.half_open,
-    "corrupt-frame": network.corrupt_frame,
-    "drop-kind": replay.drop_kind,
-    "outage": network.outage,
-    "lost-names": network.lost_names,
-    "strangers": hostile.strangers,
+_OLD: Mapping[str, Handler] = {
     "old-address": strangers.old_address,
     "kill": processes.kill,
     "kill-minority": processes.kill,
@@ -110,7 +80,6 @@ HANDLERS: Mapping[str, Handler] = {
     "replace-node": members.replace_node,
     "remove-leader": members.remove_leader,
     "two-changes": members.two_changes,
-    "change-when-cut": members.change_when_cut,
     "rejoin": members.rejoin,
     "move-group": returns.move_group,
     "return-node": returns.return_node,
@@ -127,6 +96,14 @@ HANDLERS: Mapping[str, Handler] = {
     "retry-storm": clients.retry_storm,
 }
 
+HANDLERS: Mapping[str, Make] = {
+    **shared_in(World.SIM),
+    **network.OWN,
+    "change-when-cut": members.change_when_cut,
+    **{name: made_by(handler) for name, handler in _OLD.items()},
+}
+"""How each fault is made in this world."""
+
 
 class Nemesis:
     """Makes the faults of a schedule, and ends them."""
@@ -135,7 +112,8 @@ class Nemesis:
         self._stage = stage
         self._schedule = schedule
         self._availability = availability
-        self._undos: dict[int, Undo] = {}
+        self._arena = SimArena(stage)
+        self._playing: dict[int, Player] = {}
         self._strikes = Strikes(
             EFFECTS,
             stage.agenda.effects,
@@ -160,19 +138,29 @@ class Nemesis:
         situations = [each for node in nodes for each in stage.watch.situations(node, event.fault)]
         self._strikes.begin(number, event.fault, situations)
         self._availability.fault_begins(number, event)
-        undo = HANDLERS[event.fault](stage, event)
-        if undo is not None:
-            self._undos[number] = undo
+        try:
+            hit = aimed(event, stage.nodes_of(event), stage.leader())
+            self._playing[number] = player = self._arena.play(
+                HANDLERS[event.fault](self._arena, hit)
+            )
+            player.go_on()
+        except Skipped as why:
+            # The fault found no target: it excuses no later failure.
+            self._playing.pop(number, None)
+            self._strikes.drop(number)
+            stage.counts[f"skipped: {event.fault}: {why}"] += 1
+            self._availability.fault_ends(number)
+            return
+        if FAULTS[event.fault].lasts:
             stage.agenda.call_after(event.lasts_ms / 1000, partial(self._end, number, event))
         else:
-            # The fault happens once, or found no target: it excuses no later failure.
             self._availability.fault_ends(number)
 
     def _end(self, number: int, event: Event) -> None:
-        undo = self._undos.pop(number, None)
-        if undo is not None:
+        player = self._playing.pop(number, None)
+        if player is not None:
             self._stage.watch.note(0, f"{event.fault} ends")
-            undo()
+            player.end()
             self._availability.fault_ends(number)
             self._strikes.end(number)
 
@@ -182,8 +170,8 @@ class Nemesis:
         # Before any undo: the later steps of faults, as of `swizzle`, do nothing from now on.
         stage.clients.is_healed = True
         stage.watch.note(0, "heal")
-        for number in sorted(self._undos):
-            self._undos.pop(number)()
+        for number in sorted(self._playing):
+            self._playing.pop(number).end()
         self._strikes.end_all()
         for link in stage.cluster.network.links():
             link.heal()

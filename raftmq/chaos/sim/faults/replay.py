@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.sim.cluster import PORT
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.network import Connection, Network
 from raftmq.chaos.world.process import Machine, Process
-from raftmq.consensus import MessageKind
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import FIXED_BYTES
 from raftmq.wire.messages import FrameKind
@@ -32,17 +30,6 @@ from raftmq.wire.raft import RaftHeader
 
 FRAMES_MAX = 200
 """Most frames that one replay sends, after the greeting."""
-
-DROPPED: dict[int, frozenset[int]] = {
-    1: frozenset({
-        MessageKind.VOTE, MessageKind.VOTE_RESPONSE,
-        MessageKind.PRE_VOTE, MessageKind.PRE_VOTE_RESPONSE,
-    }),
-    2: frozenset({MessageKind.APPEND_RESPONSE}),
-    3: frozenset({MessageKind.HEARTBEAT, MessageKind.HEARTBEAT_RESPONSE}),
-    4: frozenset({MessageKind.SNAPSHOT}),
-}  # fmt: skip
-"""By level of `drop-kind`: the messages that are lost."""
 
 if TYPE_CHECKING:
     from raftmq.chaos.sim.stage import Stage
@@ -129,33 +116,6 @@ async def _play(stage: "Stage", source: str, target: str, frames: list[bytes]) -
     network.process_ended(process)
 
 
-def stale_replay(stage: "Stage", event: Event) -> None:
-    """Frames that a node sent to another some time ago arrive again."""
-    hosts = {stage.host(node) for node in stage.members()}
-    play_again(stage, lambda source, target: source in hosts and target in hosts)
-
-
-def duplicate(stage: "Stage", event: Event) -> Callable[[], None]:
-    """Frames that were sent arrive again, repeatedly."""
-    is_over = False
-    clients = set(stage.clients.hosts())
-
-    def again() -> None:
-        if not is_over:
-            # Links between nodes carry most frames, and clients send each change once: each kind
-            # of connection gets half of the replays.
-            is_client = stage.random.random() < 0.5
-            play_again(stage, lambda source, _target: (source in clients) is is_client)
-            stage.agenda.call_after(0.2 / event.level * stage.random.random(), again)
-
-    def undo() -> None:
-        nonlocal is_over
-        is_over = True
-
-    again()
-    return undo
-
-
 class Taps:
     """Taps on all connections of a run; made before the first connection is opened."""
 
@@ -203,14 +163,3 @@ class FrameFilter:
         is_dropped = unpack(RaftHeader, _header(frame)).kind in kinds
         self._taps.effects["messages dropped"] += is_dropped
         return is_dropped
-
-
-def drop_kind(stage: "Stage", event: Event) -> Callable[[], None]:
-    """Messages of some kinds are lost between nodes."""
-    taps, kinds = stage.taps, DROPPED[int(event.level)]
-    taps.dropped_kinds = taps.dropped_kinds | kinds
-
-    def undo() -> None:
-        taps.dropped_kinds = taps.dropped_kinds - kinds
-
-    return undo

@@ -7,9 +7,11 @@ implementations as named.
 from functools import partial
 
 from raftmq.chaos.core import replica
+from raftmq.chaos.core.arena import CoreArena
 from raftmq.chaos.core.disk import CoreDisk
 from raftmq.chaos.core.faults import nemesis
-from raftmq.chaos.core.stage import Stage
+from raftmq.chaos.faults.arena import Steps
+from raftmq.chaos.faults.schedule import Event as Fault
 from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.consensus import (
     Config,
@@ -159,15 +161,15 @@ def never_steps_down(patch: Patch) -> None:
 def lets_a_wiped_node_in(patch: Patch) -> None:
     """12"""
 
-    def wipe(stage: Stage) -> None:
-        node = stage.node()
-        if not node.is_up:
-            return
-        node.end(power=False)
-        node.disk = CoreDisk(node.random)
-        voters = tuple(range(1, stage.cluster.settings.nodes + 1))
-        stage.cluster.found_again(node, ConfState(voters=voters))
-        node.start_later()
+    def wipe(arena: CoreArena, event: Fault) -> Steps:
+        node = arena.cluster.at_place[event.nodes[0]]
+        if node.is_up:
+            node.end(power=False)
+            node.disk = CoreDisk(node.random)
+            voters = tuple(range(1, arena.cluster.settings.nodes + 1))
+            arena.cluster.found_again(node, ConfState(voters=voters))
+            node.start_later()
+        yield from ()
 
     patch.set(nemesis, "HANDLERS", {**nemesis.HANDLERS, "wipe": wipe})
 

@@ -1,0 +1,15 @@
+"""The faults that are written once for several worlds, of all families."""
+
+from collections.abc import Mapping
+
+from .arena import Make
+from .catalogue import FAULTS, World
+from .network import NETWORK
+
+SHARED: Mapping[str, Make] = {**NETWORK}
+"""By name of the fault."""
+
+
+def shared_in(world: World) -> Mapping[str, Make]:
+    """The shared faults that can be made in a world."""
+    return {name: make for name, make in SHARED.items() if world in FAULTS[name].worlds}

@@ -1,0 +1,216 @@
+"""The simulated world as an arena: how whole brokers on simulated machines do the verbs of faults.
+
+A cut blocks links between machines: sent data waits and arrives after the cut, as TCP sends it
+again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from raftmq.chaos.faults import FAULTS, Event, World
+from raftmq.chaos.faults.arena import CLIENTS, Arena, Lasting, Pair, Player, Skipped, Steps
+from raftmq.chaos.sim.faults import hostile, replay
+from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.world.pipe import Pipe
+from raftmq.consensus import MessageKind
+
+Strike = Callable[[Pipe, bytes], bytes | None]
+"""Changes the next piece of a link."""
+
+
+class SimArena(Arena):
+    """The surroundings of the faults of one run."""
+
+    world = World.SIM
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.random = stage.random
+
+    def members(self) -> list[int]:
+        """All nodes that belong to the cluster now."""
+        return self.stage.members()
+
+    def leader(self) -> int:
+        """The leader of the busiest data group that has one, else of the system group; 0: none."""
+        return self.stage.leader()
+
+    def play(self, steps: Steps) -> Player:
+        """A fault that is resumed by the agenda; `go_on` begins it."""
+        return Player(steps, self.stage.agenda.call_after)
+
+    # Links
+
+    def _hosts(self, party: int) -> list[str]:
+        return self.stage.clients.hosts() if party == CLIENTS else [self.stage.host(party)]
+
+    def _edges(self, pairs: Iterable[Pair]) -> list[tuple[str, str]]:
+        return [
+            (a, b) for one, other in pairs for a in self._hosts(one) for b in self._hosts(other)
+        ]
+
+    @contextmanager
+    def cut(self, pairs: Iterable[Pair], *, resets: bool = False) -> Iterator[None]:
+        """Data that is sent on a cut link waits until the end, and is then sent again."""
+        network, edges = self.stage.cluster.network, self._edges(pairs)
+        for source, target in edges:
+            network.block(source, target)
+            for pipe in network.pipes(source, target) if resets else ():
+                pipe.connection.reset()
+        try:
+            yield
+        finally:
+            for source, target in edges:
+                network.unblock(source, target)
+
+    def age(self, pairs: Iterable[Pair], seconds: float) -> None:
+        """Let links that are cut seem cut for this long already to the systems of both ends."""
+        for source, target in self._edges(pairs):
+            self.stage.cluster.network.age(source, target, seconds)
+
+    def delay(self, ms: float) -> Lasting:
+        """An exponential delay, of which one in twenty is ten times as long."""
+        return self._everywhere(delay_seconds=ms / 1000, is_heavy=True)
+
+    def reorder(self, share: float) -> Lasting:
+        """A share of the pieces is held up on its connection, so that pieces of others overtake."""
+        return self._everywhere(lag_share=share)
+
+    def lose(self, share: float) -> Lasting:
+        """A share of the pieces is sent again later, or breaks its connection."""
+        return self._everywhere(loss_share=share)
+
+    @contextmanager
+    def _everywhere(self, *, is_heavy: bool = False, **amounts: float) -> Iterator[None]:
+        network, hosts = self.stage.cluster.network, self.stage.hosts()
+        links = [network.link(a, b) for a in hosts for b in hosts if a != b]
+        for link in links:
+            link.is_heavy |= is_heavy
+            for name, amount in amounts.items():
+                setattr(link, name, amount)
+        try:
+            yield
+        finally:
+            for link in links:
+                for name in amounts:
+                    setattr(link, name, 0.0)
+
+    @contextmanager
+    def duplicate(self, share: float) -> Iterator[None]:
+        """Parts of recorded connections are played again, on connections of their own."""
+        player = self.play(self._duplicates(share))
+        player.go_on()
+        try:
+            yield
+        finally:
+            player.end()
+
+    def _duplicates(self, share: float) -> Steps:
+        clients = set(self.stage.clients.hosts())
+        kinds = (
+            lambda source, target: source in clients,
+            lambda source, target: source not in clients,
+        )
+        while True:
+            # Links between nodes carry most frames, and clients send each change once: each kind
+            # of connection gets half of the replays.
+            replay.play_again(self.stage, kinds[self.random.random() >= 0.5])
+            yield 0.2 / share * self.random.random()
+
+    @contextmanager
+    def drop(self, kinds: frozenset[MessageKind]) -> Iterator[None]:
+        """Frames of these kinds are taken out of the streams between nodes."""
+        taps = self.stage.taps
+        taps.dropped_kinds |= kinds
+        try:
+            yield
+        finally:
+            taps.dropped_kinds -= kinds
+
+    @contextmanager
+    def limit(self, pairs: Sequence[Pair], bytes_per_second: float) -> Iterator[None]:
+        """Links carry this many bytes a second."""
+        links = [self.stage.cluster.network.link(a, b) for a, b in self._edges(pairs)]
+        for link in links:
+            link.rate = bytes_per_second
+        try:
+            yield
+        finally:
+            for link in links:
+                link.rate = 0.0
+
+    @contextmanager
+    def swallow(self, pairs: Sequence[Pair]) -> Iterator[None]:
+        """Connections take all data and deliver none."""
+        network, edges = self.stage.cluster.network, self._edges(pairs)
+        for source, target in edges:
+            network.swallow(source, target)
+        try:
+            yield
+        finally:
+            for source, target in edges:
+                network.spit(source, target)
+
+    def replay(self, pair: Pair) -> None:
+        """A part of a recorded connection between any nodes is played again."""
+        hosts = set(map(self.stage.host, self.members()))
+        replay.play_again(self.stage, lambda source, target: {source, target} <= hosts)
+
+    def cut_frame(self, pair: Pair) -> None:
+        """The next piece arrives in part, and the connection breaks."""
+
+        def strike(pipe: Pipe, data: bytes) -> bytes:
+            self.stage.agenda.call_after(0.001, pipe.connection.reset)
+            return data[: self.random.randrange(len(data))]
+
+        self._strike(pair, strike)
+
+    def corrupt_frame(self, pair: Pair) -> None:
+        """One bit of the next piece is flipped when the piece arrives."""
+
+        def strike(_pipe: Pipe, data: bytes) -> bytes:
+            changed = bytearray(data)
+            changed[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
+            return bytes(changed)
+
+        self._strike(pair, strike)
+
+    def _strike(self, pair: Pair, strike: Strike) -> None:
+        """Change the next piece from one node to another, and from a client to the latter."""
+        source, target = map(self.stage.host, pair)
+        network = self.stage.cluster.network
+        network.link(source, target).strikes.append(strike)
+        for client in self.stage.clients.hosts()[:1]:
+            network.link(client, target).strikes.append(strike)
+
+    @contextmanager
+    def stranger(self, node: int) -> Iterator[None]:
+        """A process on a machine of its own attacks the node, and may stay as a guest of all."""
+        stranger = hostile.Stranger(self.stage, node)
+        self.stage.spawn(stranger.run)
+        try:
+            yield
+        finally:
+            stranger.leave()
+
+
+Make = Callable[[SimArena, Event], Steps]
+
+Undo = Callable[[], None]
+Handler = Callable[[Stage, Event], Undo | None]
+
+
+def made_by(handler: Handler) -> Make:
+    """The generator of a fault that is written as a handler: a function that returns its undo."""
+
+    def steps(arena: SimArena, event: Event) -> Steps:
+        undo = handler(arena.stage, event)
+        if undo is not None:
+            try:
+                yield None
+            finally:
+                undo()
+        elif FAULTS[event.fault].lasts:
+            raise Skipped("there is no target")
+
+    return steps

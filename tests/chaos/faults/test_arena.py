@@ -1,0 +1,140 @@
+"""One fault means one thing: it calls the same verbs, of the same nodes, in each world."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+
+from raftmq.chaos.core.arena import CoreArena
+from raftmq.chaos.faults import FAULTS, Aim, Event, World, draw
+from raftmq.chaos.faults.arena import Arena, CannotMake, Player, Skipped, aimed, while_lasts
+from raftmq.chaos.faults.shared import SHARED
+from raftmq.chaos.real.arena import RealArena
+from raftmq.chaos.sim.arena import SimArena
+
+ARENAS: dict[World, type[Arena]] = {
+    World.CORE: CoreArena,
+    World.SIM: SimArena,
+    World.REAL: RealArena,
+}
+ANSWERS = ("members", "leader")
+"""Methods of an arena that tell something and change nothing."""
+VERBS = [
+    name
+    for name, value in vars(Arena).items()
+    if inspect.isfunction(value) and not name.startswith("_") and name not in ANSWERS
+]
+WITHOUT_CLIENTS = {"cut-clients"}
+"""Faults that the core cannot make though it can cut links: no client is on its network."""
+NODES = 5
+SECONDS = 60
+Call = tuple[int, str, Any]
+
+
+class Recorder(Arena):
+    """Records the verbs of a fault, and refuses those that a world lacks."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.random = Random(seed)
+        self.now_ms = 0
+        self.calls: list[Call] = []
+        self.open = 0
+        self._plan: list[tuple[int, Callable[[], None]]] = []
+
+    def members(self) -> list[int]:
+        return list(range(1, NODES + 1))
+
+    def leader(self) -> int:
+        return 2
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in VERBS:
+            return super().__getattribute__(name)
+        verb = getattr(ARENAS[self.world], name)
+        if verb is getattr(Arena, name):
+            return partial(verb, self)
+        return partial(self._call, name, inspect.signature(verb))
+
+    def _call(self, name: str, signature: inspect.Signature, *args: Any, **named: Any) -> Any:
+        bound = signature.bind(self, *args, **named).arguments
+        bound.pop("self")
+        told = {key: list(v) if isinstance(v, Iterator) else v for key, v in bound.items()}
+        self.calls.append((self.now_ms, name, told))
+        return self._until_end(name)
+
+    @contextmanager
+    def _until_end(self, name: str) -> Iterator[None]:
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+            self.calls.append((self.now_ms, f"{name} ends", None))
+
+    def play(self, event: Event) -> list[Call]:
+        """The calls of a shared fault from its begin to its end."""
+        steps = SHARED[event.fault](self, aimed(event, event.nodes, self.leader()))
+        player = Player(steps, self._later)
+        player.go_on()
+        end_ms = event.lasts_ms or SECONDS * 1000
+        while self._plan and self._plan[0][0] <= end_ms:
+            self.now_ms, call = self._plan.pop(0)
+            call()
+        self.now_ms = end_ms
+        player.end()
+        assert not self.open, "the end undoes everything"
+        return self.calls
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._plan.append((self.now_ms + int(seconds * 1000), call))
+
+
+def events_of(name: str) -> list[Event]:
+    """Events as schedules have them."""
+    drawn = (draw(seed, [FAULTS[name]], nodes=NODES, seconds=SECONDS) for seed in range(4))
+    return [event for schedule in drawn for event in schedule.events[:2]]
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_fault_calls_the_same_verbs_in_all_worlds(name: str) -> None:
+    for event in events_of(name):
+        first, *others = [
+            Recorder(world, event.at_ms).play(event)
+            for world in sorted(FAULTS[name].worlds, key=lambda world: world.value)
+        ]
+        assert first
+        assert others
+        assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_world_that_cannot_make_a_fault_lacks_a_verb_of_it(name: str) -> None:
+    for world in set(World) - FAULTS[name].worlds:
+        recorder = Recorder(world, 1)
+        if name in WITHOUT_CLIENTS:
+            continue
+        with pytest.raises(CannotMake, match=f"the {world.value} world cannot"):
+            recorder.play(events_of(name)[0])
+
+
+def test_verb_that_a_world_lacks_is_refused_by_name() -> None:
+    class Bare(Arena):
+        world = World.CORE
+
+    steps = while_lasts(lambda arena, event: arena.lose(event.level))(Bare(), Event(0, "loss"))
+    with pytest.raises(CannotMake, match="the core world cannot lose messages"):
+        next(steps)
+
+
+def test_fault_of_a_leader_needs_one_and_a_fault_of_a_pair_needs_two() -> None:
+    assert aimed(Event(0, "kill-leader"), (), 3).nodes == (3,)
+    with pytest.raises(Skipped, match="nobody leads"):
+        aimed(Event(0, "kill-leader"), (), 0)
+    with pytest.raises(Skipped, match="no pair"):
+        aimed(Event(0, "flap", (1, 1)), (1,), 3)
+    assert FAULTS["flap"].aim is Aim.PAIR
