@@ -162,7 +162,7 @@ class Run:
             cluster.loop.at(max(end_us, cluster.loop.now_us), self._undo, arena)
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
-        self._cluster.loop.after(max(round(seconds * 1e6), 1), call)
+        self._cluster.loop.after(max(int(seconds * 1e6), 1), call)
 
     def _undo(self, arena: CoreArena) -> None:
         player = self._playing.pop(arena, None)

@@ -11,16 +11,25 @@
 Left out: faults of network, disk and clock, which need the real world of `raftmq.chaos.real`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 
 import anyio
 
-from raftmq.chaos.faults import Event
+from raftmq.chaos.faults import FAULTS, Aim, Event, World
+from raftmq.chaos.faults.arena import Arena, Player, Skipped, aimed
+from raftmq.chaos.faults.processes import PROCESSES
 from raftmq.chaos.player import Nemesis
 from raftmq.errors import RaftmqError
 from raftmq.testing import Cluster
+
+MADE = (
+    "kill", "kill-leader", "kill-minority", "kill-majority", "kill-all", "pause", "pause-leader",
+    "pause-kill", "stop", "rolling-restart", "restart-storm",
+)  # fmt: skip
+"""The faults that need no other verbs than kill, stop and pause."""
 
 DOWN_SECONDS = (0.3, 3.0)
 """A killed node starts again within this."""
@@ -32,97 +41,92 @@ GROUP = 1
 """A fault at the leader hits the leader of this group."""
 
 
-class Processes:
+class Processes(Arena):
     """Breaks and mends the nodes of one cluster."""
 
+    world = World.REAL
+
     def __init__(self, cluster: Cluster, nemesis: Nemesis) -> None:
+        self.random = Random(f"processes {nemesis.seed}")
         self._cluster = cluster
         self._nemesis = nemesis
-        self._paused: set[int] = set()
-        self._random = Random(f"processes {nemesis.seed}")
+        self._playing: list[tuple[Event, Player]] = []
         nemesis.nodes = len(cluster.nodes)
-        for name in ("kill", "kill-minority", "kill-majority", "kill-all"):
-            nemesis.can(name, lambda event: self._kill(event.nodes))
-        nemesis.can("kill-leader", lambda event: self._kill(self._leader()))
-        nemesis.can("pause", lambda event: self._pause(event.nodes), self._resume)
-        nemesis.can("pause-leader", lambda event: self._pause(self._leader()), self._resume)
-        nemesis.can("pause-kill", self._pause_kill)
-        nemesis.can("stop", lambda event: self._stop(event.nodes))
-        nemesis.can("rolling-restart", lambda event: self._stop(event.nodes))
-        nemesis.can("restart-storm", self._storm, lambda event: None)
+        for name in MADE:
+            nemesis.can(name, self._begin, self._end if FAULTS[name].lasts else None)
         nemesis.heals(self._heal)
 
-    def _leader(self) -> list[int]:
+    def members(self) -> list[int]:
+        """The cluster's nodes."""
+        return list(self._cluster.nodes)
+
+    def leader(self) -> int:
+        """The leader of `GROUP`; 0: none was found in time."""
+
         async def ask() -> int:
             return await self._cluster.leader(GROUP, timeout=LEADER_SECONDS_MAX)
 
         try:
-            return [anyio.run(ask)]
+            return anyio.run(ask)
         except RaftmqError:
-            self._nemesis.note("no node leads, so none is hit")
-            return []
+            return 0
 
-    def _kill(self, nodes: Iterable[int]) -> None:
-        for node in nodes:
-            if self._cluster.pid(node):
-                self._cluster.kill(node)
-                self._paused.discard(node)
-                self._nemesis.note("dead", node)
-                self._start_later(node)
+    def kill(self, node: int, *, down_seconds: float | None = None) -> None:
+        """SIGKILL, if the node runs."""
+        if self._cluster.pid(node):
+            self._cluster.kill(node)
+            self._nemesis.note("dead", node)
+            seconds = self.random.uniform(*DOWN_SECONDS) if down_seconds is None else down_seconds
+            self._nemesis.later(seconds, partial(self._start, node))
 
-    def _start_later(self, node: int) -> None:
-        self._nemesis.later(self._random.uniform(*DOWN_SECONDS), partial(self._start, node))
+    def stop(self, node: int) -> None:
+        """SIGTERM, if the node runs; returns when the node has been started again."""
+        if not self._cluster.is_running(node):
+            return
+        try:
+            anyio.run(self._cluster.stop, node)
+        except TimeoutError:
+            # The node hangs: the test's history decides whether a promise was broken.
+            self._nemesis.note("does not end when asked to", node)
+            self._cluster.kill(node)
+        self._nemesis.note("stopped", node)
+        self._start(node)
+
+    @contextmanager
+    def pause(self, node: int) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT at the end."""
+        process = self._cluster.pid(node)
+        if not self._cluster.is_running(node):
+            raise Skipped("the node is down")
+        self._cluster.pause(node)
+        try:
+            yield
+        finally:
+            if self._cluster.pid(node) == process:
+                self._cluster.resume(node)
 
     def _start(self, node: int) -> None:
         if not self._cluster.pid(node):
             self._cluster.start(node)
             self._nemesis.note("starts", node)
 
-    def _pause(self, nodes: Iterable[int]) -> None:
-        for node in nodes:
-            if self._cluster.is_running(node):
-                self._cluster.pause(node)
-                self._paused.add(node)
+    def _begin(self, event: Event) -> None:
+        leader = self.leader() if FAULTS[event.fault].aim is Aim.LEADER else 0
+        try:
+            steps = PROCESSES[event.fault](self, aimed(event, event.nodes, leader))
+            player = Player(steps, self._nemesis.later)
+            self._playing.append((event, player))
+            player.go_on()
+        except Skipped as why:
+            self._nemesis.note(f"{event.fault} hits no node: {why}")
 
-    def _resume(self, event: Event) -> None:
-        # A leader's pause names no nodes: resume every paused node.
-        for node in sorted(self._paused & set(event.nodes or self._paused)):
-            self._cluster.resume(node)
-            self._paused.discard(node)
-
-    def _pause_kill(self, event: Event) -> None:
-        self._pause(event.nodes)
-        seconds = self._random.uniform(*DOWN_SECONDS)
-        self._nemesis.later(seconds, partial(self._kill, event.nodes))
-
-    def _stop(self, nodes: Iterable[int]) -> None:
-        for node in nodes:
-            if not self._cluster.is_running(node):
-                continue
-            try:
-                anyio.run(self._cluster.stop, node)
-            except TimeoutError:
-                # The node hangs: the test's history decides whether a promise was broken.
-                self._nemesis.note("does not end when asked to", node)
-                self._cluster.kill(node)
-            self._nemesis.note("stopped", node)
-            self._start(node)
-
-    def _storm(self, event: Event) -> None:
-        end_ms = self._nemesis.elapsed_ms + event.lasts_ms
-
-        def again() -> None:
-            if self._nemesis.elapsed_ms < end_ms:
-                for node in event.nodes:
-                    self._cluster.kill(node)
-                    self._start(node)
-                self._nemesis.later(max(event.level, 100) / 1000, again)
-
-        again()
+    def _end(self, event: Event) -> None:
+        for playing in self._playing:
+            if playing[0] is event:
+                playing[1].end()
 
     def _heal(self) -> None:
-        for node in sorted(self._paused):
-            self._cluster.resume(node)
-        self._paused.clear()
+        for _, player in self._playing:
+            player.end()
         for node in self._cluster.nodes:
             self._start(node)

@@ -31,6 +31,7 @@ Sources: the form of Jepsen's `Net`, `Kill` and `Pause` protocols, and of its ne
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from random import Random
+from typing import Literal
 
 from raftmq.consensus import MessageKind
 
@@ -42,6 +43,9 @@ Pair = tuple[int, int]
 
 CLIENTS = 0
 """The party that stands for all clients together."""
+
+WrongClock = Literal["skew", "drift", "strobe", "periodic"]
+"""How a clock is wrong."""
 
 Lasting = AbstractContextManager[object]
 """What a verb does until the block ends."""
@@ -124,6 +128,47 @@ class Arena:
     def stranger(self, node: int) -> Lasting:
         """Let a stranger attack a node's port."""
         raise CannotMake(self, "send strangers")
+
+    # Processes
+
+    def kill(self, node: int, *, down_seconds: float | None = None) -> None:
+        """End a process at once; it starts again after this time, or some time up to seconds."""
+        raise CannotMake(self, "kill processes")
+
+    def stop(self, node: int) -> None:
+        """Ask a process to end; it starts again once it has."""
+        raise CannotMake(self, "stop processes")
+
+    def pause(self, node: int) -> Lasting:
+        """Let a process stand still."""
+        raise CannotMake(self, "pause processes")
+
+    def slow(self, node: int, times: float) -> Lasting:
+        """Let a process get one part in `times` of its processor."""
+        raise CannotMake(self, "slow processes")
+
+    def stall(self, node: int, seconds: float) -> None:
+        """Keep a process busy with one step."""
+        raise CannotMake(self, "stall event loops")
+
+    def crash_at_point(self, node: int) -> None:
+        """End a process at a point of its code that the world draws, when it comes there."""
+        raise CannotMake(self, "reach crash points")
+
+    def power_off(self, nodes: Sequence[int]) -> None:
+        """Cut the power of machines, all at once: writes that were not synced are lost or torn."""
+        raise CannotMake(self, "cut the power")
+
+    # Clocks
+
+    def distort(self, node: int, effect: WrongClock, level: float) -> Lasting:
+        """Let a clock be off by a constant (ms), run fast (share), jump to and fro (ms), or swing
+        slowly (ms)."""
+        raise CannotMake(self, "distort clocks")
+
+    def step_clock(self, node: int, ms: float) -> None:
+        """Let a clock jump; it stays wrong until the heal."""
+        raise CannotMake(self, "step clocks")
 
 
 Steps = Generator[float | None, None, None]

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 
 from .arena import Make
 from .catalogue import FAULTS, World
+from .clocks import CLOCKS
 from .network import NETWORK
+from .processes import PROCESSES
 
-SHARED: Mapping[str, Make] = {**NETWORK}
+SHARED: Mapping[str, Make] = {**NETWORK, **PROCESSES, **CLOCKS}
 """By name of the fault."""
 
 

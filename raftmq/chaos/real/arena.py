@@ -7,6 +7,7 @@ Invariants:
 - When a fault was closed and `done` has returned, the fault is over.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,10 +15,12 @@ from functools import partial
 import trio
 
 from raftmq.chaos.faults import Event, World
-from raftmq.chaos.faults.arena import CLIENTS, Arena, Lasting, Pair, Skipped, Steps
+from raftmq.chaos.faults.arena import CLIENTS, Arena, Lasting, Pair, Skipped, Steps, WrongClock
 from raftmq.chaos.faults.partitions import between
+from raftmq.chaos.real.faults.clocks import ClockEffect
 from raftmq.chaos.real.faults.hostile import Stranger
 from raftmq.chaos.real.network.rules import Kind, Rule
+from raftmq.chaos.real.points import POINTS, RARE
 from raftmq.chaos.real.stage import Stage, leaders_of
 from raftmq.chaos.real.waiting import wait_true
 from raftmq.chaos.real.watch import Watch
@@ -25,6 +28,13 @@ from raftmq.consensus import MessageKind
 
 FRAME_SECONDS_MAX = 3.0
 """Time within which a frame must come by that a fault is to hit."""
+SLICE_SECONDS = 0.01
+"""A slow process runs this long at a time."""
+STOP_SECONDS_MAX = 20.0
+"""Time within which a process must end after SIGTERM."""
+CRASH_SECONDS_MAX = 4.0
+"""Time within which a process must reach its crash point."""
+COMMON_POINTS = tuple(point for point in POINTS if point not in RARE)
 REPLAYS = 30
 """Most old frames of a direction that one replay sends again."""
 
@@ -163,6 +173,126 @@ class RealArena(Arena):
         self.stage.running(node)
         with self.task(Stranger(self.stage, node).run):
             yield
+
+    # Processes
+
+    def kill(self, node: int, *, down_seconds: float | None = None) -> None:
+        """SIGKILL; the operator starts the node."""
+        # A paused process must end without having moved, and `Stage.kill` would resume it.
+        self.stage.end(node)
+        self.stage.kill(node, down_seconds=down_seconds)
+
+    def stop(self, node: int) -> None:
+        """SIGTERM, if the node runs; a node that does not end in time breaks a promise."""
+        self.later(partial(self._stop, node))
+
+    async def _stop(self, node: int) -> None:
+        stage = self.stage
+        stage.nodes.resume_quietly(node)
+        process = stage.nodes.pid(node)
+        if not process:
+            return
+        # The operator must not take the end for a crash, and start the node while it hands over.
+        stage.down[node] = trio.current_time() + STOP_SECONDS_MAX
+        try:
+            await stage.nodes.stop(node, timeout=STOP_SECONDS_MAX)
+            stage.note(node, "stopped")
+        except TimeoutError:
+            if stage.nodes.pid(node) == process and stage.nodes.is_running(node):
+                text = f"node {node} did not end within {STOP_SECONDS_MAX:g} s of SIGTERM"
+                stage.complain("V3", text)
+        stage.kill(node, down_seconds=0.1)
+
+    @contextmanager
+    def pause(self, node: int) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT at the end."""
+        process = self.stage.running(node)
+        self.stage.nodes.pause(node)
+        try:
+            yield
+        finally:
+            if self.stage.nodes.pid(node) == process:
+                self.stage.nodes.resume(node)
+
+    @contextmanager
+    def slow(self, node: int, times: float) -> Iterator[None]:
+        """The process runs for one part in `times` of the time, in short slices."""
+        self.stage.running(node)
+        with self.task(partial(self._throttle, node, times)):
+            yield
+
+    async def _throttle(self, node: int, times: float) -> None:
+        while True:
+            if self.stage.nodes.is_running(node):
+                with self.pause(node):
+                    await trio.sleep(SLICE_SECONDS * (times - 1))
+            await trio.sleep(SLICE_SECONDS)
+
+    def stall(self, node: int, seconds: float) -> None:
+        """The node's own loop blocks: see `armed`."""
+        self.stage.running(node)
+        number = self.stage.nodes.orders(node).stall[0] + 1
+        self.stage.nodes.order(node, stall=(number, int(seconds * 1000)))
+
+    def crash_at_point(self, node: int) -> None:
+        """A node that does not reach the point in time goes on."""
+        self.later(partial(self._crash_at_point, node))
+
+    async def _crash_at_point(self, node: int) -> None:
+        nodes, process = self.stage.nodes, self.stage.running(node)
+        point, count = self.random.choice(COMMON_POINTS), self.random.choice([1, 1, 2, 5, 20])
+        nodes.order(node, crash=f"{point}:{count}")
+        try:
+            await self.wait_gone(node, process, timeout=CRASH_SECONDS_MAX)
+        finally:
+            nodes.order(node, crash="")
+        if nodes.pid(node) == process:
+            raise Skipped("the point was not reached")
+        self.stage.note(node, f"crashed at {point}")
+        self.stage.counts[f"crash at {point}"] += 1
+        self.stage.kill(node)
+
+    async def wait_gone(self, node: int, process: int, *, timeout: float) -> bool:
+        """Wait for the end of a node's process; False if it does not end in time."""
+        return await wait_true(lambda: self.stage.nodes.pid(node) != process, timeout=timeout)
+
+    def power_off(self, nodes: Sequence[int]) -> None:
+        """The overlay drops what was not synced; the machines close no connection."""
+        self.stage.need_overlay()
+        self.later(partial(self._power_off, nodes))
+
+    async def _power_off(self, nodes: Sequence[int]) -> None:
+        async with self.stage.stopped(*nodes, is_dark=True):
+            for node in nodes:
+                await self.lose_unsynced(node)
+
+    async def lose_unsynced(self, node: int) -> None:
+        """Drop what a machine that is off has not synced."""
+        lost = await self.stage.nodes.disks.power_loss(node)
+        self.stage.counts["unsynced bytes at power losses"] += lost["bytes"]
+        self.stage.counts["unsynced names at power losses"] += lost["names"]
+
+    # Clocks
+
+    @contextmanager
+    def distort(self, node: int, effect: WrongClock, level: float) -> Iterator[None]:
+        """The node's own clock: see `armed`."""
+        wrong = self._order_clock(node, effect, level)
+        try:
+            yield
+        finally:
+            left = [other for other in self.stage.nodes.orders(node).clocks if other != wrong]
+            self.stage.nodes.order(node, clocks=left)
+
+    def step_clock(self, node: int, ms: float) -> None:
+        """The node's own clock jumps."""
+        self._order_clock(node, "step", ms)
+
+    def _order_clock(self, node: int, kind: str, level: float) -> ClockEffect:
+        wrong = ClockEffect(kind, level, time.time_ns() // 1_000_000)
+        clocks = [*self.stage.nodes.orders(node).clocks, wrong]
+        self.stage.nodes.order(node, clocks=clocks)
+        return wrong
 
 
 Make = Callable[[RealArena, Event], Steps]

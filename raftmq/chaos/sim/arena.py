@@ -4,15 +4,35 @@ A cut blocks links between machines: sent data waits and arrives after the cut, 
 again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 from raftmq.chaos.faults import FAULTS, Event, World
-from raftmq.chaos.faults.arena import CLIENTS, Arena, Lasting, Pair, Player, Skipped, Steps
-from raftmq.chaos.sim.faults import hostile, replay
+from raftmq.chaos.faults.arena import (
+    CLIENTS,
+    Arena,
+    Lasting,
+    Pair,
+    Player,
+    Skipped,
+    Steps,
+    WrongClock,
+)
+from raftmq.chaos.sim.faults import hostile, points, replay
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.world.pipe import Pipe
+from raftmq.chaos.world.process import Process
 from raftmq.consensus import MessageKind
+
+SLICE_SECONDS = 0.05
+"""A slow process runs once in each slice of this length."""
+
+CLOCK_FIELDS: Mapping[WrongClock, str] = {
+    "skew": "skew_ms",
+    "drift": "drift",
+    "strobe": "strobe_ms",
+    "periodic": "swing_ms",
+}
 
 Strike = Callable[[Pipe, bytes], bytes | None]
 """Changes the next piece of a link."""
@@ -192,6 +212,94 @@ class SimArena(Arena):
             yield
         finally:
             stranger.leave()
+
+    # Processes
+
+    def kill(self, node: int, *, down_seconds: float | None = None) -> None:
+        """No effect on a node that is down, which may start sooner."""
+        self.stage.kill(node)
+        if down_seconds is not None:
+            self.stage.restart_soon(node, down_seconds)
+
+    def stop(self, node: int) -> None:
+        """A node that serves is stopped gracefully, another one is killed."""
+        self.stage.spawn(self._stop, node)
+
+    async def _stop(self, node: int) -> None:
+        running = self.stage.cluster.nodes.get(node)
+        if node in self.stage.cluster.processes and running is not None and running.is_serving:
+            await self.stage.cluster.stop(node)
+        else:
+            self.stage.kill(node)
+
+    def _process(self, node: int) -> Process:
+        process = self.stage.cluster.processes.get(node)
+        if process is None:
+            raise Skipped("the node is down")
+        return process
+
+    @contextmanager
+    def pause(self, node: int) -> Iterator[None]:
+        """A process of a machine that runs on: see `raftmq.chaos.world.process`."""
+        process = self._process(node)
+        process.freeze()
+        try:
+            yield
+        finally:
+            if not process.is_dead:
+                process.thaw()
+
+    @contextmanager
+    def slow(self, node: int, times: float) -> Iterator[None]:
+        """A process runs for a short part of each slice of time."""
+        player = self.play(self._slices(node, times))
+        player.go_on()
+        try:
+            yield
+        finally:
+            player.end()
+
+    def _slices(self, node: int, times: float) -> Steps:
+        while True:
+            with ExitStack() as paused:
+                if node in self.stage.cluster.processes:
+                    paused.enter_context(self.pause(node))
+                yield SLICE_SECONDS * (1 - 1 / times)
+            yield SLICE_SECONDS / times
+
+    def stall(self, node: int, seconds: float) -> None:
+        """A process stands still, and time passes."""
+        if node in self.stage.cluster.processes:
+            stall = ExitStack()
+            stall.enter_context(self.pause(node))
+            self.stage.agenda.call_after(seconds, stall.close)
+
+    def crash_at_point(self, node: int) -> None:
+        """A call of the disk, or a place where the node sends, receives or has applied something;
+        the machine may lose power, too."""
+        points.arm(self.stage, node)
+
+    def power_off(self, nodes: Sequence[int]) -> None:
+        """No effect on a node that is down."""
+        for node in nodes:
+            self.stage.kill(node, power=True)
+
+    # Clocks
+
+    @contextmanager
+    def distort(self, node: int, effect: WrongClock, level: float) -> Iterator[None]:
+        """Skews of several faults add up; of the other effects the newest counts."""
+        clock, field = self.stage.cluster.machines[node].clock, CLOCK_FIELDS[effect]
+        before = clock.skew_ms if effect == "skew" else 0.0
+        setattr(clock, field, before + level)
+        try:
+            yield
+        finally:
+            setattr(clock, field, clock.skew_ms - level if effect == "skew" else 0.0)
+
+    def step_clock(self, node: int, ms: float) -> None:
+        """The wall clock of a machine jumps."""
+        self.stage.cluster.machines[node].clock.skew_ms += ms
 
 
 Make = Callable[[SimArena, Event], Steps]

@@ -28,8 +28,9 @@ VERBS = [
     for name, value in vars(Arena).items()
     if inspect.isfunction(value) and not name.startswith("_") and name not in ANSWERS
 ]
-WITHOUT_CLIENTS = {"cut-clients"}
-"""Faults that the core cannot make though it can cut links: no client is on its network."""
+NOT_DRAWN = {(World.CORE, "cut-clients"), (World.CORE, "stop"), (World.REAL, "stall-monotonic")}
+"""Faults that a world has the verbs for and does not draw: no client is on the core's network, and
+one name more in a world would change the draw of all its schedules."""
 NODES = 5
 SECONDS = 60
 Call = tuple[int, str, Any]
@@ -115,9 +116,9 @@ def test_fault_calls_the_same_verbs_in_all_worlds(name: str) -> None:
 @pytest.mark.parametrize("name", SHARED)
 def test_world_that_cannot_make_a_fault_lacks_a_verb_of_it(name: str) -> None:
     for world in set(World) - FAULTS[name].worlds:
-        recorder = Recorder(world, 1)
-        if name in WITHOUT_CLIENTS:
+        if (world, name) in NOT_DRAWN:
             continue
+        recorder = Recorder(world, 1)
         with pytest.raises(CannotMake, match=f"the {world.value} world cannot"):
             recorder.play(events_of(name)[0])
 

@@ -147,7 +147,6 @@ def test_world_is_the_same_without_orders() -> None:
         ("drift", 0.1, [0, 5, 1000]),
         ("strobe", 200, [200, -200, 200]),
         ("periodic", 1000, [0, 31, 0]),
-        ("leap", 0, [-1000, -1000, -1000]),
     ],
 )
 def test_clock_effects_follow_the_table(kind: str, level: float, offsets: list[int]) -> None:

@@ -7,7 +7,7 @@ import trio
 
 from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.sim.cluster import Cluster
-from raftmq.chaos.sim.faults import process
+from raftmq.chaos.sim.faults import points
 from raftmq.chaos.sim.observed import POINTS
 from raftmq.chaos.sim.run import OWN_POINTS, WorkloadName, run
 from raftmq.chaos.world.agenda import run as run_world
@@ -47,8 +47,8 @@ def test_busy_cluster_passes_every_point(ends: Counter[str]) -> None:
 def test_processes_end_where_they_are_asked_for_what_only_this_workload_asks(
     workload: WorkloadName, ends: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "NODE_POINTS_SHARE", 1.0)
-    monkeypatch.setattr(process, "OWN_POINTS_SHARE", 1.0)
+    monkeypatch.setattr(points, "NODE_POINTS_SHARE", 1.0)
+    monkeypatch.setattr(points, "OWN_POINTS_SHARE", 1.0)
     strikes = tuple(Event(at, "crash-point", (at // 500 % 3 + 1,)) for at in range(800, 9000, 500))
     own = set(OWN_POINTS[workload])
     for seed in range(5, 9):
@@ -84,8 +84,8 @@ def test_process_ends_at_a_point_and_comes_back(point: str, after: bool) -> None
 def test_nothing_is_lost_where_processes_end_again_and_again(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "NODE_POINTS_SHARE", 1.0)
-    monkeypatch.setattr(process, "NODE_POINTS", (what,))
+    monkeypatch.setattr(points, "NODE_POINTS_SHARE", 1.0)
+    monkeypatch.setattr(points, "NODE_POINTS", (what,))
     ends = tuple(Event(at, "crash-point", (at // 800 % 3 + 1,)) for at in range(800, 9000, 800))
     outcome = run(Schedule(13, 14, ends))
     assert outcome.is_good, str(outcome)

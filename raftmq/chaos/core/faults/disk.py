@@ -49,14 +49,6 @@ CUT_BYTES_MAX = 400
 # Power and errors
 
 
-def power_loss(stage: CoreArena) -> None:
-    """D1, all kinds."""
-    for node in stage.targets():
-        if node.is_up:
-            node.end(power=True)
-            node.start_later()
-
-
 def torn_write(stage: CoreArena) -> None:
     """D2: the power goes inside one of the next writes."""
     node = stage.node()
@@ -315,9 +307,6 @@ def _is_elsewhere(stage: CoreArena, node: "Node", record: Record) -> bool:
 
 
 HANDLERS: Mapping[str, Callable[[CoreArena], Undo | None]] = {
-    "power-loss": power_loss,
-    "power-loss-majority": power_loss,
-    "power-loss-all": power_loss,
     "torn-write": torn_write,
     "sync-error": _refused("datasync"),
     "sync-lies": sync_lies,

@@ -82,7 +82,7 @@ class Nemesis:
             cluster.loop.at(max(arena.end_us, cluster.loop.now_us), self._undo, arena)
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
-        self._cluster.loop.after(max(round(seconds * 1e6), 1), call)
+        self._cluster.loop.after(max(int(seconds * 1e6), 1), call)
 
     def _undo(self, arena: CoreArena) -> None:
         # The end of the fault or the heal comes first; the second of them finds nothing to undo.

@@ -10,7 +10,6 @@ true time alone, so that the clock of a restarted process continues where it wou
 | `drift` | level * (t - since) | share |
 | `strobe` | level or -level, changing every 50 ms | ms |
 | `periodic` | level * sin of a turn of 10 s | ms |
-| `leap` | -1000 from `since` on: a second happens twice | - |
 
 Sources: Jepsen's clock nemeses (bump, strobe); TigerBeetle's time simulation (drift, periodic).
 """
@@ -22,7 +21,6 @@ import msgspec
 
 STROBE_MS = 50
 PERIOD_MS = 10_000
-LEAP_MS = 1_000
 
 
 class ClockEffect(msgspec.Struct, frozen=True, array_like=True):
@@ -56,7 +54,5 @@ def _offset(effect: ClockEffect, true_ms: int) -> float:
             return effect.level * (1 - 2 * (elapsed_ms // STROBE_MS % 2))
         case "periodic":
             return effect.level * math.sin(2 * math.pi * elapsed_ms / PERIOD_MS)
-        case "leap":
-            return -LEAP_MS
         case other:
             raise ValueError(f"{other!r} is no fault of a clock")

@@ -32,15 +32,6 @@ SLOW_CALL_MS = 0.2
 """Delay of a call at level 1; a slow disk delays each call by a multiple."""
 
 
-@once("power-loss", "power-loss-majority", "power-loss-all")
-async def _power_loss(stage: Stage, event: Event) -> None:
-    stage.need_overlay()
-    nodes = stage.nodes_of(event)
-    async with stage.stopped(*nodes, is_dark=True):
-        for node in nodes:
-            await _lose_power(stage, node)
-
-
 async def _lose_power(stage: Stage, node: int) -> None:
     lost = await stage.nodes.disks.power_loss(node)
     stage.counts["unsynced bytes at power losses"] += lost["bytes"]

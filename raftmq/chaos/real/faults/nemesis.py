@@ -28,7 +28,7 @@ from .handlers import LASTING, ONCE
 
 __all__ = ["HANDLED", "heal", "play"]
 
-HANDLERS: Mapping[str, Make] = shared_in(World.REAL)
+HANDLERS: Mapping[str, Make] = {**shared_in(World.REAL), **process.OWN}
 """How each fault is made in this world."""
 
 HANDLED = frozenset(ONCE) | frozenset(LASTING) | frozenset(HANDLERS)

@@ -15,7 +15,6 @@ from raftmq.chaos.sim.faults import clients as clients
 from raftmq.chaos.sim.faults import disk as disks
 from raftmq.chaos.sim.faults import members as members
 from raftmq.chaos.sim.faults import network as network
-from raftmq.chaos.sim.faults import process as processes
 from raftmq.chaos.sim.faults import returning as returns
 from raftmq.chaos.sim.faults import strangers
 from raftmq.chaos.sim.stage import Stage
@@ -26,23 +25,6 @@ from .effects import EFFECTS
 
 _OLD: Mapping[str, Handler] = {
     "old-address": strangers.old_address,
-    "kill": processes.kill,
-    "kill-minority": processes.kill,
-    "kill-majority": processes.kill,
-    "kill-all": processes.kill,
-    "kill-leader": processes.kill_leader,
-    "restart-storm": processes.restart_storm,
-    "rolling-restart": processes.rolling_restart,
-    "pause": processes.pause,
-    "pause-leader": processes.pause_leader,
-    "pause-kill": processes.pause_kill,
-    "slow-node": processes.slow_node,
-    "crash-point": processes.crash_point,
-    "stall-loop": processes.stall_loop,
-    "stop": processes.stop,
-    "power-loss": processes.power_loss,
-    "power-loss-majority": processes.power_loss,
-    "power-loss-all": processes.power_loss,
     "torn-write": disks.torn_write,
     "sync-error": disks.sync_error,
     "sync-lies": disks.sync_lies,
@@ -67,13 +49,6 @@ _OLD: Mapping[str, Handler] = {
     "read-only": disks.read_only,
     "slow-disk": disks.slow_disk,
     "sync-reordered": disks.harm(damage.reorder_syncs, power=True),
-    "skew": processes.skew,
-    "step-clock": processes.step_clock,
-    "drift": processes.drift,
-    "strobe-clock": processes.strobe_clock,
-    "periodic-clock": processes.periodic_clock,
-    "leap-second": processes.leap_second,
-    "stall-monotonic": processes.stall_monotonic,
     "add-voter": members.add_voter,
     "remove-voter": members.remove_voter,
     "promote-learner": members.add_voter,
