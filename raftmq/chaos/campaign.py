@@ -170,7 +170,7 @@ def _fault(name: str, world: World) -> Fault:
         raise CannotPlay(f"there is no fault {name!r}{nearest(name)}")
     fault = FAULTS[name]
     if world not in fault.worlds:
-        where = ", ".join(sorted(one.value for one in fault.worlds)) or "none yet"
+        where = ", ".join(sorted(one.value for one in fault.worlds))
         raise CannotPlay(
             f"{name} cannot be made in the {world.value} world; worlds that can: {where}"
         )

@@ -3,7 +3,7 @@
 The parts of a simulated world count each effect of faults on them: messages that were held, calls
 that were refused, processes that ended. A fault has struck if the count of its effect rose between
 its begin and its end; a fault that happens once ends with the heal. A fault that found nothing to
-strike, or whose handler does nothing, counts as `without effect`.
+strike, or which does nothing, counts as `without effect`.
 
 Left out: which fault caused an effect, if two faults of the same effect overlap.
 """

@@ -1,7 +1,7 @@
 """The core simulator: consensus cores over real logs on simulated disks, in virtual time, no trio.
 
 Start reading at `world` (one run), then `cluster`, `replica` (one process), `checks.safety` (what
-is checked at every event), `faults.nemesis` (how each fault is made).
+is checked at every event), `arena` (the verbs of faults).
 
 | module | what it is |
 |---|---|
@@ -11,7 +11,7 @@ is checked at every event), `faults.nemesis` (how each fault is made).
 | `network`, `transfers`, `clock`, `disk` | what lies between and below them |
 | `clients`, `operator` | who asks something of them |
 | `checks` | what must hold |
-| `faults`, `stage` | what goes wrong |
+| `arena`, `faults` | the verbs of faults, and what goes wrong |
 
 Sources: TigerBeetle's VOPR, FoundationDB's simulation, etcd's data-driven tests.
 """

@@ -8,23 +8,34 @@ Invariants:
   events does not change what this event does.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from raftmq.chaos.core.disk import CoreDisk
 from raftmq.chaos.core.network import CHUNK
+from raftmq.chaos.core.operator import adding, removing, replacing
 from raftmq.chaos.faults import Event, World
-from raftmq.chaos.faults.arena import Arena, Lasting, Pair, Skipped, Steps, WrongClock
+from raftmq.chaos.faults.arena import (
+    Arena,
+    DiskCall,
+    Lasting,
+    Pair,
+    Skipped,
+    Steps,
+    WrongClock,
+)
 from raftmq.chaos.world.disk import POINTS
-from raftmq.consensus import MessageKind
+from raftmq.consensus import ChangeKind, MessageKind
 
+from .faults import damage
 from .faults.effects import AGAIN
 
 if TYPE_CHECKING:
     from raftmq.chaos.core.cluster import Cluster
-    from raftmq.chaos.core.node import Node
     from raftmq.chaos.core.replica import Replica
 
 REPLAYS = 40
@@ -32,6 +43,9 @@ REPLAYS = 40
 
 SLOW_US = 3000
 """Extra time of a slow node's messages, times the level."""
+
+LEARNING_US = 2_000_000
+"""Time for which a node is a learner before it is to vote."""
 
 HAND_OVER_US = 300_000
 """Time from a request to end until the process ends."""
@@ -53,6 +67,8 @@ _LOG_POINTS = [
 DISK_POINTS = (*_LOG_POINTS, "sync_folder log")
 """Names of disk calls where a process may end."""
 
+DISK_CALLS: Mapping[DiskCall, str] = {"sync": "datasync", "write": "append", "read": "pread"}
+
 CLOCK_FIELDS: Mapping[WrongClock, str] = {
     "skew": "offset_ms",
     "drift": "drift",
@@ -73,9 +89,8 @@ class CoreArena(Arena):
     end_us: int
     """When the fault is to end; for a fault that does not last, when everything heals."""
 
-    is_over: bool = False
-
     world = World.CORE
+    damages = damage.HARMS.keys()
 
     def members(self) -> list[int]:
         """All places that are taken."""
@@ -221,6 +236,48 @@ class CoreArena(Arena):
             point = self.random.choice(DISK_POINTS)
             crashing.disk.armed().crash_at_point(point, after=self.random.random() < 0.5)
 
+    # Disks
+
+    def refuse(self, node: int, call: DiskCall) -> None:
+        """The next call of the kind that logs make."""
+        self._armed(node).fail_next(DISK_CALLS[call], errno.EIO)
+
+    def _armed(self, node: int) -> CoreDisk:
+        return self.cluster.at_place[node].disk.armed()
+
+    def lie(self, node: int) -> None:
+        """The data of the refused sync is lost, although later syncs succeed."""
+        self._armed(node).lie_next()
+
+    def tear_write(self, node: int) -> None:
+        """The power goes inside one of the next writes."""
+        self.cluster.at_place[node].loses_power = True
+        self._armed(node).crash_at(self.random.randint(1, 3))
+
+    @contextmanager
+    def fill(self, node: int, space_bytes: int) -> Iterator[None]:
+        """The disk takes only this much more."""
+        disk = self._armed(node)
+        disk.space = disk.used() + space_bytes
+        try:
+            yield
+        finally:
+            disk.space = None
+
+    @contextmanager
+    def slow_disk(self, node: int, times: float) -> Iterator[None]:
+        """Every pass and every job of the disk takes longer."""
+        slow = self.cluster.at_place[node]
+        slow.disk_factor = times
+        try:
+            yield
+        finally:
+            slow.disk_factor = 1.0
+
+    def damage(self, node: int, kind: str) -> None:
+        """Done if the atlas allows it, and where the log can detect it: see `faults.damage`."""
+        damage.HARMS[kind](self, self.cluster.at_place[node])
+
     # Clocks
 
     @contextmanager
@@ -237,46 +294,38 @@ class CoreArena(Arena):
         """The clock of a node jumps."""
         self.cluster.at_place[node].clock.offset_ms += ms
 
-    # For handlers
+    # Members
 
-    def node(self, which: int = 0) -> "Node":
-        """The node at the event's place."""
-        return self.cluster.at_place[self.event.nodes[which]]
+    def add_member(self) -> None:
+        """A spare node becomes a voter."""
+        operator = self.cluster.operator
+        operator.ask(adding(operator.spare().id))
 
-    def targets(self) -> "list[Node]":
-        """The nodes at all of the event's places."""
-        return [self.cluster.at_place[place] for place in self.event.nodes]
+    def promote_learner(self) -> None:
+        """A spare node becomes a learner, and a voter two seconds later."""
+        operator = self.cluster.operator
+        number = operator.spare().id
+        operator.ask(adding(number, ChangeKind.ADD_LEARNER))
+        self.cluster.loop.after(LEARNING_US, operator.ask, adding(number))
 
-    def leading(self) -> "Node":
-        """The node that leads now. Raises `Skipped` if none does."""
-        leader = self.cluster.leader()
-        if leader is None:
-            raise Skipped("nobody leads")
-        return leader.node
+    def remove_member(self, node: int) -> None:
+        """The operator spares a quorum of intact voters."""
+        self.cluster.operator.ask(removing(self.cluster.at_place[node].id))
 
-    def later(self, delay_us: int, call: Callable[..., None], *args: object) -> None:
-        """Do something later, unless the fault is over by then."""
-        self.cluster.loop.after(max(delay_us, 1), self._if_not_over, call, args)
+    def replace_member(self, node: int) -> None:
+        """A spare node takes the place of a voter."""
+        operator = self.cluster.operator
+        operator.ask(replacing(self.cluster.at_place[node].id, operator.spare().id))
 
-    def _if_not_over(self, call: Callable[..., None], args: tuple[object, ...]) -> None:
-        if not self.is_over:
-            call(*args)
-
-
-Undo = Callable[[], None]
-Handler = Callable[[CoreArena], Undo | None]
-
-
-def made_by(handler: Handler) -> Make:
-    """The generator of a fault that is written as a handler: a function that returns its undo."""
-
-    def steps(arena: CoreArena, event: Event) -> Steps:
-        undo = handler(arena)
-        if undo is not None:
-            try:
-                yield None
-            finally:
-                arena.is_over = True
-                undo()
-
-    return steps
+    def bring_back(self, node: int) -> None:
+        """A removed node becomes a voter again, under its id."""
+        conf = self.cluster.newest_conf()
+        members = {*conf.voters, *conf.learners, *conf.voters_outgoing}
+        gone = [
+            each
+            for each in self.cluster.at_place.values()
+            if each.id not in members and each.applied and not each.is_damaged and not each.refusal
+        ]
+        if not gone:
+            raise Skipped("nobody was removed")
+        self.cluster.operator.ask(adding(self.random.choice(gone).id))

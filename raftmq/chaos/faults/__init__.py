@@ -1,8 +1,10 @@
 """The language of faults: the kinds of faults, and schedules of when they happen.
 
 One language for all worlds: the core simulator, whole brokers in a simulated world, real processes.
-Start reading at `catalogue` (every kind of fault, with its explanation), then `schedule` (faults
-and their times, drawn from a seed), then `shrink` (the few faults that matter to a failure).
+Start reading at `catalogue` (every kind of fault, with its explanation), then `arena` (the verbs
+by which faults act, and the form of a fault), then `network` and the other families, then
+`schedule` (faults and their times, drawn from a seed), then `shrink` (the few faults that matter to
+a failure).
 """
 
 from .catalogue import FAMILIES, FAULTS, Aim, Fault, World, expanded, nearest, of_world

@@ -28,7 +28,7 @@ Invariants:
 Sources: the form of Jepsen's `Net`, `Kill` and `Pause` protocols, and of its nemeses' grudges.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from random import Random
 from typing import Literal
@@ -43,6 +43,10 @@ Pair = tuple[int, int]
 
 CLIENTS = 0
 """The party that stands for all clients together."""
+
+DiskCall = Literal["sync", "write", "read"]
+
+OddAck = Literal["twice", "late"]
 
 WrongClock = Literal["skew", "drift", "strobe", "periodic"]
 """How a clock is wrong."""
@@ -66,6 +70,8 @@ class Arena:
     """A cluster under faults. A world overrides the verbs that it can do."""
 
     world: World
+    damages: Collection[str] = ()
+    """The kinds of damage that the world can do."""
     random: Random
     """Draws all that an event leaves open."""
 
@@ -159,6 +165,52 @@ class Arena:
         """Cut the power of machines, all at once: writes that were not synced are lost or torn."""
         raise CannotMake(self, "cut the power")
 
+    # Disks
+
+    def refuse(self, node: int, call: DiskCall) -> None:
+        """Let the next call of this kind fail."""
+        raise CannotMake(self, "refuse calls of disks")
+
+    def lie(self, node: int) -> None:
+        """Let the next sync fail, and the one after it succeed: the data is lost."""
+        raise CannotMake(self, "lie about syncs")
+
+    def tear_write(self, node: int) -> None:
+        """Cut the power inside a write that comes soon."""
+        raise CannotMake(self, "tear writes")
+
+    def shorten_write(self, node: int) -> None:
+        """Let the next write take a part of its bytes, and say so."""
+        raise CannotMake(self, "shorten writes")
+
+    def interrupt_write(self, node: int) -> None:
+        """Interrupt the next write by a signal."""
+        raise CannotMake(self, "interrupt writes")
+
+    def fill(self, node: int, space_bytes: int) -> Lasting:
+        """Let only this much more fit on the disk."""
+        raise CannotMake(self, "fill disks")
+
+    def fill_quota(self, node: int, space_bytes: int) -> Lasting:
+        """Let only this much more fit into the quota."""
+        raise CannotMake(self, "use up quotas")
+
+    def forbid_writes(self, node: int) -> Lasting:
+        """Let the disk be read only."""
+        raise CannotMake(self, "forbid writes")
+
+    def slow_disk(self, node: int, times: float) -> Lasting:
+        """Let each call take so many times as long."""
+        raise CannotMake(self, "slow disks")
+
+    def damage(self, node: int, kind: str) -> None:
+        """Damage what the disk of a node holds; the kinds are those of `disks.DAMAGES`."""
+        raise CannotMake(self, "damage disks")
+
+    def clone(self, node: int, source: int) -> None:
+        """Let a node come back with the disk of another."""
+        raise CannotMake(self, "clone disks")
+
     # Clocks
 
     def distort(self, node: int, effect: WrongClock, level: float) -> Lasting:
@@ -169,6 +221,59 @@ class Arena:
     def step_clock(self, node: int, ms: float) -> None:
         """Let a clock jump; it stays wrong until the heal."""
         raise CannotMake(self, "step clocks")
+
+    # Members. All verbs ask for a change, and return before it is made.
+
+    def add_member(self) -> None:
+        """Ask for one more node."""
+        raise CannotMake(self, "add members")
+
+    def promote_learner(self) -> None:
+        """Ask for a learner, and for its vote when it has learned for a while."""
+        raise CannotMake(self, "promote learners")
+
+    def remove_member(self, node: int) -> None:
+        """Ask for the removal of a node; the world may add another one first."""
+        raise CannotMake(self, "remove members")
+
+    def replace_member(self, node: int) -> None:
+        """Ask for a new node in place of another."""
+        raise CannotMake(self, "replace members")
+
+    def bring_back(self, node: int) -> None:
+        """Start a removed node with its old data; if none was removed, the world may remove this
+        one."""
+        raise CannotMake(self, "bring members back")
+
+    # Clients
+
+    def crash_client(self) -> None:
+        """End a client in the middle of what it does."""
+        raise CannotMake(self, "end clients")
+
+    def end_consumers(self) -> None:
+        """End one or more consumers; others take over."""
+        raise CannotMake(self, "end consumers")
+
+    def hang_consumers(self) -> Lasting:
+        """Let one or more consumers stand still with the messages that they have."""
+        raise CannotMake(self, "hang consumers")
+
+    def slow_consumers(self) -> Lasting:
+        """Let consumers need longer for each batch."""
+        raise CannotMake(self, "slow consumers")
+
+    def resend(self) -> None:
+        """Send requests of clients again, also to other nodes, with their old numbers."""
+        raise CannotMake(self, "resend requests")
+
+    def ack_oddly(self, how: OddAck) -> None:
+        """Send the next commit or ack twice, or an older one after it."""
+        raise CannotMake(self, "repeat acks")
+
+    def reset_clients(self) -> None:
+        """Break all connections of clients."""
+        raise CannotMake(self, "reset clients")
 
 
 Steps = Generator[float | None, None, None]

@@ -83,7 +83,6 @@ _BROKERS = frozenset({_SIM, _REAL})
 _ONLY_CORE = frozenset({_CORE})
 _ONLY_SIM = frozenset({_SIM})
 _ONLY_REAL = frozenset({_REAL})
-_NOWHERE: frozenset[World] = frozenset()
 _NODES_MIN = {Aim.PAIR: 2}
 
 
@@ -302,7 +301,6 @@ _MEMBERS = (
     _once("return-node", "M12", "A node that left is added again with the disk that it had.",
           _ONLY_SIM),
     _once("return-blank", "M12", "A node that left is added again with an empty disk.", _ONLY_SIM),
-    _once("mixed-versions", "M8", "Nodes of two versions work together.", _NOWHERE),
 )  # fmt: skip
 
 _CLIENTS = (
@@ -316,12 +314,7 @@ _CLIENTS = (
     _once("client-ack-twice", "K5", "A position is committed twice.", _BROKERS, Aim.NOBODY),
     _once("client-ack-late", "K6", "A position is committed after a later one.",
           _BROKERS, Aim.NOBODY),
-    _once("client-ack-wrong", "K7", "An ack names a lease that is not the client's.", _NOWHERE,
-          Aim.NOBODY),
-    _once("client-extend-race", "K8", "A lease is extended while it runs out.", _NOWHERE,
-          Aim.NOBODY),
     _once("client-churn", "K9", "Consumers come and go.", _BROKERS, Aim.NOBODY),
-    _once("poison", "K10", "A message that no consumer can handle.", _NOWHERE, Aim.NOBODY),
     _lasting("retry-storm", "K11", "All clients send everything again at once.",
              _BROKERS, Aim.NOBODY),
 )  # fmt: skip
@@ -332,7 +325,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         for fault in (*_NETWORK, *_PROCESSES, *_DISKS, *_CLOCKS, *_MEMBERS, *_CLIENTS)
     }
 )
-"""Every kind, by name. A kind without a world has no handler yet."""
+"""Every kind, by name."""
 
 _PARTITIONS = frozenset(f"N{number}" for number in range(1, 16))
 

@@ -4,11 +4,16 @@ from collections.abc import Mapping
 
 from .arena import Make
 from .catalogue import FAULTS, World
+from .clients import CLIENT
 from .clocks import CLOCKS
+from .disks import DISKS
+from .members import MEMBERS
 from .network import NETWORK
 from .processes import PROCESSES
 
-SHARED: Mapping[str, Make] = {**NETWORK, **PROCESSES, **CLOCKS}
+SHARED: Mapping[str, Make] = {
+    **NETWORK, **PROCESSES, **DISKS, **CLOCKS, **MEMBERS, **CLIENT,
+}  # fmt: skip
 """By name of the fault."""
 
 

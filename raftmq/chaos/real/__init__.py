@@ -8,7 +8,7 @@
 | `armed`, `points`, `faults.clocks` | crash points, wrong clocks, held-up loops: in the process |
 | `disk` | faults of disks, through a file system of our own (FUSE) |
 | `faults.damage` | edits of a stopped node's files |
-| `faults.nemesis` and the handlers beside it | a schedule, played |
+| `arena`, `faults.nemesis` | the verbs of faults; a schedule, played |
 | `clients` | clients, and the history of their calls |
 | `play` | one run, from a schedule to an `Outcome` |
 

@@ -7,16 +7,29 @@ Invariants:
 - When a fault was closed and `done` has returned, the fault is over.
 """
 
+import errno
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 import trio
 
 from raftmq.chaos.faults import Event, World
-from raftmq.chaos.faults.arena import CLIENTS, Arena, Lasting, Pair, Skipped, Steps, WrongClock
+from raftmq.chaos.faults.arena import (
+    CLIENTS,
+    Arena,
+    DiskCall,
+    Lasting,
+    OddAck,
+    Pair,
+    Skipped,
+    Steps,
+    WrongClock,
+)
 from raftmq.chaos.faults.partitions import between
+from raftmq.chaos.real.disk.overlay_model import Faults
+from raftmq.chaos.real.faults import disk, members
 from raftmq.chaos.real.faults.clocks import ClockEffect
 from raftmq.chaos.real.faults.hostile import Stranger
 from raftmq.chaos.real.network.rules import Kind, Rule
@@ -35,6 +48,13 @@ STOP_SECONDS_MAX = 20.0
 CRASH_SECONDS_MAX = 4.0
 """Time within which a process must reach its crash point."""
 COMMON_POINTS = tuple(point for point in POINTS if point not in RARE)
+STRIKE_SECONDS = 3.0
+"""Time within which a call of the disk must come that a fault is to hit."""
+SLOW_CALL_MS = 0.2
+"""Delay of a call at level 1; a slow disk delays each call by a multiple."""
+DISK_CALLS: Mapping[DiskCall, str] = {"sync": "fsync", "write": "write"}
+RESENDS = 5
+"""Old batches that each node is sent."""
 REPLAYS = 30
 """Most old frames of a direction that one replay sends again."""
 
@@ -43,6 +63,7 @@ class RealArena(Arena):
     """The surroundings of one fault."""
 
     world = World.REAL
+    damages = disk.HARMS.keys()
 
     def __init__(self, stage: Stage, watch: Watch) -> None:
         self.stage = stage
@@ -58,6 +79,10 @@ class RealArena(Arena):
         """Do what was queued. Cancelling leaves the rest queued."""
         while self._queue:
             await self._queue.pop(0)()
+
+    def forget(self) -> None:
+        """Forget what was queued and is not done."""
+        self._queue.clear()
 
     @contextmanager
     def task(self, work: Callable[[], Awaitable[object]]) -> Iterator[None]:
@@ -243,7 +268,7 @@ class RealArena(Arena):
         point, count = self.random.choice(COMMON_POINTS), self.random.choice([1, 1, 2, 5, 20])
         nodes.order(node, crash=f"{point}:{count}")
         try:
-            await self.wait_gone(node, process, timeout=CRASH_SECONDS_MAX)
+            await self._wait_gone(node, process, timeout=CRASH_SECONDS_MAX)
         finally:
             nodes.order(node, crash="")
         if nodes.pid(node) == process:
@@ -252,7 +277,7 @@ class RealArena(Arena):
         self.stage.counts[f"crash at {point}"] += 1
         self.stage.kill(node)
 
-    async def wait_gone(self, node: int, process: int, *, timeout: float) -> bool:
+    async def _wait_gone(self, node: int, process: int, *, timeout: float) -> bool:
         """Wait for the end of a node's process; False if it does not end in time."""
         return await wait_true(lambda: self.stage.nodes.pid(node) != process, timeout=timeout)
 
@@ -264,13 +289,108 @@ class RealArena(Arena):
     async def _power_off(self, nodes: Sequence[int]) -> None:
         async with self.stage.stopped(*nodes, is_dark=True):
             for node in nodes:
-                await self.lose_unsynced(node)
+                await self._lose_unsynced(node)
 
-    async def lose_unsynced(self, node: int) -> None:
+    async def _lose_unsynced(self, node: int) -> None:
         """Drop what a machine that is off has not synced."""
         lost = await self.stage.nodes.disks.power_loss(node)
         self.stage.counts["unsynced bytes at power losses"] += lost["bytes"]
         self.stage.counts["unsynced names at power losses"] += lost["names"]
+
+    # Disks
+
+    def refuse(self, node: int, call: DiskCall) -> None:
+        """A read is refused at the node's next start: it reads from memory while it runs."""
+        if call == "read":
+            self.stage.need_overlay()
+            self.later(partial(self._refuse_at_start, node))
+        else:
+            self._refuse(node, DISK_CALLS[call], errno.EIO)
+
+    async def _refuse_at_start(self, node: int) -> None:
+        await self.stage.nodes.disks.refuse(node, "read", errno.EIO)
+        self.stage.kill(node)
+
+    def interrupt_write(self, node: int) -> None:
+        """The call of a write ends with `EINTR`."""
+        self._refuse(node, "write", errno.EINTR)
+
+    def _refuse(self, node: int, call: str, error: int) -> None:
+        self.stage.need_overlay()
+        self.stage.running(node)
+        self.later(partial(self.stage.nodes.disks.refuse, node, call, error))
+        self.later(partial(trio.sleep, STRIKE_SECONDS))
+
+    def lie(self, node: int) -> None:
+        """The node must end at once; then the bytes of the sync are lost."""
+        self.stage.need_overlay()
+        self.later(partial(self._lie, node))
+
+    async def _lie(self, node: int) -> None:
+        disks = self.stage.nodes.disks
+        await self._end_by(node, "nothing was synced", is_lying=True)
+        async with self.stage.stopped(node):
+            self.stage.counts["bytes that syncs lied about"] += await disks.evict(node)
+
+    def tear_write(self, node: int) -> None:
+        """The process ends inside its next write, and what was not synced is lost."""
+        self.stage.need_overlay()
+        self.later(partial(self._tear_write, node))
+
+    async def _tear_write(self, node: int) -> None:
+        process = self.stage.running(node)
+        await self._end_by(node, "nothing was written", cut_at_write=process)
+        async with self.stage.stopped(node):
+            await self._lose_unsynced(node)
+
+    async def _end_by(self, node: int, why_not: str, **fault: int) -> None:
+        """Set a fault of the disk until it has ended the node's process. Raises `Skipped`."""
+        process, disks = self.stage.running(node), self.stage.nodes.disks
+        await disks.set(node, **fault)
+        is_gone = await self._wait_gone(node, process, timeout=STRIKE_SECONDS)
+        # A late call must not end the node when the fault is over.
+        await disks.set(node, **_well(fault))
+        if not is_gone:
+            raise Skipped(why_not)
+
+    def shorten_write(self, node: int) -> None:
+        """The overlay takes a part of the next write."""
+        self.stage.need_overlay()
+        self.later(partial(self.stage.nodes.disks.set, node, is_short=True))
+
+    def fill(self, node: int, space_bytes: int) -> Lasting:
+        """The overlay has no more space."""
+        return self._with_disk(node, space_bytes=space_bytes)
+
+    def fill_quota(self, node: int, space_bytes: int) -> Lasting:
+        """The overlay has a quota."""
+        return self._with_disk(node, quota_bytes=space_bytes)
+
+    def forbid_writes(self, node: int) -> Lasting:
+        """The overlay is read only."""
+        return self._with_disk(node, is_read_only=True)
+
+    def slow_disk(self, node: int, times: float) -> Lasting:
+        """Each call of the overlay is delayed."""
+        return self._with_disk(node, delay_ms=SLOW_CALL_MS * times)
+
+    @contextmanager
+    def _with_disk(self, node: int, **fault: float) -> Iterator[None]:
+        self.stage.need_overlay()
+        disks = self.stage.nodes.disks
+        self.later(partial(disks.set, node, **fault))
+        try:
+            yield
+        finally:
+            self.later(partial(disks.set, node, **_well(fault)))
+
+    def damage(self, node: int, kind: str) -> None:
+        """Done when the other members hold all records of the node: see `faults.disk`."""
+        self.later(partial(disk.HARMS[kind], self.stage, node))
+
+    def clone(self, node: int, source: int) -> None:
+        """The node must refuse the other's files, and gets its own back."""
+        self.later(partial(disk.clone, self.stage, node, source))
 
     # Clocks
 
@@ -293,6 +413,74 @@ class RealArena(Arena):
         clocks = [*self.stage.nodes.orders(node).clocks, wrong]
         self.stage.nodes.order(node, clocks=clocks)
         return wrong
+
+    # Members
+
+    def add_member(self) -> None:
+        """There is a largest number of members."""
+        self.later(partial(members.add_voter, self.stage))
+
+    def remove_member(self, node: int) -> None:
+        """There is a smallest number of members."""
+        self.later(partial(members.remove_voter, self.stage, node))
+
+    def replace_member(self, node: int) -> None:
+        """Not while a disk is damaged."""
+        if self.stage.broken:
+            raise Skipped("a disk is damaged")
+        self.later(partial(members.replace, self.stage, node))
+
+    def bring_back(self, node: int) -> None:
+        """The node must do no harm, and ends again soon."""
+        self.later(partial(members.rejoin, self.stage))
+
+    # Clients
+
+    def crash_client(self) -> None:
+        """A producer ends between a send and its answer."""
+        self.stage.workload.crash_producer()
+
+    def end_consumers(self) -> None:
+        """All consumers end."""
+        self.stage.workload.churn()
+
+    @contextmanager
+    def hang_consumers(self) -> Iterator[None]:
+        """All consumers stand still."""
+        self.stage.workload.consumers_stand_still = True
+        try:
+            yield
+        finally:
+            self.stage.workload.consumers_stand_still = False
+
+    @contextmanager
+    def slow_consumers(self) -> Iterator[None]:
+        """All consumers need half a second more."""
+        self.stage.workload.consumer_pause_seconds = 0.5
+        try:
+            yield
+        finally:
+            self.stage.workload.consumer_pause_seconds = 0.0
+
+    def resend(self) -> None:
+        """Each node is sent old batches: the leader must recognize a batch as a repetition."""
+        sent = [self.stage.network.resend(node) for node in self.members() for _ in range(RESENDS)]
+        if not any(sent):
+            raise Skipped("nothing was sent yet")
+
+    def ack_oddly(self, how: OddAck) -> None:
+        """The next commit of each group."""
+        self.stage.workload.commit_oddly(how)
+
+    def reset_clients(self) -> None:
+        """The connections of all clients to all members break."""
+        flows = set(between([CLIENTS], self.members()))
+        self.stage.network.break_connections(flows)
+
+
+def _well(fault: Iterable[str]) -> dict[str, object]:
+    """The values that these fields of a disk have without faults."""
+    return {name: getattr(Faults(), name) for name in fault}
 
 
 Make = Callable[[RealArena, Event], Steps]

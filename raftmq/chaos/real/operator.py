@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import trio
 
 from raftmq.broker.cluster.links import ADVICE
-from raftmq.chaos.real.faults.other import replace
+from raftmq.chaos.real.faults.members import replace
 
 from .stage import Goal, Stage, are_reached, goals_of
 

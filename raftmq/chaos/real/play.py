@@ -37,8 +37,8 @@ from raftmq.chaos.real.clients.registers import RegisterWorkload
 from raftmq.chaos.real.clients.work import Work
 from raftmq.chaos.real.clients.workload import Workload
 from raftmq.chaos.real.disk.disks import disks, why_no_overlay
+from raftmq.chaos.real.faults.members import settle_changes
 from raftmq.chaos.real.faults.nemesis import heal, play
-from raftmq.chaos.real.faults.other import settle_changes
 from raftmq.chaos.real.network.namespaces import Switch, why_no_namespaces
 from raftmq.chaos.real.network.protocol import Network
 from raftmq.chaos.real.network.proxy import Proxy

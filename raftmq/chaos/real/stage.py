@@ -1,4 +1,4 @@
-"""The stage of a run: nodes, network, disks and clients for the handlers of faults, and notes."""
+"""The stage of a run: nodes, network, disks and clients for the verbs of faults, and notes."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -27,14 +27,14 @@ PATIENCE_SECONDS = 8.0
 
 @dataclass(slots=True)
 class Stage:
-    """The parts and the state of one run, for handlers of faults."""
+    """The parts and the state of one run, for the verbs of faults."""
 
     nodes: Nodes
     rules: Rules
     network: Network
     random: Random
     nursery: trio.Nursery
-    """For tasks that outlive a handler; cancelled when the stage ends."""
+    """For tasks that outlive a call; cancelled when the stage ends."""
     began: float
     """trio's time at the start of the run."""
     workload: Work = field(init=False)
@@ -65,9 +65,9 @@ class Stage:
     coverage: Counter[Coverage] = field(default_factory=Counter)
     """Number of strikes in each situation."""
     held: set[int] = field(default_factory=set)
-    """Nodes that must stay down while a handler works on their files."""
+    """Nodes that must stay down while a fault works on their files."""
     files: trio.Lock = field(default_factory=trio.Lock)
-    """Held while a handler works on files of nodes."""
+    """Held while a fault works on files of nodes."""
     changing: trio.Lock = field(default_factory=trio.Lock)
     """Held while the members are changed."""
     copies: Path = Path()

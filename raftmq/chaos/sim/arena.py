@@ -4,28 +4,34 @@ A cut blocks links between machines: sent data waits and arrives after the cut, 
 again.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from raftmq.chaos.faults import FAULTS, Event, World
+from raftmq.chaos.faults import Event, World
 from raftmq.chaos.faults.arena import (
     CLIENTS,
     Arena,
+    DiskCall,
     Lasting,
+    OddAck,
     Pair,
     Player,
     Skipped,
     Steps,
     WrongClock,
 )
-from raftmq.chaos.sim.faults import hostile, points, replay
+from raftmq.chaos.sim.faults import damage, hostile, members, points, replay
 from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.pipe import Pipe
 from raftmq.chaos.world.process import Process
 from raftmq.consensus import MessageKind
 
 SLICE_SECONDS = 0.05
 """A slow process runs once in each slice of this length."""
+
+DISK_CALLS: Mapping[DiskCall, str] = {"sync": "datasync", "write": "append", "read": "pread"}
 
 CLOCK_FIELDS: Mapping[WrongClock, str] = {
     "skew": "skew_ms",
@@ -39,12 +45,14 @@ Strike = Callable[[Pipe, bytes], bytes | None]
 
 
 class SimArena(Arena):
-    """The surroundings of the faults of one run."""
+    """The surroundings of one fault."""
 
     world = World.SIM
+    damages = damage.HARMS.keys()
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, event: Event) -> None:
         self.stage = stage
+        self._event = event
         self.random = stage.random
 
     def members(self) -> list[int]:
@@ -284,6 +292,78 @@ class SimArena(Arena):
         for node in nodes:
             self.stage.kill(node, power=True)
 
+    # Disks
+
+    def _disk(self, node: int) -> MemoryFiles:
+        return self.stage.cluster.machines[node].disk
+
+    def refuse(self, node: int, call: DiskCall) -> None:
+        """The next call of the kind that logs make."""
+        self._disk(node).fail_next(DISK_CALLS[call], errno.EIO)
+
+    def lie(self, node: int) -> None:
+        """The next sync fails, the one after it succeeds, and the data is lost."""
+        self._disk(node).lie_next()
+
+    def tear_write(self, node: int) -> None:
+        """The machine loses power inside the next write."""
+        if node in self.stage.cluster.processes:
+            self.stage.lose_power_on_crash(node)
+            self._disk(node).crash_at(1)
+
+    def shorten_write(self, node: int) -> None:
+        """The next write takes a part of its data, or none: the writer goes on with the rest."""
+        self._disk(node).short_next()
+
+    def interrupt_write(self, node: int) -> None:
+        """A write that a signal interrupts is a short one."""
+        self.shorten_write(node)
+
+    def fill(self, node: int, space_bytes: int) -> Lasting:
+        """The disk takes only this much more."""
+        return self._filled(node, space_bytes, errno.ENOSPC)
+
+    def fill_quota(self, node: int, space_bytes: int) -> Lasting:
+        """As `fill`, with the error of a quota."""
+        return self._filled(node, space_bytes, errno.EDQUOT)
+
+    @contextmanager
+    def _filled(self, node: int, space_bytes: int, error: int) -> Iterator[None]:
+        disk = self._disk(node)
+        disk.space, disk.full_errno = disk.used() + space_bytes, error
+        try:
+            yield
+        finally:
+            disk.space = None
+
+    @contextmanager
+    def forbid_writes(self, node: int) -> Iterator[None]:
+        """The disk refuses every change."""
+        disk = self._disk(node)
+        disk.is_read_only = True
+        try:
+            yield
+        finally:
+            disk.is_read_only = False
+
+    @contextmanager
+    def slow_disk(self, node: int, times: float) -> Iterator[None]:
+        """Every job of the disk takes longer."""
+        machine = self.stage.cluster.machines[node]
+        machine.slowness = times
+        try:
+            yield
+        finally:
+            machine.slowness = 1.0
+
+    def damage(self, node: int, kind: str) -> None:
+        """The atlas may withhold it: see `damage`."""
+        damage.HARMS[kind](self.stage, node)
+
+    def clone(self, node: int, source: int) -> None:
+        """The atlas may withhold it."""
+        damage.clone(self.stage, node, source)
+
     # Clocks
 
     @contextmanager
@@ -301,24 +381,86 @@ class SimArena(Arena):
         """The wall clock of a machine jumps."""
         self.stage.cluster.machines[node].clock.skew_ms += ms
 
+    # Members
+
+    def add_member(self) -> None:
+        """A node joins."""
+        members.add_voter(self.stage)
+
+    def promote_learner(self) -> None:
+        """Each node that joins learns first, and votes when it has caught up."""
+        members.add_voter(self.stage)
+
+    def remove_member(self, node: int) -> None:
+        """Only if as many sound nodes stay as there were founders, or in a cluster of three."""
+        members.remove_voter(self.stage, node, at_ms=self._event.at_ms)
+
+    def replace_member(self, node: int) -> None:
+        """No effect when the cluster has had as many nodes as it may have."""
+        members.replace_node(self.stage, node)
+
+    def bring_back(self, node: int) -> None:
+        """The node must do no harm, and ends again soon."""
+        members.rejoin(self.stage, node, at_ms=self._event.at_ms)
+
+    # Clients
+
+    def _some_client(self, prefix: str = "") -> str:
+        names = [name for name in self.stage.clients.names() if name.startswith(prefix)]
+        return self.random.choice(names) if names else ""
+
+    def crash_client(self) -> None:
+        """One process of a client ends."""
+        name = self._some_client()
+        if name:
+            self.stage.clients.kill(name)
+
+    def end_consumers(self) -> None:
+        """One consumer ends, and another one takes over."""
+        name = self._some_client("consumer")
+        if name:
+            self.stage.clients.kill(name)
+
+    @contextmanager
+    def hang_consumers(self) -> Iterator[None]:
+        """One consumer stands still."""
+        name = self._some_client("consumer")
+        if not name:
+            raise Skipped("there is no consumer")
+        process = self.stage.clients.process(name)
+        process.freeze()
+        try:
+            yield
+        finally:
+            process.thaw()
+
+    @contextmanager
+    def slow_consumers(self) -> Iterator[None]:
+        """Consumers need a second more for each batch."""
+        self.stage.clients.slowness += 1.0
+        try:
+            yield
+        finally:
+            self.stage.clients.slowness -= 1.0
+
+    def resend(self) -> None:
+        """Requests arrive again, at the node they were sent to or at another one."""
+        clients = set(self.stage.clients.hosts())
+        replay.play_again(self.stage, lambda source, _: source in clients, is_elsewhere=True)
+
+    def ack_oddly(self, how: OddAck) -> None:
+        """A consumer repeats its next commit, or commits an older position after a later one."""
+        if how == "twice":
+            self.stage.clients.repeats += 1
+        else:
+            self.stage.clients.late_acks += 1
+
+    def reset_clients(self) -> None:
+        """Both ends learn it."""
+        hosts = set(self.stage.clients.hosts())
+        for connection in list(self.stage.cluster.network.connections):
+            if connection.ends[0] in hosts:
+                connection.reset()
+
 
 Make = Callable[[SimArena, Event], Steps]
-
-Undo = Callable[[], None]
-Handler = Callable[[Stage, Event], Undo | None]
-
-
-def made_by(handler: Handler) -> Make:
-    """The generator of a fault that is written as a handler: a function that returns its undo."""
-
-    def steps(arena: SimArena, event: Event) -> Steps:
-        undo = handler(arena.stage, event)
-        if undo is not None:
-            try:
-                yield None
-            finally:
-                undo()
-        elif FAULTS[event.fault].lasts:
-            raise Skipped("there is no target")
-
-    return steps

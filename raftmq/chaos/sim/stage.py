@@ -68,7 +68,7 @@ TERM_UNKNOWN = "the term of the last vote is unknown"
 
 
 class Stage:
-    """Everything a fault's handler may touch."""
+    """Everything a fault may touch."""
 
     shrinks_by = 0
     """A node that may leave though no other node takes over its copies; 0: none. Until the catalog

@@ -10,17 +10,21 @@ from typing import Any
 import pytest
 
 from raftmq.chaos.core.arena import CoreArena
-from raftmq.chaos.faults import FAULTS, Aim, Event, World, draw
+from raftmq.chaos.core.faults.nemesis import HANDLERS as CORE
+from raftmq.chaos.faults import FAULTS, Aim, Event, World, draw, of_world
 from raftmq.chaos.faults.arena import Arena, CannotMake, Player, Skipped, aimed, while_lasts
 from raftmq.chaos.faults.shared import SHARED
 from raftmq.chaos.real.arena import RealArena
+from raftmq.chaos.real.faults.nemesis import HANDLERS as REAL
 from raftmq.chaos.sim.arena import SimArena
+from raftmq.chaos.sim.faults.nemesis import HANDLERS as SIM
 
 ARENAS: dict[World, type[Arena]] = {
     World.CORE: CoreArena,
     World.SIM: SimArena,
     World.REAL: RealArena,
 }
+HANDLERS = {World.CORE: CORE, World.SIM: SIM, World.REAL: REAL}
 ANSWERS = ("members", "leader")
 """Methods of an arena that tell something and change nothing."""
 VERBS = [
@@ -28,7 +32,12 @@ VERBS = [
     for name, value in vars(Arena).items()
     if inspect.isfunction(value) and not name.startswith("_") and name not in ANSWERS
 ]
-NOT_DRAWN = {(World.CORE, "cut-clients"), (World.CORE, "stop"), (World.REAL, "stall-monotonic")}
+NOT_DRAWN = {
+    (World.CORE, "cut-clients"),
+    (World.CORE, "stop"),
+    (World.REAL, "stall-monotonic"),
+    (World.REAL, "remove-leader"),
+}
 """Faults that a world has the verbs for and does not draw: no client is on the core's network, and
 one name more in a world would change the draw of all its schedules."""
 NODES = 5
@@ -64,6 +73,8 @@ class Recorder(Arena):
     def _call(self, name: str, signature: inspect.Signature, *args: Any, **named: Any) -> Any:
         bound = signature.bind(self, *args, **named).arguments
         bound.pop("self")
+        if name == "damage" and bound["kind"] not in ARENAS[self.world].damages:
+            raise CannotMake(self, f"do the damage of {bound['kind']}")
         told = {key: list(v) if isinstance(v, Iterator) else v for key, v in bound.items()}
         self.calls.append((self.now_ms, name, told))
         return self._until_end(name)
@@ -121,6 +132,17 @@ def test_world_that_cannot_make_a_fault_lacks_a_verb_of_it(name: str) -> None:
         recorder = Recorder(world, 1)
         with pytest.raises(CannotMake, match=f"the {world.value} world cannot"):
             recorder.play(events_of(name)[0])
+
+
+@pytest.mark.parametrize("world", World)
+def test_world_makes_the_faults_that_the_catalogue_says(world: World) -> None:
+    assert set(HANDLERS[world]) == {fault.name for fault in of_world(world)}
+
+
+@pytest.mark.parametrize("world", World)
+def test_fault_that_a_world_writes_itself_is_made_in_no_other(world: World) -> None:
+    own = set(HANDLERS[world]) - set(SHARED)
+    assert {name for name in own if FAULTS[name].worlds != {world}} == set()
 
 
 def test_verb_that_a_world_lacks_is_refused_by_name() -> None:

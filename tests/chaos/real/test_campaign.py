@@ -7,6 +7,7 @@ through in that time, and more faults come too late to be made: then further see
 both are enough. What a run promises is demanded of each, however slow the machine is.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -15,9 +16,8 @@ import trio
 
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World, draw, of_world
 from raftmq.chaos.real import play, run, why_no_overlay
-from raftmq.chaos.real.faults.handlers import ONCE
+from raftmq.chaos.real.arena import RealArena
 from raftmq.chaos.real.faults.nemesis import OVERLAY_ONLY
-from raftmq.chaos.real.stage import Stage
 from raftmq.checkers import Verdict
 
 SEEDS = (101, 102, 103, 104)
@@ -95,15 +95,15 @@ def test_five_minutes_of_faults_lose_none_of_100_000_messages(tmp_path: Path) ->
 def test_disks_that_ignore_syncs_are_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lose_power = ONCE["power-loss-all"]
+    power_off = RealArena._power_off
 
-    async def spoil_first(stage: Stage, event: Event) -> None:
-        for node in stage.nodes_of(event):
-            await stage.nodes.disks.set(node, ignores_syncs=True)
+    async def spoil_first(arena: RealArena, nodes: Sequence[int]) -> None:
+        for node in nodes:
+            await arena.stage.nodes.disks.set(node, ignores_syncs=True)
         await trio.sleep(3.0)
-        await lose_power(stage, event)
+        await power_off(arena, nodes)
 
-    monkeypatch.setitem(ONCE, "power-loss-all", spoil_first)
+    monkeypatch.setattr(RealArena, "_power_off", spoil_first)
     # What is lost does not come back, however long one waits.
     monkeypatch.setattr(play, "RECOVERY_SECONDS_MAX", 8.0)
     monkeypatch.setattr(play, "DRAIN_SECONDS_MAX", 8.0)

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from raftmq.chaos.faults.arena import Skipped
-from raftmq.chaos.real.faults.other import is_counted_on
+from raftmq.chaos.real.faults.members import is_counted_on
 from raftmq.chaos.real.stage import PATIENCE_SECONDS, Stage, goals_of
 
 pytestmark = pytest.mark.anyio

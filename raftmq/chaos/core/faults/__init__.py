@@ -1,4 +1,4 @@
-"""The faults of the core simulator: how each fault is made, and by which effect it counts.
+"""The faults of the core simulator: the player, own faults, and the effects by which faults count.
 
 Start reading at `nemesis` (a schedule, played), then `atlas` (what may be destroyed).
 """

@@ -100,4 +100,4 @@ EFFECTS: Mapping[str, str] = {
     "slow-change": SLOW_JOBS,
     "return": ASKED,
 }
-"""By fault: the effect that is counted if the fault strikes. A test holds this to the handlers."""
+"""By fault: the effect that is counted if the fault strikes. A test holds this to `HANDLERS`."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
-from raftmq.chaos.core.arena import CoreArena, Make, made_by
-from raftmq.chaos.core.faults import disk, network, process
+from raftmq.chaos.core.arena import CoreArena, Make
+from raftmq.chaos.core.faults import network, process
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World
 from raftmq.chaos.faults.arena import Player, Skipped, aimed
 from raftmq.chaos.faults.shared import shared_in
@@ -28,8 +28,6 @@ HANDLERS: Mapping[str, Make] = {
     **shared_in(World.CORE),
     **network.OWN,
     **process.OWN,
-    **{name: made_by(handler) for name, handler in process.HANDLERS.items()},
-    **{name: made_by(handler) for name, handler in disk.HANDLERS.items()},
 }
 """How each fault is made in this world."""
 

@@ -1,4 +1,4 @@
-"""The faults of real processes, and the handlers that make them.
+"""The faults of real processes: the player, own faults, and the work behind some verbs.
 
-Start reading at `nemesis` (a schedule, played), then `handlers`.
+Start reading at `nemesis` (a schedule, played).
 """

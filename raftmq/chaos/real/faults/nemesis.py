@@ -23,16 +23,10 @@ from raftmq.chaos.real.arena import Make, RealArena
 from raftmq.chaos.real.stage import Stage
 from raftmq.chaos.real.watch import Watch
 
-from . import disk, other, process  # noqa: F401
-from .handlers import LASTING, ONCE
-
-__all__ = ["HANDLED", "heal", "play"]
+from . import process
 
 HANDLERS: Mapping[str, Make] = {**shared_in(World.REAL), **process.OWN}
 """How each fault is made in this world."""
-
-HANDLED = frozenset(ONCE) | frozenset(LASTING) | frozenset(HANDLERS)
-"""The faults that can be made."""
 
 OVERLAY_ONLY = frozenset(
     {
@@ -44,11 +38,7 @@ OVERLAY_ONLY = frozenset(
 """Faults that need the overlay."""
 
 
-RULED = {
-    name
-    for name in (*FAMILIES["network"], "retry-storm")
-    if FAULTS[name].lasts and name != "strangers"
-}
+RULED = {name for name in FAMILIES["network"] if FAULTS[name].lasts} - {"strangers"}
 """Lasting faults that are made by rules alone."""
 
 
@@ -65,54 +55,47 @@ async def play(stage: Stage, schedule: Schedule, watch: Watch) -> None:
 async def _play_one(stage: Stage, event: Event, watch: Watch) -> None:
     victim = stage.node_of(event) if event.nodes else 0
     situation = watch.situation(victim, event.fault)
-    effects = stage.rules.effects
     try:
-        if event.fault in HANDLERS:
-            await _make(stage, event, watch, situation)
-        elif FAULTS[event.fault].lasts:
-            async with LASTING[event.fault](stage, event):
-                stage.note(victim, f"{event.fault} begins")
-                try:
-                    await trio.sleep(event.lasts_ms / 1000)
-                finally:
-                    # The heal cancels a fault that lasts until then: it counts, too.
-                    is_seen = event.fault not in RULED or stage.rules.effects > effects
-                    _count(stage, situation, is_seen=is_seen)
-            stage.note(victim, f"{event.fault} ends")
-        else:
-            await ONCE[event.fault](stage, event)
-            stage.note(victim, event.fault)
-            _count(stage, situation, is_seen=True)
-    except* Skipped as skipped:
-        stage.counts[f"skipped: {event.fault}: {skipped.exceptions[0]}"] += 1
-    except* ProcessLookupError:
+        leader = await stage.leader() if FAULTS[event.fault].aim is Aim.LEADER else 0
+        arena = RealArena(stage, watch)
+        hit = aimed(event, stage.nodes_of(event), leader)
+        steps = HANDLERS[event.fault](arena, hit)
+        try:
+            await _make(stage, hit, arena, steps, situation)
+        finally:
+            await _undo(arena, steps)
+    except Skipped as why:
+        stage.counts[f"skipped: {event.fault}: {why}"] += 1
+    except ProcessLookupError:
         stage.counts[f"skipped: {event.fault}: the process had just ended"] += 1
 
 
-async def _make(stage: Stage, event: Event, watch: Watch, situation: Coverage) -> None:
-    """Make a fault, and undo it at its end, also when cancelled."""
-    fault, nodes = FAULTS[event.fault], stage.nodes_of(event)
-    leader = await stage.leader() if fault.aim is Aim.LEADER else 0
-    arena, victim, effects = RealArena(stage, watch), nodes[0] if nodes else 0, stage.rules.effects
-    steps = HANDLERS[event.fault](arena, aimed(event, nodes, leader))
+async def _make(
+    stage: Stage, event: Event, arena: RealArena, steps: Steps, situation: Coverage
+) -> None:
+    """Make a fault, until its end if it lasts."""
+    victim, effects = event.nodes[0] if event.nodes else 0, stage.rules.effects
+    lasts = FAULTS[event.fault].lasts
+    seconds = await _step(arena, steps)
+    stage.note(victim, f"{event.fault} begins" if lasts else event.fault)
     try:
-        seconds = await _step(arena, steps)
-        stage.note(victim, f"{event.fault} begins" if fault.lasts else event.fault)
-        try:
-            with trio.move_on_after(event.lasts_ms / 1000 if fault.lasts else math.inf):
-                while fault.lasts or seconds is not None:
-                    await trio.sleep(math.inf if seconds is None else seconds)
-                    seconds = await _step(arena, steps)
-        finally:
-            # The heal cancels a fault that lasts until then: it counts, too.
-            is_seen = event.fault not in RULED or stage.rules.effects > effects
-            _count(stage, situation, is_seen=is_seen)
-        if fault.lasts:
-            stage.note(victim, f"{event.fault} ends")
+        with trio.move_on_after(event.lasts_ms / 1000 if lasts else math.inf):
+            while lasts or seconds is not None:
+                await trio.sleep(math.inf if seconds is None else seconds)
+                seconds = await _step(arena, steps)
     finally:
-        steps.close()
-        with trio.CancelScope(shield=True):
-            await arena.done()
+        # The heal cancels a fault that lasts until then: it counts, too.
+        is_seen = event.fault not in RULED or stage.rules.effects > effects
+        _count(stage, situation, is_seen=is_seen)
+    if lasts:
+        stage.note(victim, f"{event.fault} ends")
+
+
+async def _undo(arena: RealArena, steps: Steps) -> None:
+    arena.forget()
+    steps.close()
+    with trio.CancelScope(shield=True):
+        await arena.done()
 
 
 async def _step(arena: RealArena, steps: Steps) -> float | None:

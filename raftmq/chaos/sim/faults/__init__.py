@@ -1,4 +1,4 @@
-"""The faults of the simulated world: their handlers, and the effects by which they count as struck.
+"""The faults of the simulated world: the player, own faults, and the effects by which faults count.
 
 Start reading at `nemesis` (a schedule, played).
 """

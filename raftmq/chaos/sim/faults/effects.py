@@ -118,4 +118,4 @@ EFFECTS: Mapping[str, str] = {
     "client-ack-late": "acks of what was over",
     "retry-storm": "connections reset",
 }
-"""By fault: its effect on the world if it strikes. A test compares this table with the handlers."""
+"""By fault: its effect on the world if it strikes. A test compares this table with `HANDLERS`."""

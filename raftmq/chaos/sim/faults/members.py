@@ -10,11 +10,6 @@ from random import Random
 
 import trio
 
-from raftmq.chaos.faults.arena import Steps
-from raftmq.chaos.faults.network import RESET_SHARE
-from raftmq.chaos.faults.partitions import isolate
-from raftmq.chaos.faults.schedule import Event
-from raftmq.chaos.sim.arena import SimArena
 from raftmq.chaos.sim.clients import Session
 from raftmq.chaos.sim.cluster import PORT
 from raftmq.chaos.sim.stage import GONE_SECONDS, Stage
@@ -125,16 +120,15 @@ async def _ask_to_remove(stage: Stage, node: int) -> bool:
     return await ask(stage, change)
 
 
-def add_voter(stage: Stage, event: Event) -> None:
+def add_voter(stage: Stage) -> None:
     """A node joins; it learns first and votes when it has caught up."""
     stage.spawn(_add, stage)
 
 
-def remove_voter(stage: Stage, event: Event) -> None:
+def remove_voter(stage: Stage, node: int, *, at_ms: int) -> None:
     """A node leaves, if enough others stay; else one joins, so that another may leave later."""
-    (node,) = stage.nodes_of(event)
     # Its own random numbers: other faults of the seed stay as they are.
-    is_shrink = Random(f"shrink {event.at_ms}").random() < SHRINK_SHARE
+    is_shrink = Random(f"shrink {at_ms}").random() < SHRINK_SHARE
     if is_shrink and _may_shrink(stage, node):
         stage.spawn(_shrink_and_grow, stage, node)
     else:
@@ -176,16 +170,8 @@ async def _add_and_remove(stage: Stage, node: int) -> None:
         await _remove(stage, node)
 
 
-def remove_leader(stage: Stage, event: Event) -> None:
-    """The leader leaves the cluster."""
-    leader = stage.leader()
-    if leader:
-        stage.spawn(_add_and_remove, stage, leader)
-
-
-def replace_node(stage: Stage, event: Event) -> None:
+def replace_node(stage: Stage, old: int) -> None:
     """A new node takes the place of another."""
-    old = stage.nodes_of(event)[0]
     if may_grow(stage) and old not in stage.retired | stage.clients.must_stay:
         stage.spawn(_replace_and_retire, stage, old)
 
@@ -194,29 +180,16 @@ async def _replace_and_retire(stage: Stage, old: int) -> None:
     await replace(stage, old, start_new(stage))
 
 
-def two_changes(stage: Stage, event: Event) -> None:
-    """Two changes are asked for at once."""
-    add_voter(stage, event)
-    remove_voter(stage, event._replace(nodes=event.nodes[:1]))
-
-
-def change_when_cut(arena: SimArena, event: Event) -> Steps:
-    """A change is asked for while a node is cut off."""
-    pairs = isolate(event.nodes[:1], arena.members())
-    with arena.cut(pairs, resets=arena.random.random() < RESET_SHARE):
-        add_voter(arena.stage, event)
-        yield arena.random.uniform(1, 4)
-
-
-def rejoin(stage: Stage, event: Event) -> None:
-    """A node that left comes back with its old data; it must do no harm."""
+def rejoin(stage: Stage, node: int, *, at_ms: int) -> None:
+    """A node that left comes back with its old data for a while; it must do no harm. If none has
+    left, this one leaves."""
     gone = sorted(n for n in stage.retired if n not in stage.damaged)
-    if gone:
-        node = stage.random.choice(gone)
-        if node not in stage.cluster.processes and not stage.is_spoilt(node):
-            stage.counts["rejoined"] += 1
-            stage.agenda.effects["changes asked for"] += 1
-            stage.cluster.start_soon(node)
-            stage.agenda.call_after(GONE_SECONDS, lambda: stage.kill(node, crash=False))
-    else:
-        remove_voter(stage, event)
+    if not gone:
+        remove_voter(stage, node, at_ms=at_ms)
+        return
+    back = stage.random.choice(gone)
+    if back not in stage.cluster.processes and not stage.is_spoilt(back):
+        stage.counts["rejoined"] += 1
+        stage.agenda.effects["changes asked for"] += 1
+        stage.cluster.start_soon(back)
+        stage.agenda.call_after(GONE_SECONDS, lambda: stage.kill(back, crash=False))

@@ -9,73 +9,21 @@ from functools import partial
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World
 from raftmq.chaos.faults.arena import Player, Skipped, aimed
 from raftmq.chaos.faults.shared import shared_in
-from raftmq.chaos.sim.arena import Handler, Make, SimArena, made_by
+from raftmq.chaos.sim.arena import Make, SimArena
 from raftmq.chaos.sim.checks.availability import Availability
-from raftmq.chaos.sim.faults import clients as clients
 from raftmq.chaos.sim.faults import disk as disks
-from raftmq.chaos.sim.faults import members as members
-from raftmq.chaos.sim.faults import network as network
-from raftmq.chaos.sim.faults import returning as returns
-from raftmq.chaos.sim.faults import strangers
+from raftmq.chaos.sim.faults import network, returning, strangers
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.strikes import Strikes
-from raftmq.chaos.world import damage
 
 from .effects import EFFECTS
-
-_OLD: Mapping[str, Handler] = {
-    "old-address": strangers.old_address,
-    "torn-write": disks.torn_write,
-    "sync-error": disks.sync_error,
-    "sync-lies": disks.sync_lies,
-    "write-error": disks.write_error,
-    "read-error": disks.read_error,
-    "full-disk": disks.full_disk,
-    "full-quota": disks.full_quota,
-    "low-disk": disks.low_disk,
-    "short-write": disks.short_write,
-    "interrupted-write": disks.short_write,
-    "bit-flip": disks.harm(damage.flip_bit),
-    "bad-sector": disks.harm(damage.zero_sector),
-    "unreadable-sector": disks.unreadable_sector,
-    "misdirected-write": disks.harm(damage.misdirect),
-    "lost-write": disks.harm(damage.lose_write, power=True),
-    "time-travel": disks.harm(damage.travel),
-    "cut-tail": disks.harm(damage.cut_tail),
-    "missing-segment": disks.harm(damage.drop_file),
-    "lost-hard-state": disks.harm(damage.lose_hard_state),
-    "wipe": disks.wipe,
-    "clone": disks.clone,
-    "read-only": disks.read_only,
-    "slow-disk": disks.slow_disk,
-    "sync-reordered": disks.harm(damage.reorder_syncs, power=True),
-    "add-voter": members.add_voter,
-    "remove-voter": members.remove_voter,
-    "promote-learner": members.add_voter,
-    "replace-node": members.replace_node,
-    "remove-leader": members.remove_leader,
-    "two-changes": members.two_changes,
-    "rejoin": members.rejoin,
-    "move-group": returns.move_group,
-    "return-node": returns.return_node,
-    "return-blank": returns.return_blank,
-    "lose-group": returns.lose_group,
-    "crash-write": returns.crash_write,
-    "client-crash": clients.crash,
-    "client-hang": clients.hang,
-    "client-slow": clients.slow,
-    "client-resend": clients.resend,
-    "client-ack-twice": clients.ack_twice,
-    "client-ack-late": clients.ack_late,
-    "client-churn": clients.churn,
-    "retry-storm": clients.retry_storm,
-}
 
 HANDLERS: Mapping[str, Make] = {
     **shared_in(World.SIM),
     **network.OWN,
-    "change-when-cut": members.change_when_cut,
-    **{name: made_by(handler) for name, handler in _OLD.items()},
+    **disks.OWN,
+    **returning.OWN,
+    "old-address": strangers.old_address,
 }
 """How each fault is made in this world."""
 
@@ -87,7 +35,6 @@ class Nemesis:
         self._stage = stage
         self._schedule = schedule
         self._availability = availability
-        self._arena = SimArena(stage)
         self._playing: dict[int, Player] = {}
         self._strikes = Strikes(
             EFFECTS,
@@ -115,9 +62,8 @@ class Nemesis:
         self._availability.fault_begins(number, event)
         try:
             hit = aimed(event, stage.nodes_of(event), stage.leader())
-            self._playing[number] = player = self._arena.play(
-                HANDLERS[event.fault](self._arena, hit)
-            )
+            arena = SimArena(stage, event)
+            self._playing[number] = player = arena.play(HANDLERS[event.fault](arena, hit))
             player.go_on()
         except Skipped as why:
             # The fault found no target: it excuses no later failure.

@@ -7,14 +7,15 @@ replicas return to nodes that still have the log, that are deleting it, and that
 Each function begins one change and does not wait for its end.
 """
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 
 import trio
 from msgspec import structs
 
 from raftmq.broker.replica.tickets import Callback
-from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.faults import Event
+from raftmq.chaos.faults.arena import Steps
+from raftmq.chaos.sim.arena import Make, SimArena
 from raftmq.chaos.sim.cluster import DATA, PORT
 from raftmq.chaos.sim.faults import members
 from raftmq.chaos.sim.stage import Stage
@@ -45,9 +46,10 @@ PROPOSE_SECONDS = 5.0
 """Longest time of attempts to propose a move: there may be no leader."""
 
 
-def move_group(stage: Stage, event: Event) -> None:
+def move_group(arena: SimArena, event: Event) -> Steps:
     """A data group moves."""
-    stage.spawn(_move, stage)
+    arena.stage.spawn(_move, arena.stage)
+    yield from ()
 
 
 async def _move(stage: Stage) -> None:
@@ -166,16 +168,18 @@ def _able(stage: Stage, catalog: Catalog) -> set[int]:
     return {node.id for node in catalog.nodes.values() if not node.is_leaving} - stage.damaged
 
 
-def return_node(stage: Stage, event: Event, *, is_blank: bool = False) -> None:
-    """A node that left is added again under its old number; if none has left, one leaves."""
+def return_node(arena: SimArena, event: Event) -> Steps:
+    """A node that left is added again under its old number, perhaps with an empty disk; if none
+    has left, one leaves."""
+    stage = arena.stage
     gone = [n for n in sorted(stage.retired) if n not in stage.damaged and not stage.is_spoilt(n)]
     if not gone:
-        members.remove_voter(stage, event)
+        arena.remove_member(event.nodes[0])
         return
-    node = stage.random.choice(gone)
+    node = arena.random.choice(gone)
     stage.hold_down(node)
     stage.kill(node, crash=False)
-    if is_blank:
+    if event.fault == "return-blank":
         stage.cluster.wipe(node)
     stage.counts["returned"] += 1
     stage.agenda.effects["nodes that returned"] += 1
@@ -183,6 +187,7 @@ def return_node(stage: Stage, event: Event, *, is_blank: bool = False) -> None:
     stage.joining.add(node)
     stage.let_up(node)
     stage.spawn(_add_again, stage, node)
+    yield from ()
 
 
 async def _add_again(stage: Stage, node: int) -> None:
@@ -193,13 +198,11 @@ async def _add_again(stage: Stage, node: int) -> None:
     await members.ask(stage, change)
 
 
-return_blank = partial(return_node, is_blank=True)
-
-
-def lose_group(stage: Stage, event: Event) -> None:
+def lose_group(arena: SimArena, event: Event) -> Steps:
     """A node loses the log of one group while it is down, and nothing else. Some nodes crash again
     while they begin the next log."""
-    for node in stage.nodes_of(event):
+    stage = arena.stage
+    for node in event.nodes:
         disk = stage.cluster.machines[node].disk
         numbers = [name for name in disk.list(f"{DATA}/groups") if name.isdigit()]
         if not stage.may_damage(node) or not numbers:
@@ -219,13 +222,26 @@ def lose_group(stage: Stage, event: Event) -> None:
             point = stage.random.choice(NEXT_LOG_POINTS)
             disk.crash_at_point(point, after=stage.random.random() < 0.5)
         stage.let_up(node)
+    yield from ()
 
 
-def crash_write(stage: Stage, event: Event) -> None:
+def crash_write(arena: SimArena, event: Event) -> Steps:
     """A process ends right after its next write or sync of records; sometimes its machine loses
     power, too."""
-    for node in stage.alive(stage.nodes_of(event)):
+    stage = arena.stage
+    for node in stage.alive(event.nodes):
         if stage.random.random() < 0.5:
             stage.lose_power_on_crash(node)
         point = stage.random.choice(("append log", "datasync log"))
         stage.cluster.machines[node].disk.crash_at_point(point, after=True)
+    yield from ()
+
+
+OWN: Mapping[str, Make] = {
+    "move-group": move_group,
+    "return-node": return_node,
+    "return-blank": return_node,
+    "lose-group": lose_group,
+    "crash-write": crash_write,
+}
+"""By name of the fault."""

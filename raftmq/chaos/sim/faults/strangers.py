@@ -4,7 +4,9 @@ import trio
 
 from raftmq.broker.node import Node, NodeStopped
 from raftmq.broker.settings import NodeSettings, Peer, Settings
-from raftmq.chaos.faults.schedule import Event
+from raftmq.chaos.faults import Event
+from raftmq.chaos.faults.arena import Steps
+from raftmq.chaos.sim.arena import SimArena
 from raftmq.chaos.sim.cluster import DATA, PORT
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.world.disk import MemoryFiles
@@ -15,12 +17,13 @@ STAY_SECONDS = 3.0
 """How long the stranger answers there."""
 
 
-def old_address(stage: Stage, event: Event) -> None:
+def old_address(arena: SimArena, event: Event) -> Steps:
     """A node goes down, and one of another cluster is started at its address for a while."""
-    node = stage.nodes_of(event)[0]
+    stage, node = arena.stage, event.nodes[0]
     stage.hold_down(node)
     stage.kill(node)
     stage.spawn(_stay, stage, node)
+    yield from ()
 
 
 async def _stay(stage: Stage, node: int) -> None:

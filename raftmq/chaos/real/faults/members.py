@@ -1,20 +1,15 @@
-"""Faults around the cluster: nodes that come and go, and clients that behave badly."""
+"""Changes of the members of a cluster of real processes."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 
 import raftmq
-from raftmq.chaos.faults import Event
-from raftmq.chaos.faults.arena import CLIENTS, Skipped
-from raftmq.chaos.faults.partitions import isolate
-from raftmq.chaos.real.network.rules import Kind
+from raftmq.chaos.faults.arena import Skipped
 from raftmq.chaos.real.stage import Stage
 from raftmq.errors import RaftmqError
 from raftmq.machine.catalog.replicas import node_of
-
-from .handlers import lasting, once
 
 MEMBERS_MAX, MEMBERS_MIN = 4, 3
 CHANGE_SECONDS_MAX = 8.0
@@ -135,47 +130,8 @@ async def is_counted_on(stage: Stage, node: int) -> bool:
     )
 
 
-@once("add-voter")
-async def _add_voter(stage: Stage, event: Event) -> None:
-    await add_voter(stage)
-
-
-@once("remove-voter")
-async def _remove_voter(stage: Stage, event: Event) -> None:
-    await remove_voter(stage, stage.node_of(event))
-
-
-@once("replace-node")
-async def _replace_node(stage: Stage, event: Event) -> None:
-    if stage.broken:
-        raise Skipped("a disk is damaged")
-    await replace(stage, stage.node_of(event))
-
-
-@once("two-changes")
-async def _two_changes(stage: Stage, event: Event) -> None:
-    """Add a node, then replace another one: the first change may still be under way."""
-    if stage.broken or len(stage.members) >= MEMBERS_MAX:
-        raise Skipped("no room for it")
-    await add_voter(stage)
-    await replace(stage, stage.node_of(event))
-
-
-@once("change-when-cut")
-async def _change_when_cut(stage: Stage, event: Event) -> None:
-    if len(stage.members) >= MEMBERS_MAX:
-        raise Skipped("there are as many nodes as there may be")
-    rule = stage.rules.add(Kind.BLOCK, isolate([stage.node_of(event)], stage.everyone))
-    try:
-        await add_voter(stage)
-        await trio.sleep(1.0)
-    finally:
-        stage.rules.remove(rule)
-
-
-@once("rejoin")
-async def _rejoin(stage: Stage, event: Event) -> None:
-    """A removed node comes back with its old data, and must not disturb the cluster."""
+async def rejoin(stage: Stage) -> None:
+    """A removed node comes back with its old data for a while, and must not disturb the cluster."""
     gone = sorted(stage.used - stage.members - stage.leaving)
     gone = [node for node in gone if not stage.nodes.pid(node)]
     if not gone:
@@ -187,65 +143,3 @@ async def _rejoin(stage: Stage, event: Event) -> None:
         await trio.sleep(stage.random.uniform(1.0, 4.0))
     finally:
         stage.end(node)
-
-
-# Clients
-
-
-@once("client-crash")
-async def _client_crash(stage: Stage, event: Event) -> None:
-    stage.workload.crash_producer()
-
-
-@lasting("client-hang")
-@asynccontextmanager
-async def _client_hang(stage: Stage, event: Event) -> AsyncIterator[None]:
-    stage.workload.consumers_stand_still = True
-    try:
-        yield
-    finally:
-        stage.workload.consumers_stand_still = False
-
-
-@lasting("client-slow")
-@asynccontextmanager
-async def _client_slow(stage: Stage, event: Event) -> AsyncIterator[None]:
-    stage.workload.consumer_pause_seconds = 0.5
-    try:
-        yield
-    finally:
-        stage.workload.consumer_pause_seconds = 0.0
-
-
-@once("client-resend")
-async def _client_resend(stage: Stage, event: Event) -> None:
-    """Send each node old batches again: the leader must recognize a batch as a repetition."""
-    sent = [stage.network.resend(node) for node in stage.everyone for _ in range(5)]
-    if not any(sent):
-        raise Skipped("nothing was sent yet")
-
-
-@once("client-ack-twice")
-async def _ack_twice(stage: Stage, event: Event) -> None:
-    stage.workload.commit_oddly("twice")
-
-
-@once("client-ack-late")
-async def _ack_late(stage: Stage, event: Event) -> None:
-    stage.workload.commit_oddly("late")
-
-
-@once("client-churn")
-async def _churn(stage: Stage, event: Event) -> None:
-    stage.workload.churn()
-
-
-@lasting("retry-storm")
-@asynccontextmanager
-async def _retry_storm(stage: Stage, event: Event) -> AsyncIterator[None]:
-    flows = {(CLIENTS, node) for node in stage.everyone}
-    rule = stage.rules.add(Kind.DUPLICATE, flows, 1.0)
-    try:
-        yield
-    finally:
-        stage.rules.remove(rule)

@@ -1,4 +1,4 @@
-"""Faults of disks: power, errors, space, and damage to what was stored.
+"""Damage to disks of the core simulator.
 
 Damage is made only where the log can detect it: below a byte that a later mark vouches for. At the
 very end of the last file no log of this kind can tell damage from a crash (see *Left out* of
@@ -6,7 +6,6 @@ very end of the last file no log of this kind can tell damage from a crash (see 
 
 | fault | effect on the node |
 |---|---|
-| power, torn write, errors | it ends, and starts again |
 | damage that is found | it stops, or refuses to start, until it is replaced |
 | a tail that is cut off | it starts with fewer records; done only if other nodes hold these |
 
@@ -14,11 +13,9 @@ Sources: Protocol-Aware Recovery (FAST '18); "Can Applications Recover from fsyn
 '20); TigerBeetle's VOPR.
 """
 
-import errno
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from raftmq.chaos.core.arena import CoreArena, Undo
 from raftmq.chaos.core.faults import atlas
 from raftmq.chaos.faults.arena import Skipped
 from raftmq.log.faults import LogFault, RotFound
@@ -37,6 +34,7 @@ from raftmq.log.store import LogSettings, LogStore, Recovered
 from .effects import DAMAGED
 
 if TYPE_CHECKING:
+    from raftmq.chaos.core.arena import CoreArena
     from raftmq.chaos.core.node import Node
 
 SECTOR_BYTES = 512
@@ -46,81 +44,31 @@ CUT_BYTES_MAX = 400
 """Most bytes of a tail that is cut off."""
 
 
-# Power and errors
-
-
-def torn_write(stage: CoreArena) -> None:
-    """D2: the power goes inside one of the next writes."""
-    node = stage.node()
-    node.loses_power = True
-    node.disk.armed().crash_at(stage.random.randint(1, 3))
-
-
-def _refused(operation: str) -> Callable[[CoreArena], None]:
-    """A handler that lets the next call of an operation fail."""
-
-    def handler(stage: CoreArena) -> None:
-        stage.node().disk.armed().fail_next(operation, errno.EIO)
-
-    return handler
-
-
-def sync_lies(stage: CoreArena) -> None:
-    """D4: the data of the refused sync is lost, although later syncs succeed."""
-    stage.node().disk.armed().lie_next()
-
-
-def full_disk(stage: CoreArena) -> Undo:
-    """D7."""
-    disk = stage.node().disk
-    disk.armed().space = disk.used() + int(stage.event.level)
-
-    def undo() -> None:
-        disk.space = None
-
-    return undo
-
-
-def slow_disk(stage: CoreArena) -> Undo:
-    """D21."""
-    node = stage.node()
-    node.disk_factor = stage.event.level
-
-    def undo() -> None:
-        node.disk_factor = 1.0
-
-    return undo
-
-
-# Damage
-
-
-def _victim(stage: CoreArena) -> "Node":
-    """The event's node, if its copy may be lost."""
-    node = stage.node()
+def _check_spare(arena: "CoreArena", node: "Node") -> None:
+    """Raises `Skipped` if the copy of a node may not be lost."""
     if node.refusal or not node.applied:
         raise Skipped("there is nothing to damage")
-    if not atlas.may_lose(stage.cluster, node):
-        stage.cluster.counts["spared by the atlas"] += 1
+    if not atlas.may_lose(arena.cluster, node):
+        arena.cluster.counts["spared by the atlas"] += 1
         raise Skipped("too few other copies")
-    return node
 
 
-def _damaged(stage: CoreArena, node: "Node") -> None:
+def _damaged(arena: "CoreArena", node: "Node") -> None:
     node.is_damaged = True
-    stage.cluster.loop.effects[DAMAGED] += 1
-    stage.cluster.tell(node.id, f"is damaged: {stage.event.fault}")
-    _may_show(stage, node)
+    arena.cluster.loop.effects[DAMAGED] += 1
+    arena.cluster.tell(node.id, f"is damaged: {arena.event.fault}")
+    _may_show(arena, node)
 
 
-def _may_show(stage: CoreArena, node: "Node") -> None:
+def _may_show(arena: "CoreArena", node: "Node") -> None:
     def start_again() -> None:
-        if node.is_up and stage.cluster.loop.now_us < stage.end_us:
+        if node.is_up and arena.cluster.loop.now_us < arena.end_us:
             node.end(power=False)
             node.start_later()
 
-    if stage.random.random() < SHOWN_SHARE:
-        stage.later(int(stage.random.random() * SHOWN_US_MAX), start_again)
+    if arena.random.random() < SHOWN_SHARE:
+        delay_us = int(arena.random.random() * SHOWN_US_MAX)
+        arena.cluster.loop.after(max(delay_us, 1), start_again)
 
 
 def _marks(data: bytes) -> list[Mark]:
@@ -136,7 +84,7 @@ def _marks(data: bytes) -> list[Mark]:
     return marks
 
 
-def _place(stage: CoreArena, node: "Node") -> tuple[str, int]:
+def _place(arena: "CoreArena", node: "Node") -> tuple[str, int]:
     """A segment file, and the byte up to which a mark vouches for the file."""
     found = []
     for name in node.disk.list("log"):
@@ -147,7 +95,7 @@ def _place(stage: CoreArena, node: "Node") -> tuple[str, int]:
                 found.append((f"log/{name}", vouched))
     if not found:
         raise Skipped("no file holds anything that is vouched for")
-    return stage.random.choice(found)
+    return arena.random.choice(found)
 
 
 def _overwrite(node: "Node", path: str, start: int, piece: bytes) -> None:
@@ -157,91 +105,90 @@ def _overwrite(node: "Node", path: str, start: int, piece: bytes) -> None:
     inode.sync()
 
 
-def bit_flip(stage: CoreArena) -> None:
+def bit_flip(arena: "CoreArena", node: "Node") -> None:
     """D11; sometimes in an index, which is no loss: an index is derived from the log."""
-    share = stage.cluster.settings.index_damage_share
-    if stage.random.random() < share and _flip_index(stage):
+    share = arena.cluster.settings.index_damage_share
+    if arena.random.random() < share and _flip_index(arena, node):
         return
-    node = _victim(stage)
-    path, vouched = _place(stage, node)
-    node.disk.flip(path, stage.random.randrange(vouched * 8))
-    _damaged(stage, node)
+    _check_spare(arena, node)
+    path, vouched = _place(arena, node)
+    node.disk.flip(path, arena.random.randrange(vouched * 8))
+    _damaged(arena, node)
 
 
-def _flip_index(stage: CoreArena) -> bool:
-    node = stage.node()
+def _flip_index(arena: "CoreArena", node: "Node") -> bool:
     names = [name for name in node.disk.list("log") if name.endswith(".index")]
     if names:
-        name = stage.random.choice(names)
+        name = arena.random.choice(names)
         path = f"log/{name}"
-        node.disk.flip(path, stage.random.randrange(len(node.disk.bytes_of(path)) * 8))
+        node.disk.flip(path, arena.random.randrange(len(node.disk.bytes_of(path)) * 8))
         node.flipped_indexes.add(name)
-        stage.cluster.loop.effects[DAMAGED] += 1
-        _may_show(stage, node)
+        arena.cluster.loop.effects[DAMAGED] += 1
+        _may_show(arena, node)
     return bool(names)
 
 
-def bad_sector(stage: CoreArena) -> None:
+def bad_sector(arena: "CoreArena", node: "Node") -> None:
     """D12."""
-    node = _victim(stage)
-    path, vouched = _place(stage, node)
-    start = stage.random.randrange(vouched) // SECTOR_BYTES * SECTOR_BYTES
+    _check_spare(arena, node)
+    path, vouched = _place(arena, node)
+    start = arena.random.randrange(vouched) // SECTOR_BYTES * SECTOR_BYTES
     _overwrite(node, path, start, bytes(min(SECTOR_BYTES, vouched - start)))
-    _damaged(stage, node)
+    _damaged(arena, node)
 
 
-def unreadable_sector(stage: CoreArena) -> None:
+def unreadable_sector(arena: "CoreArena", node: "Node") -> None:
     """D24: reads answer with an error, while the node runs and at its next start."""
-    node = _victim(stage)
-    path, vouched = _place(stage, node)
-    start = stage.random.randrange(vouched) // SECTOR_BYTES * SECTOR_BYTES
+    _check_spare(arena, node)
+    path, vouched = _place(arena, node)
+    start = arena.random.randrange(vouched) // SECTOR_BYTES * SECTOR_BYTES
     node.disk.spoil(path, start, start + SECTOR_BYTES)
-    _damaged(stage, node)
+    _damaged(arena, node)
 
 
-def misdirected_write(stage: CoreArena) -> None:
+def misdirected_write(arena: "CoreArena", node: "Node") -> None:
     """D13: a piece of a file takes the place of another piece of the file."""
-    node = _victim(stage)
-    path, vouched = _place(stage, node)
+    _check_spare(arena, node)
+    path, vouched = _place(arena, node)
     data = node.disk.bytes_of(path)
-    size = min(stage.random.choice((64, 100, SECTOR_BYTES)), vouched // 2)
-    start = stage.random.randrange(vouched - size)
-    piece = data[stage.random.randrange(vouched - size) :][:size]
+    size = min(arena.random.choice((64, 100, SECTOR_BYTES)), vouched // 2)
+    start = arena.random.randrange(vouched - size)
+    piece = data[arena.random.randrange(vouched - size) :][:size]
     if data[start : start + size] == piece:
         raise Skipped("the same bytes")
     _overwrite(node, path, start, piece)
-    _damaged(stage, node)
+    _damaged(arena, node)
 
 
-def lost_write(stage: CoreArena) -> None:
+def lost_write(arena: "CoreArena", node: "Node") -> None:
     """D14: zeros in place of one write, which lies between two marks."""
-    node = _victim(stage)
-    path, vouched = _place(stage, node)
+    _check_spare(arena, node)
+    path, vouched = _place(arena, node)
     marks = [mark for mark in _marks(node.disk.bytes_of(path)) if mark.position < vouched]
     if len(marks) < 3:
         raise Skipped("too few writes")
-    at = stage.random.randrange(1, len(marks) - 1)
+    at = arena.random.randrange(1, len(marks) - 1)
     start, stop = marks[at].position, marks[at + 1].position
     _overwrite(node, path, start, bytes(stop - start))
-    _damaged(stage, node)
+    _damaged(arena, node)
 
 
-def lost_hard_state(stage: CoreArena) -> None:
+def lost_hard_state(arena: "CoreArena", node: "Node") -> None:
     """D17: a mark, which holds term and vote, is gone; a later mark shows that it was there."""
-    node = _victim(stage)
-    path, vouched = _place(stage, node)
+    _check_spare(arena, node)
+    path, vouched = _place(arena, node)
     marks = [m for m in _marks(node.disk.bytes_of(path)) if m.position + MARK_BYTES <= vouched]
     _stop(node)
-    _overwrite(node, path, stage.random.choice(marks).position, bytes(MARK_BYTES))
-    _damaged(stage, node)
+    _overwrite(node, path, arena.random.choice(marks).position, bytes(MARK_BYTES))
+    _damaged(arena, node)
     node.start_later()
 
 
-def wipe(stage: CoreArena) -> None:
+def wipe(arena: "CoreArena", node: "Node") -> None:
     """D18: as in the broker, the others know the old disk's name and do not let the new one in."""
-    node = _victim(stage)
+    _check_spare(arena, node)
     _stop(node)
-    _damaged(stage, node)
+    _damaged(arena, node)
     node.refuse("its disk was wiped, and the others knew it by another name")
 
 
@@ -250,22 +197,22 @@ def _stop(node: "Node") -> None:
         node.end(power=False)
 
 
-def cut_tail(stage: CoreArena) -> None:
+def cut_tail(arena: "CoreArena", node: "Node") -> None:
     """D16: a stopped node's last file has lost its end.
 
     A log that was cut where no mark vouches looks like an older log. Then the lost tail may hold no
     vote and no change of members, and without this node a majority of the voters must hold each
     lost record.
     """
-    node = _victim(stage)
+    _check_spare(arena, node)
     if node.durable.written:
         raise Skipped("it is in the middle of a write")
     path = max(f"log/{name}" for name in node.disk.list("log") if name.endswith(".log"))
     data = node.disk.bytes_of(path)
-    size = max(len(data) - stage.random.randint(1, CUT_BYTES_MAX), HEADER_BYTES + MARK_BYTES)
+    size = max(len(data) - arena.random.randint(1, CUT_BYTES_MAX), HEADER_BYTES + MARK_BYTES)
     trial = node.disk.copy()
     trial.put(path, data[:size])
-    settings = LogSettings(segment_bytes=stage.cluster.settings.segment_bytes)
+    settings = LogSettings(segment_bytes=arena.cluster.settings.segment_bytes)
     try:
         recovered = LogStore.open(trial, "log", settings, Identity("core", node.id, 0))[1]
     # The log detects this cut: its node refuses to start or abstains, whatever records are gone.
@@ -273,8 +220,8 @@ def cut_tail(stage: CoreArena) -> None:
         recovered = None
     except LogFault as fault:
         raise Skipped(str(fault)) from fault
-    if recovered is not None and not _is_bearable(stage, node, recovered):
-        stage.cluster.counts["spared by the atlas"] += 1
+    if recovered is not None and not _is_bearable(arena, node, recovered):
+        arena.cluster.counts["spared by the atlas"] += 1
         raise Skipped("a vote, a change of members, or too much would be gone")
     _stop(node)
     node.disk.put(path, data[:size])
@@ -282,37 +229,31 @@ def cut_tail(stage: CoreArena) -> None:
         durable = node.durable
         kept = max(recovered.last_index - durable.base, 0)
         durable.restart(durable.base, durable.base_term, durable.records[:kept])
-    _damaged(stage, node)
+    _damaged(arena, node)
     node.start_later()
 
 
-def _is_bearable(stage: CoreArena, node: "Node", recovered: Recovered) -> bool:
+def _is_bearable(arena: "CoreArena", node: "Node", recovered: Recovered) -> bool:
     durable = node.durable
     if recovered.hard_state[:2] != durable.hard_state[:2]:
         return False
     gone = durable.records[max(recovered.last_index - durable.base, 0) :]
     # A lone voter that forgets a member that it let in would elect itself by its own vote.
     is_told = all(record.kind != Kind.MEMBERSHIP for record in gone)
-    return is_told and all(_is_elsewhere(stage, node, record) for record in gone)
+    return is_told and all(_is_elsewhere(arena, node, record) for record in gone)
 
 
-def _is_elsewhere(stage: CoreArena, node: "Node", record: Record) -> bool:
-    conf = stage.cluster.newest_conf()
+def _is_elsewhere(arena: "CoreArena", node: "Node", record: Record) -> bool:
+    conf = arena.cluster.newest_conf()
     for half in (conf.voters, conf.voters_outgoing):
-        others = [stage.cluster.nodes[n] for n in half if n != node.id]
+        others = [arena.cluster.nodes[n] for n in half if n != node.id]
         held = [o for o in others if not o.is_damaged and o.durable.holds(record)]
         if half and 2 * len(held) <= len(half):
             return False
     return True
 
 
-HANDLERS: Mapping[str, Callable[[CoreArena], Undo | None]] = {
-    "torn-write": torn_write,
-    "sync-error": _refused("datasync"),
-    "sync-lies": sync_lies,
-    "write-error": _refused("append"),
-    "read-error": _refused("pread"),
-    "full-disk": full_disk,
+HARMS: Mapping[str, Callable[["CoreArena", "Node"], None]] = {
     "bit-flip": bit_flip,
     "bad-sector": bad_sector,
     "unreadable-sector": unreadable_sector,
@@ -321,6 +262,5 @@ HANDLERS: Mapping[str, Callable[[CoreArena], Undo | None]] = {
     "cut-tail": cut_tail,
     "lost-hard-state": lost_hard_state,
     "wipe": wipe,
-    "slow-disk": slow_disk,
 }
-"""By name of the fault."""
+"""By kind of damage."""
