@@ -31,7 +31,7 @@ def test_clean_seeds_keep_every_promise() -> None:
         total.update(outcome.counts)
     assert total["elections"] > 24
     assert total["acked"] > 24 * 10
-    assert total["crashes"] > 24
+    assert total["crashes"] >= 24
 
 
 def test_equal_seeds_give_equal_traces_in_two_processes() -> None:
