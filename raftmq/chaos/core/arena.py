@@ -327,5 +327,5 @@ class CoreArena(Arena):
             if each.id not in members and each.applied and not each.is_damaged and not each.refusal
         ]
         if not gone:
-            raise Skipped("nobody was removed")
+            raise Skipped("no node was removed")
         self.cluster.operator.ask(adding(self.random.choice(gone).id))

@@ -317,7 +317,7 @@ def aimed(event: Event, nodes: Sequence[int], leader: int) -> Event:
     aim = FAULTS[event.fault].aim
     if aim is Aim.LEADER:
         if not leader:
-            raise Skipped("nobody leads")
+            raise Skipped("no node leads")
         nodes = [leader]
     if aim is Aim.PAIR and len(nodes) < 2:
         raise Skipped("there is no pair")

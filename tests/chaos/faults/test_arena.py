@@ -156,7 +156,7 @@ def test_verb_that_a_world_lacks_is_refused_by_name() -> None:
 
 def test_fault_of_a_leader_needs_one_and_a_fault_of_a_pair_needs_two() -> None:
     assert aimed(Event(0, "kill-leader"), (), 3).nodes == (3,)
-    with pytest.raises(Skipped, match="nobody leads"):
+    with pytest.raises(Skipped, match="no node leads"):
         aimed(Event(0, "kill-leader"), (), 0)
     with pytest.raises(Skipped, match="no pair"):
         aimed(Event(0, "flap", (1, 1)), (1,), 3)

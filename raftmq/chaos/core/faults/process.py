@@ -75,7 +75,7 @@ def come_back(arena: CoreArena, event: Event) -> Steps:
         if node not in members and node.applied and node.id not in counted
     ]
     if not gone:
-        raise Skipped("nobody was removed")
+        raise Skipped("no node was removed")
     node = arena.random.choice(gone)
     node.end(power=False)
     node.refuse("it comes back under another number")
