@@ -91,7 +91,7 @@ MUTANTS = (
             "does not answer (raftmq before 2026-11-26: on one that it had heard before it stood "
             "still).", "counts_on_the_dead", ("V1", "V3"), ("move-group",),
             "groups have to move"),
-    _mutant(330, "the-unheard-count", "A leader counts on each voter whose node says that it is "
+    _mutant(372, "the-unheard-count", "A leader counts on each voter whose node says that it is "
             "well, also on one whose answers do not arrive (raftmq before 2026-11-27).",
             "counts_on_the_unheard", ("V1", "V3"), ("move-group",), "groups have to move"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Mutants 180 to 184 and 323 to 330, planted: bugs of members that return.
+"""Mutants 180 to 184, 323 to 329 and 372, planted: bugs of members that return.
 
 Their table stands in `tests.quality.mutants.brokers.returning_members`, which needs no event loop.
 """
@@ -173,7 +173,7 @@ def counts_on_the_dead(patch: Patch) -> None:
 
 
 def counts_on_the_unheard(patch: Patch) -> None:
-    """330"""
+    """372"""
 
     def everyone(raft: Raft) -> frozenset[int]:
         return frozenset(raft.status().progress)
