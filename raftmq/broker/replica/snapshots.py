@@ -184,7 +184,8 @@ class Snapshots(Service):
         self.comparing.applied(group, records)
 
     def forget(self, group: Group) -> None:
-        """Drop what was received of a snapshot."""
+        """Drop what was received of a snapshot, and the checksums."""
+        self.comparing.forget(group)
         self._disk.submit(lambda: self._receivers.pop(group.number, None), lambda *_: None)
 
     def restore(self, group: Group, snapshot: Snapshot) -> None:
