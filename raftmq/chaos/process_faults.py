@@ -97,7 +97,7 @@ class Processes(Arena):
         """SIGSTOP, and SIGCONT at the end."""
         process = self._cluster.pid(node)
         if not self._cluster.is_running(node):
-            raise Skipped("the node is down")
+            raise Skipped("the node is down, or stands still")
         self._cluster.pause(node)
         try:
             yield

@@ -4,7 +4,8 @@ A fault is written once, as a generator over an arena: it acts by verbs, waits b
 its acts in `with` blocks. Each world implements the verbs and plays the generators.
 
     def flap(arena, event):
-        pairs = both(*event.nodes)
+        one, other = event.nodes
+        pairs = between([one], [other])
         while True:
             with arena.cut(pairs):
                 yield event.level / 1000
@@ -15,7 +16,7 @@ its acts in `with` blocks. Each world implements the verbs and plays the generat
 | yields seconds | resumes it after that time, and not before the verbs called so far are done |
 | yields None | lets it stand until its end |
 | returns | the fault has happened; a fault that lasts stands until its end all the same |
-| raises `Skipped` | counts it as not made, with the reason |
+| raises `Skipped` | counts it as not made, with the reason; after a wait, lets it end there |
 
 A world closes the generator at the end of the event, and at the heal at the latest: the `with`
 blocks that are open then undo what they did.
@@ -222,7 +223,8 @@ class Arena:
         """Let a clock jump; it stays wrong until the heal."""
         raise CannotMake(self, "step clocks")
 
-    # Members. All verbs ask for a change, and return before it is made.
+    # Members. All verbs ask for a change, and return before it is made. A world may put its next
+    # question only when it has the answer.
 
     def add_member(self) -> None:
         """Ask for one more node."""
@@ -331,13 +333,21 @@ class Player:
         """`later` makes a call after some seconds."""
         self._steps = steps
         self._later = later
+        self._is_begun = False
         self._is_over = False
 
     def go_on(self) -> None:
-        """Begin the fault, or resume it after a wait. Raises `Skipped`."""
+        """Begin the fault, or resume it after a wait. Raises `Skipped` if it cannot begin."""
         if self._is_over:
             return
-        seconds = next(self._steps, None)
+        try:
+            seconds = next(self._steps, None)
+        except Skipped:
+            if not self._is_begun:
+                raise
+            self._is_over = True
+            return
+        self._is_begun = True
         if seconds is not None:
             self._later(seconds, self.go_on)
 

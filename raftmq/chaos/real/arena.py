@@ -4,7 +4,8 @@ Verbs are plain calls, and much of their work has to wait: for a process to end,
 daemon to answer. Such work is queued, and done before the fault goes on: `done` does it.
 
 Invariants:
-- When a fault was closed and `done` has returned, the fault is over.
+- When a fault was closed and `done` has returned, the fault is over; of a disk whose fault was cut
+  short in the middle, after the heal.
 """
 
 import errno
@@ -35,7 +36,7 @@ from raftmq.chaos.real.faults.hostile import Stranger
 from raftmq.chaos.real.network.rules import Kind, Rule
 from raftmq.chaos.real.points import POINTS, RARE
 from raftmq.chaos.real.stage import Stage, leaders_of
-from raftmq.chaos.real.waiting import wait_true
+from raftmq.chaos.real.waiting import wait_found, wait_true
 from raftmq.chaos.real.watch import Watch
 from raftmq.consensus import MessageKind
 
@@ -45,6 +46,8 @@ SLICE_SECONDS = 0.01
 """A slow process runs this long at a time."""
 STOP_SECONDS_MAX = 20.0
 """Time within which a process must end after SIGTERM."""
+SERVE_SECONDS_MAX = 5.0
+"""How long a rolling restart waits for a node before it stops the next one."""
 CRASH_SECONDS_MAX = 4.0
 """Time within which a process must reach its crash point."""
 COMMON_POINTS = tuple(point for point in POINTS if point not in RARE)
@@ -70,6 +73,7 @@ class RealArena(Arena):
         self.random = stage.random
         self._watch = watch
         self._queue: list[Callable[[], Awaitable[object]]] = []
+        self._has_stalled = False
 
     def later(self, work: Callable[[], Awaitable[object]]) -> None:
         """Queue work; it may raise `Skipped`."""
@@ -90,9 +94,12 @@ class RealArena(Arena):
         scope, is_over = trio.CancelScope(), trio.Event()
 
         async def run() -> None:
-            with scope:
-                await work()
-            is_over.set()
+            try:
+                with scope:
+                    await work()
+            finally:
+                # Also if the run itself ends: the undo waits for this, and cannot be cancelled.
+                is_over.set()
 
         self.stage.nursery.start_soon(run)
         try:
@@ -202,13 +209,16 @@ class RealArena(Arena):
     # Processes
 
     def kill(self, node: int, *, down_seconds: float | None = None) -> None:
-        """SIGKILL; the operator starts the node."""
+        """SIGKILL, if the node runs; the operator starts it."""
+        if not self.stage.nodes.pid(node):
+            return
         # A paused process must end without having moved, and `Stage.kill` would resume it.
         self.stage.end(node)
         self.stage.kill(node, down_seconds=down_seconds)
 
     def stop(self, node: int) -> None:
-        """SIGTERM, if the node runs; a node that does not end in time breaks a promise."""
+        """SIGTERM, if the node runs; a node that does not end in time breaks a promise. The fault
+        goes on when the node serves again, if it does so soon."""
         self.later(partial(self._stop, node))
 
     async def _stop(self, node: int) -> None:
@@ -227,6 +237,10 @@ class RealArena(Arena):
                 text = f"node {node} did not end within {STOP_SECONDS_MAX:g} s of SIGTERM"
                 stage.complain("V3", text)
         stage.kill(node, down_seconds=0.1)
+        await wait_found(partial(self._serves, node), timeout=SERVE_SECONDS_MAX)
+
+    async def _serves(self, node: int) -> bool:
+        return await self.stage.nodes.status(node) is not None
 
     @contextmanager
     def pause(self, node: int) -> Iterator[None]:
@@ -254,8 +268,12 @@ class RealArena(Arena):
             await trio.sleep(SLICE_SECONDS)
 
     def stall(self, node: int, seconds: float) -> None:
-        """The node's own loop blocks: see `armed`."""
-        self.stage.running(node)
+        """The node's own loop blocks, if the node runs: see `armed`."""
+        if not self._has_stalled:
+            self.stage.running(node)
+        elif not self.stage.nodes.is_running(node):
+            return
+        self._has_stalled = True
         number = self.stage.nodes.orders(node).stall[0] + 1
         self.stage.nodes.order(node, stall=(number, int(seconds * 1000)))
 
@@ -421,7 +439,9 @@ class RealArena(Arena):
         self.later(partial(members.add_voter, self.stage))
 
     def remove_member(self, node: int) -> None:
-        """There is a smallest number of members."""
+        """There is a smallest number of members. Not while a disk is damaged."""
+        if self.stage.broken:
+            raise Skipped("a disk is damaged")
         self.later(partial(members.remove_voter, self.stage, node))
 
     def replace_member(self, node: int) -> None:

@@ -220,7 +220,7 @@ def show(session: Session, options: _Choice, count: int, history: bool, output: 
     async def call(mq: "Client") -> list[tuple[Any, ...]]:
         nonlocal shown
         rows: list[tuple[Any, ...]] = []
-        # A options may reject any number of letters, so a limit could end the search too early.
+        # The choice may reject any number of letters, so a limit could end the search too early.
         limit = count if options.takes_all else None
         async with aclosing(_read(mq, await options.letters(mq, limit))) as reads:
             async for read in reads:

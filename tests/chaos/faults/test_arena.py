@@ -12,7 +12,15 @@ import pytest
 from raftmq.chaos.core.arena import CoreArena
 from raftmq.chaos.core.faults.nemesis import HANDLERS as CORE
 from raftmq.chaos.faults import FAULTS, Aim, Event, World, draw, of_world
-from raftmq.chaos.faults.arena import Arena, CannotMake, Player, Skipped, aimed, while_lasts
+from raftmq.chaos.faults.arena import (
+    Arena,
+    CannotMake,
+    Player,
+    Skipped,
+    Steps,
+    aimed,
+    while_lasts,
+)
 from raftmq.chaos.faults.shared import SHARED
 from raftmq.chaos.real.arena import RealArena
 from raftmq.chaos.real.faults.nemesis import HANDLERS as REAL
@@ -161,3 +169,17 @@ def test_fault_of_a_leader_needs_one_and_a_fault_of_a_pair_needs_two() -> None:
     with pytest.raises(Skipped, match="no pair"):
         aimed(Event(0, "flap", (1, 1)), (1,), 3)
     assert FAULTS["flap"].aim is Aim.PAIR
+
+
+def test_fault_that_finds_no_target_after_a_wait_ends_there() -> None:
+    calls: list[Callable[[], None]] = []
+
+    def fault() -> Steps:
+        yield 1.0
+        raise Skipped("the node is down")
+
+    player = Player(fault(), lambda _, call: calls.append(call))
+    player.go_on()
+    calls.pop()()
+    player.go_on()
+    assert calls == []

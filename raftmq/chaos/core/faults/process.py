@@ -12,7 +12,7 @@ LOOK_SECONDS = 0.005
 
 
 def slow_apply(arena: CoreArena, event: Event) -> Steps:
-    """P14."""
+    """Committed records are applied late."""
     nodes = [arena.cluster.at_place[place] for place in event.nodes]
     for node in nodes:
         node.apply_ms = event.level
@@ -24,7 +24,7 @@ def slow_apply(arena: CoreArena, event: Event) -> Steps:
 
 
 def kill_then_power(arena: CoreArena, event: Event) -> Steps:
-    """P12: writes of the first process were readable at the start of the second, not durable."""
+    """Writes of the first process were readable at the start of the second, not durable."""
     node = arena.cluster.at_place[event.nodes[0]]
     if not node.is_up:
         raise Skipped("it is down")
@@ -37,7 +37,7 @@ def kill_then_power(arena: CoreArena, event: Event) -> Steps:
 
 
 def slow_change(arena: CoreArena, event: Event) -> Steps:
-    """M9: a change of members, mostly of the node at the event's place, on slow disks."""
+    """A change of members, mostly of the node at the event's place, on slow disks."""
     cluster, random = arena.cluster, arena.random
     node, operator = cluster.at_place[event.nodes[0]], cluster.operator
     if random.random() < 0.7:
@@ -59,7 +59,7 @@ def slow_change(arena: CoreArena, event: Event) -> Steps:
 
 
 def come_back(arena: CoreArena, event: Event) -> Steps:
-    """M10: a removed node comes back as a new one, as if its disk had been replaced."""
+    """A removed node comes back as a new one, as if its disk had been replaced."""
     cluster = arena.cluster
     members = cluster.members()
     # A disk may be replaced only when no member counts on its node: a member that does not know

@@ -12,6 +12,7 @@ Left out: which fault caused an effect, if two faults of the network overlap.
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 
 import trio
 
@@ -82,7 +83,11 @@ async def _make(
         with trio.move_on_after(event.lasts_ms / 1000 if lasts else math.inf):
             while lasts or seconds is not None:
                 await trio.sleep(math.inf if seconds is None else seconds)
-                seconds = await _step(arena, steps)
+                # The fault was made: it ends here, and counts.
+                with suppress(Skipped):
+                    seconds = await _step(arena, steps)
+                    continue
+                seconds = None
     finally:
         # The heal cancels a fault that lasts until then: it counts, too.
         is_seen = event.fault not in RULED or stage.rules.effects > effects

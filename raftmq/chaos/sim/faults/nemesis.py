@@ -88,7 +88,7 @@ class Nemesis:
     def heal(self) -> None:
         """End all faults, and start dead nodes again."""
         stage = self._stage
-        # Before any undo: the later steps of faults, as of `swizzle`, do nothing from now on.
+        # Before any undo: no client begins a change of members, or comes back, from now on.
         stage.clients.is_healed = True
         stage.watch.note(0, "heal")
         for number in sorted(self._playing):
