@@ -515,7 +515,7 @@ class PopGroups:
     def dump(self, now: int) -> list[Any]:
         """The whole state after a record of this time, alike on every replica."""
         assert not self._touched, "groups that `finish` has not served"
-        assert not self._momentary, "wishes that should have ended with their record"
+        assert not self._momentary, "credit that should have ended with its record"
         return [
             [
                 [number, x.topic, x.name, x.version, x.group.dump(now)]

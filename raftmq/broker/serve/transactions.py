@@ -5,7 +5,7 @@ from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.transactions import Begin, End, Input, Outcome
-from raftmq.wire.messages import Done, FrameKind
+from raftmq.wire.messages import Done, ErrorReply, FrameKind
 from raftmq.wire.transactions import (
     BeginTransaction,
     EndTransaction,
@@ -16,7 +16,7 @@ from raftmq.wire.transactions import (
 )
 
 from .answers import Answer, OpenRequest
-from .dispatcher import data_group, group_route
+from .dispatcher import data_group, group_route, route
 from .names import misnamed_producers
 
 PAGE_MAX = 1000
@@ -27,18 +27,21 @@ class TransactionRequests(Service):
     """The handlers of these requests."""
 
     def __init__(self, node: Host) -> None:
-        self._node = node
-        of = data_group(node)
+        self._group_of = of = data_group(node)
         self.routes = {
-            FrameKind.BEGIN: group_route(BeginTransaction, of, self._begin),
+            FrameKind.BEGIN: route(BeginTransaction, self._begin),
             FrameKind.END: group_route(EndTransaction, of, self._end),
             FrameKind.TRANSACTIONS: group_route(FindTransactions, of, self._find),
         }
 
-    def _begin(self, request: BeginTransaction, group: Group, asked: OpenRequest) -> Answer:
-        inputs = [Input(x.number, x.consumer, x.token, x.base, x.bits) for x in request.inputs]
+    def _begin(self, request: BeginTransaction, asked: OpenRequest) -> Answer:
+        # A bad name is final, so it is refused before a group is looked for, perhaps in vain.
         if (error := misnamed_producers(request.producer_group)) is not None:
             return error
+        group = self._group_of(request)
+        if isinstance(group, ErrorReply):
+            return group
+        inputs = [Input(x.number, x.consumer, x.token, x.base, x.bits) for x in request.inputs]
         command = Begin(request.transaction, request.producer_group, request.note, inputs)
         return asked.propose(group, [command], lambda _: Done())
 
