@@ -8,6 +8,7 @@ import click
 
 from raftmq.cli.messages.replay import replay
 
+from .exits import Failure
 from .lazy import HintedGroup
 from .names import TOPIC
 from .options import yes_option
@@ -105,10 +106,12 @@ def confirm(question: str) -> None:
 
     Raises:
         click.UsageError: there is no terminal to ask on.
-        click.Abort: the answer was no.
+        Failure: the answer was no.
+        click.Abort: Ctrl-C was the answer.
     """
     require_terminal()
-    click.confirm(question, abort=True, err=True)
+    if not click.confirm(question, err=True):
+        raise Failure("the answer was no: nothing was changed", fix="")
 
 
 def require_terminal() -> None:

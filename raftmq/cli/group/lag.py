@@ -109,7 +109,10 @@ def lag(
         _watch(session, look, every, output)
         return
     found = session.run(look)
-    none = Note("no group has anything to do: `raftmq group list` shows those there are")
+    text = "no group has anything to do: `raftmq group list` shows those there are"
+    if name:
+        text = f"{name} has nothing to do: `raftmq group describe {name}` shows its topics"
+    none = Note(text)
     shown = _groups_table(found, None) if found.groups else none
     print_result(Result(_plain(found, None), [shown]), output)
 

@@ -113,7 +113,7 @@ def _choose(data: Path | None, *, is_all: bool) -> list[Playground]:
     found = running()
     if not found:
         fix = "`raftmq up --detach` starts one; --data DIR names one that is kept in a folder"
-        raise Failure("no cluster is running in a temporary folder", fix=fix)
+        raise Failure("no cluster without --data is running", fix=fix)
     if len(found) > 1 and not is_all:
         folders = ", ".join(str(playground.folder) for playground in found)
         raise Failure(f"{len(found)} are running: {folders}", fix="name one with --data, or --all")
