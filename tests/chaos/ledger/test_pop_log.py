@@ -213,6 +213,8 @@ BUGS = {
 }
 # Tokens of one process differ between replicas.
 NUMBERS = {"early": {"Q8", "Q16"}, "late": {"Q8", "Q16"}, "Q14": {"Q14", "R21"}}
+# A lease that outlives the reset of its group: the machine's own count says so first.
+NOTICED = "assert more messages expire than were leased"
 
 
 @pytest.mark.parametrize(
@@ -233,4 +235,4 @@ def test_planted_bug_is_seen_in_the_log(
             found.add(f"assert {error}")
         if found:
             break
-    assert found & (NUMBERS.get(number, {number}) | {"Q8", "Q14"}), found
+    assert found & (NUMBERS.get(number, {number}) | {"Q8", "Q14", NOTICED}), found

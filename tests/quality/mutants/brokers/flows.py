@@ -13,7 +13,7 @@ from typing import Any
 from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.machine.claims import Claims
 from raftmq.machine.repeats import Repeats
-from raftmq.machine.transactions import Transactions
+from raftmq.machine.transactions import Transactions, _size
 from raftmq.results import Result
 
 
@@ -37,6 +37,7 @@ def commits_inputs_that_are_not_in_hand(patch: Patch) -> None:
         inputs = transaction.inputs if transaction is not None else []
         if transaction is not None and inputs and self._held_until(inputs, now) is None:
             # Its outputs are committed all the same.
+            self._input_bytes -= _size(inputs)
             transaction.inputs = []
         return end(self, command, now, index)
 
