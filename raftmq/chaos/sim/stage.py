@@ -345,7 +345,10 @@ class Stage:
         if isinstance(held, str):
             return
         for group, log in held.items():
-            durable = self.watch.durable.get((node, group), 0)
+            durable, term = self.watch.durable.get((node, group), (0, 0))
+            if log.entries and log.entries[-1].term > term:
+                # Records of a newer leader superseded the end, and no look came before the crash.
+                durable = min(durable, log.last)
             self.recoveries[group].append(Recovery(node, durable, log.last, once, again))
 
     def leave_dead(self, node: int) -> None:

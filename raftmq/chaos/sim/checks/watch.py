@@ -64,8 +64,8 @@ class Watch:
         """By partition group: digest of a node's machine, by (node, index)."""
         self.commits: dict[int, int] = defaultdict(int)
         """By partition group: the highest commit index seen."""
-        self.durable: dict[tuple[int, int], int] = {}
-        """The last record on disk of a (node, partition group), at the last look."""
+        self.durable: dict[tuple[int, int], tuple[int, int]] = {}
+        """Index and term of the last record on disk of a (node, group), at the last look."""
         self.timeline: list[Happening] = []
         """Events for the report."""
         self.trimmed: dict[int, int] = {}
@@ -178,7 +178,8 @@ class Watch:
         is_by_age = not self._cluster.log.retention_bytes
         if machine.log_start > 1 and is_by_age and len(self._ahead) < 2:
             self.trimmed.setdefault(group.number, self.now_ms)
-        durable = self.durable[key] = group.cache.last_index()
+        durable = group.cache.last_index()
+        self.durable[key] = durable, group.cache.term(durable)
         last = raft.last_index if is_leader else durable
         # The commit index may be ahead of this node's disk.
         commit = min(raft.commit, durable)
