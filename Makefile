@@ -75,14 +75,14 @@ soak: setup  ## play runs of every kind for an hour, add a row to docs/chaos/soa
 bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks.* (ARGS="--help")
 	$(SYNC) --group bench
 	$(BIN)/python -m bench.run $(ARGS)
-	$(BIN)/python -m bench.filters --json docs/benchmarks-filters.json
+	$(BIN)/python -m bench.cores.filters --json docs/benchmarks-filters.json
 	$(BIN)/python -m bench.subscriptions --json docs/benchmarks-subscriptions.json
 	$(BIN)/python -m bench.popping --json docs/benchmarks-popping.json
 	$(BIN)/python -m bench.embedded
-	$(BIN)/python -m bench.pipeline --json docs/benchmarks-pipeline.json
-	$(BIN)/python -m bench.pipeline_jobs --json docs/benchmarks-pipeline-jobs.json
-	$(BIN)/python -m bench.pipeline_live --json docs/benchmarks-pipeline-live.json
-	$(BIN)/python -m bench.pipeline_check
+	$(BIN)/python -m bench.pipeline.source_and_sink --json docs/benchmarks-pipeline.json
+	$(BIN)/python -m bench.pipeline.jobs --json docs/benchmarks-pipeline-jobs.json
+	$(BIN)/python -m bench.pipeline.live --json docs/benchmarks-pipeline-live.json
+	$(BIN)/python -m bench.pipeline.check
 
 mutants: setup  ## plant each known bug and hunt it, writes docs/chaos/mutants.* (ARGS="44 45")
 	$(BIN)/python -m tests.quality.mutants $(ARGS)
@@ -91,7 +91,7 @@ known-bugs: setup  ## hunt the published bugs of pysyncobj, writes docs/chaos/kn
 	$(BIN)/python -m bench.known_bugs $(ARGS)
 
 seeds: setup  ## clean seeds of the core simulator: no false alarm (ARGS="--seeds 10000")
-	$(BIN)/python -m bench.chaos_core $(ARGS)
+	$(BIN)/python -m bench.cores.simulator $(ARGS)
 
 docs: setup  ## write the reference pages from the code, build the site into site/
 	$(BIN)/python docs/generate.py

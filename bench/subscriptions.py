@@ -12,9 +12,9 @@ each scenario on a new node:
 | index | takes them, matches each batch for all groups, and serves those that read |
 | scan | the same, with each filter evaluated on each batch, as columns; equal parts are shared |
 
-The filters are those of `bench.filters`, 2 % of them without a message type. The scan gets a share
-of the messages (`--scanned`), and its time is scaled up: the cost of a message does not depend on
-the number of earlier messages.
+The filters are those of `bench.cores.filters`, 2 % of them without a message type. The scan gets a
+share of the messages (`--scanned`), and its time is scaled up: the cost of a message does not
+depend on the number of earlier messages.
 
 Sources: Notify and ONS reported that such an index saved up to 32 % of their brokers' CPU.
 """
@@ -31,7 +31,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench import filters, processes
+from bench import processes
+from bench.cores import filters
 from raftmq import connect
 from raftmq.batch import Batch
 from raftmq.client import Client, Consumer

@@ -10,7 +10,7 @@ Invariants:
 - Version, seed and length decide a run, in every process with the same PYTHONHASHSEED.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -152,7 +152,7 @@ class Run:
         arena = CoreArena(cast("CoreCluster", cluster), event, random, end_us)
         try:
             steps = HANDLERS[event.fault](arena, aimed(event, event.nodes, arena.leader()))
-            self._playing[arena] = player = Player(steps, self._later)
+            self._playing[arena] = player = arena.play(steps)
             player.go_on()
         except Skipped:
             self._playing.pop(arena, None)
@@ -160,9 +160,6 @@ class Run:
         cluster.counts[event.fault] += 1
         if event.lasts_ms:
             cluster.loop.at(max(end_us, cluster.loop.now_us), self._undo, arena)
-
-    def _later(self, seconds: float, call: Callable[[], None]) -> None:
-        self._cluster.loop.after(max(int(seconds * 1e6), 1), call)
 
     def _undo(self, arena: CoreArena) -> None:
         player = self._playing.pop(arena, None)

@@ -73,7 +73,7 @@ class Links(Protocol):
 class Host(Protocol):
     """The node."""
 
-    # Who it is
+    # Identity
 
     id: int
     """The node's number."""
@@ -84,7 +84,7 @@ class Host(Protocol):
     generation: int
     """Number of data folders of this node that were lost before this one."""
 
-    # How it is
+    # State
 
     is_serving: bool
     """True while clients are served."""
@@ -97,7 +97,7 @@ class Host(Protocol):
     def may_lead(self) -> bool:
         """False if this node must not be made a leader."""
 
-    # What it holds
+    # Holdings
 
     world: "World"
     """Network, disk, clock and randomness."""
@@ -118,7 +118,7 @@ class Host(Protocol):
     def catalog(self) -> Catalog:
         """The system group's machine."""
 
-    # What is asked of it
+    # Questions
 
     def group(self, number: int) -> Group | None:
         """This node's replica of a partition group."""
@@ -132,7 +132,7 @@ class Host(Protocol):
     def status(self, *, after: int = -1) -> dict[str, Any]:
         """A picture of this node for people and programs; see `Status`."""
 
-    # What it is told to do
+    # Orders
 
     def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run a task of the node's own beside the others."""

@@ -72,7 +72,7 @@ class Lines(list[Any]):
 
 
 class Result(NamedTuple):
-    """What a command found, for programs and for people; `with_output` prints it."""
+    """The findings of a command, for programs and for people; `with_output` prints them."""
 
     document: Any
     """The JSON document, or `Lines`. Named tuples and dataclasses become objects."""

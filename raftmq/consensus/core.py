@@ -25,7 +25,6 @@ Sources: Raft §5.1, §5.2, figure 2 and 4; etcd-io/raft.
 from collections.abc import Sequence
 
 from raftmq.consensus.config import Config
-from raftmq.consensus.inflights import Inflights
 from raftmq.consensus.log import RaftLog
 from raftmq.consensus.membership import Members, Membership
 from raftmq.consensus.messages import Message
@@ -215,11 +214,6 @@ class Core:
         known = self.membership.voters | self.membership.learners
         assert self.members.keys() == known, "a member without progress, or progress of no member"
         assert self.incoming or not self.outgoing, "a joint membership without an incoming half"
-
-    def new_inflights(self) -> Inflights:
-        """An empty window with the configured limits."""
-        config = self.config
-        return Inflights(config.inflight_messages_max, config.inflight_bytes_max)
 
     # Transitions
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bench import filters
+from bench.cores import filters
 from raftmq.filters import compile as compile_filter
 from raftmq.filters.parser import parse
 

@@ -55,7 +55,7 @@ class WithBody(NamedTuple):
 
 
 Answer = msgspec.Struct | WithBody | Later
-"""What a handler returns: a reply, a refusal (`ErrorReply`), or `LATER`."""
+"""The result of a handler: a reply, a refusal (`ErrorReply`), or `LATER`."""
 
 
 class OpenRequest:

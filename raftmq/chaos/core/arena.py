@@ -24,11 +24,12 @@ from raftmq.chaos.faults.arena import (
     DiskCall,
     Lasting,
     Pair,
+    Player,
     Skipped,
     Steps,
     WrongClock,
 )
-from raftmq.chaos.world.disk import POINTS
+from raftmq.chaos.world.disk import DISK_CALLS, POINTS
 from raftmq.consensus import ChangeKind, MessageKind
 
 from .faults import damage
@@ -67,8 +68,6 @@ _LOG_POINTS = [
 DISK_POINTS = (*_LOG_POINTS, "sync_folder log")
 """Names of disk calls where a process may end."""
 
-DISK_CALLS: Mapping[DiskCall, str] = {"sync": "datasync", "write": "append", "read": "pread"}
-
 CLOCK_FIELDS: Mapping[WrongClock, str] = {
     "skew": "offset_ms",
     "drift": "drift",
@@ -100,6 +99,13 @@ class CoreArena(Arena):
         """The place of the node that leads; 0: none does."""
         leader = self.cluster.leader()
         return 0 if leader is None else leader.node.place
+
+    def play(self, steps: Steps) -> Player:
+        """A fault that is resumed by the event loop; `go_on` begins it."""
+        return Player(steps, self._later)
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.cluster.loop.after(max(int(seconds * 1e6), 1), call)
 
     # Links
 

@@ -29,6 +29,7 @@ Invariants:
 Sources: the form of Jepsen's `Net`, `Kill` and `Pause` protocols, and of its nemeses' grudges.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from random import Random
@@ -53,7 +54,7 @@ WrongClock = Literal["skew", "drift", "strobe", "periodic"]
 """How a clock is wrong."""
 
 Lasting = AbstractContextManager[object]
-"""What a verb does until the block ends."""
+"""An effect that lasts until the block ends."""
 
 
 class Skipped(Exception):
@@ -67,7 +68,7 @@ class CannotMake(Exception):
         super().__init__(f"the {arena.world.value} world cannot {verb}")
 
 
-class Arena:
+class Arena(ABC):
     """A cluster under faults. A world overrides the verbs that it can do."""
 
     world: World
@@ -78,13 +79,13 @@ class Arena:
 
     # The cluster
 
+    @abstractmethod
     def members(self) -> list[int]:
         """The nodes that belong to the cluster now, in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def leader(self) -> int:
         """The leader of the busiest partition group, as far as it is known; 0: none."""
-        raise NotImplementedError
 
     # Links. `pairs` may name clients; a world without clients on its network ignores these.
 
@@ -201,7 +202,7 @@ class Arena:
         raise CannotMake(self, "forbid writes")
 
     def slow_disk(self, node: int, times: float) -> Lasting:
-        """Let each call take so many times as long."""
+        """Multiply the time of each call by this factor."""
         raise CannotMake(self, "slow disks")
 
     def damage(self, node: int, kind: str) -> None:

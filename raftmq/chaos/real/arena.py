@@ -176,7 +176,7 @@ class RealArena(Arena):
             try:
                 yield
             finally:
-                # The swallowed frames are missing from the streams: these are of no use any more.
+                # The streams lack the swallowed frames: no peer can read on.
                 self.stage.network.break_connections(set(pairs))
 
     def replay(self, pair: Pair) -> None:

@@ -23,15 +23,13 @@ from raftmq.chaos.faults.arena import (
 )
 from raftmq.chaos.sim.faults import damage, hostile, members, points, replay
 from raftmq.chaos.sim.stage import Stage
-from raftmq.chaos.world.disk import MemoryFiles
+from raftmq.chaos.world.disk import DISK_CALLS, MemoryFiles
 from raftmq.chaos.world.pipe import Pipe
 from raftmq.chaos.world.process import Process
 from raftmq.consensus import MessageKind
 
 SLICE_SECONDS = 0.05
 """A slow process runs once in each slice of this length."""
-
-DISK_CALLS: Mapping[DiskCall, str] = {"sync": "datasync", "write": "append", "read": "pread"}
 
 CLOCK_FIELDS: Mapping[WrongClock, str] = {
     "skew": "skew_ms",

@@ -58,6 +58,9 @@ __all__ = [
     "PowerLoss",
 ]
 
+DISK_CALLS = {"sync": "datasync", "write": "append", "read": "pread"}
+"""By kind of call: the operation for `fail_next`."""
+
 POINTS = tuple(
     f"{operation} {kind}"
     for operation, kinds in {

@@ -41,7 +41,7 @@ TRIALS_MAX = 150
 
 @dataclass(frozen=True, slots=True)
 class _Play:
-    """What is played, and where; the options of all commands here."""
+    """The options that all commands of this module share: the runs and their world."""
 
     world: str = option(
         "--world", type=click.Choice(WORLDS), default="sim", show_default=True,

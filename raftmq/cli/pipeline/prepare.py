@@ -8,8 +8,8 @@ from .running import explaining
 
 
 @click.command()
-@click.option("--anew", is_flag=True, help="Make the file again, although it exists.")
-def prepare(anew: bool) -> None:
+@click.option("--again", is_flag=True, help="Replace a file that exists.")
+def prepare(again: bool) -> None:
     """Keep Spark's classes in a file that Java maps: Spark starts in two thirds of the time.
 
     Runs Spark once on a small cluster of its own, for about a minute. The file (0.2 GB) is for this
@@ -25,7 +25,7 @@ def prepare(anew: bool) -> None:
         cache = cache_folder()
         found, spark_home = java.find(cache), home.find(cache)
         file = classes.kept(found, spark_home, cache)
-        if anew or not file.exists():
+        if again or not file.exists():
             note("running Spark once, to write its classes down: about a minute")
             with (
                 start_blocking_portal("trio") as portal,

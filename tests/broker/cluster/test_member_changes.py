@@ -256,15 +256,20 @@ def test_rounds_are_paced_while_the_catalog_is_written_to(monkeypatch: pytest.Mo
     in_cluster(scenario, size=5)
 
 
+async def use_up_the_id_of_voter_3(cluster: Cluster) -> None:
+    """In group 1, of which it stays a voter."""
+    retire = encode_commands([RetireReplica(1, 3, True)])
+    ticket = Callback(lambda _: None, lambda _: None)
+    cluster.nodes[5].groups[0].propose(Kind.COMMANDS, retire, ticket)
+    await trio.sleep(5)
+
+
 def test_voter_whose_id_was_used_up_gets_a_snapshot() -> None:
     """It stands for its node, so no next member comes; what it lacks is in the log no longer."""
 
     async def scenario(cluster: Cluster) -> None:
         await one_group(cluster, 1, 2, 3)
-        retire = encode_commands([RetireReplica(1, 3, True)])
-        ticket = Callback(lambda _: None, lambda _: None)
-        cluster.nodes[5].groups[0].propose(Kind.COMMANDS, retire, ticket)
-        await trio.sleep(5)
+        await use_up_the_id_of_voter_3(cluster)
         cluster.kill(3)
         for number in range(80):
             await produce_everywhere(cluster, number, 1, bytes(20_000))
@@ -288,10 +293,7 @@ def test_learner_that_no_node_needs_goes_before_the_voters_change() -> None:
 
     async def scenario(cluster: Cluster) -> None:
         await one_group(cluster, 1, 2, 3)
-        retire = encode_commands([RetireReplica(1, 3, True)])
-        ticket = Callback(lambda _: None, lambda _: None)
-        cluster.nodes[5].groups[0].propose(Kind.COMMANDS, retire, ticket)
-        await trio.sleep(5)
+        await use_up_the_id_of_voter_3(cluster)
         cluster.kill(3)
         for number in range(60):
             await produce_everywhere(cluster, number, 1, bytes(20_000))

@@ -157,6 +157,12 @@ def test_verb_that_a_world_lacks_is_refused_by_name() -> None:
     class Bare(Arena):
         world = World.CORE
 
+        def members(self) -> list[int]:
+            return []
+
+        def leader(self) -> int:
+            return 0
+
     steps = while_lasts(lambda arena, event: arena.lose(event.level))(Bare(), Event(0, "loss"))
     with pytest.raises(CannotMake, match="the core world cannot lose messages"):
         next(steps)

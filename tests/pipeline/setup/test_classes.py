@@ -129,7 +129,7 @@ def test_prepare_makes_the_file_once(
         return file
 
     monkeypatch.setattr(classes, "keep", keep)
-    for arguments, times in [((), 1), ((), 1), (("--anew",), 2)]:
+    for arguments, times in [((), 1), ((), 1), (("--again",), 2)]:
         ended = raftmq("pipeline", "prepare", *arguments)
         assert (ended.code, len(made)) == (0, times)
         assert str(made[0]) in ended.stderr

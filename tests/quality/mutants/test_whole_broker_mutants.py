@@ -61,7 +61,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "tick-once": 1,
         "begun-in-vain": 0,
         "latest-later": 0,
-        "claim-before-deletion": 22,
+        "claim-before-deletion": 40,
         "check-back-in-turn": 0,
         "lease-of-a-moment": 4,
         "filter-meets-a-look": 17,

@@ -5,7 +5,7 @@ Invariants:
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,7 @@ class Nemesis:
         self._strikes.begin(arena, event.fault, self._situations(event))
         try:
             steps = HANDLERS[event.fault](arena, aimed(event, event.nodes, arena.leader()))
-            self._playing[arena] = player = Player(steps, self._later)
+            self._playing[arena] = player = arena.play(steps)
             player.go_on()
         except Skipped as why:
             self._playing.pop(arena, None)
@@ -78,9 +78,6 @@ class Nemesis:
         cluster.tell(event.nodes[0] if len(event.nodes) == 1 else 0, f"{event} begins")
         if FAULTS[event.fault].lasts:
             cluster.loop.at(max(arena.end_us, cluster.loop.now_us), self._undo, arena)
-
-    def _later(self, seconds: float, call: Callable[[], None]) -> None:
-        self._cluster.loop.after(max(int(seconds * 1e6), 1), call)
 
     def _undo(self, arena: CoreArena) -> None:
         # The end of the fault or the heal comes first; the second of them finds nothing to undo.

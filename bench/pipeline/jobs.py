@@ -1,6 +1,6 @@
-"""The speed of the pipeline's jobs: `python -m bench.pipeline_jobs`.
+"""The speed of the pipeline's jobs: `python -m bench.pipeline.jobs`.
 
-    python -m bench.pipeline_jobs [--only reconcile,cdc,trace] [--rounds 3] [--scale 1.0]
+    python -m bench.pipeline.jobs [--only reconcile,cdc,trace] [--rounds 3] [--scale 1.0]
                                   [--json FILE]
 
 | scenario | measured | against |
@@ -33,7 +33,7 @@ from rich.console import Console
 
 import raftmq
 from bench.figures import Figure, compared, table, write
-from bench.pipeline_jobs_data import TABLE, changed, live, send, snapshot, table_after, write_sides
+from bench.pipeline.jobs_data import TABLE, changed, live, send, snapshot, table_after, write_sides
 from raftmq import pipeline, testing
 from raftmq.pipeline.cdc.digest import digest_in_spark, digest_of
 from raftmq.pipeline.cdc.rebuild import rebuild
@@ -199,7 +199,7 @@ def run(names: Sequence[str], rounds: int, scale: float) -> list[Figure]:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="bench.pipeline_jobs")
+    parser = argparse.ArgumentParser(prog="bench.pipeline.jobs")
     parser.add_argument("--only", default=",".join(SCENARIOS), help="scenarios, with commas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of rows")

@@ -1,4 +1,4 @@
-"""The leader's CPU time for one proposal: `python -m bench.consensus_micro`.
+"""The leader's CPU time for one proposal: `python -m bench.cores.consensus`.
 
 A leader of three with asynchronous storage writes, and nothing else: no disk, no network. The
 followers' answers are made before the clock starts. One cycle is
@@ -106,7 +106,7 @@ def measure(records: int, size_bytes: int, cycles: int) -> tuple[float, float]:
 
 def main() -> None:
     """Print the table, or a profile."""
-    parser = argparse.ArgumentParser(prog="python -m bench.consensus_micro")
+    parser = argparse.ArgumentParser(prog="python -m bench.cores.consensus")
     parser.add_argument("--cycles", type=int, default=2000)
     parser.add_argument("--size", type=int, default=200, help="payload bytes a record")
     parser.add_argument("--profile", action="store_true")

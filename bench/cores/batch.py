@@ -1,6 +1,6 @@
 """The cost per message of encoding and decoding a batch, and of cutting frames; a table on stdout.
 
-    python bench/batch_micro.py [COUNT [BODY_BYTES]]
+    python -m bench.cores.batch [COUNT [BODY_BYTES]]
 
 Each figure is the best of several runs, so that other work on the machine disturbs it little.
 """

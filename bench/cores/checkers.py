@@ -1,6 +1,6 @@
 """The cost of judging: queue and log checkers on many operations, the search on recorded histories.
 
-    python bench/checkers.py [OPERATIONS [CORPUS]]
+    python -m bench.cores.checkers [OPERATIONS [CORPUS]]
 
 Processor seconds of one core, and operations a second. The generated history has no anomaly: ten
 producers, ten readers, a hundred queues, polls of ten messages, so that every check runs to its

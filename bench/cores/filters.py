@@ -1,6 +1,6 @@
-"""The cost of filters, as ratios within one run: `python -m bench.filters`.
+"""The cost of filters, as ratios within one run: `python -m bench.cores.filters`.
 
-    python -m bench.filters [--expressions 10000] [--messages 500] [--rounds 4] [--json FILE]
+    python -m bench.cores.filters [--expressions 10000] [--messages 500] [--rounds 4] [--json FILE]
 
 | row | ours | against |
 |---|---|---|
@@ -240,7 +240,7 @@ def measure(expressions: int, messages: int, rounds: int, beside: int) -> list[R
 
 def main(arguments: list[str]) -> None:
     """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m bench.filters")
+    parser = argparse.ArgumentParser(prog="python -m bench.cores.filters")
     parser.add_argument("--expressions", type=int, default=10_000)
     parser.add_argument("--messages", type=int, default=500, help="in a batch")
     parser.add_argument("--json", type=Path, help="write the rows here too")

@@ -1,4 +1,4 @@
-"""The data of `bench.pipeline_jobs`: two sides, changes of a table, lives of messages.
+"""The data of `bench.pipeline.jobs`: two sides, changes of a table, lives of messages.
 
 All data is computed from row numbers, so that the right results are known without the jobs.
 """

@@ -1,7 +1,7 @@
 """The speed of the core simulator; or many seeds in a row, to see that it raises no false alarm.
 
-    python -m bench.chaos_core                        the speed, on the fixed set-up and on seeds
-    python -m bench.chaos_core --seeds 10000 [--first 0] [--budget 600]
+    python -m bench.cores.simulator                      the speed, on the fixed set-up and on seeds
+    python -m bench.cores.simulator --seeds 10000 [--first 0] [--budget 600]
 
 Speed is given in simulated hours a CPU-minute, with all invariants checked after every event:
 `steady` is three nodes, heartbeats every 100 ms and ten messages a second without faults; `seeds`
@@ -26,7 +26,7 @@ SAMPLE = 40
 
 def main() -> int:
     """Measure, or run seeds; the exit status is 1 if a seed is not good."""
-    parser = argparse.ArgumentParser(prog="python -m bench.chaos_core")
+    parser = argparse.ArgumentParser(prog="python -m bench.cores.simulator")
     parser.add_argument("--seeds", type=int, default=0, help="run so many seeds; 0: measure")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=60.0, help="simulated, each seed")

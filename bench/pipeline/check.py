@@ -1,6 +1,6 @@
-"""What judging a large history on Spark costs: `python -m bench.pipeline_check [OPERATIONS]`.
+"""What judging a large history on Spark costs: `python -m bench.pipeline.check [OPERATIONS]`.
 
-    python -m bench.pipeline_check 10000000 [--memory 2g] [--no-joins] [--folder DIR]
+    python -m bench.pipeline.check 10000000 [--memory 2g] [--no-joins] [--folder DIR]
 
 A generated history of OPERATIONS operations is written as a folder of Parquet parts, and judged as
 a bag: messages may be lost, doubled, or never sent. Ten producers send one message an operation to

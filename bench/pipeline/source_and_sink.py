@@ -1,6 +1,7 @@
-"""The rates of reading into Spark and writing from Spark: `python -m bench.pipeline`.
+"""The rates of reading into Spark and of writing from Spark.
 
-    python -m bench.pipeline [--messages 4000000] [--rounds 3] [--only read,write,...] [--json FILE]
+    python -m bench.pipeline.source_and_sink [--messages 4000000] [--rounds 3] [--only read,...]
+        [--json FILE]
 
 | scenario | measured, on three nodes | against |
 |---|---|---|
@@ -34,7 +35,7 @@ from rich.console import Console
 
 import raftmq
 from bench.figures import Figure, Way, compared, table, write
-from bench.pipeline_twins import EachSource, RowSource
+from bench.pipeline.twins import EachSource, RowSource
 from raftmq import pipeline, testing
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def run(scenarios: Sequence[str], count: int, rounds: int) -> list[Figure]:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="bench.pipeline")
+    parser = argparse.ArgumentParser(prog="bench.pipeline.source_and_sink")
     parser.add_argument("--messages", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(SCENARIOS), help=", ".join(SCENARIOS))

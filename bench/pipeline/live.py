@@ -1,6 +1,6 @@
-"""How old the oldest message is that a live page shows: `python -m bench.pipeline_live`.
+"""How old the oldest message is that a live page shows: `python -m bench.pipeline.live`.
 
-    python -m bench.pipeline_live [--rates 5000,20000,50000] [--seconds 60] [--warm 20]
+    python -m bench.pipeline.live [--rates 5000,20000,50000] [--seconds 60] [--warm 20]
                                   [--json FILE]
 
 Three node processes, a process that sends at an even rate, and `raftmq pipeline live` as a process
@@ -113,7 +113,7 @@ def measure(rate: int, seconds: float, warm: float) -> dict[str, object]:
         job, page = _start(nodes.url, folder)
         stack.callback(_stop, job)
         sender = subprocess.Popen(
-            [sys.executable, "-m", "bench.pipeline_live",
+            [sys.executable, "-m", "bench.pipeline.live",
              "--send", nodes.url, str(rate)],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The processor time of the parts without I/O, each by itself."""

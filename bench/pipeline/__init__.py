@@ -1,0 +1,1 @@
+"""The speed of the pipeline: Spark reads, writes, judges and runs jobs."""
