@@ -16,7 +16,7 @@ def test_plain_code_sends_for_later_and_takes_back(tmp_path: Path) -> None:
     with raftmq.blocking.open(tmp_path) as mq:
         mq.admin.create_topic("orders", queues=1)
         with mq.producer("orders") as p, mq.consumer("orders") as c:
-            sent = p.send(b"soon", delay=0.5)
+            sent = p.send(b"soon", delay=2.0)
             p.send_nowait(b"sooner", delay=0.2)
             gone = p.send_many([b"x", b"y"], delay=[3600, 3601]).receipts()
             assert p.send_many_nowait([b"now"], delay=0).wait().receipts()[0].offset == 0
@@ -29,7 +29,7 @@ def test_plain_code_sends_for_later_and_takes_back(tmp_path: Path) -> None:
                 got += [(m.body, m.timestamp) for m in c.fetch(1, wait=5.0)]
             assert [body for body, _ in got] == [b"now", b"sooner", b"soon"]
             late = got[2][1] - sent.deliver_at_ms
-            assert 0 <= late < 2_000
+            assert 0 <= late < 10_000
             assert sent.id is not None
             with pytest.raises(Rejected) as refused:
                 p.cancel(sent.id)

@@ -55,7 +55,14 @@ def test_minute_of_faults_loses_no_message_and_breaks_no_lease(seed: int) -> Non
     assert outcome.is_good, str(outcome)
     assert outcome.counts["again"] > 50
     assert outcome.counts["delayed"] > 50
-    for done in ("cancelled", "committed", "rolled back", "calls cancelled"):
+    for done in (
+        "cancelled",
+        "committed",
+        "rolled back",
+        "calls cancelled",
+        "dead",
+        "redrive done",
+    ):
         assert outcome.counts[done] > 0, done
 
 
