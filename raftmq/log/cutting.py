@@ -26,7 +26,7 @@ that is in order:
 Invariants:
 - No log loses a record or a file unless the note was durable before.
 - The term of the note is at least the highest of any mark in the newest segment, plus one; without
-  a mark there that can be read, nothing is cut and the node stops.
+  a mark there that can be read, or without that segment, nothing is cut and the node stops.
 - No file that was put aside is removed before this member holds all records again: the file may be
   the last copy. Then at most `ASIDE_MAX` files are kept.
 
@@ -59,6 +59,10 @@ from raftmq.log.unsealed import CHUNK_BYTES, scan
 
 NOTE_NAME = "ABSTAIN"
 ASIDE_SUFFIX = ".rotten-"
+REMEDY = (
+    "This node's replica cannot be mended here. Replace the node (`raftmq cluster replace`), or "
+    "give it back its disk"
+)
 CUTS_MAX = 1000
 """Each cut takes a file away or lets the log end where it ends, so a few are enough."""
 ASIDE_MAX = 8
@@ -78,9 +82,12 @@ def open_cut(
 ) -> tuple[Found, Note | None]:
     """Recover a folder; with `cuts`, cut its log before rot.
 
-    Raises as `recover`; and without `cuts`, `RotFound` for a log that was cut before.
+    Raises as `recover`; and `RotFound` for a log that lost its newest segment, and without `cuts`
+    for a log that was cut before.
     """
     note = read_note(files, folder)
+    if note is None:
+        _refuse_lost_newest(files, folder)
     if note is not None and not cuts:
         message = f"this replica was cut and abstains: {note.why}"
         raise RotFound(message, file=f"{folder}/{NOTE_NAME}", position=0)
@@ -93,6 +100,22 @@ def open_cut(
             cut(files, folder, fault)
             note = read_note(files, folder)
     raise RotFound("the log cannot be brought into order", file=folder, position=0)
+
+
+def _refuse_lost_newest(files: FileSystem, folder: str) -> None:
+    """Refuse a log whose newest segment has an index file: only closed segments get one, so a later
+    segment is missing, and with it perhaps a vote in a term that no other file names."""
+    names = files.list(folder)
+    newest = max(
+        (name for name in names if parse_name(name, SEGMENT_SUFFIX) is not None), default=""
+    )
+    if newest.replace(SEGMENT_SUFFIX, INDEX_SUFFIX) in names:
+        raise RotFound(
+            "the segment is closed, so a later one existed, and its file is missing: the term of "
+            f"the last vote is unknown. {REMEDY}",
+            file=f"{folder}/{newest}",
+            position=0,
+        )
 
 
 def read_note(files: FileSystem, folder: str) -> Note | None:
@@ -169,8 +192,7 @@ def _write_cutting(files: FileSystem, folder: str, segments: list[int], fault: R
         if highest is None and (note is None or not note.is_cutting):
             raise RotFound(
                 f"{fault}; the term of the last vote is unknown, as the newest segment has no "
-                "readable mark: this node's replica cannot be mended here. Replace the "
-                "node (`raftmq cluster replace`), or give it back its disk",
+                f"readable mark. {REMEDY}",
                 file=newest,
                 position=0,
             ) from fault

@@ -44,7 +44,8 @@ Invariants:
 
 Left out: rot in the last write before a crash, after which no mark stood, is taken for a torn end
 (`LogStore.mark_idle` keeps that window short). A file that other software cut at a frame's border
-looks like a shorter log, unless a later segment or a snapshot contradicts.
+looks like a shorter log, unless a later segment or a snapshot contradicts; a newest segment that is
+missing too, unless the one before was sealed (`raftmq.log.cutting`).
 
 Sources: Protocol-Aware Recovery (FAST '18) §3.4; etcd's WAL repair.
 """

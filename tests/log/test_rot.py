@@ -11,9 +11,9 @@ from raftmq.log.files import read_filled
 from raftmq.log.inspect import MarkItem, inspect_segment
 from raftmq.log.record import Record
 from raftmq.log.segment import MARK_BYTES, HardState
-from raftmq.log.store import LogSettings
+from raftmq.log.store import LogSettings, LogStore
 
-from .building import FOLDER, Chain, open_store, read_all, segment_names, write
+from .building import FOLDER, IDENTITY, SMALL, Chain, open_store, read_all, segment_names, write
 from .test_recovery import scenario_seal, scenario_snapshot
 
 ACTIVE = f"{FOLDER}/{1:020d}.log"
@@ -204,6 +204,16 @@ def test_a_missing_first_segment_is_rot() -> None:
     files.unlink(f"{FOLDER}/{1:020d}.log")
     with pytest.raises(RotFound, match="starts at record 6, and the snapshot before it is missing"):
         open_store(files)
+
+
+@pytest.mark.parametrize("mends", [False, True])
+def test_a_missing_newest_segment_is_rot_if_the_one_before_is_sealed(mends: bool) -> None:
+    files, _ = sealed_log()
+    files.unlink(f"{FOLDER}/{segment_names(files)[-1]}")
+    before = files.list(FOLDER)
+    with pytest.raises(RotFound, match="the term of the last vote is unknown"):
+        LogStore.open(files, FOLDER, SMALL, IDENTITY, mends=mends)
+    assert files.list(FOLDER) == before
 
 
 def test_a_shortened_closed_segment_is_rot() -> None:
