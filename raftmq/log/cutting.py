@@ -164,6 +164,8 @@ def cut(files: FileSystem, folder: str, fault: RotFound) -> None:
     )
     _write_cutting(files, folder, segments, fault)
     damaged = parse_name(name, SEGMENT_SUFFIX)
+    # A snapshot is missing or rotten, and no other restores the machine: without the state before
+    # them the records are of no use.
     if damaged is None:
         gone = [file_name(first, SEGMENT_SUFFIX) for first in segments] or [
             each for each in names if parse_name(each, SNAPSHOT_SUFFIX) is not None
@@ -189,6 +191,8 @@ def _write_cutting(files: FileSystem, folder: str, segments: list[int], fault: R
         # The newest segment has the marks of the last votes: its terms bound all earlier ones.
         newest = f"{folder}/{file_name(segments[-1], SEGMENT_SUFFIX)}"
         highest = _highest_term(files, newest)
+        # A cut that a crash interrupted may have put the segment with the last marks aside; its
+        # note has their term.
         if highest is None and (note is None or not note.is_cutting):
             raise RotFound(
                 f"{fault}; the term of the last vote is unknown, as the newest segment has no "

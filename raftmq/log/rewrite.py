@@ -221,6 +221,7 @@ class Rewrite:
         if record.index != self.segment.base + ordinal:
             return False
         gap = self._slot_end(ordinal) - self._positions[ordinal] - len(record.encoded)
+        # The gap is filled with whole frames, and no frame is smaller than a record's header.
         return gap == 0 or gap >= RECORD_HEADER_BYTES
 
     def _write(self, records: Sequence[Record]) -> None:

@@ -235,6 +235,7 @@ class SnapshotReceiver:
         Raises:
             OSError: the disk refused; `errno` says whether it is full. The bytes at hand stay.
         """
+        # Two leaders in a row may both be sending: only the chunk that follows what is here fits.
         if offset == self.received and offset + len(data) <= self._bytes_total:
             try:
                 self._file.append([data])

@@ -249,6 +249,7 @@ class _Scanner:
         at = position - self._start
         need = self._frame_bytes(at)
         if at + need > len(buffer) and self._start + len(buffer) < self._size:
+            # The frame goes on behind the buffer, so it cannot be judged yet.
             self._load(position, max(CHUNK_BYTES, need))
             return None
         if buffer[at : at + len(MARK_MAGIC)] == MARK_MAGIC:
@@ -264,6 +265,7 @@ class _Scanner:
         head = self._buffer[at : at + 8]
         if len(head) == 8 and head != MARK_MAGIC:
             length = int.from_bytes(head[4:], "little")
+            # A damaged length must not make the scan load gigabytes.
             if MARK_BYTES < length <= RECORD_BYTES_MAX:
                 return length
         return MARK_BYTES

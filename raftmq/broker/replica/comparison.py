@@ -203,6 +203,8 @@ class Comparing:
                 if await self._try(group, index, crc):
                     return
                 if not group.is_leader:
+                    # While another member leads, the group does not stand still: no reason to
+                    # overrule the log.
                     led_since = trio.current_time()
                 elif trio.current_time() >= led_since + OVERRULE_SECONDS:
                     self._overrule(group)
@@ -219,6 +221,7 @@ class Comparing:
         """No node has the state that the log names: this leader's state holds from now on."""
         group.differs = ""
         index, crc = max(self._own.get(group.number, {}).items(), default=(0, 0))
+        # After a restart the own checksums are known from the snapshots only.
         if not index:
             newest = group.store.snapshots[-1]
             index, crc = newest.index, newest.state_crc
@@ -251,6 +254,7 @@ class Comparing:
             self._node.fail(StateDiffers(_unmendable(group)))
             return True
         group.machine, group.differs = machine, ""
+        # These checksums are of the machine that was just replaced.
         self._own.pop(group.number, None)
         self.mended += 1
         # Newer snapshots may hold the state that differed.

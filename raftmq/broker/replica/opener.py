@@ -123,6 +123,7 @@ class GroupOpener:
             if is_new:
                 _found(node, store, log_identity(node, number), founders)
                 store.close()
+                # `recovered` tells of the log before the founding snapshot.
                 store, recovered = self._open_store(number)
             machine, conf_state = self._restored(number, store)
         except RotFound as fault:
@@ -155,6 +156,8 @@ class GroupOpener:
         founding = file_name(FOUNDING_INDEX, SNAPSHOT_SUFFIX)
         if not _is_only_copy(node):
             if not fault.file.endswith(SNAPSHOT_SUFFIX):
+                # `LogStore.open` has cut what it may: what is left, as a log without the term of
+                # its last vote or with a damaged note, is for an operator.
                 raise fault
             # No snapshot restores the machine, so the leader fills the log.
             cut(node.world.files, folder, fault)
@@ -328,6 +331,7 @@ def _found(node: Host, store: LogStore, identity: Identity, founders: list[int])
         index=FOUNDING_INDEX,
         bytes_total=len(data),
     )
+    # A founding that a crash cut short has left the beginning of the same bytes.
     receiver.write(receiver.received, data[receiver.received :])
     receiver.finish()
     store.install_snapshot(FOUNDING_INDEX, store.hard_state)

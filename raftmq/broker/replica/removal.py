@@ -163,6 +163,7 @@ class ReplicaRemoval:
         if system is not None and system.is_leader:
             return await self._propose(command)
         leader = node_of(system.leader) if system is not None else 0
+        # While no leader is known here every member is asked, and all but the leader refuse.
         links = [link for link in node.links.members() if leader in (0, link.peer.id)]
         for link in links:
             taker = await _ask_to_retire(link, command)

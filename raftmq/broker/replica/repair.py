@@ -195,10 +195,12 @@ class Repairs:
                 with suppress(DiskFull):
                     if await run_on(self._disk, partial(group.store.lose_snapshot, index)):
                         return
+                    # An empty active segment cannot be closed: it must get a record first.
                     if group.store.layout[-1].base <= group.store.last_index:
                         await self._roll(group)
                 await trio.sleep(PAUSE_SECONDS_MAX)
         except LogFault as error:
+            # Once a replica has moved away its store is closed, and refuses every call.
             if not group.is_retired:
                 self._node.fail(error)
 
@@ -316,6 +318,7 @@ class Repairs:
         def done(records: list[Record] | None, error: BaseException | None) -> None:
             if error is not None:
                 self._node.read_failed(error)
+            # If retention took the records, consensus asks again, and sends a snapshot instead.
             if records or isinstance(error, Dropped):
                 group.fetched(peer, records or [])
             elif isinstance(error, RotFound):
@@ -359,6 +362,7 @@ class Repairs:
     def answer(self, request: RepairRange, asked: OpenRequest) -> Answer:
         """Give a peer records that are applied here, each checked."""
         group = self._node.group(request.group)
+        # A record that is not applied here may still be superseded, and would mend nothing.
         high = min(request.high, group.machine.applied + 1) if group is not None else 0
         if group is None or not 0 < request.low < high:
             message = f"this node has not applied record {request.low} of group {request.group}"

@@ -72,6 +72,7 @@ class Snapshots(Service):
 
     def take(self, group: Group, record: Record) -> None:
         """Snapshot the machine as it is just after `record`, the last one applied."""
+        # A snapshot would keep the wrong state, for members far behind and for the next restart.
         if group.differs:
             return
         meta = log_meta(group.snapshot_meta(record), group.machine.state_version)
@@ -92,6 +93,7 @@ class Snapshots(Service):
     async def send(self, group: Group, message: Message) -> None:
         """Send a snapshot to a member, then the message; report the outcome to consensus."""
         member = message.to
+        # The sending under way reports its outcome for this message, too.
         if (group.number, member) in self._sending:
             return
         self._sending.add((group.number, member))
@@ -165,6 +167,7 @@ class Snapshots(Service):
     def take_chunk(self, group: Group, chunk: SnapshotChunk, data: bytes) -> int:
         """On the disk thread: take a chunk, and the whole file when it is complete."""
         receiver = self._receivers.get(group.number)
+        # Another leader's oldest snapshot may be of another border.
         if receiver is None or receiver.index != chunk.index:
             receiver = self._receivers[group.number] = SnapshotReceiver(
                 self._node.world.files,
