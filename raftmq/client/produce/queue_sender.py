@@ -276,7 +276,7 @@ class QueueSender:
         connection = self._connection
         if connection is None or not connection.is_open:
             connection = self._host.router.open_leader(self._group)
-            if connection is None or self._flights:
+            if connection is None or self._flights:  # batches in flight are resent first
                 self._recover()
                 return
             self._connection = connection
@@ -297,7 +297,7 @@ class QueueSender:
             try:
                 batch.seal(base_ms=self._host.now_ms(), compression=self._host.compression)
             except Rejected as error:
-                self._fail(batch, error)
+                self._fail(batch, error)  # the batch has no number, so no gap is left
                 return
         self._host.sealed(self, batch.size)
         batch.first_sequence = self._next_sequence
@@ -431,7 +431,7 @@ class QueueSender:
                 self._end_claim(exception_of(refusal))
                 return
             if code == _FENCED:
-                self._producer = random_id(self._host.random)
+                self._producer = random_id(self._host.random)  # the newer epoch is not known
             elif code not in {_OUT_OF_ORDER, _UNKNOWN_PRODUCER}:
                 self._drop_refused(self._flights[0], refusal)
             self._close_gap()
@@ -535,7 +535,7 @@ class QueueSender:
         """Fail all batches in flight and begin a new epoch: no caller may wait longer."""
         is_stored_perhaps = True
         for batch in self._flights:
-            withdrawn = True
+            withdrawn = True  # between two attempts no request is under way
             if batch.request is not None and self._connection is not None:
                 withdrawn = self._connection.forget(batch.request)
                 batch.request = None

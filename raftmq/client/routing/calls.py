@@ -81,6 +81,7 @@ class LeaderCall:
         if is_final:
             raise exception_of(refusal)
         self.why = refusal.message
+        # The request is in the log of a leader that lost its office: it may be committed yet.
         if refusal.code == OUTCOME_UNKNOWN:
             self.is_doubtful = True
         if refusal.code == NOT_LEADER:

@@ -214,6 +214,7 @@ class Connection:
                     self.open_bytes -= request.size
                     request.on_answer(frame)
                 elif frame.correlation == 0 and (refusal := refusal_of(frame)) is not None:
+                    # No request has number 0: the node says why it ends the connection.
                     raise ProtocolError(f"it was ended by the node: {refusal.message}")
             if self._room_wanted and self.has_room:
                 self._tell_room()

@@ -209,12 +209,14 @@ class Router:
 
     def not_leader(self, group: int, node: int, hint: int) -> None:
         """`node` has refused as not being the leader of `group`; `hint`: the leader, or 0."""
+        # A node that refuses and names itself would only be asked again.
         leader = hint if hint != node else 0
         self._refused_by[group] = node
         view = self.groups.get(group)
         if view is None:
             self.groups[group] = GroupView(group, leader, 0, [], [])
         elif view.leader == node or leader:
+            # A late refusal without a hint leaves a leader that was found meanwhile.
             self.groups[group] = msgspec.structs.replace(view, leader=leader)
 
     def _any_open(self) -> Connection | None:
@@ -287,6 +289,7 @@ class Router:
             del self._attempts[address]
             if attempt.error is not None:
                 attempt.done.set()
+        # Another node answers at the address of this one, so the table is old.
         if node and connection.node != node:
             self._suspect_until[node] = anyio.current_time() + SUSPECT_SECONDS
         self.cluster = self.cluster or connection.welcome.cluster
@@ -503,6 +506,7 @@ class Router:
         return None
 
     def _take_in(self, view: ClusterView, *, keep_topics: bool) -> None:
+        # A node that has not applied the catalog yet lists no nodes.
         self.nodes = {node.id: node for node in view.nodes} or self.nodes
         for group in view.groups:
             known = self.groups.get(group.id)
