@@ -415,6 +415,7 @@ class PopGroups:
             )
             return Refused(Reason.TOO_LARGE, message)
         if call.count:
+            # Credit that ends at once would not even be served by its own record.
             until = now + max(call.wait_ms, 1)
             group.ask(
                 call.consumer,
@@ -444,6 +445,7 @@ class PopGroups:
             self._touched.add(call.number)
         self._consumers[key] = consumer
         self._forget_consumers(now)
+        # The results of its own first time are forgotten: only those of the last number are kept.
         if call.sequence < consumer.sequence:
             message = f"settlement {call.sequence} was overtaken by {consumer.sequence}"
             return Refused(Reason.OUT_OF_ORDER, message, consumer.sequence)
@@ -464,6 +466,7 @@ class PopGroups:
 
     def _lose(self, call: Lose, ends: Mapping[int, int]) -> Result:
         for queue, earliest in zip(call.queues, call.earliest, strict=False):
+            # Two leaders in a row may tell of the same loss, the former one late.
             if not self.earliest.get(queue, 0) < earliest <= ends.get(queue, 0):
                 continue
             self.earliest[queue] = earliest

@@ -182,6 +182,7 @@ class KeyedBacklog(Backlog):
         for at in found:
             key = among[at]
             if key in busy:
+                # The chains are full: from here on messages stay fresh, in their order.
                 if room == 0:
                     looked = at
                     break
@@ -264,6 +265,7 @@ class KeyedBacklog(Backlog):
         for each in lost:
             key = each & (1 << _KEY_BITS) - 1
             self.lose(Piece(each >> _KEY_BITS, 1, 0, _packed([key])))
+        # The leader can no longer read and describe messages that retention took.
         start, stop = self._doubt
         self._doubt = (min(max(start, earliest), stop), stop)
         super().trim(earliest)

@@ -175,6 +175,7 @@ class Leases:
     def take(self, row: int, messages: Span) -> Piece | None:
         """Take messages out of a lease: those that the lease still holds, None if it holds none."""
         shift, held = messages.base - self._bases[row], self._bits[row]
+        # A command may name any offset: shifting by it could fill the memory.
         if shift >= held.bit_length():
             return None
         return self._take(row, held & shifted(messages.bits, shift))

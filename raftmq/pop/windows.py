@@ -71,6 +71,7 @@ class Window:
 
     def feed(self, count: int, mask: int | None, keys: bytes | None) -> int:
         """Add the next messages, as far as there is room; how many were taken in."""
+        # A record may hold any bytes: what does not fit changes nothing, on each replica alike.
         if keys and len(keys) != count * KEY_BYTES:
             return 0
         width_max = CROWDED_MAX if self._fill.is_crowded else WINDOW_MAX

@@ -290,6 +290,7 @@ def _keys(look: _Look, stop: int, records: dict[int, Record]) -> bytes:
         try:
             at = peek(payload).key_hashes_at
         except CorruptRecord:
+            # The consumer finds the damage; without a key the messages hold up no others.
             continue
         if at:
             of_batch = np.frombuffer(payload, "<u4", placement.count, at)

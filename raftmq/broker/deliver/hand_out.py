@@ -249,9 +249,11 @@ def _part(group: Group, handed: Handed, room: int) -> Part:
     while messages is not None and len(pieces) < room:
         limit = min(room - len(pieces), LOOK_UP_MAX)
         placements = group.index.lookup(handed.queue, messages.base, limit)
+        # Retention took all that the lease still holds.
         if not placements:
             return Part(handed, pieces, is_whole=True)
         for placement in placements:
+            # Retention took the batches of messages before this one.
             _, messages = messages.before(placement.base_offset)
             if messages is None:
                 break

@@ -109,6 +109,7 @@ class Popping(Service):
 
     def _pop(self, request: Pop, group: Group, asked: OpenRequest) -> Answer:
         assert isinstance(group.machine, PartitionMachine)
+        # Before this log has the consumer's filter, messages that do not match would be handed out.
         if group.machine.subscriptions.version < request.subscribed:
             message = f"partition group {group.number} does not know the filter yet"
             return ErrorReply("unavailable", message, group=group.number, retry_ms=20)
@@ -172,6 +173,7 @@ class Popping(Service):
         if request.is_idle:
             # No credit of the consumer stands, so the log need not hear that it leaves.
             ours = asked.connection
+            # Meanwhile the consumer may be back, on another connection or with a new request.
             if consumer and consumer.connection is ours and consumer.correlation is None:
                 self._consumers.forget(key)
             return Done()
@@ -198,6 +200,7 @@ class Popping(Service):
         for key in self._consumers.of_connection(connection):
             self._consumers.forget(key)
             group = self._node.group(key.partition_group)
+            # Else messages would be leased to the credit of a consumer that is gone.
             if group is not None and group.is_leader:
                 self._say(group, calls.Leave(key.number, key.consumer), None)
         self.flush()
@@ -223,6 +226,7 @@ class Popping(Service):
             return
         handed = machine.serving.take_handed()
         touched, self._met = self._met, {}
+        # A replica that differs may hand out other messages than the group does.
         if not group.is_leader or group.differs:
             return
         for number, each in handed:
@@ -257,6 +261,7 @@ class Popping(Service):
             return elsewhere(request.partition_group)
         if not group.is_leader:
             return group.not_leader()
+        # The client may have heard of the attachment from a node whose catalog is newer.
         if number > groups.number_last:
             message = f"attachment {number} is not known here yet"
             return ErrorReply("unavailable", message, group=group.number, retry_ms=20)
@@ -297,6 +302,7 @@ class Popping(Service):
             consumer.outbox.extend(attached.held_by(consumer.key.consumer, group.now_ms()))
             if consumer.outbox:
                 self._met[consumer] = None
+        # Not yet: leases of the same record enter the outbox in `applied`, which comes next.
         if not request.wait_ms:
             self._timers.call_after(0, partial(self._hurry, consumer, correlation))
 
@@ -329,6 +335,7 @@ class Popping(Service):
             return
         parts = plan(group, consumer.outbox, group.now_ms())
         extents = wanted(parts)
+        # With a budget of 0 no batch would be read, and the leases would stay in the outbox.
         budget = max(
             1, min(consumer.correlation[1].bytes_max, self._limits.fetch_bytes_max, BYTES_MAX)
         )
@@ -406,6 +413,7 @@ class Popping(Service):
         topic = catalog.topic_of(attachment.topic_id << QUEUE_BITS)
         for n, partition_group in enumerate(topic.groups if topic is not None else ()):
             queue = attachment.topic_id << QUEUE_BITS | n
+            # A queue that the topic got after the group began is read from its first message.
             is_latest = attachment.is_latest and n < attachment.queues
             start = -1 if is_latest else group.index.earliest(queue) or 0
             if partition_group == group.number and start:
