@@ -195,6 +195,8 @@ def on_vote_request(core: Core, message: Message) -> None:
     _learns_commit(core, message)
     kind, log = message.kind, core.log
     is_pre_vote = kind is MessageKind.PRE_VOTE
+    # A repeat of our vote is granted again, as its first answer may be lost; a pre-vote for a later
+    # term binds nobody. Where this term has a leader, another vote could elect none.
     may_vote = (
         core.vote == message.sender
         or (core.vote == NONE and core.leader == NONE)
@@ -244,6 +246,7 @@ def on_vote_response(core: Core, message: Message) -> None:
     if _learns_commit(core, message):
         return
     is_pre_candidate = core.role is Role.PRE_CANDIDATE
+    # A late answer to the pre-vote must not count as a vote.
     if is_pre_candidate != (message.kind is MessageKind.PRE_VOTE_RESPONSE):
         return
     granted = not message.reject

@@ -93,6 +93,7 @@ def on_snapshot(core: Core, message: Message) -> None:
         _answer(core, message.sender, core.log.last_index)
     else:
         core.note(Event.SNAPSHOT_IGNORED, core.log.committed, meta.index, meta.term)
+        # The leader waits for an answer in any case before it sends on.
         _answer(core, message.sender, core.log.committed)
 
 

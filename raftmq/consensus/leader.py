@@ -64,8 +64,10 @@ def propose(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
     a no-op, so that a follower that forwarded it sees an index either way.
     """
     assert core.role is _LEADER, "only a leader appends (Raft §5.3)"
+    # A leader that was removed and did not step down must not extend a log that it has no part in.
     if core.id not in core.members:
         return DropReason.NOT_MEMBER
+    # Thesis §3.10: new records would keep the successor's log from becoming as long as ours.
     if core.transferee != NONE:
         core.note(Event.PROPOSAL_DROPPED_IN_TRANSFER, core.term, core.transferee)
         return DropReason.TRANSFERRING
@@ -161,6 +163,7 @@ def leave_joint_if_due(core: Core) -> None:
     """
     if not core.membership.auto_leave or core.role is not Role.LEADER:
         return
+    # The way out may be in the log already, proposed here or by an earlier leader.
     if core.log.applied < core.pending_change_index:
         return
     assert core.membership.is_joint, "a membership that is not joint is left by nothing"
@@ -209,6 +212,7 @@ def check_quorum(core: Core) -> None:
     if result is not VoteResult.WON:
         core.note(Event.QUORUM_LOST)
         core.become_follower(core.term, NONE)
+    # Without ourselves: a leader needs no sign of its own life.
     for _, progress in core.peers:
         progress.is_recently_active = False
 
@@ -226,6 +230,7 @@ def on_propose(core: Core, message: Message) -> DropReason | None:
 def on_append_response(core: Core, message: Message) -> None:
     """A follower, or our own disk, answered an append."""
     sender = message.sender
+    # A member may answer after it was removed.
     progress = core.members.get(sender)
     if progress is None:
         core.note(Event.NO_PROGRESS, sender)
@@ -289,6 +294,7 @@ def _on_rejection(core: Core, message: Message, progress: Progress) -> None:
         hint, _ = core.log.guess_conflict(hint, hint_term)
     if progress.rejected(message.index, hint):
         core.note(Event.PROGRESS_DECREASED, message.sender, progress)
+        # The appends that are still in flight will be refused as well.
         if progress.state is REPLICATE:
             progress.become_probe()
         send_append(core, message.sender, progress, even_if_empty=True)

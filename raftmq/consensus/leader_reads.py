@@ -35,6 +35,7 @@ def start_pending(core: Core) -> None:
 
 
 def _start(core: Core, requester: int, context: bytes) -> None:
+    # Thesis §6.4.1: no other leader is elected while the lease runs; a sole voter is its majority.
     if core.config.read_mode is ReadMode.LEASE or core.membership.is_singleton:
         _grant(core, requester, index=core.log.committed, context=context)
         return

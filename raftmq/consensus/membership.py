@@ -250,6 +250,7 @@ class _Draft:
             return
         if progress.is_learner:
             return
+        # `_remove` may drop the progress as well, and with it the place where the logs agree.
         self._remove(node)
         self.members[node] = progress
         if node in self.outgoing:

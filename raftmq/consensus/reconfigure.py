@@ -77,6 +77,7 @@ def _switch(core: Core, membership: Membership, members: Members) -> ConfState:
             core.become_follower(core.term, NONE)
         return state
     _catch_up(core)
+    # A member that is no voter now cannot take over.
     if core.transferee not in membership.voters:
         core.transferee = NONE
     return state

@@ -34,6 +34,7 @@ def send_append(core: Core, to: int, progress: Progress, *, even_if_empty: bool)
     log = core.log
     previous = progress.next - 1
     previous_term = log.term(previous)
+    # Without the term of the record before, no append passes the follower's check (Raft §5.3).
     if previous_term is None:
         return send_snapshot(core, to, progress)
 
@@ -89,6 +90,7 @@ def _read(core: Core, low: int) -> tuple[Sequence[Record], int]:
 
 def send_snapshot(core: Core, to: int, progress: Progress) -> bool:
     """Send the snapshot to a follower whose next record is gone (Raft §7). False if not sent."""
+    # A member that is down takes in nothing: its next answer to a heartbeat brings the snapshot.
     if not progress.is_recently_active:
         core.note(Event.SNAPSHOT_NOT_SENT_INACTIVE, to)
         return False

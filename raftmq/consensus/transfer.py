@@ -35,6 +35,7 @@ def on_transfer_request(core: Core, message: Message) -> None:
     if former != NONE:
         core.transferee = NONE
         core.note(Event.TRANSFER_REPLACED, core.term, former)
+    # Naming ourselves ends a transfer that is under way.
     if target == core.id:
         core.note(Event.TRANSFER_IGNORED_AS_SELF)
         return
