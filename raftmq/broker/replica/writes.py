@@ -59,6 +59,7 @@ class Write:
         while self.written < len(self.messages):
             run = self.messages[self.written :]
             snapshots = (n for n, m in enumerate(run) if m.snapshot is not None)
+            # A snapshot installed by the last round is passed over: only its records are due.
             at = next((n for n in snapshots if n or not self.is_installed), len(run))
             records = [record for message in run[:at] for record in message.entries]
             if at:

@@ -228,6 +228,7 @@ class HeldLease:
         """Mark messages settled by a request of another kind, such as a transaction's commit."""
         self.lose(bits)
         self.unlisted &= ~bits
+        # A settlement that is under way is decided by its own answer.
         self.done[action] = self.done.get(action, 0) | bits & ~self.busy
 
     def in_hand(self) -> int:

@@ -243,6 +243,7 @@ class Prefetcher:
     def follow_topic(self) -> None:
         """The topic may have got queues in other partition groups."""
         view = self._router.topics.get(self._view.name, self._view)
+        # A topic that was deleted and created again shares only the name with this one.
         if view.id != self._view.id:
             return
         for group in sorted({*view.groups} - {*self.sessions}):

@@ -381,6 +381,7 @@ class PopSession:
         elif lease.queue_number != entry.queue:
             raise ProtocolError(f"lease {entry.token} is of two queues")
         lease.told(now=now, remaining_ms=entry.remaining_ms, deadline_ms=entry.deadline_ms)
+        # A lease that is listed again must not look fresh: its buffered messages keep their time.
         if not lease.seen:
             lease.set_stale(now)
         bits = lease.place(entry.base, bits)

@@ -116,6 +116,7 @@ class Settlements:
         self._tasks.check()
         waiter = Waiter()
         self.join_all(waiter)
+        # The settlements are of other calls, and go on when the time of this one is over.
         await self.finish(waiter, timeout, take_back=False)
         tally = self._tally
         settled, gone, error = tally.settled, tally.gone, tally.error
@@ -158,6 +159,7 @@ class Settlements:
 
     def fail(self, error: RaftmqError) -> None:
         """The client failed inside, or was closed: waiting calls end with the error."""
+        # `Unavailable` would say that nothing happened.
         if isinstance(error, Unavailable):
             error = OutcomeUnknown(f"{error}; the messages under way may be settled")
         for waiter in self._waiters:

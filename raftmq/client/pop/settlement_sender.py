@@ -316,6 +316,7 @@ class SettlementSender:
         flight = self._flight
         is_doubtful = False
         if flight is not None and any(w is waiter for i in flight.items for w, _ in i.waiters):
+            # Bytes in the outbox can still leave, and would name messages that are taken back.
             if take_back and not flight.may_have_left():
                 self._unpost(flight)
             can_be = take_back and not flight.may_have_left()
@@ -498,6 +499,7 @@ class SettlementSender:
                 raise ProtocolError(f"a settlement was answered by a frame of kind {answer.kind}")
             results = results_of(unpack(Settled, answer.header), len(flight.items))
         except ProtocolError as error:
+            # An answer that cannot be read may be to a request that was carried out.
             flight.is_doubtful = True
             connection.close(f"node {connection.node} at {connection.address}: {error}")
             self._recover(flight)
@@ -555,6 +557,7 @@ class SettlementSender:
         lease = item.lease
         gone = 0
         if result == FENCED:
+            # A token that is fenced for an extension is over for all messages of the lease.
             gone = lease.held
             lease.lose(gone)
         else:
