@@ -161,6 +161,7 @@ class _Question:
     def take(self, peer: int, reply: ProbeReply) -> int | None:
         """Take in an answer; the generation in which to take part, or None: not decided yet."""
         known, own = reply.known_incarnation, self._node.incarnation
+        # If the leader names yet another folder, the place of that one is asked for next.
         if reply.is_latest and reply.refusal and known in ("", self.lost):
             raise KnownOtherwise(
                 f"node {self._node.id} had another data folder, {self.lost}, and this one is "
@@ -311,6 +312,7 @@ def _answer(node: Host, probe: Probe, asked: OpenRequest) -> Answer:
         # "Never seen" would tell the asking founder that no cluster was founded yet.
         text = f"node {node.id} does not know yet who founded its cluster"
         return ErrorReply("unavailable", text, retry_ms=200)
+    # A former leader may not know the folder: only one that passes a read has the latest word.
     if probe.joins and node.is_serving:
         node.groups[SYSTEM_GROUP].read(ready)
         return LATER
@@ -322,6 +324,7 @@ async def _renew(
 ) -> None:
     """On the system group's leader: let a blank folder take the place of a lost one."""
     catalog = node.catalog
+    # A catalog that does not list the founders yet would turn every node away for good.
     if not catalog.is_bootstrapped:
         asked.answer(reply_with(is_latest=False))
         return
@@ -329,6 +332,7 @@ async def _renew(
         text = f"node {probe.node} does not belong to the cluster"
         asked.answer(reply_with(is_latest=True, refusal=text))
         return
+    # Without `is_latest` this is no last word, here and below: the asking folder waits.
     if _is_up(node, probe.node, probe.replaces):
         text = f"node {probe.node} is up with the folder {probe.replaces}: stop it first"
         asked.answer(reply_with(is_latest=False, refusal=text))

@@ -136,6 +136,7 @@ class MemberChanges:
                 self._stepping.add(group.number)
                 return
             step = next_step(group, wanted, held, present, hands_over=False)
+        # A group must not count on a folder that the catalog would call unknown: see `admission`.
         if not step or not self._are_named(wanted, group):
             self._stepping.discard(group.number)
             return
