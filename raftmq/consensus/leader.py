@@ -188,7 +188,7 @@ def tick(core: Core) -> None:
     if core.election_elapsed >= core.config.election_ticks:
         core.election_elapsed = 0
         if core.config.check_quorum:
-            check_quorum(core)
+            check_quorum(core)  # which may end its office
         # Thesis §3.10: "If leadership transfer does not complete after about an election timeout,
         # the prior leader aborts the transfer and resumes accepting client requests."
         if core.role is Role.LEADER:

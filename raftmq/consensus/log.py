@@ -242,6 +242,7 @@ class RaftLog:
         middle = min(high, offset)
         records = self._storage.entries(low, middle, bytes_max)
         assert records[0].index == low, "storage returned other records than asked for"
+        # Storage may return fewer records, within the limit: the newer ones would leave a gap.
         if high > offset and len(records) == middle - low:
             records = records + unstable.records[: high - offset]
         return fit(records, bytes_max, self._measure)

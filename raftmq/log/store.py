@@ -317,6 +317,7 @@ class LogStore(LogWriter):
         if fault is None:
             segment.check()
         else:
+            # Retention may have taken the file between the look and the check.
             if segment not in self.sealed:
                 raise Dropped(segment.base, first_index=segment.last + 1)
             raise fault

@@ -206,6 +206,7 @@ class DelayScheduler(Service):
         due = machine.delays.next_due
         state = self._of(group)
         armed = state.armed
+        # For messages due by the log's time a timer would spin: `_look` releases them.
         if due is None or due <= machine.delays.now or (armed is not None and armed[0] <= due):
             return
         if armed is not None:

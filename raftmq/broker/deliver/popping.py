@@ -212,6 +212,7 @@ class Popping(Service):
         if not self._said:
             return
         said, self._said = self._said, {}
+        # Each step opens again until the machine knows the attachment: a proposal may be refused.
         self._opening.clear()
         for group, all_of_it in said.items():
             for start in range(0, len(all_of_it), COMMANDS_MAX):

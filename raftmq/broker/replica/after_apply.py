@@ -53,6 +53,7 @@ def note(
         if record.kind != Kind.BATCH:
             continue
         appended = result[0]
+        # A repeat has no place of its own: its first attempt was indexed.
         if not isinstance(appended, Appended) or appended.duplicate:
             continue
         queue, base, count, _, _, hashes_at = appended

@@ -72,6 +72,7 @@ class DiskLoop:
 
     def write(self, group: Group, message: Message) -> None:
         """Queue a storage message; `flush` starts the pass."""
+        # Messages after one that met a full disk wait behind it: the group's order stays.
         write = self._postponed.get(group.number) or self._pending.get(group.number)
         if write is None:
             write = self._pending[group.number] = Write(group)

@@ -116,6 +116,7 @@ class IndexRebuild:
         builder = SegmentBuilder(segment.name)
         while machine.applied < segment.last:
             low = machine.applied + 1
+            # No piece crosses the segment's beginning: only its own records are noted.
             stop = segment.base if low < segment.base else segment.last + 1
             records = await run_on(self._reader, partial(group.store.read, low, stop, PIECE_BYTES))
             results = [machine.apply(record) for record in records]

@@ -108,6 +108,7 @@ class Scrub:
             self._began = trio.current_time() + size / rate
         elif isinstance(error, CorruptRecord):
             self._on_snapshot(group, index, error)
+        # Retention may have taken the snapshot: the file is missing then.
         elif not isinstance(error, OSError):
             assert error is not None
             self._node.fail(error)
@@ -136,6 +137,7 @@ class Scrub:
             self._bytes += sum(len(record.encoded) for record in records)
             self._at = (group.number, last.index + 1, last.crc)
             return
+        # The rest of the segment is left to the repair, or to the next round.
         self._at = (group.number, segment.last + 1, segment.tail.crc)
         if isinstance(error, RotFound):
             self._on_rot(error)

@@ -346,6 +346,7 @@ class PopSession:
             try:
                 batch = decode(payload, base, timestamp, queue.queue, self._holder.topic)
             except UnreadableBatch as error:
+                # The other batches are handed on first: see `Prefetcher.check`.
                 self.unreadable = error
                 continue
             if batch.head.queue != queue.queue:
