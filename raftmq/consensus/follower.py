@@ -22,6 +22,7 @@ def on_append(core: Core, message: Message) -> None:
     core.leader = message.sender
     log = core.log
     records = message.entries
+    # A peer's mistake must not reach the asserts, which would stop this node.
     if records and (records[0].index, records[-1].index) != (
         message.index + 1,
         message.index + len(records),

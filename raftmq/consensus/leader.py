@@ -252,6 +252,7 @@ def on_append_response(core: Core, message: Message) -> None:
             leader_reads.start_pending(core)
         broadcast_append(core, even_if_empty=core.config.announce_commit)
     elif is_peer and core.config.announce_commit and progress.may_bump_commit(core.log.committed):
+        # A member that was behind hears of the commit index now: no record may follow for long.
         send_append(core, sender, progress, even_if_empty=True)
     if is_peer:
         # Room in the window, or a probe that found its place: send as much as fits.

@@ -132,6 +132,7 @@ class Raft:
         """
         core = self._core
         kind = message.kind
+        # A peer cannot speak for this node's own threads, and a stranger was asked nothing.
         if _NEEDS_CHECK[kind] and message.sender < APPLY_THREAD:
             if kind in LOCAL_KINDS:
                 return StepRefusal.LOCAL_MESSAGE

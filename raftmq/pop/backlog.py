@@ -120,6 +120,7 @@ class Backlog:
     def feed(self, base: int, count: int, mask: int | None, keys: bytes | None) -> tuple[int, int]:
         """Take in the leader's description of messages from `known` on: how many were taken, and
         which of them do not match, as bits."""
+        # A feed that a former leader made, or that comes a second time, continues nothing.
         if self.window is None or base != self.known:
             return 0, 0
         count = self.window.feed(count, mask, keys)

@@ -51,6 +51,7 @@ def founding_around(node: Host) -> FoundingView | None:
         return founding_of(node.settings.node)
     data = [group for group in catalog.groups.values() if group.id != SYSTEM_GROUP]
     known = {**catalog.left, **catalog.nodes}
+    # Snapshots of the first state versions name no founders.
     if not data or not all(group.founders for group in data) or not known.keys() >= set(founders):
         return None
     nodes = [NodeView(number, known[number].host, known[number].port) for number in founders]

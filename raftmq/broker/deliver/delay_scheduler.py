@@ -224,6 +224,7 @@ class DelayScheduler(Service):
         if not _may_propose(group):
             return
         due = machine.delays.next_due
+        # Not due by the clock: the sleep was cut to its limit, or the clock was set back.
         if due is None or due <= machine.delays.now or due > self._node.now_ms():
             self._look(group)
         else:

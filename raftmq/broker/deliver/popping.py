@@ -297,6 +297,7 @@ class Popping(Service):
         machine = group.machine
         assert isinstance(machine, PartitionMachine)
         if consumer.since is None:
+            # Leases up to here are listed now, later ones come by `applied`: each lease once.
             consumer.since = machine.applied + 1 << SLOT_BITS
             attached = machine.serving.attached[request.number].group
             consumer.is_serial = attached.order is Order.QUEUE

@@ -83,6 +83,7 @@ class GroupOpener:
     def discard(self, number: int, store: LogStore) -> None:
         """Delete a replica's log, on the disk thread. Raises `OSError`; the next start goes on."""
         files, folder = self._node.world.files, group_folder(self._node, number)
+        # The log goes in any case, so a store that failed is no reason to keep it.
         with suppress(LogFault):
             store.close()
         # The mark is durable first: after a crash, the rest of a half-deleted log looks like rot.

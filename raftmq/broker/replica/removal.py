@@ -113,6 +113,7 @@ class ReplicaRemoval:
             # A member that lags may not have heard yet that this node was added.
             if author != own and (view.version >= version or _leads(author, view))
         ]
+        # Without an answer that counts, the last word stays.
         if believed:
             self.is_removed = not any(own in ids for ids in believed)
 
@@ -163,7 +164,7 @@ class ReplicaRemoval:
         if system is not None and system.is_leader:
             return await self._propose(command)
         leader = node_of(system.leader) if system is not None else 0
-        # While no leader is known here every member is asked, and all but the leader refuse.
+        # Without a known leader each member is asked: one may lead, or know that the id is used up.
         links = [link for link in node.links.members() if leader in (0, link.peer.id)]
         for link in links:
             taker = await _ask_to_retire(link, command)

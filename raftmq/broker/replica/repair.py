@@ -148,6 +148,7 @@ class Repairs:
 
     def _hand_over(self, group: Group | None) -> None:
         """Hand over to a member that lacks no record, once for each finding."""
+        # A second transfer would replace the one that is under way.
         if group is not None and group.is_leader and not group.raft.status().transferee:
             heir = next(iter(heirs(group)), 0)
             if heir:
@@ -250,6 +251,7 @@ class Repairs:
         if group is None:
             return True
         is_sealed = any(segment.name == finding.name for segment in group.store.sealed)
+        # Retention, or a snapshot that replaced the log, took the segment.
         if not is_sealed and all(info.name != finding.name for info in group.store.layout):
             return True
         try:
@@ -299,6 +301,7 @@ class Repairs:
     async def _ask(self, number: int, low: int, high: int, *, start: int) -> list[Record]:
         """Some of the records [low, high) from `low` on, from the first peer that has them."""
         links = self._node.links.members()
+        # Each attempt begins with another peer: the records of one may not fit, again and again.
         shift = start % max(1, len(links))
         told = []
         for link in links[shift:] + links[:shift]:

@@ -243,6 +243,7 @@ async def why_not_retire(node: Host, command: RetireReplica) -> ErrorReply | Non
 async def _has_lost(node: Host, other: int, number: int) -> bool:
     """Whether another node says, over the link to it, that its log of a group is lost."""
     link = node.links.get(other)
+    # The node that asks for the retirement waits twice as long for its own answer.
     with trio.move_on_after(ANSWER_SECONDS_MAX / 2), suppress(Unavailable):
         if link is not None:
             probe = Probe(node.id, node.incarnation)

@@ -123,6 +123,7 @@ class Prefetcher:
     def check(self) -> None:
         """Raise a session's error; called once the buffer is empty."""
         for session in self.sessions.values():
+            # Raised once: the messages are handed out again, and the next call goes on.
             unreadable, session.unreadable = session.unreadable, None
             if unreadable is not None:
                 raise unreadable

@@ -13,8 +13,6 @@ sender resends all unsettled batches, in order, with the same bytes and numbers:
 | `outcome_unknown`, connection lost | in doubt | likewise |
 | another refusal, of the first batch | refused; if in doubt, unknown | closes the gap |
 
-A sender resends only when each attempt has been answered or its connection is gone.
-
 *Closing a gap.* If a numbered batch is never sent again, the broker refuses all later batches for
 ever. The first batch whose every attempt was refused for certain is not stored, and no later batch
 is stored, as the broker stores nothing after a gap. Those batches get new numbers from 0 in the
@@ -354,7 +352,7 @@ class QueueSender:
             batch.is_doubtful = True
             return refusal is not None
         if refusal.code == _DUPLICATE:
-            self._settle(batch, None, 0, True)
+            self._settle(batch, None, 0, True)  # stored so long ago that its offset is forgotten
             return True
         batch.refusal = refusal
         if refusal.code == NOT_LEADER:
@@ -393,9 +391,11 @@ class QueueSender:
 
     async def _run_recovery(self, recovery: _Recovery) -> None:
         """Wait until all attempts are over, find the leader, and resend all batches in order."""
+        # Only when every attempt is over is it certain which batches are not stored.
         while self._open:
             self._none_open = anyio.Event()
             await self._none_open.wait()
+        # Taken now: judging forgets the refusals of batches that get new numbers.
         retry_ms = max((p.refusal.retry_ms for p in self._flights if p.refusal), default=0)
         await self._judge_first(recovery)
         self._failures += 1
