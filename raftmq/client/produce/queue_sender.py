@@ -367,10 +367,7 @@ class QueueSender:
         is_duplicate: bool,
         number: int = 0,
     ) -> None:
-        if self._flights and self._flights[0] is batch:
-            self._flights.popleft()
-        else:
-            self._flights.remove(batch)
+        self._flights.remove(batch)
         batch.is_settled = True
         batch.settle(base_offset, timestamp, is_duplicate, number)
         self._failures = self._strikes = 0
@@ -408,9 +405,11 @@ class QueueSender:
         # No await from here on: resends and new batches leave in one order.
         self._connection = connection
         self._recovery = None
-        if self._connection.is_open:
-            for batch in self._flights:
-                self._write(batch, self._connection)
+        if not connection.is_open:
+            self._recover()  # the connection broke while it was handed over
+            return
+        for batch in self._flights:
+            self._write(batch, connection)
         self.pump()
 
     async def _judge_first(self, recovery: _Recovery) -> None:
@@ -450,6 +449,8 @@ class QueueSender:
             return
         self._flights.popleft()
         self._fail(batch, exception_of(refusal))
+        for later in self._flights:
+            later.is_doubtful = False  # no batch is stored after one that is not stored
 
     def _close_gap(self) -> None:
         """Fail the first batches if in doubt; number the later ones from 0 in the next epoch."""
@@ -568,18 +569,16 @@ class QueueSender:
             self._recovery = None
 
     def _unknown(self) -> str:
+        whom = f"node {self._connection.node}" if self._connection is not None else "a node"
+        trouble = f"; the last error: {self._trouble}" if self._trouble else ""
         return (
-            f"it was written to {self._whom()} and not answered: it may be stored, or may still be "
-            "stored before the next message of its queue"
-            + (f"; the last error: {self._trouble}" if self._trouble else "")
+            f"it was written to {whom} and not answered: it may be stored, or may still be stored "
+            f"before the next message of its queue{trouble}"
         )
 
     def _unsent(self) -> str:
         trouble = self._trouble or self._host.router.last_error
         return f"nothing was stored; the last error: {trouble}"
-
-    def _whom(self) -> str:
-        return f"node {self._connection.node}" if self._connection is not None else "a node"
 
 
 _TOO_LATE = "the time ran out"
