@@ -26,7 +26,7 @@ from raftmq.client.admin.descriptions import (
 )
 from raftmq.client.admin.events import Events
 from raftmq.client.admin.subscriptions import Subscription
-from raftmq.client.admin.traces import Journey, Touch, Trace
+from raftmq.client.admin.traces import Journey, MessageEvent, Trace
 from raftmq.client.consume.consumer import Consumer
 from raftmq.client.consume.progress import Progress
 from raftmq.client.pop.claims import HeldClaim
@@ -76,6 +76,7 @@ __all__ = [
     "LeasedMessages",
     "Message",
     "MessageColumns",
+    "MessageEvent",
     "Messages",
     "OffsetChange",
     "OpenTransaction",
@@ -97,7 +98,6 @@ __all__ = [
     "Subscription",
     "TopicDescription",
     "TopicInfo",
-    "Touch",
     "Trace",
     "Transaction",
     "connect",

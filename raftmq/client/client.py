@@ -19,7 +19,7 @@ from raftmq.batch import Compression
 from raftmq.client.admin.admin import Admin
 from raftmq.client.admin.events import Events, Names, read_events
 from raftmq.client.admin.lookup import find_by_key, get_message
-from raftmq.client.admin.traces import Touch, Trace, trace
+from raftmq.client.admin.traces import MessageEvent, Trace, trace
 from raftmq.client.consume.consumer import Consumer
 from raftmq.client.consume.progress import Progress, take_progress
 from raftmq.client.consume.start import OnTrimmed, Start
@@ -329,9 +329,9 @@ class Client:
         """
         return await trace(self._router, message_id, timeout)
 
-    async def why(self, message_id: str, *, timeout: float | None = None) -> list[Touch]:
+    async def why(self, message_id: str, *, timeout: float | None = None) -> list[MessageEvent]:
         """Each record of the log that touched a message, in order; raises as `trace`."""
-        return (await self.trace(message_id, timeout=timeout)).touches
+        return (await self.trace(message_id, timeout=timeout)).events
 
     async def events(
         self,

@@ -6,7 +6,7 @@ have. A batch costs a handful of integers in arrays, whatever the number of its 
     rows     queue | first offset | messages | record | timestamp        one row a batch
     queue -> [first offset, row, first offset, row, ...]                 to find a row by offset
     keys     hash hash hash ... | hash hash ...                          with the record of each run
-    touches  events of messages: see `traces`
+    events  events of messages: see `traces`
 
 The event loop fills a builder. Once all records of its segment are applied, nothing is added, and
 another thread may turn the builder into columns while the loop goes on reading it.
@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from raftmq.log.events import Placed
 from raftmq.log.index_file import Column
-from raftmq.log.traces import Touch, TouchBuilder
+from raftmq.log.traces import EventBuilder, MessageEvent
 
 
 class Placement(NamedTuple):
@@ -54,7 +54,7 @@ class SegmentBuilder:
         """The index in the segment's file name."""
         self.born: set[int] = set()
         """Queues whose offset 0 lies in this segment: earlier batches are of another life."""
-        self.touches = TouchBuilder()
+        self.events = EventBuilder()
         """Events of messages."""
         self._queues = array("Q")
         self._bases = array("Q")
@@ -173,9 +173,9 @@ class SegmentBuilder:
         runs = np.searchsorted(np.frombuffer(self._key_ends, dtype="<u8"), hits, side="right")
         return [self._key_indexes[run] for run in np.unique(runs)[::-1].tolist()]
 
-    def add_touches(self, index: int, number: int, touches: Sequence[Touch]) -> None:
+    def add_events(self, index: int, number: int, events: Sequence[MessageEvent]) -> None:
         """Note what a record did to messages of an attachment; records come in their order."""
-        self.touches.add(index, number, touches)
+        self.events.add(index, number, events)
 
     def columns(self, *, base: int, record_count: int) -> dict[Column, bytes]:
         """The sections of the index file that this builder knows; ordinals count from `base`."""
@@ -200,7 +200,7 @@ class SegmentBuilder:
             "ordinals": ordinals[order].astype("<u4").tobytes(),
             "keys": keys,
             "key_ordinals": key_ordinals,
-            "touches": self.touches.section(),
+            "events": self.events.section(),
         }
 
     def _key_columns(self, base: int) -> tuple[bytes, bytes]:

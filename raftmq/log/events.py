@@ -1,13 +1,13 @@
 """The events of all messages in a range of records: the rows of segments in the log's order.
 
-`index` finds one message's touches. Here are all touches of a range, and the batches that were
+`index` finds one message's events. Here are all events of a range, and the batches that were
 placed, each as one row of `traces`; a placed batch has kind 0, and its messages as the width.
 
     LogIndex.parts    on the loop: the segments, and copies of an unsealed one's columns
     page_of           on any thread: the first rows from a record on, cut to a size
     LogStore.stamps   their records' terms and times, which are the segments' own columns
 
-Within a record the batch comes first, then its touches by queue, in the order in which they came.
+Within a record the batch comes first, then its events by queue, in the order in which they came.
 
 Invariants:
 - Rows are the same whether a segment is sealed or not, and on each replica.
@@ -50,11 +50,11 @@ class Part(NamedTuple):
     last: int
     """The segment's last record; 0: the segment is still written."""
     sealed: SegmentIndex | None
-    """The index that holds the rows; None: they are in `placed` and `touches`."""
+    """The index that holds the rows; None: they are in `placed` and `events`."""
     placed: Placed | None
     """The batches from a record on, as many as were asked for."""
-    touches: list[Rows]
-    """The segment's touches, by record."""
+    events: list[Rows]
+    """The segment's events, by record."""
 
 
 class Page(NamedTuple):
@@ -93,8 +93,8 @@ def page_of(
         if part.base >= stop or wanted <= 0:
             break
         rows, bits = _joined(list(_pieces(part, start, stop, wanted)))
-        is_touch = rows["kind"] != 0
-        found.append((rows[np.lexsort((rows["queue"], is_touch, rows["index"]))], bits))
+        follows_batch = rows["kind"] != 0
+        found.append((rows[np.lexsort((rows["queue"], follows_batch, rows["index"]))], bits))
         wanted -= len(rows)
     rows, bits = _joined(found)
     indexes = rows["index"]
@@ -118,9 +118,9 @@ def _pieces(
         ordinals = np.asarray(segment.column("ordinals"))
         at = _first(ordinals, start - segment.base, stop - segment.base, wanted)
         yield _batches(*_sealed_columns(segment, at)), b""
-        touches = all_rows(segment.column("touches"))
-        rows = np.frombuffer(touches.rows, ROW)
-        yield rows[_first(rows["index"], start, stop, wanted)], touches.bits
+        events = all_rows(segment.column("events"))
+        rows = np.frombuffer(events.rows, ROW)
+        yield rows[_first(rows["index"], start, stop, wanted)], events.bits
         return
     assert part.placed is not None
     *columns, gone = part.placed
@@ -128,7 +128,7 @@ def _pieces(
     batches = _batches(*kept)
     yield batches[_first(batches["index"], start, stop, wanted)], b""
     last = 0
-    for chunk in part.touches:
+    for chunk in part.events:
         rows = np.frombuffer(chunk.rows, ROW)
         first = int(rows["index"][0])
         if first >= stop or (wanted <= 0 and first > last):

@@ -34,13 +34,13 @@ from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import Record
 from raftmq.log.segment import SegmentInfo
 from raftmq.log.store import LogStore
-from raftmq.log.traces import Rows, Touch, TouchRow, find, rows_of
+from raftmq.log.traces import EventRow, MessageEvent, Rows, find, rows_of
 
 _REBUILD_BYTES = 4 * 1024 * 1024
 
 
 class Source(NamedTuple):
-    """The touches of one segment."""
+    """The events of one segment."""
 
     base: int
     """The segment's first record."""
@@ -50,7 +50,7 @@ class Source(NamedTuple):
     """The index or the chunks that hold the rows; they never change."""
 
 
-class Touched(NamedTuple):
+class TraceSources(NamedTuple):
     """Where to look for the events of a message."""
 
     placement: Placement | None
@@ -124,13 +124,13 @@ class LogIndex:
         if builder is not None:
             builder.add_keys(index, key_hashes)
 
-    def add_touches(self, index: int, number: int, touches: Sequence[Touch]) -> None:
+    def add_events(self, index: int, number: int, events: Sequence[MessageEvent]) -> None:
         """Note what a record did to messages of an attachment; records come in their order."""
         builder: SegmentBuilder | None = self._active
         if index < self._active_base:
             builder = self._builder_at(index)
         if builder is not None:
-            builder.add_touches(index, number, touches)
+            builder.add_events(index, number, events)
 
     def sealable(self, applied: int) -> SegmentBuilder | None:
         """The builder of a closed segment whose records are all applied, for `LogStore.seal` on the
@@ -264,7 +264,7 @@ class LogIndex:
         at = bisect_right(places, index, key=lambda place: self._sealed[entries[place]].base)
         return _placement_of(self._sealed[entries[2 * at - 1]], queue, index) if at else None
 
-    def touched(self, queue: int, offset: int, *, after: int, limit: int) -> "Touched":
+    def trace_sources(self, queue: int, offset: int, *, after: int, limit: int) -> "TraceSources":
         """Where to look for the events of a message, by records after the one at `after`, in up to
         `limit` segments.
 
@@ -278,10 +278,10 @@ class LogIndex:
         for info in self._infos:
             builder = self._builders.get(info.name)
             if builder is not None and (info.last is None or info.last >= first):
-                sources.append(Source(info.base, info.last or 0, builder.touches.snapshot()))
+                sources.append(Source(info.base, info.last or 0, builder.events.snapshot()))
         sources.sort(key=lambda source: source.base)
         reached = sources[limit - 1].last if len(sources) > limit else 0
-        return Touched(placement, sources[:limit], reached)
+        return TraceSources(placement, sources[:limit], reached)
 
     def parts(self, start: int, *, rows: int, limit: int) -> tuple[list[Part], int]:
         """The segments with the rows of records from `start` on, at least the first `rows` of them.
@@ -294,8 +294,8 @@ class LogIndex:
         for info in self._infos:
             builder = self._builders.get(info.name)
             if builder is not None and (info.last is None or info.last >= start):
-                placed, touches = builder.placed(start, rows), builder.touches.snapshot()
-                found.append(Part(info.base, info.last or 0, None, placed, touches))
+                placed, events = builder.placed(start, rows), builder.events.snapshot()
+                found.append(Part(info.base, info.last or 0, None, placed, events))
         found.sort(key=lambda part: part.base)
         return found[:limit], found[limit].base if len(found) > limit else 0
 
@@ -456,7 +456,7 @@ class Told(NamedTuple):
     """The place of the record's batch; None: the record placed no batch."""
     key_hashes: bytes
     """The key hashes of its messages: see `LogIndex.add_keys`."""
-    touches: Sequence[tuple[int, Sequence[Touch]]] = ()
+    events: Sequence[tuple[int, Sequence[MessageEvent]]] = ()
     """Its effects on messages, by attachment."""
 
 
@@ -472,15 +472,15 @@ def find_key(sources: "Sequence[SegmentIndex | list[int]]", key_hash: int) -> It
         yield from _find_key(source, key_hash) if isinstance(source, SegmentIndex) else source
 
 
-def look(touched: Touched, queue: int, offset: int, *, after: int) -> Iterator[TouchRow]:
+def look(sources: TraceSources, queue: int, offset: int, *, after: int) -> Iterator[EventRow]:
     """The events of a message by records after the one at `after`, in order; any thread.
 
     Raises:
-        IndexDamaged: the touches of a segment fail their CRC-32C.
+        IndexDamaged: the events of a segment fail their CRC-32C.
     """
-    for source in touched.sources:
+    for source in sources.sources:
         if isinstance(source.rows, SegmentIndex):
-            rows = [rows_of(source.rows.column("touches"), queue)]
+            rows = [rows_of(source.rows.column("events"), queue)]
         else:
             rows = source.rows
         for each in rows:
@@ -500,13 +500,13 @@ def rebuild(store: LogStore, info: SegmentInfo, told: Callable[[Record], "Told"]
     low = info.base
     while low <= info.last:
         for record in store.read(low, info.last + 1, _REBUILD_BYTES):
-            placement, key_hashes, touches = told(record)
+            placement, key_hashes, events = told(record)
             if placement is not None:
                 builder.place(placement, record.timestamp)
             if key_hashes:
                 builder.add_keys(record.index, key_hashes)
-            for number, some in touches:
-                builder.add_touches(record.index, number, some)
+            for number, some in events:
+                builder.add_events(record.index, number, some)
             low = record.index + 1
     return store.seal(builder)
 

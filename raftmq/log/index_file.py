@@ -29,11 +29,11 @@ is lost or damaged is built again, to the same bytes. Little-endian, 8-byte alig
 | `queues`, `starts` | u64[q], u32[q+1] | queue | batches of queue i: rows starts[i]:starts[i+1] |
 | `bases`, `counts`, `ordinals` | u64, u32, u32 | row | first offset, messages, record - base |
 | `keys`, `key_ordinals` | u32, u32 | hash, record | which records hold messages of a key |
-| `touches` | u8 | queue, record | events of messages (`traces`); empty: none |
+| `events` | u8 | queue, record | events of messages (`traces`); empty: none |
 
 Invariants:
 - A segment gets an index only when all its records are applied: committed, hence final.
-- Sections are checked against their CRC before their first use: all but the keys and the touches
+- Sections are checked against their CRC before their first use: all but the keys and the events
   when the log is opened, those two at the first search for one, and all of them by the scrub.
 - A check reads by a call, not by the map: a sector that the disk lost is `IndexDamaged`. A mapped
   page that cannot be read would end the process (SIGBUS).
@@ -83,7 +83,7 @@ Column = Literal[
     "ordinals",
     "keys",
     "key_ordinals",
-    "touches",
+    "events",
 ]
 _FORMATS: dict[Column, Literal["Q", "I", "q", "B"]] = {
     "run_firsts": "Q",
@@ -97,11 +97,11 @@ _FORMATS: dict[Column, Literal["Q", "I", "q", "B"]] = {
     "ordinals": "I",
     "keys": "I",
     "key_ordinals": "I",
-    "touches": "B",
+    "events": "B",
 }
 _NUMBERS: dict[Column, int] = {column: number for number, column in enumerate(_FORMATS)}
 _WIDTHS = {"Q": 8, "q": 8, "I": 4, "B": 1}
-_RARE = ("keys", "key_ordinals", "touches")
+_RARE = ("keys", "key_ordinals", "events")
 """Sections that are read for single messages only: checked at their first use."""
 
 
@@ -207,7 +207,7 @@ class SegmentIndex:
             raise IndexDamaged(message, getattr(self, "name", 0)) from error
 
     def verify(self, *, keys: bool) -> None:
-        """Check all sections, those of keys and touches only if asked to. Raises `IndexDamaged`."""
+        """Check all sections, those of keys and events only if asked to. Raises `IndexDamaged`."""
         for column in _FORMATS:
             if keys or column not in _RARE:
                 self.column(column)
@@ -252,7 +252,7 @@ class SegmentIndex:
 
 
 def open_index(files: FileSystem, path: str, *, keys: bool) -> SegmentIndex:
-    """Map an index file and check it, the sections of keys and touches if asked to.
+    """Map an index file and check it, the sections of keys and events if asked to.
 
     Raises as `SegmentIndex`, and `FileNotFoundError`.
     """

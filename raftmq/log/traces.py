@@ -1,8 +1,9 @@
 """Events of messages, as rows derived from the log: which record touched which message, and how.
 
 A hand-out, an expiry and a retry that falls due have no record of their own; they follow from
-applying. So the machine names the effects of each record on messages (`Touch`), and the segment's
-index keeps them. A touch is about many messages at once, and is one row of 64 bytes, little-endian:
+applying. So the machine names the effects of each record on messages (`MessageEvent`), and the
+segment's index keeps them. An event is about many messages at once, and is one row of 64 bytes,
+little-endian:
 
 | offset | bytes | field | meaning |
 |---|---|---|---|
@@ -23,7 +24,7 @@ In an index file the rows stand by queue, then in the order in which they came:
 `number of rows u64 | rows | bits`, and no bytes at all if there is no row.
 
 Invariants:
-- The bytes depend on the touches alone, not on when or in how many steps they were added.
+- The bytes depend on the events alone, not on when or in how many steps they were added.
 - `snapshot` gives bytes that never change: any thread may look into them.
 
 Left out: compressing the rows, which repeat each other a lot.
@@ -39,9 +40,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 BEFORE = 0
-"""As `Touch.bits`: all messages before `base` are meant."""
+"""As `MessageEvent.bits`: all messages before `base` are meant."""
 FROM = -1
-"""As `Touch.bits`: all messages from `base` on are meant."""
+"""As `MessageEvent.bits`: all messages from `base` on are meant."""
 
 ROW_BYTES = 64
 _ROW = struct.Struct("<QQQqQQIIIHBx")
@@ -72,11 +73,11 @@ _CHUNK_BITS = 256 * 1024
 assert _ROW.size == ROW.itemsize == ROW_BYTES
 
 
-class Touch(NamedTuple):
+class MessageEvent(NamedTuple):
     """One event of some messages of a queue."""
 
     kind: int
-    """A `raftmq.pop.message_events.TouchKind`."""
+    """A `raftmq.pop.message_events.EventKind`."""
     queue: int
     """The queue's number."""
     base: int
@@ -90,18 +91,18 @@ class Touch(NamedTuple):
     token: int = 0
     """The lease's token; 0: none."""
     detail: int = 0
-    """A time or a number, by kind: see `TouchKind`."""
+    """A time or a number, by kind: see `EventKind`."""
 
 
-class TouchRow(NamedTuple):
-    """One touch of one message, as found in the rows."""
+class EventRow(NamedTuple):
+    """One event of one message, as found in the rows."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which has no use here
     """Index of the record."""
     number: int
     """The attachment of the consumer group."""
     kind: int
-    """A `raftmq.pop.message_events.TouchKind`."""
+    """A `raftmq.pop.message_events.EventKind`."""
     attempt: int
     """How often the message was handed out by then."""
     consumer: int
@@ -109,7 +110,7 @@ class TouchRow(NamedTuple):
     token: int
     """The lease's token; 0: none."""
     detail: int
-    """A time or a number, by kind: see `TouchKind`."""
+    """A time or a number, by kind: see `EventKind`."""
 
 
 class Rows(NamedTuple):
@@ -121,18 +122,18 @@ class Rows(NamedTuple):
     """The bytes that `bits_at` of each row points into."""
 
 
-class TouchBuilder:
-    """The touches of a segment that is not sealed. Only bytes grow, no object a touch."""
+class EventBuilder:
+    """The events of a segment that is not sealed. Only bytes grow, no object an event."""
 
     def __init__(self) -> None:
         self._full: list[Rows] = []
         self._rows = bytearray()
         self._bits = bytearray()
 
-    def add(self, index: int, number: int, touches: Iterable[Touch]) -> None:
-        """Note the touches of the record at `index` for an attachment; records come in order."""
+    def add(self, index: int, number: int, events: Iterable[MessageEvent]) -> None:
+        """Note the events of the record at `index` for an attachment; records come in order."""
         rows, pack = self._rows, _ROW.pack
-        for kind, queue, base, bits, attempt, consumer, token, detail in touches:
+        for kind, queue, base, bits, attempt, consumer, token, detail in events:
             width, bits_at = bits.bit_length(), MAX32
             if bits == FROM:
                 width = MAX32
@@ -162,7 +163,7 @@ class TouchBuilder:
         return [*self._full, last] if self._rows else list(self._full)
 
     def section(self) -> bytes:
-        """The section of the index file with these touches."""
+        """The section of the index file with these events."""
         chunks = self.snapshot()
         if not chunks:
             return b""
@@ -203,8 +204,8 @@ def rows_of(section: memoryview, queue: int) -> Rows:
     return Rows(rows[first * ROW_BYTES : stop * ROW_BYTES], bits)
 
 
-def find(found: Rows, *, queue: int, offset: int, after: int) -> Iterator[TouchRow]:
-    """The touches of one message by records after the one at `after`, in order."""
+def find(found: Rows, *, queue: int, offset: int, after: int) -> Iterator[EventRow]:
+    """The events of one message by records after the one at `after`, in order."""
     rows = np.frombuffer(found.rows, ROW)
     rows = rows[(rows["queue"] == queue) & (rows["index"] > after)]
     base, width = rows["base"], rows["width"]
@@ -214,7 +215,7 @@ def find(found: Rows, *, queue: int, offset: int, after: int) -> Iterator[TouchR
     is_in |= (width == MAX32) & (offset >= base)
     for row in rows[is_in]:
         if _has_bit(row, found.bits, offset):
-            yield TouchRow(*(int(row[field]) for field in TouchRow._fields))
+            yield EventRow(*(int(row[field]) for field in EventRow._fields))
 
 
 def _has_bit(row: Any, bits: Sequence[int], offset: int) -> bool:

@@ -30,7 +30,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple, assert_never
 
 from raftmq.errors import Reason
-from raftmq.log.traces import Touch
+from raftmq.log.traces import MessageEvent
 from raftmq.pop.calls import (
     Ask,
     Call,
@@ -111,7 +111,7 @@ class Traced(NamedTuple):
     """The record's Raft index."""
     number: int
     """The attachment's number."""
-    touches: list[Touch]
+    events: list[MessageEvent]
     """The events, in order."""
 
 
@@ -246,9 +246,9 @@ class PopGroups:
             room = LEASES_MAX - len(found)
             handed = attached.group.hand_out(ends, now, next_token, room)
             found += [Delivery(number, each) for each in handed]
-            if attached.group.touches:
-                self.traced.append(Traced(index, number, attached.group.touches))
-                attached.group.touches = []
+            if attached.group.events:
+                self.traced.append(Traced(index, number, attached.group.events))
+                attached.group.events = []
             self._note_timer(number, attached.group.next_timer)
         assert len(found) <= LEASES_MAX, "one record opens too many leases"
         for group, consumer in self._momentary:

@@ -44,7 +44,7 @@ from typing import Any
 import msgspec
 
 from raftmq.errors import Reason
-from raftmq.log.traces import BEFORE, FROM, Touch
+from raftmq.log.traces import BEFORE, FROM, MessageEvent
 from raftmq.results import Changed, Refused, Result
 
 from .backlog import Backlog, Counts
@@ -52,7 +52,7 @@ from .credit import Credit, Credits
 from .dead_letters import DeadLetter, keep_before
 from .keyed import KeyedBacklog
 from .leases import CONSUMER_MAX, Handed, Lease, Leases
-from .message_events import TouchKind
+from .message_events import EventKind
 from .pieces import Piece, joined_by_queue
 from .policy import INVISIBLE_MS_MAX, Mode, Order, Policy
 from .retries import Retries
@@ -94,7 +94,7 @@ class PopGroup:
         """Dead letters by number; numbers grow, and none is used twice."""
         self.buried = 0
         """Dead letters so far: the number of the newest."""
-        self.touches: list[Touch] = []
+        self.events: list[MessageEvent] = []
         """Events of messages since `PopGroups` last took them."""
         self.order = policy.order if mode is Mode.ORDERED else None
         """Which messages go out in order; None: the group keeps no order."""
@@ -135,7 +135,7 @@ class PopGroup:
         backlog = self.backlogs.get(queue)
         if backlog is None:
             return
-        self.touches.append(Touch(TouchKind.TRIMMED, queue, earliest, BEFORE))
+        self.events.append(MessageEvent(EventKind.TRIMMED, queue, earliest, BEFORE))
         backlog.trim(earliest)
         if backlog.leased:
             for gone in self._leases.drop_before(queue, earliest):
@@ -162,7 +162,7 @@ class PopGroup:
                 backlog.set_filtered(is_filtered)
             # Messages ahead of the consumers may be traced as passed: they are fresh again.
             if has_turned and not is_filtered:
-                self.touches.append(Touch(TouchKind.UNFILTERED, queue, backlog.next, FROM))
+                self.events.append(MessageEvent(EventKind.UNFILTERED, queue, backlog.next, FROM))
             backlog.set_fed(self.is_fed)
             self.came(queue)
 
@@ -189,7 +189,7 @@ class PopGroup:
         if fed:
             self.came(queue)
             if (passed := span(base, missed)) is not None:
-                self.touches.append(Touch(TouchKind.PASSED, queue, passed.base, passed.bits))
+                self.events.append(MessageEvent(EventKind.PASSED, queue, passed.base, passed.bits))
         return fed
 
     def wants_feed(self, ends: Mapping[int, int]) -> list[tuple[int, int]]:
@@ -289,14 +289,14 @@ class PopGroup:
         deadline = now + credit.invisible_ms
         self._leases.open(Lease(token, queue, messages, consumer, deadline))
         self._credits.serve(consumer, credit, messages.size)
-        self._touch(TouchKind.HANDED, queue, messages, (consumer, token), deadline)
+        self._note(EventKind.HANDED, queue, messages, (consumer, token), deadline)
         return Handed(consumer, token, queue, messages.span, deadline)
 
     def ack(self, consumer: int, token: int, messages: Span, now: int) -> Result:
         """A consumer acknowledges these messages of a lease."""
 
         def acked(queue: int, taken: Piece) -> None:
-            self._touch(TouchKind.ACKED, queue, taken, (consumer, token))
+            self._note(EventKind.ACKED, queue, taken, (consumer, token))
             self.backlogs[queue].ack(taken)
 
         return self._settle(consumer, token, messages, now, acked, is_success=True)
@@ -337,7 +337,7 @@ class PopGroup:
             return Refused(Reason.BAD_ARGUMENT, message)
         self._leases.extend(row, now + invisible_ms)
         held, queue = self._leases.held(row), self._leases.queue(row)
-        self._touch(TouchKind.EXTENDED, queue, held, (consumer, token), now + invisible_ms)
+        self._note(EventKind.EXTENDED, queue, held, (consumer, token), now + invisible_ms)
         return Changed(now + invisible_ms)
 
     def leave(self, consumer: int) -> None:
@@ -372,7 +372,7 @@ class PopGroup:
         due = self._retries.take_due(now, EXPIRIES_MAX)
         # In queue order each retry is a block of its own, found by its base: none is joined.
         for queue, messages in due if self.order is Order.QUEUE else joined_by_queue(due):
-            self._touch(TouchKind.READY, queue, messages)
+            self._note(EventKind.READY, queue, messages)
             self.backlogs[queue].wake(messages)
             self._reopen(queue)
         timer = self.next_timer
@@ -389,10 +389,10 @@ class PopGroup:
         backlog = self.backlogs[letter.queue]
         gone, kept = letter.piece._replace(attempt=0).before(backlog.earliest)
         if gone is not None:
-            self._touch(TouchKind.LOST, letter.queue, gone)
+            self._note(EventKind.LOST, letter.queue, gone)
             backlog.lose_dead(gone, is_parked=letter.is_parked)
         if kept is not None:
-            self._touch(TouchKind.REDRIVEN, letter.queue, kept)
+            self._note(EventKind.REDRIVEN, letter.queue, kept)
             backlog.redrive(kept, is_parked=letter.is_parked)
         self._reopen(letter.queue)
         return Changed(0 if kept is None else kept.size)
@@ -402,7 +402,7 @@ class PopGroup:
         letter = self._unbury(number, messages)
         if letter is None:
             return _no_letter(number)
-        self._touch(TouchKind.PURGED, letter.queue, letter.piece)
+        self._note(EventKind.PURGED, letter.queue, letter.piece)
         self.backlogs[letter.queue].purge(letter.piece, is_parked=letter.is_parked)
         self._reopen(letter.queue)
         return Changed(letter.messages.size)
@@ -429,8 +429,8 @@ class PopGroup:
         before = self.backlogs.get(queue)
         if before is None:
             return
-        self.touches.append(Touch(TouchKind.SKIPPED, queue, offset, BEFORE))
-        self.touches.append(Touch(TouchKind.RESET, queue, offset, FROM))
+        self.events.append(MessageEvent(EventKind.SKIPPED, queue, offset, BEFORE))
+        self.events.append(MessageEvent(EventKind.RESET, queue, offset, FROM))
         self._leases.drop_before(queue, OFFSET_MAX)
         self._retries.drop_before(queue, OFFSET_MAX)
         dead = keep_before(self.dead, queue, offset)
@@ -544,15 +544,15 @@ class PopGroup:
         self._reopen(queue)
         return Changed(told(messages, taken.bits << taken.base - messages.base))
 
-    def _touch(
+    def _note(
         self, kind: int, queue: int, messages: Piece, by: By = NOBODY, detail: int = 0
     ) -> None:
         base, bits, attempt, _ = messages
-        self.touches.append(Touch(kind, queue, base, bits, attempt, *by, detail))
+        self.events.append(MessageEvent(kind, queue, base, bits, attempt, *by, detail))
 
     def _not_begun(self, queue: int, messages: Piece, by: By = NOBODY) -> None:
         assert messages.attempt > 0, "messages come back that never went out"
-        self._touch(TouchKind.GIVEN_BACK, queue, messages, by)
+        self._note(EventKind.GIVEN_BACK, queue, messages, by)
         self.backlogs[queue].put_back(messages._replace(attempt=messages.attempt - 1))
 
     def _failed(
@@ -566,8 +566,8 @@ class PopGroup:
             self._bury(queue, messages, reason, now, by)
             return
         delay_ms = self.policy.delay_ms(messages.attempt) if delay_ms is None else delay_ms
-        kind = TouchKind.EXPIRED if by == NOBODY else TouchKind.NACKED
-        self._touch(kind, queue, messages, by, now + max(delay_ms, 0))
+        kind = EventKind.EXPIRED if by == NOBODY else EventKind.NACKED
+        self._note(kind, queue, messages, by, now + max(delay_ms, 0))
         if delay_ms <= 0:
             self.backlogs[queue].put_back(messages)
         else:
@@ -579,7 +579,7 @@ class PopGroup:
         self.buried += 1
         # A repeated command that names a letter must mean the same messages.
         assert self.buried not in self.dead, f"the number {self.buried} of a letter is used again"
-        self._touch(TouchKind.DEAD, queue, messages, by, self.buried)
+        self._note(EventKind.DEAD, queue, messages, by, self.buried)
         self.dead[self.buried] = DeadLetter(
             queue, messages.span, reason, now, is_parked, messages.keys
         )

@@ -6,14 +6,14 @@
     HANDED -> NACKED -> READY -> HANDED -> EXPIRED -> READY -> HANDED -> DEAD -> REDRIVEN -> HANDED
 
 Invariants:
-- The touches of a message, followed by `follow`, say in which state the machine has it, for each
+- The events of a message, followed by `follow`, say in which state the machine has it, for each
   message that the group has looked at.
 """
 
 from enum import IntEnum
 
 
-class TouchKind(IntEnum):
+class EventKind(IntEnum):
     """Kinds of events of a message."""
 
     STORED = 0
@@ -67,40 +67,40 @@ SETTLED = DEAD, ACKED, PASSED, LOST, PURGED, SKIPPED = (
 settled when a reset passed over the message; it is not in `Counts`."""
 
 LEADS_TO = {
-    TouchKind.HANDED: LEASED,
-    TouchKind.ACKED: ACKED,
-    TouchKind.NACKED: WAITING,
-    TouchKind.EXPIRED: WAITING,
-    TouchKind.READY: READY,
-    TouchKind.GIVEN_BACK: READY,
-    TouchKind.DEAD: DEAD,
-    TouchKind.REDRIVEN: READY,
-    TouchKind.PURGED: PURGED,
-    TouchKind.PASSED: PASSED,
-    TouchKind.UNFILTERED: FRESH,
-    TouchKind.LOST: LOST,
-    TouchKind.TRIMMED: LOST,
-    TouchKind.SKIPPED: SKIPPED,
-    TouchKind.RESET: FRESH,
+    EventKind.HANDED: LEASED,
+    EventKind.ACKED: ACKED,
+    EventKind.NACKED: WAITING,
+    EventKind.EXPIRED: WAITING,
+    EventKind.READY: READY,
+    EventKind.GIVEN_BACK: READY,
+    EventKind.DEAD: DEAD,
+    EventKind.REDRIVEN: READY,
+    EventKind.PURGED: PURGED,
+    EventKind.PASSED: PASSED,
+    EventKind.UNFILTERED: FRESH,
+    EventKind.LOST: LOST,
+    EventKind.TRIMMED: LOST,
+    EventKind.SKIPPED: SKIPPED,
+    EventKind.RESET: FRESH,
 }
 """Kind → the state after the event, but for the exceptions in `follow`; other kinds change no
 state."""
-SWEEPING = (TouchKind.TRIMMED, TouchKind.SKIPPED, TouchKind.RESET, TouchKind.UNFILTERED)
+SWEEPING = (EventKind.TRIMMED, EventKind.SKIPPED, EventKind.RESET, EventKind.UNFILTERED)
 """Events about a whole stretch: all messages before an offset, or from one on."""
 
 
 def follow(state: str, kind: int, *, detail: int, at: int) -> str:
-    """The state of a message after a touch by a record of the time `at`.
+    """The state of a message after an event by a record of the time `at`.
 
-    >>> follow("leased", TouchKind.NACKED, detail=2000, at=1000)
+    >>> follow("leased", EventKind.NACKED, detail=2000, at=1000)
     'waiting'
     """
     match kind:
-        case TouchKind.NACKED | TouchKind.EXPIRED if detail <= at:
+        case EventKind.NACKED | EventKind.EXPIRED if detail <= at:
             return READY
-        case TouchKind.TRIMMED | TouchKind.SKIPPED if state in SETTLED:
+        case EventKind.TRIMMED | EventKind.SKIPPED if state in SETTLED:
             return state
-        case TouchKind.UNFILTERED if state != PASSED:
+        case EventKind.UNFILTERED if state != PASSED:
             return state
         case _:
-            return LEADS_TO.get(TouchKind(kind), state)
+            return LEADS_TO.get(EventKind(kind), state)

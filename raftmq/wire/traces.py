@@ -2,7 +2,7 @@
 
 | kind | request, answer | body of the request | body of the answer |
 |---|---|---|---|
-| WHY | `FindTouches`, `FoundTouches` | - | - |
+| WHY | `FindTrace`, `FoundTrace` | - | - |
 | EVENTS | `FindEvents`, `FoundEvents` | - | columns, one after the other |
 
 The body of the answer to EVENTS has each column of its rows as a whole, little-endian and without
@@ -11,15 +11,15 @@ padding: `indexes u64`, `terms u64`, `times i64` (milliseconds since 1970), `que
 `bits_at u32`, `attempts u16`, `kinds u8`, then `bits`. A row is about the `width` messages of the
 queue from offset `base` on; width 0: about all before `base`; width 2^32 - 1: about all from `base`
 on. If `bits_at` is not 2^32 - 1, the row is only about messages whose bits are set from byte
-`bits_at` of `bits` on, the lowest first. The rest is as in `TouchView`. Rows of kind 0 say where
-batches were stored: `consumers` is the producer's id there, 0 without one, and the rest is 0.
+`bits_at` of `bits` on, the lowest first. The rest is as in `MessageEventView`. Rows of kind 0 say
+where batches were stored: `consumers` is the producer's id there, 0 without one, and the rest is 0.
 """
 
 from .messages import _Wire
 from .numbers import Amount
 
 
-class FindTouches(_Wire, frozen=True):
+class FindTrace(_Wire, frozen=True):
     """Ask which records touched a message, and how, linearizably."""
 
     partition_group: int
@@ -29,10 +29,10 @@ class FindTouches(_Wire, frozen=True):
     offset: int
     """The message's offset in the queue."""
     after: int = 0
-    """For the next page: `FoundTouches.after` of the one before."""
+    """For the next page: `FoundTrace.after` of the one before."""
 
 
-class TouchView(_Wire, frozen=True):
+class MessageEventView(_Wire, frozen=True):
     """The effect of one record on the message."""
 
     kind: int
@@ -64,13 +64,13 @@ class TouchView(_Wire, frozen=True):
     """For 8: the dead letter's reason; empty if the letter is gone. Else empty."""
 
 
-class FoundTouches(_Wire, frozen=True):
-    """The answer to `FindTouches`."""
+class FoundTrace(_Wire, frozen=True):
+    """The answer to `FindTrace`."""
 
-    touches: list[TouchView]
+    events: list[MessageEventView]
     """In the order of the log; a page may be empty though more follow."""
     after: int
-    """Touches by records after this one may follow: ask again; 0: this page is the last."""
+    """Events by records after this one may follow: ask again; 0: this page is the last."""
     is_whole: bool
     """False: the log no longer holds the record that stored the message, or a part of the indexes
     cannot be read."""

@@ -160,7 +160,7 @@ def test_history_of_a_dead_letter_is_shown(raftmq: CommandLine, topic: str) -> N
     bury(raftmq, topic, group)
     shown = raftmq.ok("dlq", "show", topic, "-g", group, "--history", "-o", "json").lines
     for each in shown:
-        what = [touch["what"] for touch in each["history"]]
+        what = [event["what"] for event in each["history"]]
         assert what == ["stored", "handed out", "dead letter"]
         assert each["history"][-1]["reason"] == each["reason"]
     table = raftmq.ok("dlq", "show", topic, "-g", group, "--history").stdout

@@ -2,23 +2,25 @@
 
 import pytest
 
-from raftmq.cli.messages.msg import touches_table
+from raftmq.cli.messages.msg import events_table
 from raftmq.cli.messages.trace import picture
 from raftmq.cli.output import print_table
-from raftmq.client import Journey, Touch, Trace
+from raftmq.client import Journey, MessageEvent, Trace
 from tests.cli.command_line import CommandLine
 from tests.cli.local_cluster import LocalCluster
 
 
-def touch(what: str, at: int, *, until: int = 0, attempt: int = 0, reason: str = "") -> Touch:
-    """A touch of group `g` at a time."""
+def event(
+    what: str, at: int, *, until: int = 0, attempt: int = 0, reason: str = ""
+) -> MessageEvent:
+    """An event of group `g` at a time."""
     consumer, token = (0xABCDEF << 40, 7) if attempt else (0, 0)
-    return Touch(what, at, at, 3, 2, "g", consumer, token, attempt, until, reason)
+    return MessageEvent(what, at, at, 3, 2, "g", consumer, token, attempt, until, reason)
 
 
-def drawn(state: str, *touches: Touch, now: int = 0) -> list[str]:
-    stored = touch("stored", 1_000_000)
-    journeys = (Journey("g", state, touches),) if touches else ()
+def drawn(state: str, *events: MessageEvent, now: int = 0) -> list[str]:
+    stored = event("stored", 1_000_000)
+    journeys = (Journey("g", state, events),) if events else ()
     found = Trace("10000-0", "orders", 0, 0, stored, journeys, is_whole=True)
     return list(picture(found, now=now, width=20))
 
@@ -26,11 +28,11 @@ def drawn(state: str, *touches: Touch, now: int = 0) -> list[str]:
 def test_bars_of_a_message_share_one_scale_and_meet_where_something_happened() -> None:
     lines = drawn(
         "acked",
-        touch("handed out", 1_002_000, attempt=1),
-        touch("nacked", 1_006_000, attempt=1, until=1_012_000),
-        touch("ready", 1_012_000, attempt=1),
-        touch("handed out", 1_014_000, attempt=2),
-        touch("acked", 1_020_000, attempt=2),
+        event("handed out", 1_002_000, attempt=1),
+        event("nacked", 1_006_000, attempt=1, until=1_012_000),
+        event("ready", 1_012_000, attempt=1),
+        event("handed out", 1_014_000, attempt=2),
+        event("acked", 1_020_000, attempt=2),
     )
     assert lines[3:] == [
         "g: acked 20s after it was stored, 2 attempts",
@@ -43,7 +45,7 @@ def test_bars_of_a_message_share_one_scale_and_meet_where_something_happened() -
 
 
 def test_what_goes_on_is_drawn_up_to_now() -> None:
-    handed = touch("handed out", 1_005_000, attempt=1)
+    handed = event("handed out", 1_005_000, attempt=1)
     lines = drawn("leased", handed, now=1_010_000)
     assert lines[-1] == "  in hand       5s  |          ==========|  by abcdef"
 
@@ -51,8 +53,8 @@ def test_what_goes_on_is_drawn_up_to_now() -> None:
 def test_moment_is_a_bar_of_one_character() -> None:
     lines = drawn(
         "dead",
-        touch("handed out", 1_000_000, attempt=1),
-        touch("dead letter", 1_000_000, attempt=1, reason="no account"),
+        event("handed out", 1_000_000, attempt=1),
+        event("dead letter", 1_000_000, attempt=1, reason="no account"),
     )
     assert lines[3:] == [
         "g: dead 0s after it was stored, 1 attempt: no account",
@@ -78,22 +80,22 @@ def test_message_that_no_group_came_to_is_only_stored() -> None:
 def test_letter_that_is_gone_is_said_to_be_gone(
     capsys: pytest.CaptureFixture[str], later: str, state: str, detail: str
 ) -> None:
-    touches = (
-        touch("handed out", 1_000_000, attempt=1, until=1_030_000),
-        touch("dead letter", 1_001_000, attempt=1),
-        touch(later, 1_002_000),
+    events = (
+        event("handed out", 1_000_000, attempt=1, until=1_030_000),
+        event("dead letter", 1_001_000, attempt=1),
+        event(later, 1_002_000),
     )
-    found = Trace("10000-0", "orders", 0, 0, None, (Journey("g", state, touches),), is_whole=True)
-    print_table(touches_table(found))
+    found = Trace("10000-0", "orders", 0, 0, None, (Journey("g", state, events),), is_whole=True)
+    print_table(events_table(found))
     _, _, dead, _ = capsys.readouterr().out.splitlines()
     assert detail in dead.partition(" 1 ")[2]
     assert ("no longer there" in dead) == (detail != "-")
 
 
 def test_letter_of_a_group_that_is_gone_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
-    dead = touch("dead letter", 1_001_000, attempt=1)._replace(group="#7")
+    dead = event("dead letter", 1_001_000, attempt=1)._replace(group="#7")
     found = Trace("10000-0", "o", 0, 0, None, (Journey("#7", "dead", (dead,)),), is_whole=True)
-    print_table(touches_table(found))
+    print_table(events_table(found))
     assert "no longer there: its group is gone" in capsys.readouterr().out
 
 

@@ -128,11 +128,11 @@ async def test_rot_in_a_rarely_read_column_is_built_again_when_it_is_met(
 
 
 @pytest.mark.anyio
-async def test_rot_in_the_touches_is_built_again_when_a_message_is_asked_about(
+async def test_rot_in_the_events_is_built_again_when_a_message_is_asked_about(
     tmp_path: Path,
 ) -> None:
     async def words(mq: Any) -> list[str]:
-        return [touch.what for touch in await mq.why(first)]
+        return [event.what for event in await mq.why(first)]
 
     async with raftmq.open(tmp_path, settings=SETTINGS) as mq:
         await mq.admin.create_topic("orders", queues=1)
@@ -192,8 +192,8 @@ async def test_trace_that_meets_rot_says_so_and_has_the_index_built_again(tmp_pa
                 await anyio.sleep(0.05)
         again = await mq.trace(message.id)
     # A node that was started again does not know who led before.
-    assert [each._replace(node=0) for each in again.touches] == [
-        each._replace(node=0) for each in whole.touches
+    assert [each._replace(node=0) for each in again.events] == [
+        each._replace(node=0) for each in whole.events
     ]
 
 

@@ -47,8 +47,8 @@ def told(group: Group) -> list[Event]:
         for (queue, base, count, at), _ in group.naive.rows
         if at >= born.get((segment_of(at), queue), 0)
     ]
-    for index, number, touch in group.naive.touches:
-        kind, queue, base, bits, *rest = touch
+    for index, number, event in group.naive.events:
+        kind, queue, base, bits, *rest = event
         events.append(Event(index, kind, queue, base, bits, number, tuple(rest)))
     return sorted(events, key=lambda event: (event.index, event.kind != 0, event.queue))
 
@@ -95,7 +95,7 @@ def pages(group: Group, start: int, stop: int, *, rows: int, bits: int, limit: i
 )
 def test_pages_equal_what_was_told(plan: list[str], seed: int) -> None:
     group = Group(seed)
-    draw = group.touching
+    draw = group.event_draw
     for step in ["add", *plan, "add"]:
         if step == "reopen":
             group.reopen()

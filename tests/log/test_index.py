@@ -16,7 +16,7 @@ from raftmq.log.index_file import IndexDamaged, SegmentIndex
 from raftmq.log.record import Record
 from raftmq.log.segment import HardState, SegmentInfo
 from raftmq.log.store import LogStore
-from raftmq.log.traces import BEFORE, FROM, Touch, TouchRow
+from raftmq.log.traces import BEFORE, FROM, EventRow, MessageEvent
 
 from .building import FOLDER, Chain, meta_at, open_store, write
 
@@ -27,20 +27,20 @@ class Naive:
     def __init__(self) -> None:
         self.rows: list[tuple[Placement, int]] = []
         self.keys: dict[int, list[int]] = {}
-        self.touches: list[tuple[int, int, Touch]] = []
+        self.events: list[tuple[int, int, MessageEvent]] = []
 
-    def touched(self, queue: int, offset: int, after: int) -> list[TouchRow]:
+    def traced(self, queue: int, offset: int, after: int) -> list[EventRow]:
         found = []
-        for index, number, touch in self.touches:
-            shift = offset - touch.base
-            is_meant = shift >= 0 and bool(touch.bits >> shift & 1)
-            if touch.bits == BEFORE:
+        for index, number, event in self.events:
+            shift = offset - event.base
+            is_meant = shift >= 0 and bool(event.bits >> shift & 1)
+            if event.bits == BEFORE:
                 is_meant = shift < 0
-            elif touch.bits == FROM:
+            elif event.bits == FROM:
                 is_meant = shift >= 0
-            if touch.queue == queue and is_meant and index > after:
-                rest = (touch.kind, touch.attempt, touch.consumer, touch.token, touch.detail)
-                found.append(TouchRow(index, number, *rest))
+            if event.queue == queue and is_meant and index > after:
+                rest = (event.kind, event.attempt, event.consumer, event.token, event.detail)
+                found.append(EventRow(index, number, *rest))
         return found
 
     def of(self, queue: int) -> list[tuple[Placement, int]]:
@@ -65,14 +65,14 @@ class Naive:
     def drop_before(self, index: int) -> None:
         self.rows = [row for row in self.rows if row[0].index >= index]
         self.keys = {k: [i for i in found if i >= index] for k, found in self.keys.items()}
-        self.touches = [each for each in self.touches if each[0] >= index]
+        self.events = [each for each in self.events if each[0] >= index]
 
 
 class Group:
     """A store, its index and the naive model, driven together."""
 
     def __init__(self, seed: int, queues: int = 4) -> None:
-        self.random, self.touching = Random(seed), Random(seed)
+        self.random, self.event_draw = Random(seed), Random(seed)
         self.files, self.chain, self.naive = MemoryFiles(), Chain(), Naive()
         self.store, _ = open_store(self.files)
         self.index = LogIndex(self.store.sealed, self.store.layout, applied=0)
@@ -92,19 +92,19 @@ class Group:
             self.ends[queue] += count
             hashes = [self.random.randint(0, 6) for _ in range(count)]
             keys = np.array(hashes, dtype="<u4").tobytes() if self.random.random() < 0.7 else b""
-        self.facts[record.index] = Told(placement, keys, self.touches())
+        self.facts[record.index] = Told(placement, keys, self.events())
         self.index.arrange(self.store.layout)
         self.apply(record)
         if not keep_closed:
             self.seal(record.index)
 
-    def touches(self) -> list[tuple[int, list[Touch]]]:
-        draw = self.touching
+    def events(self) -> list[tuple[int, list[MessageEvent]]]:
+        draw = self.event_draw
         told = []
         for number in draw.sample([1, 2, 9], draw.randint(0, 2)):
             bits = [draw.getrandbits(draw.randint(1, 80)) << 1 | 1, 31, BEFORE, FROM]
             some = [
-                Touch(
+                MessageEvent(
                     draw.randint(1, 12),
                     draw.choice(list(self.ends)),
                     draw.randint(0, 30),
@@ -124,18 +124,18 @@ class Group:
         self.tell(record)
 
     def place(self, record: Record) -> None:
-        placement, keys, touches = self.facts[record.index]
+        placement, keys, events = self.facts[record.index]
         if placement is not None:
             self.index.place(placement, record.timestamp)
         if keys:
             self.index.add_keys(record.index, keys)
-        for number, some in touches:
-            self.index.add_touches(record.index, number, some)
+        for number, some in events:
+            self.index.add_events(record.index, number, some)
 
     def tell(self, record: Record) -> None:
-        placement, keys, touches = self.facts[record.index]
-        for number, some in touches:
-            self.naive.touches += [(record.index, number, touch) for touch in some]
+        placement, keys, events = self.facts[record.index]
+        for number, some in events:
+            self.naive.events += [(record.index, number, event) for event in some]
         if placement is not None:
             self.naive.rows.append((placement, record.timestamp))
         for key in {*np.frombuffer(keys, dtype="<u4").tolist()} - {0}:
@@ -179,7 +179,7 @@ class Group:
             for offset in range(0, self.ends.get(queue, 0) + 2, 3):
                 limit = self.random.choice([1, 3, 1000])
                 assert index.lookup(queue, offset, limit) == naive.lookup(queue, offset, limit)
-                self.check_touches(queue, offset)
+                self.check_events(queue, offset)
             for at in range(self.chain.last + 2):
                 assert index.placement_of(queue, at) == naive.placement_of(queue, at)
             for stamp in range(990, 1030 + 10 * self.chain.last, 35):
@@ -187,18 +187,18 @@ class Group:
         for key in range(8):
             assert list(find_key(index.key_sources(key), key)) == naive.find_key(key)
 
-    def check_touches(self, queue: int, offset: int) -> None:
+    def check_events(self, queue: int, offset: int) -> None:
         """All since the message's batch, in pages of few segments."""
         found: list[Any] = []
-        after, limit = 0, self.touching.choice([1, 2, 1000])
+        after, limit = 0, self.event_draw.choice([1, 2, 1000])
         while True:
-            touched = self.index.touched(queue, offset, after=after, limit=limit)
-            found += look(touched, queue, offset, after=after)
-            if not touched.reached:
+            sources = self.index.trace_sources(queue, offset, after=after, limit=limit)
+            found += look(sources, queue, offset, after=after)
+            if not sources.reached:
                 break
-            after = touched.reached
-        born = touched.placement.index if touched.placement is not None else 0
-        assert [row for row in found if row.index >= born] == self.naive.touched(
+            after = sources.reached
+        born = sources.placement.index if sources.placement is not None else 0
+        assert [row for row in found if row.index >= born] == self.naive.traced(
             queue, offset, after=max(born - 1, 0)
         )
         for index in {row.index for row in found}:

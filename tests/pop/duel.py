@@ -18,7 +18,7 @@ import cbor2
 
 from raftmq.chaos.ledger.twins import woken_in_vain
 from raftmq.errors import Reason
-from raftmq.log.traces import BEFORE, FROM, TouchBuilder, TouchRow, find, rows_of
+from raftmq.log.traces import BEFORE, FROM, EventBuilder, EventRow, find, rows_of
 from raftmq.pop import groups, keyed, windows
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.keyed import KeyedBacklog
@@ -74,8 +74,8 @@ class Message:
     attempt: int = 0
     due: int = 0
     traced: str = "fresh"
-    """The state that its touches say."""
-    touches: list[TouchRow] = field(default_factory=list)
+    """The state that its events say."""
+    events: list[EventRow] = field(default_factory=list)
     """As they were told."""
     is_late: bool = False
     """It was a dead letter that held up nobody: its place is past."""
@@ -94,10 +94,10 @@ class Duel:
     credits: dict[int, tuple[int, int, int, bool]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     """Words that some message had some time."""
-    builder: TouchBuilder = field(default_factory=TouchBuilder)
-    """All touches, as a segment keeps them."""
+    builder: EventBuilder = field(default_factory=EventBuilder)
+    """All events, as a segment keeps them."""
     checks: int = 0
-    """How often the touches were looked at: for them the index of a record."""
+    """How often the events were looked at: for them the index of a record."""
 
     def __post_init__(self) -> None:
         self.ends = dict.fromkeys(QUEUES, self.begun)
@@ -437,10 +437,10 @@ class Duel:
         assert self.tell("wants_feed", self.ends) == wants
 
     def trace(self) -> None:
-        """Touches say in which state each message is."""
-        told, twins = self.first.touches, self.twin.touches
+        """Events say in which state each message is."""
+        told, twins = self.first.events, self.twin.events
         assert told == twins
-        self.first.touches, self.twin.touches = [], []
+        self.first.events, self.twin.events = [], []
         self.checks += 1
         self.builder.add(self.checks, 7, told)
         for kind, queue, base, bits, attempt, consumer, token, detail in told:
@@ -453,21 +453,21 @@ class Duel:
                 meant = [base + n for n in range(bits.bit_length()) if bits >> n & 1]
             for each in [self.messages[queue, offset] for offset in meant]:
                 each.traced = follow(each.traced, kind, detail=detail, at=self.now)
-                row = TouchRow(self.checks, 7, kind, attempt, consumer, token, detail)
-                each.touches.append(row)
+                row = EventRow(self.checks, 7, kind, attempt, consumer, token, detail)
+                each.events.append(row)
         for each in self.messages.values():
             word = "fresh" if each.word == "unknown" else each.word
             # A dead letter that was redriven goes through its key's chain again.
             is_again = word == "fresh" and self.kind.order is Order.KEY and each.traced == "ready"
             assert each.traced == word or is_again, each
 
-    def find_touches(self) -> None:
-        """The rows of a segment give each message the touches that it was told of."""
+    def find_events(self) -> None:
+        """The rows of a segment give each message the events that it was told of."""
         section = memoryview(self.builder.section())
         for (queue, offset), each in self.messages.items():
             after = offset % 2 * self.checks // 2
             found = list(find(rows_of(section, queue), queue=queue, offset=offset, after=after))
-            later = [row for row in each.touches if row.index > after]
+            later = [row for row in each.events if row.index > after]
             assert found == later, each
             if offset % 16 == 0:
                 unsealed = self.builder.snapshot()
@@ -495,7 +495,7 @@ def drive(kind: Kind, seed: int, steps: int) -> Duel:
     for _ in range(steps):
         step(duel, draw)
     duel.rebuild()
-    duel.find_touches()
+    duel.find_events()
     return duel
 
 

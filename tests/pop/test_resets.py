@@ -180,15 +180,15 @@ def _trace(log: Log, states: dict[int, str]) -> None:
     for offset in range(len(states), log.machine.ends.get(QUEUE, 0)):
         states[offset] = "fresh"
     for traced in log.machine.serving.take_traced():
-        for touch in traced.touches:
+        for event in traced.events:
             for offset, state in states.items():
-                if touch.bits == 0:
-                    is_meant = offset < touch.base
+                if event.bits == 0:
+                    is_meant = offset < event.base
                 else:
-                    is_meant = offset >= touch.base and bool(touch.bits >> offset - touch.base & 1)
+                    is_meant = offset >= event.base and bool(event.bits >> offset - event.base & 1)
                 if is_meant:
                     at = log.records[traced.index - 1].timestamp
-                    states[offset] = follow(state, touch.kind, detail=touch.detail, at=at)
+                    states[offset] = follow(state, event.kind, detail=event.detail, at=at)
 
 
 def test_request_that_arrives_again_does_nothing_and_gets_its_answer(

@@ -22,7 +22,7 @@ from raftmq.log.index_file import IndexDamaged, SegmentIndex
 from raftmq.log.record import HEADER_BYTES, Kind, Record
 from raftmq.log.segment import Link
 from raftmq.log.store import LogStore
-from raftmq.log.traces import Touch
+from raftmq.log.traces import MessageEvent
 from raftmq.machine.machine import PartitionMachine
 from raftmq.results import Appended, Result
 
@@ -40,7 +40,7 @@ class Noting(Protocol):
     def add_keys(self, index: int, key_hashes: bytes) -> None:
         """Note the hashes of a batch's message keys."""
 
-    def add_touches(self, index: int, number: int, touches: Sequence[Touch]) -> None:
+    def add_events(self, index: int, number: int, events: Sequence[MessageEvent]) -> None:
         """Note acts of a record on messages of an attachment."""
 
 
@@ -63,8 +63,8 @@ def note(
             start = HEADER_BYTES + hashes_at
             index.add_keys(record.index, record.encoded[start : start + 4 * count])
     if isinstance(machine, PartitionMachine):
-        for at, number, touches in machine.serving.take_traced():
-            index.add_touches(at, number, touches)
+        for at, number, events in machine.serving.take_traced():
+            index.add_events(at, number, events)
     return touched
 
 

@@ -6,9 +6,9 @@ Nothing is kept for traces but the rows that `raftmq.log.traces` derives; a ques
 through the rows of its queue in each segment.
 
 Invariants:
-- A page has all touches of its last record; the next page goes on strictly after that record.
-- A question looks into `SEGMENTS_MAX` segments at the most, and is answered with `TOUCHES_MAX`
-  touches and those of one record more.
+- A page has all events of its last record; the next page goes on strictly after that record.
+- A question looks into `SEGMENTS_MAX` segments at the most, and is answered with `EVENTS_MAX`
+  events and those of one record more.
 
 Left out: the leader of a term from before this node was started: the log does not name it.
 """
@@ -24,28 +24,28 @@ from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
 from raftmq.broker.world import Worker
 from raftmq.log.faults import Dropped
-from raftmq.log.index import Touched, look
+from raftmq.log.index import TraceSources, look
 from raftmq.log.index_file import IndexDamaged
 from raftmq.log.store import LogStore
-from raftmq.log.traces import TouchRow
+from raftmq.log.traces import EventRow
 from raftmq.machine.machine import PartitionMachine
-from raftmq.pop.message_events import TouchKind
+from raftmq.pop.message_events import EventKind
 from raftmq.wire.messages import ErrorReply, FrameKind
-from raftmq.wire.traces import FindTouches, FoundTouches, TouchView
+from raftmq.wire.traces import FindTrace, FoundTrace, MessageEventView
 
 from .answers import Answer, OpenRequest
 from .dispatcher import data_group, group_route
 
 SEGMENTS_MAX = 64
 """Segments that one question looks into."""
-TOUCHES_MAX = 2000
-"""Touches of one answer: about 60 bytes each."""
+EVENTS_MAX = 2000
+"""Events of one answer: about 60 bytes each."""
 
 
 class _Page(NamedTuple):
-    """The touches that the reading thread found."""
+    """The events that the reading thread found."""
 
-    rows: list[TouchRow]
+    rows: list[EventRow]
     stamps: list[tuple[int, int]]
     """Term and time of each row's record."""
     reached: int
@@ -61,20 +61,20 @@ class TraceRequests(Service):
         self._node = node
         self._reader = reader
         self.routes = {
-            FrameKind.WHY: group_route(FindTouches, data_group(node), self._find),
+            FrameKind.WHY: group_route(FindTrace, data_group(node), self._find),
         }
 
-    def _find(self, request: FindTouches, group: Group, asked: OpenRequest) -> Answer:
+    def _find(self, request: FindTrace, group: Group, asked: OpenRequest) -> Answer:
         return asked.read(group, lambda: self._look(request, group, asked))
 
-    def _look(self, request: FindTouches, group: Group, asked: OpenRequest) -> Answer:
+    def _look(self, request: FindTrace, group: Group, asked: OpenRequest) -> Answer:
         machine, (queue, offset, after) = group.machine, msgspec.structs.astuple(request)[1:]
         assert isinstance(machine, PartitionMachine)
         end = machine.ends.get(queue, 0)
         if not 0 <= offset < end or after < 0:
             message = f"the queue holds no message at offset {offset} yet: it ends at {end}"
             return ErrorReply("offset_out_of_range", message, earliest=0, end=end)
-        touched = group.index.touched(queue, offset, after=after, limit=SEGMENTS_MAX)
+        sources = group.index.trace_sources(queue, offset, after=after, limit=SEGMENTS_MAX)
 
         def found(page: _Page) -> Answer:
             for damaged in page.damaged:
@@ -84,31 +84,31 @@ class TraceRequests(Service):
                 _view(row, term=term, at=at, leaders=group.leaders, machine=group.machine)
                 for row, (term, at) in zip(page.rows, page.stamps, strict=True)
             ]
-            return FoundTouches(views, page.reached, page.is_whole)
+            return FoundTrace(views, page.reached, page.is_whole)
 
-        job = partial(_read, group.store, touched, request)
+        job = partial(_read, group.store, sources, request)
         return asked.run_on(self._reader, job, found, partial(self._node.index_failed, group))
 
 
-def _read(store: LogStore, touched: Touched, request: FindTouches) -> _Page:
-    """On the reading thread: a page of touches, from the record of the message's batch on."""
+def _read(store: LogStore, found: TraceSources, request: FindTrace) -> _Page:
+    """On the reading thread: a page of events, from the record of the message's batch on."""
     queue, offset, after = request.queue, request.offset, request.after
-    rows: list[TouchRow] = []
+    rows: list[EventRow] = []
     damages: list[IndexDamaged] = []
-    reached, placement = touched.reached, touched.placement
+    reached, placement = found.reached, found.placement
     is_whole = placement is not None
     if placement is not None and placement.index > after:
-        rows.append(TouchRow(placement.index, 0, TouchKind.STORED, 0, 0, 0, 0))
-    for source in touched.sources:
+        rows.append(EventRow(placement.index, 0, EventKind.STORED, 0, 0, 0, 0))
+    for source in found.sources:
         try:
-            rows += look(touched._replace(sources=[source]), queue, offset, after=after)
+            rows += look(found._replace(sources=[source]), queue, offset, after=after)
         except IndexDamaged as damaged:
             damages.append(damaged)
             is_whole = False
-        if len(rows) > TOUCHES_MAX:
+        if len(rows) > EVENTS_MAX:
             # A page must not end within a record: the next one goes on after the record `last`.
-            last = rows[TOUCHES_MAX - 1].index
-            if rows[-1].index > last or source is not touched.sources[-1]:
+            last = rows[EVENTS_MAX - 1].index
+            if rows[-1].index > last or source is not found.sources[-1]:
                 reached = last
             rows = [row for row in rows if row.index <= last]
             break
@@ -120,14 +120,14 @@ def _read(store: LogStore, touched: Touched, request: FindTouches) -> _Page:
 
 
 def _view(
-    row: TouchRow, *, term: int, at: int, leaders: Mapping[int, int], machine: PartitionMachine
-) -> TouchView:
+    row: EventRow, *, term: int, at: int, leaders: Mapping[int, int], machine: PartitionMachine
+) -> MessageEventView:
     reason = ""
     attached = machine.serving.attached.get(row.number)
-    if row.kind == TouchKind.DEAD and attached is not None:
+    if row.kind == EventKind.DEAD and attached is not None:
         letter = attached.group.dead.get(row.detail)
         reason = "" if letter is None else letter.reason
-    return TouchView(
+    return MessageEventView(
         row.kind,
         at,
         row.index,

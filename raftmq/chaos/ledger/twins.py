@@ -9,7 +9,7 @@
 Both replicas apply each record. Between records the twin meets events that one replica may meet and
 the other not: it is restored from its own snapshot, so that its timers are those of present leases
 only; and it is woken although nothing is due, as by a timer whose lease was settled since. Neither
-event may show: not in a result, a hand-out, a touch, a digest or a snapshot.
+event may show: not in a result, a hand-out, an event, a digest or a snapshot.
 
 Invariants:
 - Equal seeds and records give equal histories; the first replica is only read.
@@ -60,7 +60,7 @@ class Twin:
         pairs = (
             ("results", results, own.apply(record)),
             ("hand-outs", handed, own.serving.take_handed()),
-            ("touches", traced, own.serving.take_traced()),
+            ("events", traced, own.serving.take_traced()),
             ("digests", machine.digest, own.digest),
         )
         for what, first, second in pairs:
@@ -97,6 +97,6 @@ def woken_in_vain(group: PopGroup, ends: dict[int, int], now: int) -> str:
     before = group.dump(now)
     group.pass_time(now)
     handed = group.hand_out(ends, now, lambda: 0)
-    if handed or group.touches or group.dump(now) != before:
-        return f"a timer for nothing changed it: {handed or group.touches or 'its state'}"
+    if handed or group.events or group.dump(now) != before:
+        return f"a timer for nothing changed it: {handed or group.events or 'its state'}"
     return ""

@@ -38,7 +38,7 @@ from raftmq.cli.values import RATE
 from raftmq.words import counted
 
 from .formats import as_json, body_text
-from .msg import CUT, touch_json, touches_table
+from .msg import CUT, event_json, events_table
 
 if TYPE_CHECKING:
     from raftmq.client import Client, DeadLetter, Message, Trace
@@ -230,7 +230,7 @@ def show(session: Session, options: _Choice, count: int, history: bool, output: 
                         told = {}
                         if history:
                             histories.append(await _history(mq, options, read.letter.ids[at]))
-                            told["history"] = [touch_json(one) for one in histories[-1].touches]
+                            told["history"] = [event_json(one) for one in histories[-1].events]
                         if output == "json":
                             print_line({**_plain(read, at), **told})
                         else:
@@ -244,7 +244,7 @@ def show(session: Session, options: _Choice, count: int, history: bool, output: 
         columns = ["!LETTER", "!ID", ">TRIES", "~REASON", "!SINCE", "KEY", "TAG", "~BODY"]
         print_shown([Table(columns, rows)])
         for found in histories:
-            print_shown([f"\n{found.id}", touches_table(found)])
+            print_shown([f"\n{found.id}", events_table(found)])
     if any(not found.is_whole for found in histories):
         note(CUT)
     for each in options.missing_notes:

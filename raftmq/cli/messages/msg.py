@@ -27,7 +27,7 @@ from raftmq.errors import Reason, Rejected
 from .formats import TABLE_HEADING, as_json, as_row, body_text
 
 if TYPE_CHECKING:
-    from raftmq.client import Client, Message, Touch, Trace
+    from raftmq.client import Client, Message, MessageEvent, Trace
 
 ID_FIX = "`raftmq msg find TOPIC --key KEY` and `raftmq consume TOPIC -o json` show ids"
 
@@ -36,7 +36,7 @@ _OF_IDS = (Reason.BAD_ARGUMENT, Reason.UNKNOWN_TOPIC, Reason.OFFSET_OUT_OF_RANGE
 
 DEAD = "dead letter"
 _TAKING_LETTERS = ("purged", "redriven", "reset", "lost")
-"""Events that end a dead letter; see `Touch.what`."""
+"""Events that end a dead letter; see `MessageEvent.what`."""
 
 CUT = "the log is not kept so far back: what happened first may be missing"
 """The note on a trace that does not begin with the message's first event."""
@@ -146,41 +146,41 @@ def why(session: Session, message_id: str) -> Result:
     for an earlier one.
     """
     found = run_with_id(session, lambda mq: mq.trace(message_id))
-    lines = Lines(map(touch_json, found.touches))
-    return Result(lines, [touches_table(found)], notes=[] if found.is_whole else [CUT])
+    lines = Lines(map(event_json, found.events))
+    return Result(lines, [events_table(found)], notes=[] if found.is_whole else [CUT])
 
 
-def touches_table(found: "Trace") -> Table:
+def events_table(found: "Trace") -> Table:
     """The events of a message."""
     columns = ("TIME", ">AFTER", "WHAT", "GROUP", "CONSUMER", ">TOKEN", ">TRY", "!DETAIL")
     return Table((*columns, ">ENTRY", ">TERM", ">NODE"), _rows(found))
 
 
-def touch_json(touch: "Touch") -> dict[str, Any]:
-    """A touch as plain values, with identifiers of 64 bits as text."""
-    return {**touch._asdict(), "consumer": f"{touch.consumer:016x}", "token": str(touch.token)}
+def event_json(event: "MessageEvent") -> dict[str, Any]:
+    """An event as plain values, with identifiers of 64 bits as text."""
+    return {**event._asdict(), "consumer": f"{event.consumer:016x}", "token": str(event.token)}
 
 
 def _rows(found: "Trace") -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     before = None
     gone = _gone_letters(found)
-    for touch in found.touches:
-        after = "" if before is None else f"+{duration_text((touch.timestamp - before) / 1000)}"
-        before = touch.timestamp
+    for event in found.events:
+        after = "" if before is None else f"+{duration_text((event.timestamp - before) / 1000)}"
+        before = event.timestamp
         rows.append(
             (
-                time_text(touch.timestamp)[:23],
+                time_text(event.timestamp)[:23],
                 after,
-                touch.what,
-                touch.group or "-",
-                consumer_text(touch.consumer),
-                touch.token or "-",
-                touch.attempt or "-",
-                gone.get((touch.group, touch.index)) or _detail(touch),
-                touch.index,
-                touch.term,
-                touch.node or "?",
+                event.what,
+                event.group or "-",
+                consumer_text(event.consumer),
+                event.token or "-",
+                event.attempt or "-",
+                gone.get((event.group, event.index)) or _detail(event),
+                event.index,
+                event.term,
+                event.node or "?",
             )
         )
     return rows
@@ -196,22 +196,22 @@ def _gone_letters(found: "Trace") -> dict[tuple[str, int], str]:
     no reason for such a letter."""
     gone: dict[tuple[str, int], str] = {}
     for journey in found.journeys:
-        for number, touch in enumerate(journey.touches):
-            if touch.what != DEAD or touch.reason:
+        for number, event in enumerate(journey.events):
+            if event.what != DEAD or event.reason:
                 continue
-            later = [each.what for each in journey.touches[number + 1 :]]
+            later = [each.what for each in journey.events[number + 1 :]]
             what = next((each for each in later if each in _TAKING_LETTERS), "")
             # A group without a name was detached or deleted, along with its dead letters.
             what = what or ("its group is gone" if journey.group.startswith("#") else "")
             if what:
-                gone[journey.group, touch.index] = f"no longer there: {what}"
+                gone[journey.group, event.index] = f"no longer there: {what}"
     return gone
 
 
-def _detail(touch: "Touch") -> str:
-    if touch.reason:
-        return touch.reason
-    if not touch.until:
+def _detail(event: "MessageEvent") -> str:
+    if event.reason:
+        return event.reason
+    if not event.until:
         return "-"
-    seconds = duration_text(max(0, touch.until - touch.timestamp) / 1000)
-    return f"for {seconds}" if touch.what in ("handed out", "extended") else f"due in {seconds}"
+    seconds = duration_text(max(0, event.until - event.timestamp) / 1000)
+    return f"for {seconds}" if event.what in ("handed out", "extended") else f"due in {seconds}"

@@ -20,10 +20,10 @@ import click
 from raftmq.cli.output import Result, duration_text, time_text, with_output
 from raftmq.cli.session import Session, with_session
 
-from .msg import CUT, consumer_text, run_with_id, touch_json
+from .msg import CUT, consumer_text, event_json, run_with_id
 
 if TYPE_CHECKING:
-    from raftmq.client import Journey, Touch, Trace
+    from raftmq.client import Journey, MessageEvent, Trace
 
 BAR_MIN, BAR_MAX = 20, 72
 """Characters of a bar."""
@@ -90,12 +90,12 @@ def _json(found: "Trace") -> dict[str, object]:
         "topic": found.topic,
         "queue": found.queue,
         "offset": found.offset,
-        "stored": None if found.stored is None else touch_json(found.stored),
+        "stored": None if found.stored is None else event_json(found.stored),
         "groups": [
             {
                 "group": journey.group,
                 "state": journey.state,
-                "touches": [touch_json(touch) for touch in journey.touches],
+                "events": [event_json(event) for event in journey.events],
             }
             for journey in found.journeys
         ],
@@ -111,8 +111,8 @@ def picture(found: "Trace", *, now: int, width: int) -> Iterator[str]:
     if not found.journeys:
         yield "no consumer group that pops has come to it"
         return
-    begin = found.touches[0].timestamp
-    end = max(touch.timestamp for touch in found.touches)
+    begin = found.events[0].timestamp
+    end = max(event.timestamp for event in found.events)
     if any(journey.state in _OPEN for journey in found.journeys):
         end = max(end, now)
     for journey in found.journeys:
@@ -124,15 +124,15 @@ def picture(found: "Trace", *, now: int, width: int) -> Iterator[str]:
             yield f"  {phase.name:8}{lasted:>8}  |{bar}|  {phase.note}".rstrip()
 
 
-def _by(touch: "Touch") -> str:
-    node = f", node {touch.node}" if touch.node else ""
-    return f" (entry {touch.index}, term {touch.term}{node})"
+def _by(event: "MessageEvent") -> str:
+    node = f", node {event.node}" if event.node else ""
+    return f" (entry {event.index}, term {event.term}{node})"
 
 
 def _headline(journey: "Journey", begin: int) -> str:
-    last = journey.touches[-1]
+    last = journey.events[-1]
     after = duration_text((last.timestamp - begin) / 1000)
-    attempts = max(touch.attempt for touch in journey.touches)
+    attempts = max(event.attempt for event in journey.events)
     tries = "" if not attempts else f", {attempts} attempt{'s' * (attempts > 1)}"
     reason = f": {last.reason}" if last.reason else ""
     return f"{journey.group}: {journey.state} {after} after it was stored{tries}{reason}"
@@ -140,21 +140,21 @@ def _headline(journey: "Journey", begin: int) -> str:
 
 def phases(found: "Trace", journey: "Journey", *, end: int) -> Iterator[Phase]:
     """The message's phases for the group, in order."""
-    touches = list(journey.touches)
+    events = list(journey.events)
     if found.stored is not None:
-        touches.insert(0, found.stored)
-    for touch, after in zip(touches, [*touches[1:], None], strict=True):
-        name, mark = _PHASES.get(touch.what, ("", ""))
-        is_due = touch.what in ("nacked", "expired") and touch.until <= touch.timestamp
+        events.insert(0, found.stored)
+    for event, after in zip(events, [*events[1:], None], strict=True):
+        name, mark = _PHASES.get(event.what, ("", ""))
+        is_due = event.what in ("nacked", "expired") and event.until <= event.timestamp
         if is_due:
             name, mark = "ready", "."
         if name:
             until = end if after is None else after.timestamp
-            yield Phase(name, mark, touch.timestamp, until, _note(touch, after))
+            yield Phase(name, mark, event.timestamp, until, _note(event, after))
 
 
-def _note(touch: "Touch", after: "Touch | None") -> str:
-    who = f" by {consumer_text(touch.consumer)}" if touch.what == "handed out" else ""
+def _note(event: "MessageEvent", after: "MessageEvent | None") -> str:
+    who = f" by {consumer_text(event.consumer)}" if event.what == "handed out" else ""
     ended = "" if after is None or after.what in ("handed out", "ready") else after.what
     return f"{ended}{who}".strip()
 

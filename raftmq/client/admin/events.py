@@ -36,7 +36,7 @@ from raftmq.errors import Reason, Rejected
 from raftmq.pop import message_events
 from raftmq.pop.message_events import OPEN as OPEN  # these three are for readers of `Events`
 from raftmq.pop.message_events import SETTLED as SETTLED
-from raftmq.pop.message_events import TouchKind as TouchKind
+from raftmq.pop.message_events import EventKind as EventKind
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import FrameKind
 from raftmq.wire.traces import FindEvents, FoundEvents
@@ -52,8 +52,8 @@ Column: TypeAlias = "npt.NDArray[Any]"
 
 WORDS = tuple(
     # It is about all messages before an offset; in the trace of one message it is called `lost`.
-    "trimmed" if kind == TouchKind.TRIMMED else word_of(kind)
-    for kind in TouchKind
+    "trimmed" if kind == EventKind.TRIMMED else word_of(kind)
+    for kind in EventKind
 )
 """The names of the kinds, from kind 0 on."""
 STATES = OPEN + SETTLED

@@ -16,30 +16,30 @@ from typing import NamedTuple
 from raftmq.client.routing.pages import Pages
 from raftmq.client.routing.requests import ask_for_pages, seconds_left
 from raftmq.client.routing.router import Router
-from raftmq.pop.message_events import FRESH, SWEEPING, TouchKind, follow
+from raftmq.pop.message_events import FRESH, SWEEPING, EventKind, follow
 from raftmq.wire.messages import TopicView
-from raftmq.wire.traces import FindTouches, FoundTouches, TouchView
+from raftmq.wire.traces import FindTrace, FoundTrace, MessageEventView
 
 from .consumer_groups import find_groups
 from .lookup import place_of
 
 _WORDS = {
-    TouchKind.HANDED: "handed out",
-    TouchKind.NACKED: "nacked",
-    TouchKind.GIVEN_BACK: "given back",
-    TouchKind.DEAD: "dead letter",
-    TouchKind.PASSED: "passed over",
-    TouchKind.UNFILTERED: "filter gone",
-    TouchKind.TRIMMED: "lost",
+    EventKind.HANDED: "handed out",
+    EventKind.NACKED: "nacked",
+    EventKind.GIVEN_BACK: "given back",
+    EventKind.DEAD: "dead letter",
+    EventKind.PASSED: "passed over",
+    EventKind.UNFILTERED: "filter gone",
+    EventKind.TRIMMED: "lost",
 }
-_KNOWN = frozenset(TouchKind)
-WITH_UNTIL = (TouchKind.HANDED, TouchKind.EXTENDED, TouchKind.NACKED, TouchKind.EXPIRED)
+_KNOWN = frozenset(EventKind)
+WITH_UNTIL = (EventKind.HANDED, EventKind.EXTENDED, EventKind.NACKED, EventKind.EXPIRED)
 """Kinds whose detail is a time."""
-_OF_ITS_LEASE = (TouchKind.EXPIRED, TouchKind.DEAD, TouchKind.GIVEN_BACK)
+_OF_ITS_LEASE = (EventKind.EXPIRED, EventKind.DEAD, EventKind.GIVEN_BACK)
 """Kinds that may come without the lease that they end."""
 
 
-class Touch(NamedTuple):
+class MessageEvent(NamedTuple):
     """The effect of one record of the log on a message."""
 
     what: str
@@ -72,11 +72,11 @@ class Journey(NamedTuple):
     """The way of a message through one consumer group."""
 
     group: str
-    """The consumer group, as in `Touch`."""
+    """The consumer group, as in `MessageEvent`."""
     state: str
     """The message's state now: `leased`, `waiting`, `ready`, `dead`, `acked`, `passed`, `purged`,
     `lost`, `skipped`, or `fresh`: to be handed out for the first time, or after a reset."""
-    touches: tuple[Touch, ...]
+    events: tuple[MessageEvent, ...]
     """The events, in the order of the log."""
 
 
@@ -91,7 +91,7 @@ class Trace(NamedTuple):
     """The queue within the topic."""
     offset: int
     """The offset in the queue."""
-    stored: Touch | None
+    stored: MessageEvent | None
     """The message's placing in its queue; None: the log does not reach back to it."""
     journeys: tuple[Journey, ...]
     """By consumer group, without groups that have not reached the message."""
@@ -99,10 +99,10 @@ class Trace(NamedTuple):
     """False: earlier events may be missing, as retention has dropped that part of the log."""
 
     @property
-    def touches(self) -> list[Touch]:
+    def events(self) -> list[MessageEvent]:
         """All events in the order of the log."""
-        found = [touch for journey in self.journeys for touch in journey.touches]
-        found.sort(key=lambda touch: touch.index)
+        found = [event for journey in self.journeys for event in journey.events]
+        found.sort(key=lambda event: event.index)
         return found if self.stored is None else [self.stored, *found]
 
 
@@ -110,13 +110,13 @@ async def trace(router: Router, message_id: str, timeout: float | None = None) -
     """See `Client.trace`."""
     left = seconds_left(router, timeout)
     place = await place_of(router, message_id, left())
-    views: list[TouchView] = []
+    views: list[MessageEventView] = []
     is_whole = True
-    async for page in touches_of(router, place.partition_group, place.number, place.offset, left()):
-        views += page.touches
+    async for page in events_of(router, place.partition_group, place.number, place.offset, left()):
+        views += page.events
         is_whole = is_whole and page.is_whole
     names = await _names(router, place.topic, left())
-    stored = [_touch(view, "") for view in views if view.kind == TouchKind.STORED]
+    stored = [_event(view, "") for view in views if view.kind == EventKind.STORED]
     return Trace(
         message_id,
         place.topic.name,
@@ -128,12 +128,12 @@ async def trace(router: Router, message_id: str, timeout: float | None = None) -
     )
 
 
-def touches_of(
+def events_of(
     router: Router, partition_group: int, queue_number: int, offset: int, timeout: float | None
-) -> Pages[FindTouches, FoundTouches]:
+) -> Pages[FindTrace, FoundTrace]:
     """The effects of records on a message, in the order of the log."""
-    question = FindTouches(partition_group, queue_number, offset)
-    return ask_for_pages(router, question, FoundTouches, timeout=timeout, queue_number=queue_number)
+    question = FindTrace(partition_group, queue_number, offset)
+    return ask_for_pages(router, question, FoundTrace, timeout=timeout, queue_number=queue_number)
 
 
 async def _names(router: Router, topic: TopicView, timeout: float | None) -> dict[int, str]:
@@ -147,15 +147,15 @@ async def _names(router: Router, topic: TopicView, timeout: float | None) -> dic
     }
 
 
-def _journeys(views: Iterable[TouchView], names: Mapping[int, str]) -> Iterator[Journey]:
-    by_number: dict[int, list[TouchView]] = {}
+def _journeys(views: Iterable[MessageEventView], names: Mapping[int, str]) -> Iterator[Journey]:
+    by_number: dict[int, list[MessageEventView]] = {}
     for view in views:
-        if view.kind != TouchKind.STORED:
+        if view.kind != EventKind.STORED:
             by_number.setdefault(view.number, []).append(view)
     for number, of_group in sorted(by_number.items()):
         group = names.get(number, f"#{number}")
         state, consumer, token = FRESH, 0, 0
-        touches: list[Touch] = []
+        events: list[MessageEvent] = []
         for view in of_group:
             before = state
             if view.kind in _KNOWN:
@@ -163,26 +163,26 @@ def _journeys(views: Iterable[TouchView], names: Mapping[int, str]) -> Iterator[
             # The event is about a whole stretch, and had no effect on this message.
             if view.kind in SWEEPING and state == before:
                 continue
-            touch = _touch(view, group)
+            event = _event(view, group)
             if view.kind in _OF_ITS_LEASE and not view.token:
-                touch = touch._replace(consumer=consumer, token=token)
-            consumer, token = touch.consumer, touch.token
-            touches.append(touch)
-        if touches:
-            yield Journey(group, state, tuple(touches))
+                event = event._replace(consumer=consumer, token=token)
+            consumer, token = event.consumer, event.token
+            events.append(event)
+        if events:
+            yield Journey(group, state, tuple(events))
 
 
 def word_of(kind: int) -> str:
-    """The name of a kind of touch."""
+    """The name of a kind of event."""
     if kind not in _KNOWN:
         return f"kind {kind}"
-    known = TouchKind(kind)
+    known = EventKind(kind)
     return _WORDS.get(known, known.name.lower())
 
 
-def _touch(view: TouchView, group: str) -> Touch:
+def _event(view: MessageEventView, group: str) -> MessageEvent:
     has_end = view.kind in WITH_UNTIL
-    return Touch(
+    return MessageEvent(
         what=word_of(view.kind),
         timestamp=view.at_ms,
         index=view.index,

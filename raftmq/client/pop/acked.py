@@ -13,12 +13,12 @@ does not tell where the message is now.
 from collections.abc import Iterable, Iterator, Sequence
 
 from raftmq.client.admin.consumer_groups import find_groups
-from raftmq.client.admin.traces import touches_of
+from raftmq.client.admin.traces import events_of
 from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.requests import find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
-from raftmq.pop.message_events import TouchKind
+from raftmq.pop.message_events import EventKind
 from raftmq.wire.messages import TopicView
 
 from .handles import Handle
@@ -73,10 +73,10 @@ def _queues(topics: dict[int, TopicView], handle: Handle) -> Iterator[int]:
 
 
 async def _is_acked(router: Router, handle: Handle, queue: int, timeout: float | None) -> bool:
-    ack = (TouchKind.ACKED, handle.number, handle.token)
+    ack = (EventKind.ACKED, handle.number, handle.token)
     try:
-        async for page in touches_of(router, handle.partition_group, queue, handle.offset, timeout):
-            if any((touch.kind, touch.number, touch.token) == ack for touch in page.touches):
+        async for page in events_of(router, handle.partition_group, queue, handle.offset, timeout):
+            if any((event.kind, event.number, event.token) == ack for event in page.events):
                 return True
     except Rejected as error:
         if error.reason is not Reason.OFFSET_OUT_OF_RANGE:

@@ -9,7 +9,7 @@ from raftmq.wire.assignment import FoundMembers
 from raftmq.wire.consumer_groups import FoundConsumerGroups
 from raftmq.wire.messages import ClusterView, CommittedOffsets, FoundSubscriptions, NodeStatus
 from raftmq.wire.popping import FoundBacklogs, FoundDead
-from raftmq.wire.traces import FoundTouches
+from raftmq.wire.traces import FoundTrace
 from raftmq.wire.transactions import FoundTransactions
 
 P = TypeVar("P", bound=msgspec.Struct)
@@ -42,7 +42,7 @@ def _after(page: msgspec.Struct) -> dict[str, Any]:
     """The fields of the request for the next page that differ from the request for this page;
     empty: this page is the last."""
     match page:
-        case ClusterView(next=after) | FoundTouches(after=after) if after:
+        case ClusterView(next=after) | FoundTrace(after=after) if after:
             return {"after": after}
         case NodeStatus(status={"next": after}):
             return {"after": after}

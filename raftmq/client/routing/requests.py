@@ -31,7 +31,7 @@ from raftmq.wire.messages import (
 )
 from raftmq.wire.popping import ChangeDead, Claim, FindBacklogs, FindDead, ResetGroup, Settle
 from raftmq.wire.sessions import ClaimSessions
-from raftmq.wire.traces import FindTouches
+from raftmq.wire.traces import FindTrace
 from raftmq.wire.transactions import BeginTransaction, EndTransaction, FindTransactions
 
 from .pages import Pages
@@ -48,7 +48,7 @@ _QUESTIONS: dict[type[msgspec.Struct], FrameKind] = {
     FindMembers: FrameKind.MEMBERS,
     FindOffsets: FrameKind.OFFSETS,
     FindSubscriptions: FrameKind.SUBSCRIBED,
-    FindTouches: FrameKind.WHY,
+    FindTrace: FrameKind.WHY,
     FindTransactions: FrameKind.TRANSACTIONS,
     # A heartbeat without an answer is sent again: no caller needs to know whether it was counted.
     Heartbeat: FrameKind.HEARTBEAT,

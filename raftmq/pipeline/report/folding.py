@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from raftmq.client.admin.events import SWEEPING, WORDS, TouchKind
+from raftmq.client.admin.events import SWEEPING, WORDS, EventKind
 
 from . import durations
 from .carry import Carry, Queue, Reading
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _COUNTED = {
-    TouchKind.STORED: "stored",
-    TouchKind.HANDED: "handed_out",
-    TouchKind.ACKED: "acked",
-    TouchKind.NACKED: "retries",
-    TouchKind.EXPIRED: "retries",
-    TouchKind.DEAD: "dead",
-    TouchKind.GIVEN_BACK: "given_back",
-    TouchKind.REDRIVEN: "redriven",
-    TouchKind.PURGED: "purged",
-    TouchKind.PASSED: "passed",
-    TouchKind.LOST: "lost",
+    EventKind.STORED: "stored",
+    EventKind.HANDED: "handed_out",
+    EventKind.ACKED: "acked",
+    EventKind.NACKED: "retries",
+    EventKind.EXPIRED: "retries",
+    EventKind.DEAD: "dead",
+    EventKind.GIVEN_BACK: "given_back",
+    EventKind.REDRIVEN: "redriven",
+    EventKind.PURGED: "purged",
+    EventKind.PASSED: "passed",
+    EventKind.LOST: "lost",
 }
 """Events whose runs are counted whole; those of `trimmed` and the like depend on prior events."""
-_SETTLING = (TouchKind.ACKED, TouchKind.PASSED, TouchKind.DEAD, TouchKind.LOST)
-_TURNS = (TouchKind.REDRIVEN, *map(WORDS.index, SWEEPING))
+_SETTLING = (EventKind.ACKED, EventKind.PASSED, EventKind.DEAD, EventKind.LOST)
+_TURNS = (EventKind.REDRIVEN, *map(WORDS.index, SWEEPING))
 """Events that must be applied in order with the events before and after them."""
-_ENDING = (TouchKind.ACKED, TouchKind.NACKED, TouchKind.GIVEN_BACK, TouchKind.DEAD)
+_ENDING = (EventKind.ACKED, EventKind.NACKED, EventKind.GIVEN_BACK, EventKind.DEAD)
 """Events that end a lease and name its token."""
 
 
@@ -179,7 +179,7 @@ class Folding:
 
     def _fold_minute(self, minute: int, rows: Rows) -> None:
         changed: set[tuple[str, str]] = set()
-        stored = rows.where(rows.which(TouchKind.STORED))
+        stored = rows.where(rows.which(EventKind.STORED))
         for place, of_queue in _parts(stored, stored.place):
             key, first = self._places[place], int(of_queue.start[0])
             self.facts.is_cut |= key not in self.carry.queues and first > 0
@@ -254,28 +254,28 @@ class Folding:
 
     def _advance(self, minute: int, reading: Reading, queue: Queue, rows: Rows) -> None:
         """Apply rows that may be taken together, as they only add."""
-        handed = rows.where(rows.which(TouchKind.HANDED))
+        handed = rows.where(rows.which(EventKind.HANDED))
         self._wait(minute, reading, queue, handed)
-        settling, passed = rows.which(*_SETTLING), rows.which(TouchKind.PASSED)
+        settling, passed = rows.which(*_SETTLING), rows.which(EventKind.PASSED)
         reading.settled = reading.settled.plus(rows.start[settling], rows.stop[settling])
         reading.passed = reading.passed.plus(rows.start[passed], rows.stop[passed])
-        beginning = rows.which(TouchKind.HANDED, *_SETTLING)
+        beginning = rows.which(EventKind.HANDED, *_SETTLING)
         reading.begun = reading.begun.plus(rows.start[beginning], rows.stop[beginning])
 
     def _turn(self, minute: int, reading: Reading, row: Rows) -> None:
         flow = self.facts.flow(minute, reading.topic, reading.group)
         settled, begun = reading.settled, reading.begun
         match int(row.what[0]):
-            case TouchKind.REDRIVEN:
+            case EventKind.REDRIVEN:
                 reading.settled = settled.minus(Offsets(row.start, row.stop))
-            case TouchKind.TRIMMED:
+            case EventKind.TRIMMED:
                 reading.settled = settled.plus(row.start, row.stop)
                 reading.begun = begun.plus(row.start, row.stop)
                 flow.lost += reading.settled.size - settled.size
-            case TouchKind.SKIPPED:
+            case EventKind.SKIPPED:
                 # The reset that comes with it sets what is settled.
                 flow.skipped += settled.plus(row.start, row.stop).size - settled.size
-            case TouchKind.RESET:
+            case EventKind.RESET:
                 reading.settled = reading.begun = before(int(row.start[0]))
                 reading.passed = Offsets()
             case _:
@@ -306,13 +306,13 @@ class Folding:
     def _lease(self, minute: int, rows: Rows) -> None:
         """Note when leases began, and count how long acked messages were in hand."""
         leases = self.carry.leases
-        handed = rows.where(rows.which(TouchKind.HANDED))
+        handed = rows.where(rows.which(EventKind.HANDED))
         leases.open(handed.token, handed.time, handed.stop - handed.start)
         ending = rows.which(*_ENDING)
         ended = rows.where(ending[rows.token[ending] != 0])
         counts = ended.stop - ended.start
         since = leases.close(ended.token, counts)
-        timed = np.flatnonzero((ended.what == TouchKind.ACKED) & (since > 0))
+        timed = np.flatnonzero((ended.what == EventKind.ACKED) & (since > 0))
         for (place, number), of_group in _pairs(ended.place[timed], ended.attachment[timed]):
             chosen = timed[of_group]
             flow = self.facts.flow(minute, self._places[place][0], self._groups[number])

@@ -67,8 +67,8 @@ def test_what_is_made_is_seen_and_what_it_was_made_of_is_acknowledged() -> None:
             await trio.sleep(10)
             assert not await c.pop(3)
             assert await acked(mq) == 3
-            touched = [touch.what for touch in await mq.why(batch[0].id)]
-            assert touched == ["stored", "handed out", "acked"]
+            events = [event.what for event in await mq.why(batch[0].id)]
+            assert events == ["stored", "handed out", "acked"]
 
     hand_off_with(job)
 

@@ -55,18 +55,18 @@ def of_trace(trace: Trace) -> list[Said]:
     """The same, from the trace of the message. Of leases that ran out events tell no owner."""
     said = [
         Said(
-            touch.index,
-            touch.term,
-            touch.timestamp,
-            touch.what,
-            touch.group,
-            touch.attempt,
-            touch.consumer,
-            touch.token,
-            touch.until,
+            event.index,
+            event.term,
+            event.timestamp,
+            event.what,
+            event.group,
+            event.attempt,
+            event.consumer,
+            event.token,
+            event.until,
         )
-        for touch in trace.touches
-        if touch.what not in SWEEPING
+        for event in trace.events
+        if event.what not in SWEEPING
     ]
     return sorted(said)
 

@@ -25,7 +25,7 @@ async def all_traces(mq: Client, ids: list[str]) -> list[Trace]:
 
 def words(trace: Trace, group: str = "g") -> list[str]:
     (journey,) = [each for each in trace.journeys if each.group == group]
-    return [touch.what for touch in journey.touches]
+    return [event.what for event in journey.events]
 
 
 def test_each_deed_of_a_consumer_is_told_of_the_messages_that_it_concerns() -> None:
@@ -60,16 +60,16 @@ def test_each_deed_of_a_consumer_is_told_of_the_messages_that_it_concerns() -> N
     ]
     states = [trace.journeys[0].state for trace in traces]
     assert states == ["acked", "waiting", "dead", "ready", "dead", "leased"]
-    reasons = [trace.touches[-1].reason for trace in traces]
+    reasons = [trace.events[-1].reason for trace in traces]
     assert reasons == ["", "", "poison", "", "failed", ""]
-    touches = [touch for trace in traces for touch in trace.touches]
-    assert {touch.token for touch in touches if touch.attempt == 1 and touch.token} >= tokens
-    assert len({touch.consumer for touch in touches} - {0}) == 1
-    assert len({touch.node for touch in touches}) == 1
-    assert {touch.node for touch in touches} <= {1, 2, 3}
-    assert traces[1].touches[-1].until == traces[1].touches[-1].timestamp + 60_000
+    events = [event for trace in traces for event in trace.events]
+    assert {event.token for event in events if event.attempt == 1 and event.token} >= tokens
+    assert len({event.consumer for event in events} - {0}) == 1
+    assert len({event.node for event in events}) == 1
+    assert {event.node for event in events} <= {1, 2, 3}
+    assert traces[1].events[-1].until == traces[1].events[-1].timestamp + 60_000
     for trace in traces:
-        stamps = [(touch.index, touch.timestamp) for touch in trace.touches]
+        stamps = [(event.index, event.timestamp) for event in trace.events]
         assert stamps == sorted(stamps)
 
 
@@ -85,15 +85,15 @@ def test_lease_that_ran_out_is_told_with_its_token() -> None:
             await second.ack()
             return first.token, second.token, await mq.why(message_id)
 
-    first, second, touches = with_client(job)
-    assert [(touch.what, touch.token, touch.attempt) for touch in touches] == [
+    first, second, events = with_client(job)
+    assert [(event.what, event.token, event.attempt) for event in events] == [
         ("stored", 0, 0),
         ("handed out", first, 1),
         ("expired", first, 1),
         ("handed out", second, 2),
         ("acked", second, 2),
     ]
-    assert touches[1].until == touches[1].timestamp + 1000
+    assert events[1].until == events[1].timestamp + 1000
 
 
 def test_groups_are_told_apart_and_what_was_not_handed_out_is_only_stored() -> None:
@@ -109,7 +109,7 @@ def test_groups_are_told_apart_and_what_was_not_handed_out_is_only_stored() -> N
     first, second = with_client(job)
     assert [journey.group for journey in first.journeys] == ["a", "#2"]
     assert words(first, "a") == ["handed out", "acked"]
-    assert [touch.what for touch in second.touches] == ["stored"]
+    assert [event.what for event in second.events] == ["stored"]
 
 
 def test_what_a_filter_passes_over_is_told() -> None:
@@ -144,7 +144,7 @@ def test_message_that_never_was_is_refused() -> None:
 
 
 def test_long_story_is_told_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftmq.broker.serve.traces.TOUCHES_MAX", 3)
+    monkeypatch.setattr("raftmq.broker.serve.traces.EVENTS_MAX", 3)
 
     async def job(_: Cluster, mq: Client) -> Any:
         (message_id,) = await send(mq, 1)
@@ -154,8 +154,8 @@ def test_long_story_is_told_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
                 await message.nack(delay=0.0)
         return await mq.why(message_id)
 
-    touches = with_client(job)
-    assert [touch.what for touch in touches] == ["stored"] + ["handed out", "nacked"] * 8
+    events = with_client(job)
+    assert [event.what for event in events] == ["stored"] + ["handed out", "nacked"] * 8
 
 
 def index_files(cluster: Cluster) -> dict[tuple[int, str], bytes]:
@@ -210,10 +210,10 @@ def test_trace_outlives_leaders_and_the_loss_of_all_index_files() -> None:
     whole, last, before, after = with_client(job, log=Log(segment_bytes=16 * 1024))
     assert words(whole) == ["handed out", "nacked", "ready"] * 2 + ["handed out", "dead letter"]
     assert (whole.journeys[0].state, whole.is_whole) == ("dead", True)
-    assert len({touch.term for touch in whole.touches}) >= 2
+    assert len({event.term for event in whole.events}) >= 2
     # A node that was started again does not know who led before.
-    assert [each._replace(node=0) for each in last.touches] == [
-        each._replace(node=0) for each in whole.touches
+    assert [each._replace(node=0) for each in last.events] == [
+        each._replace(node=0) for each in whole.events
     ]
     assert len(before) > 6
     assert after == before

@@ -59,7 +59,7 @@ def test_table_says_of_each_message_what_its_trace_says(
     for queue in info.queues:
         for offset in range(queue.end):
             trace = mq.trace(format_id(info.id << 16 | queue.queue, offset))
-            expected = [(each.index, each.what, each.group or None) for each in trace.touches]
+            expected = [(each.index, each.what, each.group or None) for each in trace.events]
             assert told(rows, queue.queue, offset) == expected
     assert sum(row["count"] for row in rows if row["what"] == "acked") > 20
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from raftmq.client.admin.events import SWEEPING
 from raftmq.client.admin.traces import word_of
 from raftmq.pipeline.trace.life import arrow_schema, timelines
-from raftmq.pop.message_events import TouchKind, follow
+from raftmq.pop.message_events import EventKind, follow
 from tests.pipeline.trace.stories import event, table
 
 END = 2**63 - 1
-KINDS = {word_of(kind): kind for kind in TouchKind} | {"trimmed": TouchKind.TRIMMED}
-KINDS["lost"] = TouchKind.LOST
+KINDS = {word_of(kind): kind for kind in EventKind} | {"trimmed": EventKind.TRIMMED}
+KINDS["lost"] = EventKind.LOST
 PLAIN = ("handed out", "handed out", "acked", "nacked", "expired", "ready", "given back",
          "extended", "dead letter", "redriven", "purged", "passed over", "lost")  # fmt: skip
 SETTLED = ("dead", "acked", "passed", "lost", "purged", "skipped")

@@ -115,15 +115,15 @@ def test_timelines_say_what_the_traces_of_all_messages_say(traced: Traced) -> No
         assert trace.stored is not None
         for journey in trace.journeys:
             row = found.pop((journey.group, queue, offset))
-            touches = journey.touches
-            handed = [touch for touch in touches if touch.what == "handed out"]
+            events = journey.events
+            handed = [event for event in events if event.what == "handed out"]
             assert row["outcome"] == journey.state
             assert row["handed"] == len(handed)
-            assert row["attempts"] == max(touch.attempt for touch in touches)
-            assert row["failed"] == sum(t.what in ("nacked", "expired") for t in touches)
+            assert row["attempts"] == max(event.attempt for event in events)
+            assert row["failed"] == sum(t.what in ("nacked", "expired") for t in events)
             assert row["wait_ms"] == handed[0].timestamp - trace.stored.timestamp
             if journey.state in SETTLED:
-                assert row["total_ms"] == touches[-1].timestamp - trace.stored.timestamp
+                assert row["total_ms"] == events[-1].timestamp - trace.stored.timestamp
             outcomes.add((journey.state, len(handed)))
     assert found == {}
     assert {state for state, _ in outcomes} == {"acked", "dead", "waiting"}
@@ -134,7 +134,7 @@ def test_story_of_a_message_is_its_trace(traced: Traced) -> None:
     for (queue, offset), trace in list(traced.traces.items())[::17]:
         rows = show(traced.folder, "orders", queue, offset)
         told = [(row["index"], row["what"]) for row in rows if row["what"] not in SWEEPING]
-        assert sorted(told) == sorted((touch.index, touch.what) for touch in trace.touches)
+        assert sorted(told) == sorted((event.index, event.what) for event in trace.events)
 
 
 def test_slowest_are_the_slowest_with_their_story(traced: Traced) -> None:

@@ -1,7 +1,7 @@
 """Mutants of who is handed what, and of what a snapshot forgets: numbers from 140 on.
 
 Most of them part replicas that have one log, and are found by the twin with another history of
-timers (`raftmq.chaos.ledger.twins`): its results, hand-outs, touches, digest or snapshot differ.
+timers (`raftmq.chaos.ledger.twins`): its results, hand-outs, events, digest or snapshot differ.
 Those from 151 on are about filters and feeds that cross, settling by handle, and deleted groups.
 
 Sources: bugs that two close readings found in this project; what its ledger had been blind to.
