@@ -40,7 +40,7 @@ NOT_OVER_TCP = frozenset(
 """Faults that TCP hides: a stream neither loses, doubles nor reorders bytes."""
 
 NOT_HERE = frozenset({"crash-point"})
-"""Faults that need raftmq's own code: its crash points."""
+"""Faults that need raftmq's own code: its failpoints."""
 
 HANDLERS = {
     name: handler

@@ -218,7 +218,7 @@ def _planted(mutant: "Mutant | None", world: World) -> AbstractContextManager[ob
                 f"mutant {mutant.name} is not one of whole brokers, and cannot be planted in real "
                 "processes; worlds that can: core, sim"
             )
-        from raftmq.chaos.real.armed import MUTANT_VARIABLE
+        from raftmq.chaos.real.fault_injection import MUTANT_VARIABLE
 
         # Each node is a process of its own, which inherits the environment.
         return mock.patch.dict(os.environ, {MUTANT_VARIABLE: mutant.name})

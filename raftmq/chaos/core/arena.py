@@ -29,7 +29,7 @@ from raftmq.chaos.faults.arena import (
     Steps,
     WrongClock,
 )
-from raftmq.chaos.world.disk import DISK_CALLS, POINTS
+from raftmq.chaos.world.disk import DISK_CALLS, FAILPOINTS
 from raftmq.consensus import ChangeKind, MessageKind
 
 from .faults import damage
@@ -51,21 +51,22 @@ LEARNING_US = 2_000_000
 HAND_OVER_US = 300_000
 """Time from a request to end until the process ends."""
 
-CHANGE_POINTS = (
+CHANGE_FAILPOINTS = (
     "change written", "changes written", "change synced", "changes synced", "commit written",
 )  # fmt: skip
-"""Points after the write or the sync of a change of members, or of several, and after a write that
-commits records of its own: see `WatchedLog`."""
+"""Failpoints after the write or the sync of a change of members, or of several, and after a write
+that commits records of its own: see `WatchedLog`."""
 
-CORE_POINTS = (
-    "before sync", "after sync", "before apply", "after apply", "before snapshot", *CHANGE_POINTS,
+CORE_FAILPOINTS = (
+    "before sync", "after sync", "before apply", "after apply", "before snapshot",
+    *CHANGE_FAILPOINTS,
 )  # fmt: skip
-"""Points of the simulated process, beside those of the disk's calls: see `Replica.point`."""
+"""Failpoints of the simulated process besides those of its disk: see `Replica.failpoint`."""
 
-_LOG_POINTS = [
-    point for point in POINTS if point.endswith((" log", " snapshot", " partial", " index"))
+_LOG_FAILPOINTS = [
+    point for point in FAILPOINTS if point.endswith((" log", " snapshot", " partial", " index"))
 ]
-DISK_POINTS = (*_LOG_POINTS, "sync_folder log")
+DISK_FAILPOINTS = (*_LOG_FAILPOINTS, "sync_folder log")
 """Names of disk calls where a process may end."""
 
 CLOCK_FIELDS: Mapping[WrongClock, str] = {
@@ -232,15 +233,15 @@ class CoreArena(Arena):
             network.lag_us.pop(node, None)
             network.settle()
 
-    def crash_at_point(self, node: int) -> None:
-        """A point of the process or of a disk call, with the power or without."""
+    def crash_at_failpoint(self, node: int) -> None:
+        """A failpoint of the process or of a disk call, with the power or without."""
         crashing = self.cluster.at_place[node]
         crashing.loses_power = self.random.random() < 0.5
         if self.random.random() < 0.3:
-            crashing.crash_point = self.random.choice(CORE_POINTS)
+            crashing.failpoint = self.random.choice(CORE_FAILPOINTS)
         else:
-            point = self.random.choice(DISK_POINTS)
-            crashing.disk.armed().crash_at_point(point, after=self.random.random() < 0.5)
+            point = self.random.choice(DISK_FAILPOINTS)
+            crashing.disk.armed().crash_at_failpoint(point, after=self.random.random() < 0.5)
 
     # Disks
 

@@ -73,8 +73,8 @@ class Node:
         """Why the node never starts again; empty: it may start."""
         self.is_held_down = False
         """Whether the node must stay down for now."""
-        self.crash_point = ""
-        """Name of the point where its process ends next; see `Replica.point`."""
+        self.failpoint = ""
+        """Name of the failpoint where its process ends next; see `Replica.failpoint`."""
         self.loses_power = False
         """Whether a crash takes the machine along, not only the process."""
 
@@ -149,7 +149,7 @@ class Node:
             self.cluster.tell(self.id, "loses power" if power else "is killed")
         self.is_paused = False
         self.stash.clear()
-        self.crash_point = ""
+        self.failpoint = ""
         self.loses_power = False
         self._leave_disk(power=power)
 

@@ -263,7 +263,7 @@ class Replica:
         node = self.node
         node.applied = max(node.applied, group.machine.applied)
         self._seal()
-        self.point("after apply")
+        self.failpoint("after apply")
 
     def at_border(self, group: Group, record: Record) -> None:
         """The last record before a segment was applied: take a snapshot."""
@@ -273,7 +273,7 @@ class Replica:
         self.cluster.safety.snapshot_taken(self, meta, self.machine)
 
         def save() -> None:
-            self.point("before snapshot")
+            self.failpoint("before snapshot")
             self.store.save_snapshot(log_meta(meta), state)
 
         self.writing.submit(save, self._saved)
@@ -321,9 +321,9 @@ class Replica:
 
     # Calls of the watched parts
 
-    def point(self, name: str) -> None:
-        """A named point of the code; a fault may end the process here."""
-        if self.node.crash_point == name:
+    def failpoint(self, name: str) -> None:
+        """A named place of the code where a fault may end the process."""
+        if self.node.failpoint == name:
             self.cluster.loop.effects[STOPPED] += 1
             raise PowerLoss(name)
 

@@ -116,7 +116,7 @@ class WatchedMachine:
         """Apply the record at `applied + 1`."""
         replica = self._replica
         safety = replica.cluster.safety
-        replica.point("before apply")
+        replica.failpoint("before apply")
         safety.applying(replica, record)
         if record.kind == Kind.MEMBERSHIP:
             replica.membership_applied(record)
@@ -153,7 +153,7 @@ class WatchedLog(LogStore):
         self.changes += sum(record.kind == Kind.MEMBERSHIP for record in records)
         self.reach("written")
         if records and state.commit >= records[0].index and node.replica is not None:
-            node.replica.point("commit written")
+            node.replica.failpoint("commit written")
 
     def install_snapshot(self, index: int, hard_state: tuple[int, int, int]) -> SnapshotMeta:
         """As `LogStore.install_snapshot`; all earlier writes count as synced."""
@@ -172,12 +172,12 @@ class WatchedLog(LogStore):
         self.changes = 0
 
     def reach(self, what: str) -> None:
-        """A point where a fault may end the process, if membership changes await or had a sync."""
+        """A failpoint, if membership changes await or had a sync."""
         replica = None if self.node is None else self.node.replica
         if self.changes and replica is not None:
-            replica.point(f"change {what}")
+            replica.failpoint(f"change {what}")
             if self.changes > 1:
-                replica.point(f"changes {what}")
+                replica.failpoint(f"changes {what}")
 
 
 def _note(durable: Durable, records: Sequence[Record], state: HardState) -> None:

@@ -129,10 +129,10 @@ class Writing:
 
     def _finish(self, write: Write) -> None:
         replica = self._replica
-        replica.point("before sync")
+        replica.failpoint("before sync")
         replica.store.sync()
         replica.store.synced()
-        replica.point("after sync")
+        replica.failpoint("after sync")
         self.passes += 1
         self._is_busy = False
         replica.persisted(write.messages)

@@ -159,9 +159,9 @@ class Arena(ABC):
         """Keep a process busy with one step."""
         raise CannotMake(self, "stall event loops")
 
-    def crash_at_point(self, node: int) -> None:
-        """End a process at a point of its code that the world draws, when it comes there."""
-        raise CannotMake(self, "reach crash points")
+    def crash_at_failpoint(self, node: int) -> None:
+        """End a process at a failpoint that the world draws, when it comes there."""
+        raise CannotMake(self, "reach failpoints")
 
     def power_off(self, nodes: Sequence[int]) -> None:
         """Cut the power of machines, all at once: writes that were not synced are lost or torn."""

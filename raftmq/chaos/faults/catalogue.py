@@ -195,7 +195,7 @@ _PROCESSES = (
           _EVERYWHERE),
     _lasting("slow-node", "P7", "A process gets little of its processor.",
              _EVERYWHERE, Aim.ONE, (2, 10), "times"),
-    _once("crash-point", "P8", "A process ends at a named point of the code, the next time it "
+    _once("crash-point", "P8", "A process ends at a failpoint of the code, the next time it "
           "comes there.", _EVERYWHERE),
     _lasting("no-descriptors", "P9", "A process may open no more files or sockets.", _ONLY_REAL),
     _lasting("stall-loop", "P10", "The event loop is held up by one long step.",

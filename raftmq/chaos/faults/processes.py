@@ -57,9 +57,9 @@ def stall_loop(arena: Arena, event: Event) -> Steps:
 
 
 def crash_point(arena: Arena, event: Event) -> Steps:
-    """A process ends at a drawn point of the code, when it next comes there."""
+    """A process ends at a failpoint that is drawn, when the process next comes there."""
     for node in event.nodes:
-        arena.crash_at_point(node)
+        arena.crash_at_failpoint(node)
     yield from ()
 
 

@@ -5,7 +5,7 @@
 | `network.proxy`, `.rules` | faults of the network: every connection goes through a proxy |
 | `network.namespaces`, `.packets` | the same below TCP, for root: every packet goes through us |
 | `nodes` | faults of processes: signals, limits |
-| `armed`, `points`, `faults.clocks` | crash points, wrong clocks, held-up loops: in the process |
+| `fault_injection`, `failpoints` | faults inside the process: failpoints, clocks, held-up loops |
 | `disk` | faults of disks, through a file system of our own (FUSE) |
 | `faults.damage` | edits of a stopped node's files |
 | `arena`, `faults.nemesis` | the verbs of faults; a schedule, played |

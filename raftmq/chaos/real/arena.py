@@ -30,11 +30,11 @@ from raftmq.chaos.faults.arena import (
 )
 from raftmq.chaos.faults.partitions import between
 from raftmq.chaos.real.disk.overlay_model import Faults
+from raftmq.chaos.real.failpoints import FAILPOINTS, RARE
 from raftmq.chaos.real.faults import disk, members
 from raftmq.chaos.real.faults.clocks import ClockEffect
 from raftmq.chaos.real.faults.hostile import Stranger
 from raftmq.chaos.real.network.rules import Kind, Rule
-from raftmq.chaos.real.points import POINTS, RARE
 from raftmq.chaos.real.stage import Stage, leaders_of
 from raftmq.chaos.real.waiting import wait_found, wait_true
 from raftmq.chaos.real.watch import Watch
@@ -49,8 +49,8 @@ STOP_SECONDS_MAX = 20.0
 SERVE_SECONDS_MAX = 5.0
 """How long a rolling restart waits for a node before it stops the next one."""
 CRASH_SECONDS_MAX = 4.0
-"""Time within which a process must reach its crash point."""
-COMMON_POINTS = tuple(point for point in POINTS if point not in RARE)
+"""Time within which a process must reach its failpoint."""
+COMMON_FAILPOINTS = tuple(point for point in FAILPOINTS if point not in RARE)
 STRIKE_SECONDS = 3.0
 """Time within which a call of the disk must come that a fault is to hit."""
 SLOW_CALL_MS = 0.2
@@ -268,7 +268,7 @@ class RealArena(Arena):
             await trio.sleep(SLICE_SECONDS)
 
     def stall(self, node: int, seconds: float) -> None:
-        """The node's own loop blocks, if the node runs: see `armed`."""
+        """The node's own loop blocks, if the node runs: see `fault_injection`."""
         if not self._has_stalled:
             self.stage.running(node)
         elif not self.stage.nodes.is_running(node):
@@ -277,20 +277,20 @@ class RealArena(Arena):
         number = self.stage.nodes.orders(node).stall[0] + 1
         self.stage.nodes.order(node, stall=(number, int(seconds * 1000)))
 
-    def crash_at_point(self, node: int) -> None:
-        """A node that does not reach the point in time goes on."""
-        self.later(partial(self._crash_at_point, node))
+    def crash_at_failpoint(self, node: int) -> None:
+        """A node that does not reach the failpoint in time goes on."""
+        self.later(partial(self._crash_at_failpoint, node))
 
-    async def _crash_at_point(self, node: int) -> None:
+    async def _crash_at_failpoint(self, node: int) -> None:
         nodes, process = self.stage.nodes, self.stage.running(node)
-        point, count = self.random.choice(COMMON_POINTS), self.random.choice([1, 1, 2, 5, 20])
-        nodes.order(node, crash=f"{point}:{count}")
+        point, count = self.random.choice(COMMON_FAILPOINTS), self.random.choice([1, 1, 2, 5, 20])
+        nodes.order(node, failpoint=f"{point}:{count}")
         try:
             await self._wait_gone(node, process, timeout=CRASH_SECONDS_MAX)
         finally:
-            nodes.order(node, crash="")
+            nodes.order(node, failpoint="")
         if nodes.pid(node) == process:
-            raise Skipped("the point was not reached")
+            raise Skipped("the failpoint was not reached")
         self.stage.note(node, f"crashed at {point}")
         self.stage.counts[f"crash at {point}"] += 1
         self.stage.kill(node)
@@ -414,7 +414,7 @@ class RealArena(Arena):
 
     @contextmanager
     def distort(self, node: int, effect: WrongClock, level: float) -> Iterator[None]:
-        """The node's own clock: see `armed`."""
+        """The node's own clock: see `fault_injection`."""
         wrong = self._order_clock(node, effect, level)
         try:
             yield

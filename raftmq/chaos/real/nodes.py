@@ -2,7 +2,7 @@
 
 Behind a proxy each node listens on a private port, and the proxy listens on the node's public port;
 in namespaces each node has an address of its own, and one port. A node's data folder may lie on the
-overlay, and the node's environment names its file of orders (`armed`).
+overlay, and the node's environment names its file of orders (`fault_injection`).
 
     <folder>/disks/node-1/      data, on the overlay if there is one
     <folder>/node-1.toml, node-1.log, node-1.orders
@@ -22,8 +22,8 @@ from raftmq.chaos.real.disk.disks import Disks
 from raftmq.chaos.real.network.protocol import Network
 from raftmq.testing import Cluster, Settings, free_ports
 
-from .armed import ORDERS_VARIABLE, Orders, holds_file, write_orders
 from .ask import ask_status
+from .fault_injection import ORDERS_VARIABLE, Orders, holds_file, write_orders
 
 SETTINGS: Settings = {
     "raft": {"tick_ms": 50},

@@ -21,7 +21,7 @@ from raftmq.chaos.faults.arena import (
     Steps,
     WrongClock,
 )
-from raftmq.chaos.sim.faults import damage, hostile, members, points, replay
+from raftmq.chaos.sim.faults import damage, failpoints, hostile, members, replay
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.world.disk import DISK_CALLS, MemoryFiles
 from raftmq.chaos.world.pipe import Pipe
@@ -280,10 +280,10 @@ class SimArena(Arena):
             stall.enter_context(self.pause(node))
             self.stage.agenda.call_after(seconds, stall.close)
 
-    def crash_at_point(self, node: int) -> None:
+    def crash_at_failpoint(self, node: int) -> None:
         """A call of the disk, or a place where the node sends, receives or has applied something;
         the machine may lose power, too."""
-        points.arm(self.stage, node)
+        failpoints.set_failpoint(self.stage, node)
 
     def power_off(self, nodes: Sequence[int]) -> None:
         """No effect on a node that is down."""

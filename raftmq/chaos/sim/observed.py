@@ -3,7 +3,7 @@
 The node is the broker's own `Node`. Each call of a group or a connection to its host is reported to
 observers and passed on, so the failpoints lie between the parts of the product, not inside them:
 
-| point | before it | after it |
+| failpoint | before it | after it |
 |---|---|---|
 | `send append` and so on | nothing has left | the link has the message |
 | `apply batch` and so on | the machine has it, no request is answered | the answers wait to leave |
@@ -12,7 +12,7 @@ observers and passed on, so the failpoints lie between the parts of the product,
 Invariants:
 - Observing changes nothing.
 
-Sources: etcd's gofail points; `raftmq.chaos.real.points` names those of real processes.
+Sources: etcd's gofail; `raftmq.chaos.real.failpoints` names those of real processes.
 """
 
 from collections.abc import Sequence
@@ -44,13 +44,13 @@ def _name(operation: str, kind: MessageKind | Kind | FrameKind) -> str:
     return f"{operation} {kind.name.lower().replace('_', '-')}"
 
 
-POINTS = (
+FAILPOINTS = (
     *(_name("send", kind) for kind in _SENT),
     *(_name("apply", kind) for kind in Kind),
     *(_name("receive", kind) for kind in _RECEIVED),
 )
-"""Failpoints that are worth arming in every workload, before or after the step."""
-POP_POINTS = tuple(
+"""Failpoints that are worth setting in every workload, before or after the step."""
+POP_FAILPOINTS = tuple(
     _name("receive", kind)
     for kind in (
         FrameKind.POP, FrameKind.SETTLE, FrameKind.LEAVE, FrameKind.BURY, FrameKind.CANCEL,
@@ -58,10 +58,10 @@ POP_POINTS = tuple(
     )
 )  # fmt: skip
 """Failpoints of requests from consumers that pop, and from producers of withheld messages."""
-MEMBER_POINTS = (_name("receive", FrameKind.HEARTBEAT),)
+MEMBER_FAILPOINTS = (_name("receive", FrameKind.HEARTBEAT),)
 """Failpoints of requests from members that share out queues."""
 
-FLOW_POINTS = tuple(
+FLOW_FAILPOINTS = tuple(
     _name("receive", kind)
     for kind in (
         FrameKind.POP, FrameKind.SETTLE, FrameKind.LEAVE, FrameKind.BEGIN, FrameKind.END,

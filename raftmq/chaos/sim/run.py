@@ -53,7 +53,7 @@ from raftmq.chaos.sim.faults.effects import TOLD
 from raftmq.chaos.sim.faults.hostile import DESCRIPTORS, LIMITS
 from raftmq.chaos.sim.faults.nemesis import Nemesis
 from raftmq.chaos.sim.faults.replay import Taps
-from raftmq.chaos.sim.observed import FLOW_POINTS, MEMBER_POINTS, POP_POINTS
+from raftmq.chaos.sim.observed import FLOW_FAILPOINTS, MEMBER_FAILPOINTS, POP_FAILPOINTS
 from raftmq.chaos.sim.stage import Stage
 from raftmq.chaos.sim.workloads.admin import AdminWorkload
 from raftmq.chaos.sim.workloads.flows import FlowsWorkload
@@ -93,10 +93,10 @@ WORKLOADS: Mapping[WorkloadName, type[LogWorkload] | type[RegisterWorkload]] = {
 """Workloads by name; `queue` runs the clients of `log` and is judged as one bag of messages."""
 POPPING: frozenset[WorkloadName] = frozenset({"pop", "flows"})
 """Workloads whose clients pop: the ledger replays their committed logs."""
-OWN_POINTS: Mapping[WorkloadName, tuple[str, ...]] = {
-    "pop": POP_POINTS,
-    "members": MEMBER_POINTS,
-    "flows": FLOW_POINTS,
+OWN_FAILPOINTS: Mapping[WorkloadName, tuple[str, ...]] = {
+    "pop": POP_FAILPOINTS,
+    "members": MEMBER_FAILPOINTS,
+    "flows": FLOW_FAILPOINTS,
 }
 """Failpoints of requests that only these clients make."""
 
@@ -208,7 +208,7 @@ class _Run:
                 cluster, watch, clients, nursery, taps=taps, seed=schedule.seed
             )
             self._workload: Workload = WORKLOADS[self._workload_name](clients, self._recorder)
-            stage.own_points = OWN_POINTS.get(self._workload_name, ())
+            stage.own_failpoints = OWN_FAILPOINTS.get(self._workload_name, ())
             await self._workload.prepare()
             watch.begin()
             stage.begin()

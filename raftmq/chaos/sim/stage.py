@@ -125,7 +125,7 @@ class Stage:
         """By partition group: results of recoveries of disk copies, made before each start."""
         self.derived: dict[int, list[Derived]] = defaultdict(list)
         """By partition group: index files that a node had to write again."""
-        self.own_points: tuple[str, ...] = ()
+        self.own_failpoints: tuple[str, ...] = ()
         """Failpoints of requests that only this workload's clients make."""
         self.had_members: dict[int, list[list[int]]] = {}
         """By partition group: all sets of members so far, the founders first."""

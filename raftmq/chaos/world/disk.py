@@ -16,7 +16,7 @@ Faults while it is used:
 |---|---|
 | `fail_at(k, errno)` | the k-th changing call from now is refused, an append after a random part |
 | `crash_at(k)` | the machine stops inside the k-th changing call, a part of it may be done |
-| `crash_at_point(name, after=)` | the same before or after the next call of that name |
+| `crash_at_failpoint(name, after=)` | the same before or after the next call of that name |
 | `fail_next(operation, errno)` | the next call of that operation is refused; `pread` too |
 | `space`, `full_errno` | bytes of all files together, and the error beyond |
 | `spoil(path, start, stop)` | reads of these bytes are refused with `EIO`, for good |
@@ -48,7 +48,7 @@ from raftmq.log.faults import FolderLocked
 from raftmq.log.files import Pages
 
 __all__ = [
-    "POINTS",
+    "FAILPOINTS",
     "SECTOR_BYTES",
     "Inode",
     "MemoryFile",
@@ -61,7 +61,7 @@ __all__ = [
 DISK_CALLS = {"sync": "datasync", "write": "append", "read": "pread"}
 """By kind of call: the operation for `fail_next`."""
 
-POINTS = tuple(
+FAILPOINTS = tuple(
     f"{operation} {kind}"
     for operation, kinds in {
         "create": ("log", "snapshot", "partial", "index", "json"),
@@ -73,7 +73,7 @@ POINTS = tuple(
     }.items()
     for kind in kinds
 )
-"""Names of crash points: an operation and the kind of file, by its ending; folders by name."""
+"""Names of failpoints: an operation and the kind of file, by its ending; folders by name."""
 
 
 class PowerLoss(BaseException):
@@ -224,7 +224,7 @@ class MemoryFiles:
         self._folders: dict[str, Folder] = {"": Folder()}
         self._fault: tuple[int, int] | None = None
         self._crash: int | None = None
-        self._points: set[tuple[str, bool]] = set()
+        self._failpoints: set[tuple[str, bool]] = set()
         self._refusals: dict[str, int] = {}
         self._is_short = False
 
@@ -238,9 +238,9 @@ class MemoryFiles:
         """Raise `PowerLoss` in the k-th changing call from now; a part of it may be done."""
         self._crash = self.calls + k
 
-    def crash_at_point(self, name: str, *, after: bool) -> None:
-        """Raise `PowerLoss` before or after the next call of that name; see `POINTS`."""
-        self._points.add((name, after))
+    def crash_at_failpoint(self, name: str, *, after: bool) -> None:
+        """Raise `PowerLoss` before or after the next call of that name; see `FAILPOINTS`."""
+        self._failpoints.add((name, after))
 
     def fail_next(self, operation: str, error: int) -> None:
         """Refuse the next call of an operation with this `errno`, once."""
@@ -261,7 +261,7 @@ class MemoryFiles:
     def calm(self) -> None:
         """Take back all faults that have not struck yet."""
         self._fault = self._crash = self.space = None
-        self._points.clear()
+        self._failpoints.clear()
         self._refusals.clear()
         self.is_lying = self._is_short = self.is_read_only = False
         self.sync_error, self.full_errno = 0, errno.ENOSPC
@@ -293,7 +293,7 @@ class MemoryFiles:
         self.epoch += 1
         self.locked.clear()
         self._fault = self._crash = None
-        self._points.clear()
+        self._failpoints.clear()
         self._refusals.clear()
         self.is_lying = False
 
@@ -433,13 +433,13 @@ class MemoryFiles:
         self._reach(operation, path, after=True)
 
     def _reach(self, operation: str, path: str, *, after: bool) -> None:
-        if self._points and (f"{operation} {kind_of(path)}", after) in self._points:
-            self._points.clear()
+        if self._failpoints and (f"{operation} {kind_of(path)}", after) in self._failpoints:
+            self._failpoints.clear()
             self._stop(f"{'after' if after else 'before'} {operation} {path}")
 
     def _stop(self, where: str) -> NoReturn:
         """Stop the machine here; `on_stop` runs first and may do what the stop entails."""
-        self.on_effect("crash points reached")
+        self.on_effect("failpoints reached")
         self.on_stop()
         raise PowerLoss(where)
 
@@ -584,7 +584,7 @@ class Mount:
 
 
 def kind_of(path: str) -> str:
-    """The kind of a file, for the names of crash points."""
+    """The kind of a file, for the names of failpoints."""
     name = os.path.basename(path).removesuffix(".new")
     if "." in name:
         return name.rpartition(".")[2]

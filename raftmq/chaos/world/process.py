@@ -114,7 +114,7 @@ class Process:
         self.thaws = 0
         """How often the process went on so far after it stood still."""
         self.on_crash: Callable[[], None] = self.die
-        """Called when the process reaches a crash point."""
+        """Called when the process reaches a failpoint."""
         self.on_bug: Callable[[Exception], object] | None = None
         """Called when a call from outside its tasks raised, which ends a real process; None: the
         error ends the world."""
@@ -123,7 +123,7 @@ class Process:
         self.context.run(_PROCESS.set, self)
         self.set_aside: list[Any] = []
         """Tasks that became ready while it stood still."""
-        self._points: set[tuple[str, bool]] = set()
+        self._failpoints: set[tuple[str, bool]] = set()
         self._postponed: list[Callable[[], object]] = []
         self._stops = 0
 
@@ -171,7 +171,7 @@ class Process:
             # Through `call` again: a call before this one may end the process, or stop it again.
             self._postponed.append(lambda: self.call(call))
         else:
-            # A crash point inside the call has ended the process.
+            # A failpoint inside the call has ended the process.
             with suppress(PowerLoss):
                 self._call(call)
 
@@ -184,16 +184,16 @@ class Process:
                 raise
             self.on_bug(error)
 
-    def crash_at_point(self, name: str, *, after: bool) -> None:
-        """End the process before or after it next passes a point of this name; for points of the
-        disk see `MemoryFiles.crash_at_point`."""
-        self._points.add((name, after))
+    def crash_at_failpoint(self, name: str, *, after: bool) -> None:
+        """End the process before or after it next passes this failpoint; for failpoints of the
+        disk see `MemoryFiles.crash_at_failpoint`."""
+        self._failpoints.add((name, after))
 
     def passes(self, name: str, *, after: bool) -> None:
-        """The process is at a named point of its work. Raises `PowerLoss` if it ends there."""
-        if self._points and (name, after) in self._points:
-            self._points.clear()
-            self.agenda.effects["crash points reached"] += 1
+        """The process is at a failpoint. Raises `PowerLoss` if it ends there."""
+        if self._failpoints and (name, after) in self._failpoints:
+            self._failpoints.clear()
+            self.agenda.effects["failpoints reached"] += 1
             self.on_crash()
             raise PowerLoss(f"{'after' if after else 'before'} {name}")
 
@@ -201,7 +201,7 @@ class Process:
         """The process is gone: from now on nothing that it does has an effect."""
         self.is_dead = True
         self._stops = 0
-        self._points.clear()
+        self._failpoints.clear()
         self._postponed.clear()
         # Tasks that were set aside must run to be unwound.
         self._go_on()

@@ -151,7 +151,7 @@ async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int)
     from raftmq.broker.system_world import RealWorld, tune_interpreter
 
     tune_interpreter()
-    node = Node(settings, _armed(RealWorld()))
+    node = Node(settings, _with_faults(RealWorld()))
     own = settings.node
     try:
         async with trio.open_nursery() as nursery:
@@ -176,16 +176,16 @@ async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int)
     return return_code
 
 
-def _armed(world: "World") -> "World":
+def _with_faults(world: "World") -> "World":
     """The world itself, or one with faults if the environment asks for them (chaos tests do)."""
-    if not ({"RAFTMQ_CRASH_AT", "RAFTMQ_CHAOS"} & os.environ.keys()):
+    if not ({"RAFTMQ_FAILPOINT", "RAFTMQ_CHAOS"} & os.environ.keys()):
         return world
-    from raftmq.chaos.real.armed import arm
+    from raftmq.chaos.real.fault_injection import with_faults
 
     try:
-        return arm(world, os.environ)
+        return with_faults(world, os.environ)
     except ValueError as error:
-        raise Failure(str(error), fix="unset RAFTMQ_CRASH_AT: it is for tests") from error
+        raise Failure(str(error), fix="unset RAFTMQ_FAILPOINT: it is for tests") from error
 
 
 async def _run_node(

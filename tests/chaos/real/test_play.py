@@ -240,12 +240,12 @@ async def test_node_armed_by_its_environment_ends_at_that_point(
     async with cluster() as nodes, raftmq.connect(nodes.url) as mq:
         await mq.admin.create_topic("t", queues=3)
         nodes.kill(1)
-        monkeypatch.setenv("RAFTMQ_CRASH_AT", "before-datasync-segment:2")
+        monkeypatch.setenv("RAFTMQ_FAILPOINT", "before-datasync-segment:2")
         nodes.start(1)
         assert await nodes.wait_exit(1) == -9
-        monkeypatch.setenv("RAFTMQ_CRASH_AT", "nowhere")
+        monkeypatch.setenv("RAFTMQ_FAILPOINT", "nowhere")
         nodes.start(1)
         assert await nodes.wait_exit(1) == 1
-        assert "there is no crash point 'nowhere'" in nodes.log(1)
-        monkeypatch.delenv("RAFTMQ_CRASH_AT")
+        assert "there is no failpoint 'nowhere'" in nodes.log(1)
+        monkeypatch.delenv("RAFTMQ_FAILPOINT")
         await nodes.restart(1)

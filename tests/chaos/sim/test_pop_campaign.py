@@ -13,7 +13,7 @@ from raftmq.chaos.faults import VISITS, Event, Schedule, World, draw, of_world
 from raftmq.chaos.sim.checks.pop_evidence import DELIVERIES, GIVEN_UP, LOST, RECORDS
 from raftmq.chaos.sim.checks.twins import STATES
 from raftmq.chaos.sim.cluster import Cluster
-from raftmq.chaos.sim.faults import points
+from raftmq.chaos.sim.faults import failpoints
 from raftmq.chaos.sim.run import run
 from raftmq.checkers import Verdict
 from raftmq.checkers.pop.calls import pop_traffic
@@ -142,9 +142,9 @@ def test_what_retention_takes_from_slow_consumers_is_counted_and_nothing_else_is
 def test_nothing_is_lost_where_processes_end_as_they_apply_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(points, "NODE_POINTS_SHARE", 1.0)
-    monkeypatch.setattr(points, "OWN_POINTS_SHARE", 0.0)
-    monkeypatch.setattr(points, "NODE_POINTS", ("apply commands",))
+    monkeypatch.setattr(failpoints, "NODE_FAILPOINTS_SHARE", 1.0)
+    monkeypatch.setattr(failpoints, "OWN_FAILPOINTS_SHARE", 0.0)
+    monkeypatch.setattr(failpoints, "NODE_FAILPOINTS", ("apply commands",))
     ends = tuple(Event(at, "crash-point", (at // 800 % 3 + 1,)) for at in range(800, 9000, 800))
     outcome = run(Schedule(4, 12, ends), workload="pop")
     assert outcome.is_good, str(outcome)

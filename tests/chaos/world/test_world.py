@@ -280,7 +280,7 @@ def test_lost_pieces_come_late_or_break_the_connection() -> None:
     assert 0 < broken < 10
 
 
-def test_worker_does_jobs_in_order_and_a_crash_point_ends_the_process() -> None:
+def test_worker_does_jobs_in_order_and_a_failpoint_ends_the_process() -> None:
     async def scenario(pair: Pair) -> None:
         world = SimulatedWorld(pair.network, pair.one)
         disk = pair.one.machine.disk
@@ -295,7 +295,7 @@ def test_worker_does_jobs_in_order_and_a_crash_point_ends_the_process() -> None:
         def write() -> None:
             world.files.create("a.log").append([b"x"])
 
-        disk.crash_at_point("append log", after=True)
+        disk.crash_at_failpoint("append log", after=True)
         worker.submit(lambda: 1, note)
         worker.submit(lambda: 1 // 0, note)
         worker.submit(write, note)

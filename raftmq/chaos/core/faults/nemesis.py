@@ -101,7 +101,7 @@ class Nemesis:
             node.disk.calm()
             node.disk_factor = 1.0
             node.apply_ms = 0.0
-            node.crash_point = ""
+            node.failpoint = ""
             node.loses_power = False
         self._cluster.tell(0, "everything heals")
 

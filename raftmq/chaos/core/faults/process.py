@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from raftmq.chaos.core.arena import CHANGE_POINTS, CoreArena, Make
+from raftmq.chaos.core.arena import CHANGE_FAILPOINTS, CoreArena, Make
 from raftmq.chaos.core.operator import adding, removing, replacing
 from raftmq.chaos.faults import Event
 from raftmq.chaos.faults.arena import Skipped, Steps
@@ -28,7 +28,7 @@ def kill_then_power(arena: CoreArena, event: Event) -> Steps:
     node = arena.cluster.at_place[event.nodes[0]]
     if not node.is_up:
         raise Skipped("it is down")
-    life, node.crash_point = node.lives, "before sync"
+    life, node.failpoint = node.lives, "before sync"
     while not (node.is_up and node.lives > life):
         yield LOOK_SECONDS
     # Most often at once: the first sync of the new process ends the danger.
@@ -49,7 +49,7 @@ def slow_change(arena: CoreArena, event: Event) -> Steps:
     for each in slow:
         each.disk_factor = event.level
         if random.random() < 0.7:
-            each.crash_point = random.choice(CHANGE_POINTS)
+            each.failpoint = random.choice(CHANGE_FAILPOINTS)
             each.loses_power = random.random() < 0.5
     try:
         yield None

@@ -31,7 +31,7 @@ def end_all(stage: Stage) -> None:
     """Correct all clocks, cancel all crash orders, and resume all paused nodes."""
     for node in stage.nodes.nodes:
         stage.nodes.resume_quietly(node)
-        stage.nodes.order(node, crash="", clocks=[])
+        stage.nodes.order(node, failpoint="", clocks=[])
 
 
 OWN: Mapping[str, Make] = {"no-descriptors": no_descriptors}

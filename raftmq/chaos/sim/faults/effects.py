@@ -15,7 +15,7 @@ AGAIN = "frames sent again"
 ASKED = "changes asked for"
 STRUCK = "pieces struck"
 SCARCE = "space told as scarce"
-STOPPED = "crash points reached"
+STOPPED = "failpoints reached"
 
 EFFECTS: Mapping[str, str] = {
     "isolate-node": HELD,

@@ -34,7 +34,7 @@ after that."""
 CRASH_AGAIN_SHARE = 0.5
 """Share of lost logs after which the node crashes while it begins the next log."""
 
-NEXT_LOG_POINTS = tuple(
+NEXT_LOG_FAILPOINTS = tuple(
     f"{operation} {kind}"
     for kind in ("json", "log")
     for operation in ("create", "append", "datasync", "rename")
@@ -219,8 +219,8 @@ def lose_group(arena: SimArena, event: Event) -> Steps:
             disk.unlink(f"{folder}/{name}")
         disk.sync_folder(folder)
         if stage.random.random() < CRASH_AGAIN_SHARE:
-            point = stage.random.choice(NEXT_LOG_POINTS)
-            disk.crash_at_point(point, after=stage.random.random() < 0.5)
+            point = stage.random.choice(NEXT_LOG_FAILPOINTS)
+            disk.crash_at_failpoint(point, after=stage.random.random() < 0.5)
         stage.let_up(node)
     yield from ()
 
@@ -233,7 +233,7 @@ def crash_write(arena: SimArena, event: Event) -> Steps:
         if stage.random.random() < 0.5:
             stage.lose_power_on_crash(node)
         point = stage.random.choice(("append log", "datasync log"))
-        stage.cluster.machines[node].disk.crash_at_point(point, after=True)
+        stage.cluster.machines[node].disk.crash_at_failpoint(point, after=True)
     yield from ()
 
 

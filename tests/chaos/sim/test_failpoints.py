@@ -1,4 +1,4 @@
-"""Crash points between the parts of a node: where it sends, receives, and has applied."""
+"""Failpoints between the parts of a node: where it sends, receives, and has applied."""
 
 from collections import Counter
 
@@ -7,9 +7,9 @@ import trio
 
 from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.sim.cluster import Cluster
-from raftmq.chaos.sim.faults import points
-from raftmq.chaos.sim.observed import POINTS
-from raftmq.chaos.sim.run import OWN_POINTS, WorkloadName, run
+from raftmq.chaos.sim.faults import failpoints
+from raftmq.chaos.sim.observed import FAILPOINTS
+from raftmq.chaos.sim.run import OWN_FAILPOINTS, WorkloadName, run
 from raftmq.chaos.world.agenda import run as run_world
 from raftmq.chaos.world.disk import PowerLoss
 from raftmq.chaos.world.process import Process
@@ -20,7 +20,7 @@ RARE = {"apply membership", "send snapshot", "receive snapshot", "receive repair
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Points that processes come to, and how often one ended there."""
+    """Failpoints that processes come to, and how often one ended there."""
     ends: Counter[str] = Counter()
     passes = Process.passes
 
@@ -36,21 +36,21 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return ends
 
 
-def test_busy_cluster_passes_every_point(ends: Counter[str]) -> None:
+def test_busy_cluster_passes_every_failpoint(ends: Counter[str]) -> None:
     joins = (Event(1_000, "replace-node", (2,)), Event(4_000, "kill", (3,)))
     assert run(Schedule(3, 12, joins)).is_good
-    assert set(POINTS) - set(ends) <= RARE
+    assert set(FAILPOINTS) - set(ends) <= RARE
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("workload", list(OWN_POINTS))
+@pytest.mark.parametrize("workload", list(OWN_FAILPOINTS))
 def test_processes_end_where_they_are_asked_for_what_only_this_workload_asks(
     workload: WorkloadName, ends: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(points, "NODE_POINTS_SHARE", 1.0)
-    monkeypatch.setattr(points, "OWN_POINTS_SHARE", 1.0)
+    monkeypatch.setattr(failpoints, "NODE_FAILPOINTS_SHARE", 1.0)
+    monkeypatch.setattr(failpoints, "OWN_FAILPOINTS_SHARE", 1.0)
     strikes = tuple(Event(at, "crash-point", (at // 500 % 3 + 1,)) for at in range(800, 9000, 500))
-    own = set(OWN_POINTS[workload])
+    own = set(OWN_FAILPOINTS[workload])
     for seed in range(5, 9):
         outcome = run(Schedule(seed, 12, strikes), workload=workload)
         assert outcome.is_good, str(outcome)
@@ -64,12 +64,12 @@ def test_processes_end_where_they_are_asked_for_what_only_this_workload_asks(
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("point", ["send heartbeat", "receive raft"])
-def test_process_ends_at_a_point_and_comes_back(point: str, after: bool) -> None:
+def test_process_ends_at_a_failpoint_and_comes_back(point: str, after: bool) -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             cluster = Cluster(nursery, seed=1)
             await cluster.found()
-            cluster.processes[1].crash_at_point(point, after=after)
+            cluster.processes[1].crash_at_failpoint(point, after=after)
             await cluster.wait_until(lambda: 1 not in cluster.processes)
             await cluster.wait_until(lambda: all(map(cluster.leader, (0, 1, 2, 3))))
             await cluster.start(1)
@@ -84,8 +84,8 @@ def test_process_ends_at_a_point_and_comes_back(point: str, after: bool) -> None
 def test_nothing_is_lost_where_processes_end_again_and_again(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(points, "NODE_POINTS_SHARE", 1.0)
-    monkeypatch.setattr(points, "NODE_POINTS", (what,))
+    monkeypatch.setattr(failpoints, "NODE_FAILPOINTS_SHARE", 1.0)
+    monkeypatch.setattr(failpoints, "NODE_FAILPOINTS", (what,))
     ends = tuple(Event(at, "crash-point", (at // 800 % 3 + 1,)) for at in range(800, 9000, 800))
     outcome = run(Schedule(13, 14, ends))
     assert outcome.is_good, str(outcome)

@@ -1,21 +1,22 @@
-"""Crash points: named places in a node's work where its process can be made to end.
+"""Failpoints: named places in a node's work where its process can be made to end.
 
-A point sits at a call of the interface between a node and the outside, so that the code between two
-points is the product's own, unchanged. A name says when, which call, and on which kind of file:
+A failpoint sits at a call of the interface between a node and the outside, so that the code between
+two failpoints is the product's own, unchanged. A name says when, which call, and on which kind of
+file:
 
     before-datasync-segment     a write to the log was made, its sync is about to begin
     after-rename-snapshot       a snapshot has its name, the folder is not synced yet
     inside-append-segment       half of a write to the log is made
     after-receive               bytes came from a connection, and are not parsed yet
 
-`PointFiles` wraps a disk and calls `reached(name)` at each point.
+`FailpointFiles` wraps a disk and calls `reached(name)` at each failpoint.
 
 Invariants:
-- Every name that is called is in `POINTS`, or belongs to a kind of file and a call that the product
-  never combines; tests compare the list with a running store.
+- Every name that is called is in `FAILPOINTS`, or belongs to a kind of file and a call that the
+  product never combines; tests compare the list with a running store.
 - Without faults a wrapped disk does what the disk does.
 
-Sources: etcd's gofail points; the brief list of places in ALICE (OSDI '14).
+Sources: etcd's gofail; the brief list of places in ALICE (OSDI '14).
 """
 
 import os
@@ -24,7 +25,7 @@ from collections.abc import Callable, Sequence
 from raftmq.log.files import NEW_SUFFIX, File, FileSystem, Lock, Pages
 
 Reached = Callable[[str], None]
-"""Called with the name of each point that is passed; from any thread."""
+"""Called with the name of each failpoint that is passed; from any thread."""
 
 _KINDS = {
     ".log": "segment",
@@ -46,7 +47,7 @@ _FILE_CALLS = {
     "peers": ("datasync", "rename"),
 }
 
-POINTS: tuple[str, ...] = (
+FAILPOINTS: tuple[str, ...] = (
     *(
         f"{when}-{call}-{kind}"
         for kind, calls in _FILE_CALLS.items()
@@ -63,7 +64,7 @@ POINTS: tuple[str, ...] = (
     "after-receive",
     "after-connect",
 )
-"""Every point that is worth arming."""
+"""Every failpoint that is worth setting."""
 
 RARE = frozenset(
     {
@@ -77,7 +78,7 @@ RARE = frozenset(
         *("before-unlink-snapshot", "after-unlink-snapshot"),
     }
 )
-"""Points that a running node may never reach again: a node passes them when the node is new,
+"""Failpoints that a running node may never reach again: a node passes them when the node is new,
 receives a snapshot, or drops old segments."""
 
 
@@ -91,8 +92,8 @@ def kind_of(path: str) -> str:
     return next((kind for end, kind in _KINDS.items() if name.endswith(end)), "other")
 
 
-class PointFile:
-    """A `File` with points around the calls that change it."""
+class FailpointFile:
+    """A `File` with failpoints around the calls that change it."""
 
     def __init__(self, file: File, path: str, reached: Reached) -> None:
         self._file = file
@@ -104,7 +105,7 @@ class PointFile:
         return self._file.pread(size, offset)
 
     def append(self, buffers: Sequence[bytes]) -> None:
-        """As the file; in two halves if a crash is ordered between the halves."""
+        """As the file; in two halves if the process is to end between the halves."""
         self._reached(f"before-append-{self._kind}")
         inside = f"inside-append-{self._kind}"
         if getattr(self._reached, "wants", _nothing)(inside):
@@ -143,8 +144,8 @@ def _nothing(name: str) -> bool:
     return False
 
 
-class PointFiles:
-    """A `FileSystem` with points around the calls that change it."""
+class FailpointFiles:
+    """A `FileSystem` with failpoints around the calls that change it."""
 
     def __init__(self, files: FileSystem, reached: Reached) -> None:
         self._files = files
@@ -153,12 +154,12 @@ class PointFiles:
     def open(self, path: str, *, writable: bool = False) -> File:
         """As the disk."""
         file = self._files.open(path, writable=writable)
-        return PointFile(file, path, self._reached) if writable else file
+        return FailpointFile(file, path, self._reached) if writable else file
 
     def create(self, path: str) -> File:
         """As the disk."""
         self._reached(f"before-create-{kind_of(path)}")
-        file = PointFile(self._files.create(path), path, self._reached)
+        file = FailpointFile(self._files.create(path), path, self._reached)
         self._reached(f"after-create-{kind_of(path)}")
         return file
 

@@ -1,4 +1,4 @@
-"""Crash points, orders and wrong clocks: the inside of a node's process under test."""
+"""Failpoints, orders and wrong clocks: the inside of a node's process under test."""
 
 import os
 import subprocess
@@ -11,22 +11,29 @@ import pytest
 
 from raftmq.broker.cluster import peers
 from raftmq.broker.system_world import RealWorld
-from raftmq.chaos.real import armed
-from raftmq.chaos.real.armed import Armament, ArmedWorld, Orders, arm, parse_crash, write_orders
+from raftmq.chaos.real import fault_injection
+from raftmq.chaos.real.failpoints import FAILPOINTS, RARE, FailpointFiles, kind_of
+from raftmq.chaos.real.fault_injection import (
+    FaultyWorld,
+    Injector,
+    Orders,
+    parse_failpoint,
+    with_faults,
+    write_orders,
+)
 from raftmq.chaos.real.faults.clocks import ClockEffect, offset_ms
-from raftmq.chaos.real.points import POINTS, RARE, PointFiles, kind_of
 from raftmq.log.files import RealFiles, prepare, publish
 
 
-def test_there_are_thirty_points_and_rare_ones_are_among_them() -> None:
-    assert len(POINTS) >= 30
-    assert len(set(POINTS)) == len(POINTS)
-    assert set(POINTS) > RARE
+def test_there_are_thirty_failpoints_and_rare_ones_are_among_them() -> None:
+    assert len(FAILPOINTS) >= 30
+    assert len(set(FAILPOINTS)) == len(FAILPOINTS)
+    assert set(FAILPOINTS) > RARE
 
 
-def test_each_call_is_between_its_points(tmp_path: Path) -> None:
+def test_each_call_is_between_its_failpoints(tmp_path: Path) -> None:
     reached: list[str] = []
-    files = PointFiles(RealFiles(), reached.append)
+    files = FailpointFiles(RealFiles(), reached.append)
     folder = str(tmp_path)
     prepare(files, folder, "00000000000000000002.log", [b"abc", b"def"]).close()
     publish(files, folder, "00000000000000000002.log")
@@ -40,10 +47,10 @@ def test_each_call_is_between_its_points(tmp_path: Path) -> None:
         for when in ("before", "after")
     ]
     assert reached == expected
-    assert set(reached) <= set(POINTS)
+    assert set(reached) <= set(FAILPOINTS)
 
 
-def test_write_with_a_point_inside_is_whole_when_nothing_happens(tmp_path: Path) -> None:
+def test_write_with_a_failpoint_inside_is_whole_when_nothing_happens(tmp_path: Path) -> None:
     class Wanting(list[str]):
         def __call__(self, name: str) -> None:
             self.append(name)
@@ -52,7 +59,7 @@ def test_write_with_a_point_inside_is_whole_when_nothing_happens(tmp_path: Path)
             return name == "inside-append-segment"
 
     reached = Wanting()
-    files = PointFiles(RealFiles(), reached)
+    files = FailpointFiles(RealFiles(), reached)
     path = f"{tmp_path}/00000000000000000002.log"
     file = files.create(path)
     file.append([b"abc", b"defgh"])
@@ -74,19 +81,18 @@ def test_files_are_known_by_their_names() -> None:
 
 
 @pytest.mark.parametrize("text", ["nowhere", "after-send:0", "after-send:x", "after-send:-1"])
-def test_crash_order_that_cannot_be_obeyed_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"point|how many"):
-        parse_crash(text)
+def test_failpoint_that_cannot_be_obeyed_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"failpoint|how many"):
+        parse_failpoint(text)
 
 
 DYING = """
 import sys
-from raftmq.chaos.real.armed import arm
+from raftmq.chaos.real.fault_injection import with_faults
 from raftmq.broker.cluster import peers
 from raftmq.broker.system_world import RealWorld
-from raftmq.chaos.real import armed
 import os
-world = arm(RealWorld(), os.environ)
+world = with_faults(RealWorld(), os.environ)
 file = world.files.create(sys.argv[1] + "/00000000000000000002.log")
 for number in range(5):
     file.append([b"0123456789"])
@@ -95,7 +101,7 @@ for number in range(5):
 
 
 @pytest.mark.parametrize(
-    ("crash", "survived", "size"),
+    ("failpoint", "survived", "size"),
     [
         ("before-append-segment:3", 2, 20),
         ("inside-append-segment:3", 2, 25),
@@ -103,12 +109,12 @@ for number in range(5):
         ("after-append-segment:6", 5, 50),
     ],
 )
-def test_process_ends_at_its_point_and_not_before(
-    tmp_path: Path, crash: str, survived: int, size: int
+def test_process_ends_at_its_failpoint_and_not_before(
+    tmp_path: Path, failpoint: str, survived: int, size: int
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-c", DYING, str(tmp_path)],
-        env={**os.environ, "RAFTMQ_CRASH_AT": crash},
+        env={**os.environ, "RAFTMQ_FAILPOINT": failpoint},
         capture_output=True,
         text=True,
         check=False,
@@ -121,20 +127,20 @@ def test_process_ends_at_its_point_and_not_before(
 
 def test_orders_are_read_again_when_the_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "orders"
-    armament = Armament(orders=path)
-    world = ArmedWorld(RealWorld(), armament)
+    injector = Injector(orders=path)
+    world = FaultyWorld(RealWorld(), injector)
     true = RealWorld()
     assert abs(world.now_ms() - true.now_ms()) < 1_000
     write_orders(path, Orders(clocks=[ClockEffect("skew", -60_000, 0)]))
-    armament._looked = -1.0
+    injector._looked = -1.0
     assert abs(world.now_ms() - true.now_ms() + 60_000) < 1_000
     write_orders(path, Orders())
-    armament._looked = -1.0
+    injector._looked = -1.0
     assert abs(world.now_ms() - true.now_ms()) < 1_000
 
 
 def test_world_is_the_same_without_orders() -> None:
-    world = arm(RealWorld(), {"RAFTMQ_CHAOS": "/nowhere/orders"})
+    world = with_faults(RealWorld(), {"RAFTMQ_CHAOS": "/nowhere/orders"})
     assert abs(world.now_ms() - RealWorld().now_ms()) < 1_000
     assert isinstance(world.random, Random)
 
@@ -160,7 +166,7 @@ def test_mutant_of_the_environment_is_planted_in_this_process(
 ) -> None:
     sound = vars(peers)["give_up_after"]
     with ExitStack() as bugs:
-        monkeypatch.setattr(armed, "_bugs", bugs)
-        arm(RealWorld(), {"RAFTMQ_MUTANT": "kernel-patience"})
+        monkeypatch.setattr(fault_injection, "_bugs", bugs)
+        with_faults(RealWorld(), {"RAFTMQ_MUTANT": "kernel-patience"})
         assert vars(peers)["give_up_after"] is not sound
     assert vars(peers)["give_up_after"] is sound

@@ -1,11 +1,11 @@
-"""The inside of a node's process under test: crash points, wrong clocks, a held-up loop.
+"""Fault injection in a node's own process: failpoints, wrong clocks, a held-up loop.
 
-`raftmq serve` calls `arm` only if one of these variables is set; otherwise this module is not
-loaded, and a node runs unchanged.
+`raftmq serve` calls `with_faults` only if one of these variables is set; otherwise this module is
+not loaded, and a node runs unchanged.
 
 | variable | meaning |
 |---|---|
-| `RAFTMQ_CRASH_AT` | `NAME:COUNT`: end like `kill -9` the COUNT-th time that point is reached |
+| `RAFTMQ_FAILPOINT` | `NAME:COUNT`: end like `kill -9` at the COUNT-th pass of this failpoint |
 | `RAFTMQ_CHAOS` | a file of `Orders` as JSON, read again whenever it was replaced |
 | `RAFTMQ_MUTANT` | name of a mutant of whole brokers, planted until the process ends |
 
@@ -13,13 +13,13 @@ With `RAFTMQ_CHAOS` the longest hold of the node's loop is written beside that f
 
 The file may appear later, and change while the node runs:
 
-    {"crash": "before-send:3", "clocks": [["drift", 0.1, 1700000000000]], "stall": [7, 300]}
+    {"failpoint": "before-send:3", "clocks": [["drift", 0.1, 1700000000000]], "stall": [7, 300]}
 
 Invariants:
-- Orders are read where the node asks for the time, and at each point: a paused node obeys when it
-  goes on.
-- A crash order is counted from its first reading; a file with the same text does not start a new
-  count.
+- Orders are read where the node asks for the time, and at each failpoint: a paused node obeys when
+  it goes on.
+- The passes of a failpoint are counted from the first reading of the order; a file with the same
+  text does not start a new count.
 """
 
 import os
@@ -38,10 +38,10 @@ from raftmq.broker.world import Worker, World, give_up_after
 from raftmq.chaos.real.faults.clocks import ClockEffect, offset_ms
 from raftmq.log.files import FileSystem
 
+from .failpoints import FAILPOINTS, FailpointFiles
 from .holds import Holds
-from .points import POINTS, PointFiles
 
-CRASH_VARIABLE = "RAFTMQ_CRASH_AT"
+FAILPOINT_VARIABLE = "RAFTMQ_FAILPOINT"
 ORDERS_VARIABLE = "RAFTMQ_CHAOS"
 MUTANT_VARIABLE = "RAFTMQ_MUTANT"
 
@@ -52,47 +52,47 @@ LOOK_SECONDS = 0.01
 class Orders(msgspec.Struct, frozen=True):
     """The faults that a node's process makes to itself."""
 
-    crash: str = ""
-    """`NAME:COUNT`, counted from the reading of the order; empty: no crash."""
+    failpoint: str = ""
+    """`NAME:COUNT` of the pass that ends the process; empty: none does."""
     clocks: list[ClockEffect] = []
     """Faults of the node's clock; their offsets add up."""
     stall: tuple[int, int] = (0, 0)
     """(number of the order, milliseconds): block the event loop once for each new number."""
 
 
-def parse_crash(text: str) -> tuple[str, int]:
-    """The point's name, and the number of the pass that ends the process.
+def parse_failpoint(text: str) -> tuple[str, int]:
+    """The failpoint's name, and the number of the pass that ends the process.
 
-    >>> parse_crash("after-send:3"), parse_crash("after-send")
+    >>> parse_failpoint("after-send:3"), parse_failpoint("after-send")
     (('after-send', 3), ('after-send', 1))
 
     Raises:
-        ValueError: there is no such point, or the count is no positive number.
+        ValueError: there is no such failpoint, or the count is no positive number.
     """
     name, _, count = text.partition(":")
-    if name not in POINTS:
-        raise ValueError(f"there is no crash point {name!r}; there are: {', '.join(POINTS)}")
+    if name not in FAILPOINTS:
+        raise ValueError(f"there is no failpoint {name!r}; there are: {', '.join(FAILPOINTS)}")
     if count and not (count.isdigit() and int(count)):
         raise ValueError(f"{text!r}: after the colon comes how many times, 1 or more")
     return name, int(count or 1)
 
 
-class Armament:
-    """The current orders, and the passes left until the crash."""
+class Injector:
+    """The current orders, and the passes left until the process ends at a failpoint."""
 
-    def __init__(self, crash: str = "", orders: Path | None = None) -> None:
+    def __init__(self, failpoint: str = "", orders: Path | None = None) -> None:
         self._path = orders
         self._stamp = 0
         self._looked = -1.0
         self._lock = threading.Lock()
-        self._crash_text = crash
-        self._point, self._left = parse_crash(crash) if crash else ("", 0)
+        self._text = failpoint
+        self._point, self._left = parse_failpoint(failpoint) if failpoint else ("", 0)
         self._stalled = 0
-        self.orders = Orders(crash=crash)
+        self.orders = Orders(failpoint=failpoint)
         """The orders that were read last."""
 
     def __call__(self, name: str) -> None:
-        """A crash point is reached: end the process if this pass was ordered."""
+        """A failpoint is reached: end the process if this pass was ordered."""
         self.look()
         if name == self._point:
             with self._lock:
@@ -101,7 +101,7 @@ class Armament:
                     os.kill(os.getpid(), signal.SIGKILL)
 
     def wants(self, name: str) -> bool:
-        """Is a crash ordered at this point? Its count may need further passes."""
+        """Is the process to end at this failpoint? The count may need further passes."""
         self.look()
         return name == self._point
 
@@ -109,7 +109,7 @@ class Armament:
         """Read the file if it was replaced, and block the event loop if a stall is ordered."""
         self._read()
         number, milliseconds = self.orders.stall
-        # Points are passed in threads too; only the main thread runs the event loop.
+        # Failpoints are passed in threads too; only the main thread runs the event loop.
         if number != self._stalled and threading.current_thread() is threading.main_thread():
             self._stalled = number
             time.sleep(milliseconds / 1000)
@@ -127,16 +127,16 @@ class Armament:
         except FileNotFoundError:
             return
         self._stamp = stamp
-        if orders.crash != self._crash_text:
-            self._crash_text = orders.crash
-            self._point, self._left = parse_crash(orders.crash) if orders.crash else ("", 0)
+        if orders.failpoint != self._text:
+            self._text = orders.failpoint
+            self._point, self._left = parse_failpoint(orders.failpoint) if self._text else ("", 0)
         self.orders = orders
 
 
-class ArmedStream(trio.abc.Stream):
-    """A connection with points; keeps `send_nowait`, with which the broker avoids `send_all`."""
+class FailpointStream(trio.abc.Stream):
+    """A stream with failpoints; keeps `send_nowait`, with which the broker avoids `send_all`."""
 
-    def __init__(self, stream: trio.abc.Stream, reached: Armament) -> None:
+    def __init__(self, stream: trio.abc.Stream, reached: Injector) -> None:
         self._stream = stream
         self._reached = reached
 
@@ -173,37 +173,37 @@ class ArmedStream(trio.abc.Stream):
         await self._stream.aclose()
 
 
-class ArmedListener(trio.abc.Listener[trio.abc.Stream]):
-    """Accepts connections with points."""
+class FailpointListener(trio.abc.Listener[trio.abc.Stream]):
+    """Accepts connections with failpoints."""
 
-    def __init__(self, listener: trio.abc.Listener[trio.abc.Stream], reached: Armament) -> None:
+    def __init__(self, listener: trio.abc.Listener[trio.abc.Stream], reached: Injector) -> None:
         self._listener = listener
         self._reached = reached
 
     async def accept(self) -> trio.abc.Stream:
         """As the listener."""
-        return ArmedStream(await self._listener.accept(), self._reached)
+        return FailpointStream(await self._listener.accept(), self._reached)
 
     async def aclose(self) -> None:
         """As the listener."""
         await self._listener.aclose()
 
 
-class ArmedWorld:
-    """A `World` that adds points, clock faults and stalls to another world."""
+class FaultyWorld:
+    """A `World` that adds failpoints, clock faults and stalls to another world."""
 
-    def __init__(self, world: World, armament: Armament) -> None:
+    def __init__(self, world: World, injector: Injector) -> None:
         self._world = world
-        self._armament = armament
-        self.files: FileSystem = PointFiles(world.files, armament)
+        self._injector = injector
+        self.files: FileSystem = FailpointFiles(world.files, injector)
         self.random: Random = world.random
         self.descriptors_max = world.descriptors_max
 
     def now_ms(self) -> int:
         """The time of the node's clock, which may be wrong, in ms since the epoch."""
-        self._armament.look()
+        self._injector.look()
         true_ms = self._world.now_ms()
-        return max(true_ms + offset_ms(self._armament.orders.clocks, true_ms), 0)
+        return max(true_ms + offset_ms(self._injector.orders.clocks, true_ms), 0)
 
     def worker(self, name: str, nursery: trio.Nursery) -> Worker:
         """As the world."""
@@ -211,20 +211,20 @@ class ArmedWorld:
 
     async def listen(self, host: str, port: int) -> trio.abc.Listener[trio.abc.Stream]:
         """As the world."""
-        return ArmedListener(await self._world.listen(host, port), self._armament)
+        return FailpointListener(await self._world.listen(host, port), self._injector)
 
     async def connect(self, host: str, port: int) -> trio.abc.Stream:
         """As the world."""
         stream = await self._world.connect(host, port)
-        self._armament("after-connect")
-        return ArmedStream(stream, self._armament)
+        self._injector("after-connect")
+        return FailpointStream(stream, self._injector)
 
 
-def arm(world: World, environment: Mapping[str, str]) -> World:
+def with_faults(world: World, environment: Mapping[str, str]) -> World:
     """The world of a node whose environment asks for faults.
 
     Raises:
-        ValueError: `RAFTMQ_CRASH_AT` names no point.
+        ValueError: `RAFTMQ_FAILPOINT` names no failpoint.
     """
     mutant = environment.get(MUTANT_VARIABLE, "")
     if mutant:
@@ -233,7 +233,7 @@ def arm(world: World, environment: Mapping[str, str]) -> World:
     path = Path(text) if text else None
     if path is not None and trio.lowlevel.in_trio_run():
         trio.lowlevel.add_instrument(Holds(holds_file(path)))
-    return ArmedWorld(world, Armament(environment.get(CRASH_VARIABLE, ""), path))
+    return FaultyWorld(world, Injector(environment.get(FAILPOINT_VARIABLE, ""), path))
 
 
 def _plant(name: str) -> None:
