@@ -1,6 +1,6 @@
 """The members together, with the interface that the core simulator's fault handlers use.
 
-The handlers of `raftmq.chaos.core` reach a cluster through its `Stage`; the attributes that they
+The handlers of `raftmq.chaos.core` reach a cluster through a `CoreArena`; the attributes that they
 use have the same names here: `network`, `loop`, `at_place`, `leader()`, `counts`.
 """
 

@@ -22,7 +22,7 @@ from bench.known_bugs.member import Edition
 from raftmq.chaos.core.arena import CoreArena
 from raftmq.chaos.core.faults import nemesis
 from raftmq.chaos.faults import FAULTS, Event, Fault, Schedule, draw
-from raftmq.chaos.faults.arena import Player, Skipped, aimed
+from raftmq.chaos.faults.arena import RunningFault, Skipped, aimed
 from raftmq.checkers import Verdict, check_evidence
 from raftmq.checkers.servers.evidence import Evidence
 
@@ -94,7 +94,7 @@ class Run:
         self._schedule = schedule_of(seed, seconds)
         nodes = 5 if Random(f"size {seed}").random() < 0.25 else 3
         self._cluster = Cluster(seed, nodes, edition, folder)
-        self._playing: dict[CoreArena, Player] = {}
+        self._running: dict[CoreArena, RunningFault] = {}
         self._is_healed = self._is_over = False
         self._random = Random(f"clients {seed}")
         self._proposed = 0
@@ -152,23 +152,23 @@ class Run:
         arena = CoreArena(cast("CoreCluster", cluster), event, random, end_us)
         try:
             steps = HANDLERS[event.fault](arena, aimed(event, event.nodes, arena.leader()))
-            self._playing[arena] = player = arena.play(steps)
-            player.go_on()
+            self._running[arena] = running = arena.play(steps)
+            running.go_on()
         except Skipped:
-            self._playing.pop(arena, None)
+            self._running.pop(arena, None)
             return
         cluster.counts[event.fault] += 1
         if event.lasts_ms:
             cluster.loop.at(max(end_us, cluster.loop.now_us), self._undo, arena)
 
     def _undo(self, arena: CoreArena) -> None:
-        player = self._playing.pop(arena, None)
-        if player is not None:
-            player.end()
+        running = self._running.pop(arena, None)
+        if running is not None:
+            running.end()
 
     def _heal(self) -> None:
         self._is_healed = True
-        for arena in list(self._playing):
+        for arena in list(self._running):
             self._undo(arena)
         self._cluster.network.heal()
         for member in self._cluster.at_place.values():

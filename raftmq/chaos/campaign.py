@@ -143,7 +143,7 @@ class Plan:
                 planted in this world.
         """
         mutant = _mutant(self.mutant)
-        run = _player(self, mutant)
+        run = _runner(self, mutant)
         with _planted(mutant, self.world):
             outcome = run(schedule)
         if outcome.is_good and outcome.schedule.events and not outcome.struck:
@@ -201,7 +201,7 @@ def _mutant(named: str) -> "Mutant | None":
     raise CannotPlay(f"there is no mutant {named!r}")
 
 
-_PLAYERS = {
+_WORLD_MODULES = {
     World.CORE: "raftmq.chaos.core.world",
     World.SIM: "raftmq.chaos.sim.run",
     World.REAL: "raftmq.chaos.real.play",
@@ -278,13 +278,13 @@ def _refuse_ignored(plan: Plan) -> None:
         raise CannotPlay("only real processes have a network to choose", fix=_NETWORK_FIX)
 
 
-def _player(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome]:
+def _runner(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome]:
     """A function that plays a schedule as the plan says.
 
     Raises:
         CannotPlay: this world does not have the workload, the network, or an option of the plan.
     """
-    module = import_module(_PLAYERS[plan.world])
+    module = import_module(_WORLD_MODULES[plan.world])
     if plan.world is World.CORE:
         _refuse_ignored(plan)
         return partial(_play_core, mutant, plan.nodes)

@@ -11,9 +11,9 @@ test uses a fixture.
 | fixture | is |
 |---|---|
 | `history` | a recorder; its history is judged at the test's end (`raftmq.checkers.journal`) |
-| `nemesis` | plays faults in real time (`raftmq.chaos.player`) |
+| `nemesis` | plays faults in real time (`raftmq.chaos.nemesis`) |
 | `raftmq_cluster` | real processes (`raftmq.testing.Cluster`) |
-| `sim_cluster` | whole brokers in a simulated world: a seed decides all (`raftmq.chaos.rig`) |
+| `sim_cluster` | whole brokers in a simulated world (`raftmq.chaos.sim_cluster`) |
 | `chaos_seed` | the seed of this test |
 
 | marker `chaos` | is |
@@ -47,8 +47,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from raftmq.chaos.player import Nemesis
-    from raftmq.chaos.rig import SimCluster
+    from raftmq.chaos.nemesis import Nemesis
+    from raftmq.chaos.sim_cluster import SimCluster
     from raftmq.checkers.journal import Journal
     from raftmq.testing import Cluster
 
@@ -202,7 +202,7 @@ def history(_chaos_run: Run) -> "Journal":
 @pytest.fixture
 def nemesis(request: pytest.FixtureRequest, _chaos_run: Run) -> "Nemesis":
     """Plays faults inside `with nemesis:`; breaks a `raftmq_cluster` if the test uses one."""
-    from raftmq.chaos.player import Nemesis
+    from raftmq.chaos.nemesis import Nemesis
 
     journal = request.getfixturevalue("history") if "history" in request.fixturenames else None
     clock = {} if journal is None else {"clock": journal.clock}
@@ -242,7 +242,7 @@ def raftmq_cluster(
 @pytest.fixture
 def sim_cluster(request: pytest.FixtureRequest, _chaos_run: Run) -> "SimCluster":
     """A cluster in a simulated world: add processes, then call `run`. Needs trio's event loop."""
-    from raftmq.chaos.rig import SimCluster
+    from raftmq.chaos.sim_cluster import SimCluster
 
     run = _chaos_run
     made = SimCluster(seed=run.seed, wanted=run.faults, seconds=run.seconds, nodes=run.nodes)
@@ -280,7 +280,7 @@ def _is_misnamed(item: pytest.Function, error: BaseException) -> bool:
     run = item.stash.get(_RUN, None)
     if run is None or run.played is None:
         return False
-    from raftmq.chaos.player import CannotBreak
+    from raftmq.chaos.nemesis import CannotBreak
 
     return isinstance(error, CannotBreak)
 

@@ -19,9 +19,9 @@ from random import Random
 import anyio
 
 from raftmq.chaos.faults import FAULTS, Aim, Event, World
-from raftmq.chaos.faults.arena import Arena, Player, Skipped, aimed
+from raftmq.chaos.faults.arena import Arena, RunningFault, Skipped, aimed
 from raftmq.chaos.faults.processes import PROCESSES
-from raftmq.chaos.player import Nemesis
+from raftmq.chaos.nemesis import Nemesis
 from raftmq.errors import RaftmqError
 from raftmq.testing import Cluster
 
@@ -50,7 +50,7 @@ class Processes(Arena):
         self.random = Random(f"processes {nemesis.seed}")
         self._cluster = cluster
         self._nemesis = nemesis
-        self._playing: list[tuple[Event, Player]] = []
+        self._running: list[tuple[Event, RunningFault]] = []
         nemesis.nodes = len(cluster.nodes)
         for name in MADE:
             nemesis.can(name, self._begin, self._end if FAULTS[name].lasts else None)
@@ -114,19 +114,19 @@ class Processes(Arena):
         leader = self.leader() if FAULTS[event.fault].aim is Aim.LEADER else 0
         try:
             steps = PROCESSES[event.fault](self, aimed(event, event.nodes, leader))
-            player = Player(steps, self._nemesis.later)
-            self._playing.append((event, player))
-            player.go_on()
+            running = RunningFault(steps, self._nemesis.later)
+            self._running.append((event, running))
+            running.go_on()
         except Skipped as why:
             self._nemesis.note(f"{event.fault} hits no node: {why}")
 
     def _end(self, event: Event) -> None:
-        for playing in self._playing:
-            if playing[0] is event:
-                playing[1].end()
+        for begun, running in self._running:
+            if begun is event:
+                running.end()
 
     def _heal(self) -> None:
-        for _, player in self._playing:
-            player.end()
+        for _, running in self._running:
+            running.end()
         for node in self._cluster.nodes:
             self._start(node)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raftmq.chaos.faults import World
+from raftmq.chaos.nemesis import Nemesis
 from raftmq.chaos.outcome import Happening, Outcome
-from raftmq.chaos.player import Nemesis
 from raftmq.chaos.report import Case, of_history, page
 from raftmq.checkers import Report, Verdict, explain, worst
 from raftmq.checkers.history import History, write_parquet

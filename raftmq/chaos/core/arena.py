@@ -24,7 +24,7 @@ from raftmq.chaos.faults.arena import (
     DiskCall,
     Lasting,
     Pair,
-    Player,
+    RunningFault,
     Skipped,
     Steps,
     WrongClock,
@@ -101,9 +101,9 @@ class CoreArena(Arena):
         leader = self.cluster.leader()
         return 0 if leader is None else leader.node.place
 
-    def play(self, steps: Steps) -> Player:
+    def play(self, steps: Steps) -> RunningFault:
         """A fault that is resumed by the event loop; `go_on` begins it."""
-        return Player(steps, self._later)
+        return RunningFault(steps, self._later)
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
         self.cluster.loop.after(max(int(seconds * 1e6), 1), call)

@@ -327,8 +327,8 @@ def aimed(event: Event, nodes: Sequence[int], leader: int) -> Event:
     return event._replace(nodes=tuple(nodes))
 
 
-class Player:
-    """Plays a fault in a world that makes calls later."""
+class RunningFault:
+    """A fault that has begun, in a world that makes calls later."""
 
     def __init__(self, steps: Steps, later: Callable[[float, Callable[[], None]], None]) -> None:
         """`later` makes a call after some seconds."""

@@ -35,7 +35,7 @@ from raftmq.chaos.real.faults import disk, members
 from raftmq.chaos.real.faults.clocks import ClockEffect
 from raftmq.chaos.real.faults.hostile import Stranger
 from raftmq.chaos.real.network.rules import Kind, Rule
-from raftmq.chaos.real.stage import Stage, leaders_of
+from raftmq.chaos.real.run_state import RunState, leaders_of
 from raftmq.chaos.real.waiting import wait_found, wait_true
 from raftmq.chaos.real.watch import Watch
 from raftmq.consensus import MessageKind
@@ -68,9 +68,9 @@ class RealArena(Arena):
     world = World.REAL
     damages = disk.HARMS.keys()
 
-    def __init__(self, stage: Stage, watch: Watch) -> None:
-        self.stage = stage
-        self.random = stage.random
+    def __init__(self, state: RunState, watch: Watch) -> None:
+        self.state = state
+        self.random = state.random
         self._watch = watch
         self._queue: list[Callable[[], Awaitable[object]]] = []
         self._has_stalled = False
@@ -101,7 +101,7 @@ class RealArena(Arena):
                 # Also if the run itself ends: the undo waits for this, and cannot be cancelled.
                 is_over.set()
 
-        self.stage.nursery.start_soon(run)
+        self.state.nursery.start_soon(run)
         try:
             yield
         finally:
@@ -110,7 +110,7 @@ class RealArena(Arena):
 
     def members(self) -> list[int]:
         """The members' numbers."""
-        return self.stage.everyone
+        return self.state.everyone
 
     def leader(self) -> int:
         """The leader of the first data group when all nodes were last asked; 0: none was seen."""
@@ -128,11 +128,11 @@ class RealArena(Arena):
         kinds: frozenset[MessageKind] = frozenset(),
     ) -> Iterator[Rule]:
         """Keep a rule of the network; without `pairs` it covers all connections."""
-        rule = self.stage.rules.add(kind, pairs, level, kinds)
+        rule = self.state.rules.add(kind, pairs, level, kinds)
         try:
             yield rule
         finally:
-            self.stage.rules.remove(rule)
+            self.state.rules.remove(rule)
 
     @contextmanager
     def cut(self, pairs: Iterable[Pair], *, resets: bool = False) -> Iterator[None]:
@@ -140,7 +140,7 @@ class RealArena(Arena):
         pairs = set(pairs)
         with self.rule(Kind.BLOCK, pairs):
             if resets:
-                self.stage.network.break_connections(pairs)
+                self.state.network.break_connections(pairs)
             yield
 
     def delay(self, ms: float) -> Lasting:
@@ -161,7 +161,7 @@ class RealArena(Arena):
 
     def drop(self, kinds: frozenset[MessageKind]) -> Lasting:
         """Frames with messages of these kinds are gone, and the connections stay."""
-        if not self.stage.network.is_proxy:
+        if not self.state.network.is_proxy:
             raise Skipped("packets have no kinds")
         return self.rule(Kind.DROP, kinds=kinds)
 
@@ -177,12 +177,12 @@ class RealArena(Arena):
                 yield
             finally:
                 # The streams lack the swallowed frames: no peer can read on.
-                self.stage.network.break_connections(set(pairs))
+                self.state.network.break_connections(set(pairs))
 
     def replay(self, pair: Pair) -> None:
         """Old frames come again: of two nodes to each other, and of clients to both."""
         pairs = [*between(pair[:1], pair[1:]), *((CLIENTS, node) for node in pair)]
-        if not sum([self.stage.network.repeat_old(flow, REPLAYS) for flow in pairs]):
+        if not sum([self.state.network.repeat_old(flow, REPLAYS) for flow in pairs]):
             raise Skipped("nothing to repeat yet")
 
     def cut_frame(self, pair: Pair) -> None:
@@ -202,19 +202,19 @@ class RealArena(Arena):
     @contextmanager
     def stranger(self, node: int) -> Iterator[None]:
         """Connections of a stranger to the node's private port, which no rule covers."""
-        self.stage.running(node)
-        with self.task(Stranger(self.stage, node).run):
+        self.state.running(node)
+        with self.task(Stranger(self.state, node).run):
             yield
 
     # Processes
 
     def kill(self, node: int, *, down_seconds: float | None = None) -> None:
         """SIGKILL, if the node runs; the operator starts it."""
-        if not self.stage.nodes.pid(node):
+        if not self.state.nodes.pid(node):
             return
-        # A paused process must end without having moved, and `Stage.kill` would resume it.
-        self.stage.end(node)
-        self.stage.kill(node, down_seconds=down_seconds)
+        # A paused process must end without having moved, and `RunState.kill` would resume it.
+        self.state.end(node)
+        self.state.kill(node, down_seconds=down_seconds)
 
     def stop(self, node: int) -> None:
         """SIGTERM, if the node runs; a node that does not end in time breaks a promise. The fault
@@ -222,47 +222,47 @@ class RealArena(Arena):
         self.later(partial(self._stop, node))
 
     async def _stop(self, node: int) -> None:
-        stage = self.stage
-        stage.nodes.resume_quietly(node)
-        process = stage.nodes.pid(node)
+        state = self.state
+        state.nodes.resume_quietly(node)
+        process = state.nodes.pid(node)
         if not process:
             return
         # The operator must not take the end for a crash, and start the node while it hands over.
-        stage.down[node] = trio.current_time() + STOP_SECONDS_MAX
+        state.down[node] = trio.current_time() + STOP_SECONDS_MAX
         try:
-            await stage.nodes.stop(node, timeout=STOP_SECONDS_MAX)
-            stage.note(node, "stopped")
+            await state.nodes.stop(node, timeout=STOP_SECONDS_MAX)
+            state.note(node, "stopped")
         except TimeoutError:
-            if stage.nodes.pid(node) == process and stage.nodes.is_running(node):
+            if state.nodes.pid(node) == process and state.nodes.is_running(node):
                 text = f"node {node} did not end within {STOP_SECONDS_MAX:g} s of SIGTERM"
-                stage.complain("V3", text)
-        stage.kill(node, down_seconds=0.1)
+                state.complain("V3", text)
+        state.kill(node, down_seconds=0.1)
         await wait_found(partial(self._serves, node), timeout=SERVE_SECONDS_MAX)
 
     async def _serves(self, node: int) -> bool:
-        return await self.stage.nodes.status(node) is not None
+        return await self.state.nodes.status(node) is not None
 
     @contextmanager
     def pause(self, node: int) -> Iterator[None]:
         """SIGSTOP, and SIGCONT at the end."""
-        process = self.stage.running(node)
-        self.stage.nodes.pause(node)
+        process = self.state.running(node)
+        self.state.nodes.pause(node)
         try:
             yield
         finally:
-            if self.stage.nodes.pid(node) == process:
-                self.stage.nodes.resume(node)
+            if self.state.nodes.pid(node) == process:
+                self.state.nodes.resume(node)
 
     @contextmanager
     def slow(self, node: int, times: float) -> Iterator[None]:
         """The process runs for one part in `times` of the time, in short slices."""
-        self.stage.running(node)
+        self.state.running(node)
         with self.task(partial(self._throttle, node, times)):
             yield
 
     async def _throttle(self, node: int, times: float) -> None:
         while True:
-            if self.stage.nodes.is_running(node):
+            if self.state.nodes.is_running(node):
                 with self.pause(node):
                     await trio.sleep(SLICE_SECONDS * (times - 1))
             await trio.sleep(SLICE_SECONDS)
@@ -270,19 +270,19 @@ class RealArena(Arena):
     def stall(self, node: int, seconds: float) -> None:
         """The node's own loop blocks, if the node runs: see `fault_injection`."""
         if not self._has_stalled:
-            self.stage.running(node)
-        elif not self.stage.nodes.is_running(node):
+            self.state.running(node)
+        elif not self.state.nodes.is_running(node):
             return
         self._has_stalled = True
-        number = self.stage.nodes.orders(node).stall[0] + 1
-        self.stage.nodes.order(node, stall=(number, int(seconds * 1000)))
+        number = self.state.nodes.orders(node).stall[0] + 1
+        self.state.nodes.order(node, stall=(number, int(seconds * 1000)))
 
     def crash_at_failpoint(self, node: int) -> None:
         """A node that does not reach the failpoint in time goes on."""
         self.later(partial(self._crash_at_failpoint, node))
 
     async def _crash_at_failpoint(self, node: int) -> None:
-        nodes, process = self.stage.nodes, self.stage.running(node)
+        nodes, process = self.state.nodes, self.state.running(node)
         point, count = self.random.choice(COMMON_FAILPOINTS), self.random.choice([1, 1, 2, 5, 20])
         nodes.order(node, failpoint=f"{point}:{count}")
         try:
@@ -291,79 +291,79 @@ class RealArena(Arena):
             nodes.order(node, failpoint="")
         if nodes.pid(node) == process:
             raise Skipped("the failpoint was not reached")
-        self.stage.note(node, f"crashed at {point}")
-        self.stage.counts[f"crash at {point}"] += 1
-        self.stage.kill(node)
+        self.state.note(node, f"crashed at {point}")
+        self.state.counts[f"crash at {point}"] += 1
+        self.state.kill(node)
 
     async def _wait_gone(self, node: int, process: int, *, timeout: float) -> bool:
         """Wait for the end of a node's process; False if it does not end in time."""
-        return await wait_true(lambda: self.stage.nodes.pid(node) != process, timeout=timeout)
+        return await wait_true(lambda: self.state.nodes.pid(node) != process, timeout=timeout)
 
     def power_off(self, nodes: Sequence[int]) -> None:
         """The overlay drops what was not synced; the machines close no connection."""
-        self.stage.need_overlay()
+        self.state.need_overlay()
         self.later(partial(self._power_off, nodes))
 
     async def _power_off(self, nodes: Sequence[int]) -> None:
-        async with self.stage.stopped(*nodes, is_dark=True):
+        async with self.state.stopped(*nodes, is_dark=True):
             for node in nodes:
                 await self._lose_unsynced(node)
 
     async def _lose_unsynced(self, node: int) -> None:
         """Drop what a machine that is off has not synced."""
-        lost = await self.stage.nodes.disks.power_loss(node)
-        self.stage.counts["unsynced bytes at power losses"] += lost["bytes"]
-        self.stage.counts["unsynced names at power losses"] += lost["names"]
+        lost = await self.state.nodes.disks.power_loss(node)
+        self.state.counts["unsynced bytes at power losses"] += lost["bytes"]
+        self.state.counts["unsynced names at power losses"] += lost["names"]
 
     # Disks
 
     def refuse(self, node: int, call: DiskCall) -> None:
         """A read is refused at the node's next start: it reads from memory while it runs."""
         if call == "read":
-            self.stage.need_overlay()
+            self.state.need_overlay()
             self.later(partial(self._refuse_at_start, node))
         else:
             self._refuse(node, DISK_CALLS[call], errno.EIO)
 
     async def _refuse_at_start(self, node: int) -> None:
-        await self.stage.nodes.disks.refuse(node, "read", errno.EIO)
-        self.stage.kill(node)
+        await self.state.nodes.disks.refuse(node, "read", errno.EIO)
+        self.state.kill(node)
 
     def interrupt_write(self, node: int) -> None:
         """The call of a write ends with `EINTR`."""
         self._refuse(node, "write", errno.EINTR)
 
     def _refuse(self, node: int, call: str, error: int) -> None:
-        self.stage.need_overlay()
-        self.stage.running(node)
-        self.later(partial(self.stage.nodes.disks.refuse, node, call, error))
+        self.state.need_overlay()
+        self.state.running(node)
+        self.later(partial(self.state.nodes.disks.refuse, node, call, error))
         self.later(partial(trio.sleep, STRIKE_SECONDS))
 
     def lie(self, node: int) -> None:
         """The node must end at once; then the bytes of the sync are lost."""
-        self.stage.need_overlay()
+        self.state.need_overlay()
         self.later(partial(self._lie, node))
 
     async def _lie(self, node: int) -> None:
-        disks = self.stage.nodes.disks
+        disks = self.state.nodes.disks
         await self._end_by(node, "nothing was synced", is_lying=True)
-        async with self.stage.stopped(node):
-            self.stage.counts["bytes that syncs lied about"] += await disks.evict(node)
+        async with self.state.stopped(node):
+            self.state.counts["bytes that syncs lied about"] += await disks.evict(node)
 
     def tear_write(self, node: int) -> None:
         """The process ends inside its next write, and what was not synced is lost."""
-        self.stage.need_overlay()
+        self.state.need_overlay()
         self.later(partial(self._tear_write, node))
 
     async def _tear_write(self, node: int) -> None:
-        process = self.stage.running(node)
+        process = self.state.running(node)
         await self._end_by(node, "nothing was written", cut_at_write=process)
-        async with self.stage.stopped(node):
+        async with self.state.stopped(node):
             await self._lose_unsynced(node)
 
     async def _end_by(self, node: int, why_not: str, **fault: int) -> None:
         """Set a fault of the disk until it has ended the node's process. Raises `Skipped`."""
-        process, disks = self.stage.running(node), self.stage.nodes.disks
+        process, disks = self.state.running(node), self.state.nodes.disks
         await disks.set(node, **fault)
         is_gone = await self._wait_gone(node, process, timeout=STRIKE_SECONDS)
         # A late call must not end the node when the fault is over.
@@ -373,8 +373,8 @@ class RealArena(Arena):
 
     def shorten_write(self, node: int) -> None:
         """The overlay takes a part of the next write."""
-        self.stage.need_overlay()
-        self.later(partial(self.stage.nodes.disks.set, node, is_short=True))
+        self.state.need_overlay()
+        self.later(partial(self.state.nodes.disks.set, node, is_short=True))
 
     def fill(self, node: int, space_bytes: int) -> Lasting:
         """The overlay has no more space."""
@@ -394,8 +394,8 @@ class RealArena(Arena):
 
     @contextmanager
     def _with_disk(self, node: int, **fault: float) -> Iterator[None]:
-        self.stage.need_overlay()
-        disks = self.stage.nodes.disks
+        self.state.need_overlay()
+        disks = self.state.nodes.disks
         self.later(partial(disks.set, node, **fault))
         try:
             yield
@@ -404,11 +404,11 @@ class RealArena(Arena):
 
     def damage(self, node: int, kind: str) -> None:
         """Done when the other members hold all records of the node: see `faults.disk`."""
-        self.later(partial(disk.HARMS[kind], self.stage, node))
+        self.later(partial(disk.HARMS[kind], self.state, node))
 
     def clone(self, node: int, source: int) -> None:
         """The node must refuse the other's files, and gets its own back."""
-        self.later(partial(disk.clone, self.stage, node, source))
+        self.later(partial(disk.clone, self.state, node, source))
 
     # Clocks
 
@@ -419,8 +419,8 @@ class RealArena(Arena):
         try:
             yield
         finally:
-            left = [other for other in self.stage.nodes.orders(node).clocks if other != wrong]
-            self.stage.nodes.order(node, clocks=left)
+            left = [other for other in self.state.nodes.orders(node).clocks if other != wrong]
+            self.state.nodes.order(node, clocks=left)
 
     def step_clock(self, node: int, ms: float) -> None:
         """The node's own clock jumps."""
@@ -428,74 +428,74 @@ class RealArena(Arena):
 
     def _order_clock(self, node: int, kind: str, level: float) -> ClockEffect:
         wrong = ClockEffect(kind, level, time.time_ns() // 1_000_000)
-        clocks = [*self.stage.nodes.orders(node).clocks, wrong]
-        self.stage.nodes.order(node, clocks=clocks)
+        clocks = [*self.state.nodes.orders(node).clocks, wrong]
+        self.state.nodes.order(node, clocks=clocks)
         return wrong
 
     # Members
 
     def add_member(self) -> None:
         """There is a largest number of members."""
-        self.later(partial(members.add_voter, self.stage))
+        self.later(partial(members.add_voter, self.state))
 
     def remove_member(self, node: int) -> None:
         """There is a smallest number of members. Not while a disk is damaged."""
-        if self.stage.broken:
+        if self.state.broken:
             raise Skipped("a disk is damaged")
-        self.later(partial(members.remove_voter, self.stage, node))
+        self.later(partial(members.remove_voter, self.state, node))
 
     def replace_member(self, node: int) -> None:
         """Not while a disk is damaged."""
-        if self.stage.broken:
+        if self.state.broken:
             raise Skipped("a disk is damaged")
-        self.later(partial(members.replace, self.stage, node))
+        self.later(partial(members.replace, self.state, node))
 
     def bring_back(self, node: int) -> None:
         """The node must do no harm, and ends again soon."""
-        self.later(partial(members.rejoin, self.stage))
+        self.later(partial(members.rejoin, self.state))
 
     # Clients
 
     def crash_client(self) -> None:
         """A producer ends between a send and its answer."""
-        self.stage.workload.crash_producer()
+        self.state.workload.crash_producer()
 
     def end_consumers(self) -> None:
         """All consumers end."""
-        self.stage.workload.churn()
+        self.state.workload.churn()
 
     @contextmanager
     def hang_consumers(self) -> Iterator[None]:
         """All consumers stand still."""
-        self.stage.workload.consumers_stand_still = True
+        self.state.workload.consumers_stand_still = True
         try:
             yield
         finally:
-            self.stage.workload.consumers_stand_still = False
+            self.state.workload.consumers_stand_still = False
 
     @contextmanager
     def slow_consumers(self) -> Iterator[None]:
         """All consumers need half a second more."""
-        self.stage.workload.consumer_pause_seconds = 0.5
+        self.state.workload.consumer_pause_seconds = 0.5
         try:
             yield
         finally:
-            self.stage.workload.consumer_pause_seconds = 0.0
+            self.state.workload.consumer_pause_seconds = 0.0
 
     def resend(self) -> None:
         """Each node is sent old batches: the leader must recognize a batch as a repetition."""
-        sent = [self.stage.network.resend(node) for node in self.members() for _ in range(RESENDS)]
+        sent = [self.state.network.resend(node) for node in self.members() for _ in range(RESENDS)]
         if not any(sent):
             raise Skipped("nothing was sent yet")
 
     def ack_oddly(self, how: OddAck) -> None:
         """The next commit of each group."""
-        self.stage.workload.commit_oddly(how)
+        self.state.workload.commit_oddly(how)
 
     def reset_clients(self) -> None:
         """The connections of all clients to all members break."""
         flows = set(between([CLIENTS], self.members()))
-        self.stage.network.break_connections(flows)
+        self.state.network.break_connections(flows)
 
 
 def _well(fault: Iterable[str]) -> dict[str, object]:

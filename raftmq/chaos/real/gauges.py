@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .holds import longest_hold_ms
-from .stage import Stage
+from .run_state import RunState
 
 MIB = 1 << 20
 PROC = Path("/proc")
@@ -58,8 +58,8 @@ COMPARED = "limits of memory, descriptors and holds of the loop"
 class Gauges:
     """The largest values over all nodes of a run."""
 
-    def __init__(self, stage: Stage, limits: Limits | None = None) -> None:
-        self._stage = stage
+    def __init__(self, state: RunState, limits: Limits | None = None) -> None:
+        self._state = state
         self._limits = LIMITS if limits is None else limits
         self._told: set[tuple[int, str]] = set()
         self.most: Counter[str] = Counter()
@@ -67,12 +67,12 @@ class Gauges:
 
     def look(self) -> None:
         """Measure every process."""
-        nodes = self._stage.nodes
+        nodes = self._state.nodes
         for node in nodes.nodes:
             process = nodes.pid(node)
             use = use_of(process, nodes.holds_path(node)) if process else None
             if use is not None:
-                self._stage.compared[COMPARED] += 1
+                self._state.compared[COMPARED] += 1
                 self._note("most resident memory of a node, MiB", use.resident_bytes // MIB)
                 self._note("most open descriptors of a node", use.descriptors)
                 self._note("longest hold of a loop, CPU-ms", int(use.hold_ms))
@@ -96,7 +96,7 @@ class Gauges:
     def _complain(self, name: str, node: int, text: str) -> None:
         if (node, name) not in self._told:
             self._told.add((node, name))
-            self._stage.complain(name, f"node {node} held {text}")
+            self._state.complain(name, f"node {node} held {text}")
 
 
 def use_of(process: int, holds: Path) -> Use | None:

@@ -22,7 +22,7 @@ import trio
 from raftmq.broker.cluster.links import ADVICE
 from raftmq.chaos.real.faults.members import replace
 
-from .stage import Goal, Stage, are_reached, goals_of
+from .run_state import Goal, RunState, are_reached, goals_of
 
 LOOK_SECONDS = 0.1
 RESTART_SECONDS = (0.2, 1.0)
@@ -47,7 +47,7 @@ class _Life:
 class Operator:
     """The operator of one run."""
 
-    stage: Stage
+    state: RunState
     off: set[int] = field(default_factory=set)
     """Nodes that must stay down."""
     _lives: dict[int, _Life] = field(default_factory=dict)
@@ -56,10 +56,10 @@ class Operator:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        stage = self.stage
+        state = self.state
         while True:
-            for node in sorted((stage.members | stage.leaving) - self.off - stage.held):
-                if not stage.nodes.pid(node):
+            for node in sorted((state.members | state.leaving) - self.off - state.held):
+                if not state.nodes.pid(node):
                     await self._start(node)
             self._follow_advice()
             await self._look_after_broken()
@@ -71,81 +71,81 @@ class Operator:
             f"node {node} refuses to start: {life.words}"
             for node, life in sorted(self._lives.items())
             if life.refusals > REFUSALS_MAX
-            and node in self.stage.members
-            and node not in self.stage.broken
+            and node in self.state.members
+            and node not in self.state.broken
         ]
 
     # -- inside ----------------------------------------------------------------------------------
 
     async def _start(self, node: int) -> None:
-        stage, now = self.stage, trio.current_time()
+        state, now = self.state, trio.current_time()
         life = self._lives.setdefault(node, _Life())
-        if node not in stage.down:
+        if node not in state.down:
             self._note_end(node, life)
             return
-        if now >= stage.down[node]:
-            stage.down.pop(node)
+        if now >= state.down[node]:
+            state.down.pop(node)
             life.started = now
-            await stage.up(node)
+            await state.up(node)
 
     def _follow_advice(self) -> None:
-        stage = self.stage
-        for node in sorted(stage.members - self.off - stage.held):
-            others = stage.members - {node}
-            is_lost = others and not stage.nodes.named[node] & others
-            if is_lost and stage.nodes.is_running(node) and self._says_advice(node):
-                stage.nodes.join(node, sorted(others))
-                stage.counts["settings of old"] += 1
-                stage.kill(node, down_seconds=0.0)
+        state = self.state
+        for node in sorted(state.members - self.off - state.held):
+            others = state.members - {node}
+            is_lost = others and not state.nodes.named[node] & others
+            if is_lost and state.nodes.is_running(node) and self._says_advice(node):
+                state.nodes.join(node, sorted(others))
+                state.counts["settings of old"] += 1
+                state.kill(node, down_seconds=0.0)
 
     def _says_advice(self, node: int) -> bool:
         # Lines about the node's links follow the advice in the log.
-        return ADVICE in self.stage.nodes.last_words(node, lines=ADVICE_LINES)
+        return ADVICE in self.state.nodes.last_words(node, lines=ADVICE_LINES)
 
     def _note_end(self, node: int, life: _Life) -> None:
         """A node ended by itself: count a refusal if it was soon, and plan the restart."""
-        stage, now = self.stage, trio.current_time()
-        status = stage.nodes.exit_status(node)
-        life.words = stage.nodes.last_words(node)
+        state, now = self.state, trio.current_time()
+        status = state.nodes.exit_status(node)
+        life.words = state.nodes.last_words(node)
         life.refusals = life.refusals + 1 if now - life.started < QUICK_SECONDS else 1
-        stage.nodes.kill(node)
-        stage.counts["nodes that ended by themselves"] += 1
-        stage.note_end(node, status)
-        stage.down[node] = now + stage.random.uniform(*RESTART_SECONDS)
+        state.nodes.kill(node)
+        state.counts["nodes that ended by themselves"] += 1
+        state.note_end(node, status)
+        state.down[node] = now + state.random.uniform(*RESTART_SECONDS)
 
     async def _look_after_broken(self) -> None:
-        stage = self.stage
-        for node, is_latent in sorted(stage.broken.items()):
+        state = self.state
+        for node, is_latent in sorted(state.broken.items()):
             life = self._lives.setdefault(node, _Life())
             await self._note_silence(node, life)
             if life.refusals >= REFUSALS_MAX or (is_latent and await self._is_level(node)):
                 self._goals = {}
-                if await replace(stage, node):
-                    stage.note(node, "is replaced")
+                if await replace(state, node):
+                    state.note(node, "is replaced")
             elif not is_latent and await self._is_level(node):
                 self._goals = {}
-                stage.broken.pop(node, None)
-                stage.counts["nodes that re-entered"] += node in stage.wiped
-                stage.wiped.discard(node)
-                stage.note(node, "has all again")
+                state.broken.pop(node, None)
+                state.counts["nodes that re-entered"] += node in state.wiped
+                state.wiped.discard(node)
+                state.note(node, "has all again")
 
     async def _note_silence(self, node: int, life: _Life) -> None:
-        stage = self.stage
+        state = self.state
         is_late = trio.current_time() - life.started > SERVE_SECONDS_MAX
-        is_up = stage.nodes.is_running(node) and node not in stage.down
+        is_up = state.nodes.is_running(node) and node not in state.down
         # A blank node rightly waits for a majority of the others, without a limit of time.
-        is_up = is_up and node not in stage.wiped
-        if is_up and is_late and await stage.nodes.status(node) is None:
+        is_up = is_up and node not in state.wiped
+        if is_up and is_late and await state.nodes.status(node) is None:
             life.refusals = REFUSALS_MAX
 
     async def _is_level(self, node: int) -> bool:
         """Do all voters, with the damaged node up, hold what the leaders held when last asked?"""
-        stage, now = self.stage, trio.current_time()
-        if not stage.nodes.is_running(node):
+        state, now = self.state, trio.current_time()
+        if not state.nodes.is_running(node):
             self._goals = {}
             return False
-        statuses = await stage.nodes.statuses()
+        statuses = await state.nodes.statuses()
         if not self._goals or now - self._goals_at > GOAL_SECONDS_MAX:
-            self._goals, self._goals_at = goals_of(statuses, set(stage.members)), now
+            self._goals, self._goals_at = goals_of(statuses, set(state.members)), now
             return False
         return are_reached(statuses, self._goals)

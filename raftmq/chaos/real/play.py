@@ -63,7 +63,7 @@ from raftmq.words import counted
 
 from .nodes import Nodes
 from .operator import Operator
-from .stage import Goal, Stage, are_outdated, are_reached, goals_of
+from .run_state import Goal, RunState, are_outdated, are_reached, goals_of
 from .waiting import wait_found, wait_true
 from .watch import Watch
 
@@ -169,7 +169,7 @@ async def _run(
     # A call without a timeout has its client's timeout, which is not known here.
     deadlines = Deadlines(now=trio.current_time, seconds=None, slack_seconds=LATE_SECONDS_MAX)
     with deadlines.watched():
-        async with _staged(
+        async with _opened(
             schedule,
             recorder,
             work,
@@ -177,20 +177,20 @@ async def _run(
             folder=folder,
             can_fail=can_fail,
             network=network,
-        ) as stage:
-            watch, operator = Watch(stage), Operator(stage)
-            is_whole = await _work(stage, schedule, watch, operator, is_liveness=is_liveness)
+        ) as state:
+            watch, operator = Watch(state), Operator(state)
+            is_whole = await _work(state, schedule, watch, operator, is_liveness=is_liveness)
             await watch.look()
-            # The kernels' counts are lost when the namespaces end with the stage.
-            stage.counts.update(stage.network.counts)
+            # The kernels' counts are lost when the namespaces end with the run.
+            state.counts.update(state.network.counts)
     for text in deadlines.late:
-        stage.complain("answered-late", text)
-    stage.compared["answers by their deadlines"] = deadlines.compared.total()
-    return _outcome(stage, schedule, watch, recorder.history(), workload, is_whole=is_whole)
+        state.complain("answered-late", text)
+    state.compared["answers by their deadlines"] = deadlines.compared.total()
+    return _outcome(state, schedule, watch, recorder.history(), workload, is_whole=is_whole)
 
 
 @asynccontextmanager
-async def _staged(
+async def _opened(
     schedule: Schedule,
     recorder: Recorder,
     work: Callable[..., Work],
@@ -199,8 +199,8 @@ async def _staged(
     folder: Path,
     can_fail: bool,
     network: str,
-) -> AsyncIterator[Stage]:
-    """A stage with a cluster that is ready, its network and its disks."""
+) -> AsyncIterator[RunState]:
+    """The state of a run whose cluster is ready, with its network and its disks."""
     random = Random(f"real {schedule.seed}")
     rules = Rules()
     copies = folder / "copies"
@@ -214,16 +214,16 @@ async def _staged(
                 for node in nodes.nodes:
                     await nodes.up(node)
                 await nodes.wait_ready(timeout=READY_SECONDS_MAX)
-                stage = Stage(nodes, rules, net, random, nursery, trio.current_time())
-                stage.workload = work(
-                    lambda: stage.url, recorder, seed=schedule.seed, complain=stage.complain
+                state = RunState(nodes, rules, net, random, nursery, trio.current_time())
+                state.workload = work(
+                    lambda: state.url, recorder, seed=schedule.seed, complain=state.complain
                 )
-                stage.members, stage.used = set(nodes.nodes), set(nodes.nodes)
-                stage.copies = copies
+                state.members, state.used = set(nodes.nodes), set(nodes.nodes)
+                state.copies = copies
                 for node in nodes.nodes:
-                    stage.note(node, "serves")
-                await stage.workload.create_topic()
-                yield stage
+                    state.note(node, "serves")
+                await state.workload.create_topic()
+                yield state
                 nursery.cancel_scope.cancel()
         finally:
             nodes.close()
@@ -231,10 +231,10 @@ async def _staged(
 
 
 async def _work(
-    stage: Stage, schedule: Schedule, watch: Watch, operator: Operator, *, is_liveness: bool
+    state: RunState, schedule: Schedule, watch: Watch, operator: Operator, *, is_liveness: bool
 ) -> bool:
     """Faults, heal, drain. False: the last reader did not read everything."""
-    workload = stage.workload
+    workload = state.workload
     async with trio.open_nursery() as helpers:
         helpers.start_soon(watch.run)
         helpers.start_soon(operator.run)
@@ -242,45 +242,45 @@ async def _work(
             readers.start_soon(workload.consume)
             async with trio.open_nursery() as producers:
                 producers.start_soon(workload.produce)
-                await play(stage, schedule, watch)
-                await heal(stage)
+                await play(state, schedule, watch)
+                await heal(state)
                 if is_liveness:
-                    await _demand_progress(stage, operator)
-                await settle_changes(stage)
-                await _demand_recovery(stage, operator)
-                await trio.sleep_until(stage.began + schedule.seconds)
+                    await _demand_progress(state, operator)
+                await settle_changes(state)
+                await _demand_recovery(state, operator)
+                await trio.sleep_until(state.began + schedule.seconds)
                 workload.stop()
-            is_whole = await _drain(stage, readers)
-        await _demand_agreement(stage)
+            is_whole = await _drain(state, readers)
+        await _demand_agreement(state)
         helpers.cancel_scope.cancel()
     return is_whole
 
 
-async def _demand_progress(stage: Stage, operator: Operator) -> None:
+async def _demand_progress(state: RunState, operator: Operator) -> None:
     """Complain if the cluster makes no progress while one node of three or more stays dead: a
     quorum of each group is up."""
-    if len(stage.members) < 3:
+    if len(state.members) < 3:
         # With one of one or two nodes dead there is no majority.
         return
-    healthy = sorted(stage.members - stage.broken.keys())
+    healthy = sorted(state.members - state.broken.keys())
     # A damaged node must be the dead one: two nodes missing would leave no majority of three.
-    dead = next(iter(stage.broken), stage.random.choice(healthy))
+    dead = next(iter(state.broken), state.random.choice(healthy))
     operator.off.add(dead)
-    stage.kill(dead)
-    stage.note(dead, "stays dead")
-    goal = stage.workload.acked + LIVENESS_MESSAGES
+    state.kill(dead)
+    state.note(dead, "stays dead")
+    goal = state.workload.acked + LIVENESS_MESSAGES
     began = trio.current_time()
-    is_reached = await wait_true(lambda: stage.workload.acked >= goal, timeout=LIVENESS_SECONDS_MAX)
+    is_reached = await wait_true(lambda: state.workload.acked >= goal, timeout=LIVENESS_SECONDS_MAX)
     if not is_reached:
         text = f"with only node {dead} dead, {LIVENESS_MESSAGES} messages were not acknowledged"
-        stage.complain("V1", f"{text} within {LIVENESS_SECONDS_MAX:g} s")
-    stage.counts["longest to progress without one node, ms"] = int(
+        state.complain("V1", f"{text} within {LIVENESS_SECONDS_MAX:g} s")
+    state.counts["longest to progress without one node, ms"] = int(
         (trio.current_time() - began) * 1000
     )
     operator.off.clear()
 
 
-async def _demand_recovery(stage: Stage, operator: Operator) -> None:
+async def _demand_recovery(state: RunState, operator: Operator) -> None:
     """Complain unless all members are up, agree on leaders, and hold what the leaders held when
     asked.
 
@@ -292,37 +292,37 @@ async def _demand_recovery(stage: Stage, operator: Operator) -> None:
 
     async def is_recovered() -> bool:
         nonlocal goals
-        if stage.broken or stage.changing.locked():
+        if state.broken or state.changing.locked():
             goals = {}
             return False
-        statuses = await stage.nodes.statuses()
+        statuses = await state.nodes.statuses()
         if not goals or are_outdated(statuses, goals):
-            goals = goals_of(statuses, stage.members)
+            goals = goals_of(statuses, state.members)
             return False
         return are_reached(statuses, goals)
 
     began = trio.current_time()
     if not await wait_found(is_recovered, timeout=RECOVERY_SECONDS_MAX, look_seconds=0.2):
-        stage.complain("V1", f"no recovery within {RECOVERY_SECONDS_MAX:g} s: {_state(stage)}")
+        state.complain("V1", f"no recovery within {RECOVERY_SECONDS_MAX:g} s: {_situation(state)}")
         for text in operator.complaints():
-            stage.complain("V3", text)
+            state.complain("V3", text)
     else:
-        stage.note(0, "recovered")
-    stage.counts["longest to recover, ms"] = int((trio.current_time() - began) * 1000)
+        state.note(0, "recovered")
+    state.counts["longest to recover, ms"] = int((trio.current_time() - began) * 1000)
 
 
-def _state(stage: Stage) -> str:
-    words = {node: stage.nodes.last_words(node)[-200:] for node in stage.everyone}
-    running = [node for node in stage.everyone if stage.nodes.is_running(node)]
-    return f"running {running}, damaged {sorted(stage.broken)}, last words {words}"
+def _situation(state: RunState) -> str:
+    words = {node: state.nodes.last_words(node)[-200:] for node in state.everyone}
+    running = [node for node in state.everyone if state.nodes.is_running(node)]
+    return f"running {running}, damaged {sorted(state.broken)}, last words {words}"
 
 
-async def _drain(stage: Stage, readers: trio.Nursery) -> bool:
+async def _drain(state: RunState, readers: trio.Nursery) -> bool:
     """Wait until the last reader and the groups have read every message that was sent.
 
     False: the last reader did not read everything.
     """
-    is_whole, workload = False, stage.workload
+    is_whole, workload = False, state.workload
     with trio.move_on_after(DRAIN_SECONDS_MAX) as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_if_quiet, workload, scope)
@@ -332,13 +332,13 @@ async def _drain(stage: Stage, readers: trio.Nursery) -> bool:
                 is_whole = True
                 await wait_true(lambda: workload.is_read, timeout=DRAIN_SECONDS_MAX)
             except* RaftmqError as errors:
-                stage.complain("V3", f"the last reader failed: {errors.exceptions[0]}")
+                state.complain("V3", f"the last reader failed: {errors.exceptions[0]}")
             nursery.cancel_scope.cancel()
     if not is_whole:
         bounds = f"{DRAIN_QUIET_SECONDS:g} s without a message, or {DRAIN_SECONDS_MAX:g} s"
-        stage.complain("V3", f"reading everything failed, or took {bounds}")
+        state.complain("V3", f"reading everything failed, or took {bounds}")
     elif not workload.is_read:
-        stage.complain("V3", "the consumer groups did not get to the end")
+        state.complain("V3", "the consumer groups did not get to the end")
     readers.cancel_scope.cancel()
     return is_whole
 
@@ -351,30 +351,30 @@ async def _end_if_quiet(workload: Work, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def _demand_agreement(stage: Stage) -> None:
+async def _demand_agreement(state: RunState) -> None:
     """Complain unless all replicas reach the same state."""
     states: dict[int, dict[int, tuple[int, int]]] = {}
 
     async def agree() -> bool:
-        statuses = await stage.nodes.statuses()
+        statuses = await state.nodes.statuses()
         states.clear()
         for status in statuses.values():
             for group in status["groups"]:
                 if status["id"] in [voter & 0xFFFF_FFFF for voter in group["voters"]]:
-                    state = (group["applied"], group["digest"])
-                    states.setdefault(group["group"], {})[status["id"]] = state
-        is_all = stage.members <= statuses.keys()
+                    replica = (group["applied"], group["digest"])
+                    states.setdefault(group["group"], {})[status["id"]] = replica
+        is_all = state.members <= statuses.keys()
         # One replica of a group is the reference and no comparison.
-        stage.compared[AGREEMENT] = sum(len(state) - 1 for state in states.values())
-        return is_all and all(len(set(state.values())) == 1 for state in states.values())
+        state.compared[AGREEMENT] = sum(len(each) - 1 for each in states.values())
+        return is_all and all(len(set(each.values())) == 1 for each in states.values())
 
     if not await wait_found(agree, timeout=RECOVERY_SECONDS_MAX / 2, look_seconds=0.2):
-        apart = {group: state for group, state in states.items() if len(set(state.values())) > 1}
-        stage.complain("V3", f"replicas do not get to one state: {apart}; {_state(stage)}")
+        apart = {group: each for group, each in states.items() if len(set(each.values())) > 1}
+        state.complain("V3", f"replicas do not get to one state: {apart}; {_situation(state)}")
 
 
 def _outcome(
-    stage: Stage,
+    state: RunState,
     schedule: Schedule,
     watch: Watch,
     history: History,
@@ -383,11 +383,11 @@ def _outcome(
     is_whole: bool,
 ) -> Outcome:
     reports = _judge(history, workload, is_whole=is_whole)
-    violations = [*stage.violations, *_violations(reports, history)]
+    violations = [*state.violations, *_violations(reports, history)]
     undecided = [report.reason for report in reports if report.verdict is Verdict.UNKNOWN]
     for report in reports:
-        stage.compared[report.checker] += report.compared
-    vacuous = _vacuous(stage, schedule) or "; ".join(undecided)
+        state.compared[report.checker] += report.compared
+    vacuous = _vacuous(state, schedule) or "; ".join(undecided)
     verdict = worst(report.verdict for report in reports)
     if violations:
         verdict = Verdict.INVALID
@@ -398,15 +398,15 @@ def _outcome(
         schedule=schedule,
         verdict=verdict,
         violations=tuple(sorted(violations, key=lambda violation: violation.at_ms)),
-        trace_hash=_trace_hash(stage, history),
-        counts=_counts(stage, watch, reports),
-        coverage=dict(stage.coverage),
-        simulated_seconds=stage.now_ms / 1000,
+        trace_hash=_trace_hash(state, history),
+        counts=_counts(state, watch, reports),
+        coverage=dict(state.coverage),
+        simulated_seconds=state.now_ms / 1000,
         vacuous=vacuous,
         history=history,
-        timeline=tuple(stage.happenings),
-        compared=dict(sorted(stage.compared.items())),
-        struck=dict(sorted(stage.struck.items())),
+        timeline=tuple(state.happenings),
+        compared=dict(sorted(state.compared.items())),
+        struck=dict(sorted(state.struck.items())),
     )
 
 
@@ -444,35 +444,35 @@ def _violations(reports: list[Report], history: History) -> list[Violation]:
     return found
 
 
-def _vacuous(stage: Stage, schedule: Schedule) -> str:
-    if stage.workload.acked < ACKED_MIN:
-        return f"only {counted(stage.workload.acked, 'message')} acknowledged"
-    if not stage.workload.polled:
+def _vacuous(state: RunState, schedule: Schedule) -> str:
+    if state.workload.acked < ACKED_MIN:
+        return f"only {counted(state.workload.acked, 'message')} acknowledged"
+    if not state.workload.polled:
         return "no consumer group read anything"
-    if schedule.events and not stage.struck:
-        return f"no fault could be made: {dict(stage.counts)}"
-    never = [name for name, count in stage.compared.items() if not count]
+    if schedule.events and not state.struck:
+        return f"no fault could be made: {dict(state.counts)}"
+    never = [name for name, count in state.compared.items() if not count]
     return f"nothing was compared by: {', '.join(never)}" if never else ""
 
 
-def _counts(stage: Stage, watch: Watch, reports: list[Report]) -> dict[str, int]:
+def _counts(state: RunState, watch: Watch, reports: list[Report]) -> dict[str, int]:
     counts = {
         **watch.gauges.most,
-        "acked": stage.workload.acked,
-        "polled": stage.workload.polled,
+        "acked": state.workload.acked,
+        "polled": state.workload.polled,
         "elections": watch.elections,
-        "frames": stage.network.frames,
-        "broken connections": stage.network.broken,
-        "positions that went back": stage.workload.went_back,
+        "frames": state.network.frames,
+        "broken connections": state.network.broken,
+        "positions that went back": state.workload.went_back,
     }
     for report in reports:
         counts |= {f"{report.checker}: {name}": count for name, count in report.counts.items()}
-    return counts | dict(stage.counts) | {f"fault {n}": c for n, c in sorted(stage.struck.items())}
+    return counts | dict(state.counts) | {f"fault {n}": c for n, c in sorted(state.struck.items())}
 
 
-def _trace_hash(stage: Stage, history: History) -> str:
+def _trace_hash(state: RunState, history: History) -> str:
     trace = hashlib.blake2b(digest_size=16)
-    for happening in stage.happenings:
+    for happening in state.happenings:
         trace.update(repr(happening).encode())
     for column in (history.operation, history.type, history.offset):
         trace.update(column.tobytes())

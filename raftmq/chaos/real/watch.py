@@ -20,7 +20,7 @@ import trio
 from raftmq.chaos.outcome import Coverage
 
 from .gauges import Gauges
-from .stage import Stage
+from .run_state import RunState
 
 LOOK_SECONDS = 0.2
 
@@ -28,12 +28,12 @@ LOOK_SECONDS = 0.2
 class Watch:
     """The observations of a run's nodes."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, state: RunState) -> None:
         self.statuses: dict[int, dict[str, Any]] = {}
         """Node → its last status; without nodes that did not answer."""
-        self.gauges = Gauges(stage)
+        self.gauges = Gauges(state)
         """The largest use of resources."""
-        self._stage = stage
+        self._state = state
         self._leaders: dict[tuple[int, int], int] = {}
         self._digests: dict[tuple[int, int], tuple[int, int]] = {}
         self._roles: dict[tuple[int, int], tuple[int, str]] = {}
@@ -53,7 +53,7 @@ class Watch:
 
     async def look(self) -> None:
         """Ask all nodes once."""
-        nodes = self._stage.nodes
+        nodes = self._state.nodes
         asked = {node: nodes.pid(node) for node in nodes.nodes}
         statuses = await nodes.statuses()
         # A node may have ended since its answer: the status is one of an earlier process.
@@ -75,28 +75,27 @@ class Watch:
         relation = "same" if own["term"] == highest else "behind"
         leaders = [g for g in groups.values() if g is not None and g["role"] == "leader"]
         progress = leaders[-1]["progress"].get(str(node)) if leaders else None
-        state = "unknown" if progress is None else progress["state"]
+        progress_state = "unknown" if progress is None else progress["state"]
         words = {"replicate": "level", "probe": "probe", "snapshot": "snapshot"}
-        return Coverage(own["role"], relation, words.get(state, "unknown"), fault)
+        return Coverage(own["role"], relation, words.get(progress_state, "unknown"), fault)
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _take(self, node: int, group: dict[str, Any]) -> None:
-        stage, number, term = self._stage, group["group"], group["term"]
+        state, number, term = self._state, group["group"], group["term"]
         if group["role"] == "leader":
             first = self._leaders.setdefault((number, term), node)
             if first != node:
-                stage.complain("R1", f"nodes {first} and {node} lead group {number}, term {term}")
+                state.complain("R1", f"nodes {first} and {node} lead group {number}, term {term}")
         role = f"{group['role']} of group {number}, term {term}"
-        office = (stage.nodes.pid(node), role)
+        office = (state.nodes.pid(node), role)
         if self._roles.get((node, number)) != office:
             self._roles[node, number] = office
-            stage.note(node, role)
-        state = (group["applied"], group["digest"])
-        self._compare(node, number, *state)
+            state.note(node, role)
+        self._compare(node, number, group["applied"], group["digest"])
 
     def _compare(self, node: int, number: int, applied: int, digest: int) -> None:
         other, known = self._digests.setdefault((number, applied), (node, digest))
         if known != digest:
             text = f"group {number} at index {applied}: node {other} {known:x}, node {node}"
-            self._stage.complain("R21", f"{text} {digest:x}")
+            self._state.complain("R21", f"{text} {digest:x}")

@@ -16,13 +16,13 @@ from raftmq.chaos.faults.arena import (
     Lasting,
     OddAck,
     Pair,
-    Player,
+    RunningFault,
     Skipped,
     Steps,
     WrongClock,
 )
 from raftmq.chaos.sim.faults import damage, failpoints, hostile, members, replay
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.world.disk import DISK_CALLS, MemoryFiles
 from raftmq.chaos.world.pipe import Pipe
 from raftmq.chaos.world.process import Process
@@ -48,27 +48,27 @@ class SimArena(Arena):
     world = World.SIM
     damages = damage.HARMS.keys()
 
-    def __init__(self, stage: Stage, event: Event) -> None:
-        self.stage = stage
+    def __init__(self, state: RunState, event: Event) -> None:
+        self.state = state
         self._event = event
-        self.random = stage.random
+        self.random = state.random
 
     def members(self) -> list[int]:
         """All nodes that belong to the cluster now."""
-        return self.stage.members()
+        return self.state.members()
 
     def leader(self) -> int:
         """The leader of the busiest data group that has one, else of the system group; 0: none."""
-        return self.stage.leader()
+        return self.state.leader()
 
-    def play(self, steps: Steps) -> Player:
+    def play(self, steps: Steps) -> RunningFault:
         """A fault that is resumed by the agenda; `go_on` begins it."""
-        return Player(steps, self.stage.agenda.call_after)
+        return RunningFault(steps, self.state.agenda.call_after)
 
     # Links
 
     def _hosts(self, party: int) -> list[str]:
-        return self.stage.clients.hosts() if party == CLIENTS else [self.stage.host(party)]
+        return self.state.clients.hosts() if party == CLIENTS else [self.state.host(party)]
 
     def _edges(self, pairs: Iterable[Pair]) -> list[tuple[str, str]]:
         return [
@@ -78,7 +78,7 @@ class SimArena(Arena):
     @contextmanager
     def cut(self, pairs: Iterable[Pair], *, resets: bool = False) -> Iterator[None]:
         """Data that is sent on a cut link waits until the end, and is then sent again."""
-        network, edges = self.stage.cluster.network, self._edges(pairs)
+        network, edges = self.state.cluster.network, self._edges(pairs)
         for source, target in edges:
             network.block(source, target)
             for pipe in network.pipes(source, target) if resets else ():
@@ -92,7 +92,7 @@ class SimArena(Arena):
     def age(self, pairs: Iterable[Pair], seconds: float) -> None:
         """Let links that are cut seem cut for this long already to the systems of both ends."""
         for source, target in self._edges(pairs):
-            self.stage.cluster.network.age(source, target, seconds)
+            self.state.cluster.network.age(source, target, seconds)
 
     def delay(self, ms: float) -> Lasting:
         """An exponential delay, of which one in twenty is ten times as long."""
@@ -108,7 +108,7 @@ class SimArena(Arena):
 
     @contextmanager
     def _everywhere(self, *, is_heavy: bool = False, **amounts: float) -> Iterator[None]:
-        network, hosts = self.stage.cluster.network, self.stage.hosts()
+        network, hosts = self.state.cluster.network, self.state.hosts()
         links = [network.link(a, b) for a in hosts for b in hosts if a != b]
         for link in links:
             link.is_heavy |= is_heavy
@@ -124,15 +124,15 @@ class SimArena(Arena):
     @contextmanager
     def duplicate(self, share: float) -> Iterator[None]:
         """Parts of recorded connections are played again, on connections of their own."""
-        player = self.play(self._duplicates(share))
-        player.go_on()
+        running = self.play(self._duplicates(share))
+        running.go_on()
         try:
             yield
         finally:
-            player.end()
+            running.end()
 
     def _duplicates(self, share: float) -> Steps:
-        clients = set(self.stage.clients.hosts())
+        clients = set(self.state.clients.hosts())
         kinds = (
             lambda source, target: source in clients,
             lambda source, target: source not in clients,
@@ -140,13 +140,13 @@ class SimArena(Arena):
         while True:
             # Links between nodes carry most frames, and clients send each change once: each kind
             # of connection gets half of the replays.
-            replay.play_again(self.stage, kinds[self.random.random() >= 0.5])
+            replay.play_again(self.state, kinds[self.random.random() >= 0.5])
             yield 0.2 / share * self.random.random()
 
     @contextmanager
     def drop(self, kinds: frozenset[MessageKind]) -> Iterator[None]:
         """Frames of these kinds are taken out of the streams between nodes."""
-        taps = self.stage.taps
+        taps = self.state.taps
         taps.dropped_kinds |= kinds
         try:
             yield
@@ -156,7 +156,7 @@ class SimArena(Arena):
     @contextmanager
     def limit(self, pairs: Sequence[Pair], bytes_per_second: float) -> Iterator[None]:
         """Links carry this many bytes a second."""
-        links = [self.stage.cluster.network.link(a, b) for a, b in self._edges(pairs)]
+        links = [self.state.cluster.network.link(a, b) for a, b in self._edges(pairs)]
         for link in links:
             link.rate = bytes_per_second
         try:
@@ -168,7 +168,7 @@ class SimArena(Arena):
     @contextmanager
     def swallow(self, pairs: Sequence[Pair]) -> Iterator[None]:
         """Connections take all data and deliver none."""
-        network, edges = self.stage.cluster.network, self._edges(pairs)
+        network, edges = self.state.cluster.network, self._edges(pairs)
         for source, target in edges:
             network.swallow(source, target)
         try:
@@ -179,14 +179,14 @@ class SimArena(Arena):
 
     def replay(self, pair: Pair) -> None:
         """A part of a recorded connection between any nodes is played again."""
-        hosts = set(map(self.stage.host, self.members()))
-        replay.play_again(self.stage, lambda source, target: {source, target} <= hosts)
+        hosts = set(map(self.state.host, self.members()))
+        replay.play_again(self.state, lambda source, target: {source, target} <= hosts)
 
     def cut_frame(self, pair: Pair) -> None:
         """The next piece arrives in part, and the connection breaks."""
 
         def strike(pipe: Pipe, data: bytes) -> bytes:
-            self.stage.agenda.call_after(0.001, pipe.connection.reset)
+            self.state.agenda.call_after(0.001, pipe.connection.reset)
             return data[: self.random.randrange(len(data))]
 
         self._strike(pair, strike)
@@ -203,17 +203,17 @@ class SimArena(Arena):
 
     def _strike(self, pair: Pair, strike: Strike) -> None:
         """Change the next piece from one node to another, and from a client to the latter."""
-        source, target = map(self.stage.host, pair)
-        network = self.stage.cluster.network
+        source, target = map(self.state.host, pair)
+        network = self.state.cluster.network
         network.link(source, target).strikes.append(strike)
-        for client in self.stage.clients.hosts()[:1]:
+        for client in self.state.clients.hosts()[:1]:
             network.link(client, target).strikes.append(strike)
 
     @contextmanager
     def stranger(self, node: int) -> Iterator[None]:
         """A process on a machine of its own attacks the node, and may stay as a guest of all."""
-        stranger = hostile.Stranger(self.stage, node)
-        self.stage.spawn(stranger.run)
+        stranger = hostile.Stranger(self.state, node)
+        self.state.spawn(stranger.run)
         try:
             yield
         finally:
@@ -223,23 +223,23 @@ class SimArena(Arena):
 
     def kill(self, node: int, *, down_seconds: float | None = None) -> None:
         """No effect on a node that is down, which may start sooner."""
-        self.stage.kill(node)
+        self.state.kill(node)
         if down_seconds is not None:
-            self.stage.restart_soon(node, down_seconds)
+            self.state.restart_soon(node, down_seconds)
 
     def stop(self, node: int) -> None:
         """A node that serves is stopped gracefully, another one is killed."""
-        self.stage.spawn(self._stop, node)
+        self.state.spawn(self._stop, node)
 
     async def _stop(self, node: int) -> None:
-        running = self.stage.cluster.nodes.get(node)
-        if node in self.stage.cluster.processes and running is not None and running.is_serving:
-            await self.stage.cluster.stop(node)
+        running = self.state.cluster.nodes.get(node)
+        if node in self.state.cluster.processes and running is not None and running.is_serving:
+            await self.state.cluster.stop(node)
         else:
-            self.stage.kill(node)
+            self.state.kill(node)
 
     def _process(self, node: int) -> Process:
-        process = self.stage.cluster.processes.get(node)
+        process = self.state.cluster.processes.get(node)
         if process is None:
             raise Skipped("the node is down")
         return process
@@ -258,42 +258,42 @@ class SimArena(Arena):
     @contextmanager
     def slow(self, node: int, times: float) -> Iterator[None]:
         """A process runs for a short part of each slice of time."""
-        player = self.play(self._slices(node, times))
-        player.go_on()
+        running = self.play(self._slices(node, times))
+        running.go_on()
         try:
             yield
         finally:
-            player.end()
+            running.end()
 
     def _slices(self, node: int, times: float) -> Steps:
         while True:
             with ExitStack() as paused:
-                if node in self.stage.cluster.processes:
+                if node in self.state.cluster.processes:
                     paused.enter_context(self.pause(node))
                 yield SLICE_SECONDS * (1 - 1 / times)
             yield SLICE_SECONDS / times
 
     def stall(self, node: int, seconds: float) -> None:
         """A process stands still, and time passes."""
-        if node in self.stage.cluster.processes:
+        if node in self.state.cluster.processes:
             stall = ExitStack()
             stall.enter_context(self.pause(node))
-            self.stage.agenda.call_after(seconds, stall.close)
+            self.state.agenda.call_after(seconds, stall.close)
 
     def crash_at_failpoint(self, node: int) -> None:
         """A call of the disk, or a place where the node sends, receives or has applied something;
         the machine may lose power, too."""
-        failpoints.set_failpoint(self.stage, node)
+        failpoints.set_failpoint(self.state, node)
 
     def power_off(self, nodes: Sequence[int]) -> None:
         """No effect on a node that is down."""
         for node in nodes:
-            self.stage.kill(node, power=True)
+            self.state.kill(node, power=True)
 
     # Disks
 
     def _disk(self, node: int) -> MemoryFiles:
-        return self.stage.cluster.machines[node].disk
+        return self.state.cluster.machines[node].disk
 
     def refuse(self, node: int, call: DiskCall) -> None:
         """The next call of the kind that logs make."""
@@ -305,8 +305,8 @@ class SimArena(Arena):
 
     def tear_write(self, node: int) -> None:
         """The machine loses power inside the next write."""
-        if node in self.stage.cluster.processes:
-            self.stage.lose_power_on_crash(node)
+        if node in self.state.cluster.processes:
+            self.state.lose_power_on_crash(node)
             self._disk(node).crash_at(1)
 
     def shorten_write(self, node: int) -> None:
@@ -347,7 +347,7 @@ class SimArena(Arena):
     @contextmanager
     def slow_disk(self, node: int, times: float) -> Iterator[None]:
         """Every job of the disk takes longer."""
-        machine = self.stage.cluster.machines[node]
+        machine = self.state.cluster.machines[node]
         machine.slowness = times
         try:
             yield
@@ -356,18 +356,18 @@ class SimArena(Arena):
 
     def damage(self, node: int, kind: str) -> None:
         """The atlas may withhold it: see `damage`."""
-        damage.HARMS[kind](self.stage, node)
+        damage.HARMS[kind](self.state, node)
 
     def clone(self, node: int, source: int) -> None:
         """The atlas may withhold it."""
-        damage.clone(self.stage, node, source)
+        damage.clone(self.state, node, source)
 
     # Clocks
 
     @contextmanager
     def distort(self, node: int, effect: WrongClock, level: float) -> Iterator[None]:
         """Skews of several faults add up; of the other effects the newest counts."""
-        clock, field = self.stage.cluster.machines[node].clock, CLOCK_FIELDS[effect]
+        clock, field = self.state.cluster.machines[node].clock, CLOCK_FIELDS[effect]
         before = clock.skew_ms if effect == "skew" else 0.0
         setattr(clock, field, before + level)
         try:
@@ -377,47 +377,47 @@ class SimArena(Arena):
 
     def step_clock(self, node: int, ms: float) -> None:
         """The wall clock of a machine jumps."""
-        self.stage.cluster.machines[node].clock.skew_ms += ms
+        self.state.cluster.machines[node].clock.skew_ms += ms
 
     # Members
 
     def add_member(self) -> None:
         """A node joins."""
-        members.add_voter(self.stage)
+        members.add_voter(self.state)
 
     def promote_learner(self) -> None:
         """Each node that joins learns first, and votes when it has caught up."""
-        members.add_voter(self.stage)
+        members.add_voter(self.state)
 
     def remove_member(self, node: int) -> None:
         """Only if as many sound nodes stay as there were founders, or in a cluster of three."""
-        members.remove_voter(self.stage, node, at_ms=self._event.at_ms)
+        members.remove_voter(self.state, node, at_ms=self._event.at_ms)
 
     def replace_member(self, node: int) -> None:
         """No effect when the cluster has had as many nodes as it may have."""
-        members.replace_node(self.stage, node)
+        members.replace_node(self.state, node)
 
     def bring_back(self, node: int) -> None:
         """The node must do no harm, and ends again soon."""
-        members.rejoin(self.stage, node, at_ms=self._event.at_ms)
+        members.rejoin(self.state, node, at_ms=self._event.at_ms)
 
     # Clients
 
     def _some_client(self, prefix: str = "") -> str:
-        names = [name for name in self.stage.clients.names() if name.startswith(prefix)]
+        names = [name for name in self.state.clients.names() if name.startswith(prefix)]
         return self.random.choice(names) if names else ""
 
     def crash_client(self) -> None:
         """One process of a client ends."""
         name = self._some_client()
         if name:
-            self.stage.clients.kill(name)
+            self.state.clients.kill(name)
 
     def end_consumers(self) -> None:
         """One consumer ends, and another one takes over."""
         name = self._some_client("consumer")
         if name:
-            self.stage.clients.kill(name)
+            self.state.clients.kill(name)
 
     @contextmanager
     def hang_consumers(self) -> Iterator[None]:
@@ -425,7 +425,7 @@ class SimArena(Arena):
         name = self._some_client("consumer")
         if not name:
             raise Skipped("there is no consumer")
-        process = self.stage.clients.process(name)
+        process = self.state.clients.process(name)
         process.freeze()
         try:
             yield
@@ -435,28 +435,28 @@ class SimArena(Arena):
     @contextmanager
     def slow_consumers(self) -> Iterator[None]:
         """Consumers need a second more for each batch."""
-        self.stage.clients.slowness += 1.0
+        self.state.clients.slowness += 1.0
         try:
             yield
         finally:
-            self.stage.clients.slowness -= 1.0
+            self.state.clients.slowness -= 1.0
 
     def resend(self) -> None:
         """Requests arrive again, at the node they were sent to or at another one."""
-        clients = set(self.stage.clients.hosts())
-        replay.play_again(self.stage, lambda source, _: source in clients, is_elsewhere=True)
+        clients = set(self.state.clients.hosts())
+        replay.play_again(self.state, lambda source, _: source in clients, is_elsewhere=True)
 
     def ack_oddly(self, how: OddAck) -> None:
         """A consumer repeats its next commit, or commits an older position after a later one."""
         if how == "twice":
-            self.stage.clients.repeats += 1
+            self.state.clients.repeats += 1
         else:
-            self.stage.clients.late_acks += 1
+            self.state.clients.late_acks += 1
 
     def reset_clients(self) -> None:
         """Both ends learn it."""
-        hosts = set(self.stage.clients.hosts())
-        for connection in list(self.stage.cluster.network.connections):
+        hosts = set(self.state.clients.hosts())
+        for connection in list(self.state.cluster.network.connections):
             if connection.ends[0] in hosts:
                 connection.reset()
 

@@ -42,7 +42,7 @@ from raftmq.chaos.sim.faults.returning import (
     narrowed,
     shrunk,
 )
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.sim.workloads.log import LogWorkload
 from raftmq.chaos.sim.workloads.registers import RegisterWorkload
 from raftmq.chaos.world.disk import MemoryFiles
@@ -89,7 +89,7 @@ class _Wrecked(Exception):
 
 
 async def drain(
-    stage: Stage,
+    state: RunState,
     workload: Workload,
     *,
     is_liveness: bool = False,
@@ -98,81 +98,81 @@ async def drain(
     """Bring a healed cluster to rest; a step that does not end in time becomes a violation.
 
     Args:
-        stage: of the run.
+        state: the state of the run.
         workload: what clients do.
         is_liveness: whether as many nodes as the groups can bear stay dead.
         at_rest: called when clients have nothing left to do, and before members change.
     """
     with suppress(_Wrecked):
-        await _drain(stage, workload, is_liveness=is_liveness)
+        await _drain(state, workload, is_liveness=is_liveness)
         at_rest()
         if not is_liveness:
-            await _change_members_at_rest(stage)
+            await _change_members_at_rest(state)
 
 
-async def _drain(stage: Stage, workload: Workload, *, is_liveness: bool) -> None:
+async def _drain(state: RunState, workload: Workload, *, is_liveness: bool) -> None:
     if is_liveness:
         # The heal starts dead nodes: a process must exist before it can be ended.
         await trio.sleep(START_SECONDS)
-        _leave_dead(stage)
-    await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), "groups without a leader")
+        _leave_dead(state)
+    await _require(state, "V1", LEADER_SECONDS, partial(_is_led, state), "groups without a leader")
     if not is_liveness:
-        await _repair(stage)
+        await _repair(state)
     before = workload.progress
 
     def is_working() -> bool:
         return workload.progress >= before + PROGRESS_OPERATIONS
 
-    await _require(stage, "V3", PROGRESS_SECONDS, is_working, "operations do not succeed")
+    await _require(state, "V3", PROGRESS_SECONDS, is_working, "operations do not succeed")
     workload.is_sending = False
     await _require(
-        stage, "V5", DRAIN_SECONDS, lambda: not workload.producers_left, "clients do not end"
+        state, "V5", DRAIN_SECONDS, lambda: not workload.producers_left, "clients do not end"
     )
     # The ends are the last ones only when no producer works.
     await workload.find_ends()
     await _require(
-        stage, "V3", DRAIN_SECONDS, lambda: workload.is_drained, "queues are not read to their end"
+        state, "V3", DRAIN_SECONDS, lambda: workload.is_drained, "queues are not read to their end"
     )
-    await level(stage)
+    await level(state)
     if not is_liveness:
-        _require_readable(stage)
-        await rebuild_indexes(stage)
-        await level(stage)
+        _require_readable(state)
+        await rebuild_indexes(state)
+        await level(state)
 
 
-async def _change_members_at_rest(stage: Stage) -> None:
+async def _change_members_at_rest(state: RunState) -> None:
     """Change members, and lose what only a leader's memory knows of the change: together with the
     former members, or together with the leader itself."""
-    groups = stage.watch.moments.keys() - {SYSTEM_GROUP}
+    groups = state.watch.moments.keys() - {SYSTEM_GROUP}
     # If each node votes in each data group, no group has a node to move to.
-    if all(set(stage.members()) <= stage.cluster.members(number) for number in groups):
+    if all(set(state.members()) <= state.cluster.members(number) for number in groups):
         return
-    await _change_members_unheard(stage)
-    await _change_members_beside_the_dead(stage)
-    await _change_all(stage, moved_apart)
-    await _lose_power(stage)
-    await _change_all(stage, shrunk)
-    await _change_all(stage, moved_apart)
+    await _change_members_unheard(state)
+    await _change_members_beside_the_dead(state)
+    await _change_all(state, moved_apart)
+    await _lose_power(state)
+    await _change_all(state, shrunk)
+    await _change_all(state, moved_apart)
     await trio.sleep(MARK_SECONDS)
-    await _lose_power(stage, but=stage.cluster.leader(min(groups)))
-    await _change_members_beside_the_unheard(stage)
+    await _lose_power(state, but=state.cluster.leader(min(groups)))
+    await _change_members_beside_the_unheard(state)
 
 
-async def _change_members_unheard(stage: Stage) -> None:
+async def _change_members_unheard(state: RunState) -> None:
     """Groups change while one node and the catalog's leader do not hear each other; then the node
     leads, with an older catalog. V12 judges the changes that the node makes by that catalog."""
-    cluster, leader = stage.cluster, stage.cluster.leader(SYSTEM_GROUP)
-    carried = [cluster.members(number) for number in sorted(stage.watch.moments)]
+    cluster, leader = state.cluster, state.cluster.leader(SYSTEM_GROUP)
+    carried = [cluster.members(number) for number in sorted(state.watch.moments)]
     beside = set().union(*(nodes for nodes in carried if leader not in nodes))
     if not beside:
         return
-    node = stage.random.choice(sorted(beside))
-    hosts = stage.host(node), stage.host(leader)
+    node = state.random.choice(sorted(beside))
+    hosts = state.host(node), state.host(leader)
     for pair in (hosts, hosts[::-1]):
         cluster.network.block(*pair)
-    await change_all(stage, partial(exchanged, between=(node, leader)))
+    await change_all(state, partial(exchanged, between=(node, leader)))
     await trio.sleep(UNHEARD_SECONDS)
-    for number in sorted(stage.watch.moments):
+    for number in sorted(state.watch.moments):
         led_by, members = cluster.leader(number), cluster.members(number)
         if led_by and node in members and leader not in members:
             group = cluster.nodes[led_by].groups[number]
@@ -180,59 +180,59 @@ async def _change_members_unheard(stage: Stage) -> None:
     await trio.sleep(UNHEARD_SECONDS)
     for pair in (hosts, hosts[::-1]):
         cluster.network.unblock(*pair)
-    await _require(stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "groups do not change")
+    await _require(state, "V3", REPAIR_SECONDS, partial(_is_whole, state), "groups do not change")
 
 
-async def _change_members_beside_the_dead(stage: Stage) -> None:
+async def _change_members_beside_the_dead(state: RunState) -> None:
     """A voter dies while the leader stands still, and the catalog narrows the group to these two.
     The third voter must stay while the dead one is down: no node can lead without the third."""
-    cluster, narrowable = stage.cluster, _narrowable(stage)
+    cluster, narrowable = state.cluster, _narrowable(state)
     if not narrowable:
         return
-    number, leader, dead = stage.random.choice(narrowable)
+    number, leader, dead = state.random.choice(narrowable)
     process = cluster.processes[leader]
     process.freeze()
-    stage.hold_down(dead)
-    stage.kill(dead, power=True, crash=False)
-    await change_all(stage, partial(narrowed, number=number, to=(leader, dead)))
-    await trio.sleep(stage.random.uniform(0, STILL_SECONDS_MAX))
+    state.hold_down(dead)
+    state.kill(dead, power=True, crash=False)
+    await change_all(state, partial(narrowed, number=number, to=(leader, dead)))
+    await trio.sleep(state.random.uniform(0, STILL_SECONDS_MAX))
     process.thaw()
     await trio.sleep(STEPS_SECONDS)
     what = "groups that change while a voter is down are without a leader"
-    await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), what)
-    stage.let_up(dead)
-    await _require(stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "groups do not change")
+    await _require(state, "V1", LEADER_SECONDS, partial(_is_led, state), what)
+    state.let_up(dead)
+    await _require(state, "V3", REPAIR_SECONDS, partial(_is_whole, state), "groups do not change")
 
 
-async def _change_members_beside_the_unheard(stage: Stage) -> None:
+async def _change_members_beside_the_unheard(state: RunState) -> None:
     """The catalog narrows a group to its leader and a voter that cannot open a connection to the
     leader. The voter gets all, and says that it is up; but its votes and answers do not arrive."""
-    cluster, narrowable = stage.cluster, _narrowable(stage)
+    cluster, narrowable = state.cluster, _narrowable(state)
     if not narrowable:
         return
-    number, leader, unheard = stage.random.choice(narrowable)
-    network, way = cluster.network, (stage.host(unheard), stage.host(leader))
+    number, leader, unheard = state.random.choice(narrowable)
+    network, way = cluster.network, (state.host(unheard), state.host(leader))
     network.lost_names[way[1]] += 1
     for connection in list(network.connections):
         if connection.ends == way:
             connection.reset()
     # At once: by its own campaign the voter may have the leader elected again, and then lacks a
     # record.
-    await change_all(stage, partial(narrowed, number=number, to=(leader, unheard)))
+    await change_all(state, partial(narrowed, number=number, to=(leader, unheard)))
     await trio.sleep(STEPS_SECONDS)
     what = "groups that change while a voter is not heard are without a leader"
-    await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), what)
+    await _require(state, "V1", LEADER_SECONDS, partial(_is_led, state), what)
     network.lost_names[way[1]] -= 1
-    await _require(stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "groups do not change")
+    await _require(state, "V3", REPAIR_SECONDS, partial(_is_whole, state), "groups do not change")
 
 
-def _narrowable(stage: Stage) -> list[tuple[int, int, int]]:
+def _narrowable(state: RunState) -> list[tuple[int, int, int]]:
     """Data groups of three voters, with their leader and another voter. Neither of these leads the
     catalog."""
-    cluster, chief = stage.cluster, stage.cluster.leader(SYSTEM_GROUP)
+    cluster, chief = state.cluster, state.cluster.leader(SYSTEM_GROUP)
     return [
         (number, leader, other)
-        for number in sorted(stage.watch.moments.keys() - {SYSTEM_GROUP})
+        for number in sorted(state.watch.moments.keys() - {SYSTEM_GROUP})
         if (leader := cluster.leader(number)) not in (0, chief)
         and len(cluster.members(number)) == 3
         for other in sorted(cluster.members(number) - {leader, chief})
@@ -240,38 +240,38 @@ def _narrowable(stage: Stage) -> list[tuple[int, int, int]]:
 
 
 async def _change_all(
-    stage: Stage, change: Callable[[Stage, Catalog, Group], Group | None]
+    state: RunState, change: Callable[[RunState, Catalog, Group], Group | None]
 ) -> None:
-    await change_all(stage, change)
-    await _require(stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "groups do not change")
+    await change_all(state, change)
+    await _require(state, "V3", REPAIR_SECONDS, partial(_is_whole, state), "groups do not change")
     await _require(
-        stage, "V3", LEFTOVER_SECONDS, partial(_has_no_leftovers, stage), "logs that moved stay"
+        state, "V3", LEFTOVER_SECONDS, partial(_has_no_leftovers, state), "logs that moved stay"
     )
 
 
-async def _lose_power(stage: Stage, *, but: int = 0) -> None:
+async def _lose_power(state: RunState, *, but: int = 0) -> None:
     """All machines lose power; groups have leaders after the restart, with `but` still down."""
-    nodes = stage.members()
+    nodes = state.members()
     if but:
-        stage.hold_down(but)
+        state.hold_down(but)
     for node in nodes:
-        stage.kill(node, power=True, crash=False)
+        state.kill(node, power=True, crash=False)
     what = "groups whose members changed, and that had no message since, are without a leader"
-    await _require(stage, "V1", LEADER_SECONDS, partial(_is_led, stage), what)
+    await _require(state, "V1", LEADER_SECONDS, partial(_is_led, state), what)
     if but:
-        stage.let_up(but)
-    await level(stage)
+        state.let_up(but)
+    await level(state)
 
 
-async def level(stage: Stage) -> None:
+async def level(state: RunState) -> None:
     """Wait until the replicas of each partition group are equal, and note the voters."""
-    await _require(stage, "V3", LEVEL_SECONDS, partial(_is_level, stage), "replicas differ")
-    for group in stage.watch.moments:
-        stage.final_members[group] = stage.cluster.members(group)
+    await _require(state, "V3", LEVEL_SECONDS, partial(_is_level, state), "replicas differ")
+    for group in state.watch.moments:
+        state.final_members[group] = state.cluster.members(group)
 
 
 async def _require(
-    stage: Stage,
+    state: RunState,
     name: str,
     seconds: float,
     holds: Callable[[], bool],
@@ -284,7 +284,7 @@ async def _require(
     began = trio.current_time()
     # Polling costs little in simulated time.
     while not holds():
-        if 2 * len(stage.cluster.broken) >= len(stage.members()):
+        if 2 * len(state.cluster.broken) >= len(state.members()):
             raise _Wrecked
         passed = trio.current_time() - began
         if passed >= seconds and passed >= seconds + more():
@@ -293,51 +293,51 @@ async def _require(
     else:
         return
     text = f"{otherwise}, {trio.current_time() - began:.0f} s later"
-    stage.violations.append(Violation(name, stage.watch.now_ms, f"{text}; {_situation(stage)}"))
+    state.violations.append(Violation(name, state.watch.now_ms, f"{text}; {_situation(state)}"))
 
 
-def _situation(stage: Stage) -> str:
+def _situation(state: RunState) -> str:
     """The state of the cluster, for the text of a violation."""
-    gone = [n for n in stage.members() if n not in stage.cluster.nodes]
-    words = [f"members {stage.members()}", f"down {gone}", f"damaged {sorted(stage.damaged)}"]
-    words.append(f"leaving {sorted(stage.leaving)}")
-    catalog = stage.newest_catalog()
+    gone = [n for n in state.members() if n not in state.cluster.nodes]
+    words = [f"members {state.members()}", f"down {gone}", f"damaged {sorted(state.damaged)}"]
+    words.append(f"leaving {sorted(state.leaving)}")
+    catalog = state.newest_catalog()
     if catalog is not None:
         words.append(f"wanted { {n: group.members for n, group in catalog.groups.items()} }")
-    words += [f"node {n}: {stopped}" for n, stopped in sorted(stage.cluster.stopped.items())]
-    for group in sorted(stage.watch.moments):
-        leader = stage.cluster.leader(group)
-        voters = sorted(stage.cluster.members(group))
+    words += [f"node {n}: {stopped}" for n, stopped in sorted(state.cluster.stopped.items())]
+    for group in sorted(state.watch.moments):
+        leader = state.cluster.leader(group)
+        voters = sorted(state.cluster.members(group))
         applied = {
             n: node.groups[group].machine.applied
-            for n, node in sorted(stage.cluster.nodes.items())
+            for n, node in sorted(state.cluster.nodes.items())
             if group in node.groups
         }
         words.append(f"group {group}: leader {leader}, voters {voters}, applied {applied}")
     return "; ".join(words)
 
 
-def _is_led(stage: Stage) -> bool:
-    groups = {0, *stage.watch.moments}
+def _is_led(state: RunState) -> bool:
+    groups = {0, *state.watch.moments}
     return all(
-        (leader := stage.cluster.leader(group))
-        and stage.cluster.nodes[leader].groups[group].is_current
+        (leader := state.cluster.leader(group))
+        and state.cluster.nodes[leader].groups[group].is_current
         for group in groups
     )
 
 
-def _is_level(stage: Stage) -> bool:
+def _is_level(state: RunState) -> bool:
     """Every member's replica has applied what its leader has appended."""
-    for group in stage.watch.moments:
-        leader = stage.cluster.leader(group)
+    for group in state.watch.moments:
+        leader = state.cluster.leader(group)
         if not leader:
             return False
-        last = stage.cluster.nodes[leader].groups[group].raft.last_index
-        for member in stage.cluster.members(group):
-            node = stage.cluster.nodes.get(member)
-            if node is None and member in stage.damaged:
+        last = state.cluster.nodes[leader].groups[group].raft.last_index
+        for member in state.cluster.members(group):
+            node = state.cluster.nodes.get(member)
+            if node is None and member in state.damaged:
                 continue
-            if node is None and stage.is_left_dead(member):
+            if node is None and state.is_left_dead(member):
                 continue
             if node is None or group not in node.groups:
                 return False
@@ -346,55 +346,55 @@ def _is_level(stage: Stage) -> bool:
     return True
 
 
-async def _repair(stage: Stage) -> None:
+async def _repair(state: RunState) -> None:
     """Wait until damaged nodes are whole, and replace those that cannot mend themselves."""
     await _require(
-        stage,
+        state,
         "V3",
         MEND_SECONDS,
-        partial(_is_mended, stage),
+        partial(_is_mended, state),
         "damaged nodes are not whole",
-        more=partial(_scrub_seconds, stage),
+        more=partial(_scrub_seconds, state),
     )
     # A pending request names this member, and would be valid once the member has left.
-    must_stay = stage.clients.must_stay
+    must_stay = state.clients.must_stay
     await _require(
-        stage, "V5", DRAIN_SECONDS, lambda: not must_stay, "requests that name members do not end"
+        state, "V5", DRAIN_SECONDS, lambda: not must_stay, "requests that name members do not end"
     )
     replaced: dict[int, int] = {}
-    while old := _next_damaged(stage, replaced):
-        stage.hold_down(old)
-        stage.kill(old, crash=False)
-        new = start_new(stage)
+    while old := _next_damaged(state, replaced):
+        state.hold_down(old)
+        state.kill(old, crash=False)
+        new = start_new(state)
         with trio.move_on_after(REPAIR_SECONDS):
             is_granted = False
             while not is_granted:
-                is_granted = await replace(stage, old, new)
+                is_granted = await replace(state, old, new)
                 await trio.sleep(0.5)
         replaced[old] = new
     # A group may be moving from one replaced node to another: all replacements begin first.
     for old, new in replaced.items():
         what = f"node {old} was replaced by {new} and is not forgotten"
-        await _require(stage, "V3", REPAIR_SECONDS, partial(stage.has_left, old), what)
-        if old not in stage.retired:
+        await _require(state, "V3", REPAIR_SECONDS, partial(state.has_left, old), what)
+        if old not in state.retired:
             return
     await _require(
-        stage, "V3", REPAIR_SECONDS, partial(_is_whole, stage), "nodes that left are still counted"
+        state, "V3", REPAIR_SECONDS, partial(_is_whole, state), "nodes that left are still counted"
     )
-    await _require(stage, "V11", COPIES_SECONDS, partial(_has_copies, stage), "groups lack voters")
+    await _require(state, "V11", COPIES_SECONDS, partial(_has_copies, state), "groups lack voters")
     await _require(
-        stage, "V3", LEFTOVER_SECONDS, partial(_has_no_leftovers, stage), "logs that moved stay"
+        state, "V3", LEFTOVER_SECONDS, partial(_has_no_leftovers, state), "logs that moved stay"
     )
-    for node in sorted(stage.joining):
-        stage.retired.add(node)
-        stage.kill(node, crash=False)
+    for node in sorted(state.joining):
+        state.retired.add(node)
+        state.kill(node, crash=False)
 
 
-def _scrub_seconds(stage: Stage) -> float:
+def _scrub_seconds(state: RunState) -> float:
     """Duration of a scrub round on the fullest damaged disk, at its present size: clients go on to
     write. Only the scrub finds rot in records that are applied and that no client reads."""
-    rate = stage.cluster.log.scrub_bytes_per_second
-    disks = (stage.cluster.machines[node].disk for node in sorted(stage.damaged))
+    rate = state.cluster.log.scrub_bytes_per_second
+    disks = (state.cluster.machines[node].disk for node in sorted(state.damaged))
     return max((scrub_looks(disk, rate) * LOOK_SECONDS for disk in disks), default=0.0)
 
 
@@ -409,67 +409,67 @@ def scrub_looks(disk: MemoryFiles, rate: int) -> int:
     return looks
 
 
-def _is_mended(stage: Stage) -> bool:
+def _is_mended(state: RunState) -> bool:
     """True if each member that is still damaged has said that it cannot mend itself."""
-    stage.note_mended(reads_snapshots=False)
-    return all(stage.is_spoilt(node) for node in stage.damaged & stage.known)
+    state.note_mended(reads_snapshots=False)
+    return all(state.is_spoilt(node) for node in state.damaged & state.known)
 
 
-def _require_readable(stage: Stage) -> None:
+def _require_readable(state: RunState) -> None:
     """Require that the disks of undamaged members are sound."""
-    for node in sorted(set(stage.members()) - stage.damaged):
-        held = held_logs(stage.cluster.machines[node].disk.copy(), node)
+    for node in sorted(set(state.members()) - state.damaged):
+        held = held_logs(state.cluster.machines[node].disk.copy(), node)
         if isinstance(held, str):
             text = f"the disk of node {node} is not sound in the end: {held}"
-            stage.violations.append(Violation("L2", stage.watch.now_ms, text))
+            state.violations.append(Violation("L2", state.watch.now_ms, text))
 
 
-def _next_damaged(stage: Stage, replaced: Container[int]) -> int:
-    return next((n for n in sorted(stage.damaged & stage.known) if n not in replaced), 0)
+def _next_damaged(state: RunState, replaced: Container[int]) -> int:
+    return next((n for n in sorted(state.damaged & state.known) if n not in replaced), 0)
 
 
-def _is_whole(stage: Stage) -> bool:
+def _is_whole(state: RunState) -> bool:
     """No node is about to leave, and no group is between two memberships."""
-    catalog = stage.newest_catalog()
+    catalog = state.newest_catalog()
     if catalog is None or any(node.is_leaving for node in catalog.nodes.values()):
         return False
     for number, wanted in catalog.groups.items():
-        leader = stage.cluster.leader(number)
+        leader = state.cluster.leader(number)
         if not leader:
             return False
-        conf = stage.cluster.nodes[leader].groups[number].conf_state
+        conf = state.cluster.nodes[leader].groups[number].conf_state
         members = {member_of(catalog, number, node) for node in wanted.members}
         if conf.voters_outgoing or set(conf.voters) != members:
             return False
     return True
 
 
-def _has_copies(stage: Stage) -> bool:
+def _has_copies(state: RunState) -> bool:
     """True if each data group has as many voters as the cluster was founded with, as far as there
     are nodes for them. The number comes from settings and founders, not from the brokers, which are
     judged here."""
-    catalog = stage.newest_catalog()
+    catalog = state.newest_catalog()
     if catalog is None:
         return False
-    founders = stage.cluster.peers
-    wanted = min(stage.cluster.settings(founders[0].id).node.replicas, len(founders))
+    founders = state.cluster.peers
+    wanted = min(state.cluster.settings(founders[0].id).node.replicas, len(founders))
     staying = sum(not node.is_leaving for node in catalog.nodes.values())
     short = [
         number
-        for number in stage.watch.moments
-        if number != SYSTEM_GROUP and len(stage.cluster.members(number)) < min(wanted, staying)
+        for number in state.watch.moments
+        if number != SYSTEM_GROUP and len(state.cluster.members(number)) < min(wanted, staying)
     ]
     return not short
 
 
-def _has_no_leftovers(stage: Stage) -> bool:
+def _has_no_leftovers(state: RunState) -> bool:
     """No member's disk has a segment of a group that the catalog places elsewhere."""
-    catalog = stage.newest_catalog()
+    catalog = state.newest_catalog()
     if catalog is None:
         return False
     # A node that asked to be let in again has heard nothing from the cluster yet.
-    for node in catalog.nodes.keys() & stage.cluster.machines.keys():
-        disk = stage.cluster.machines[node].disk
+    for node in catalog.nodes.keys() & state.cluster.machines.keys():
+        disk = state.cluster.machines[node].disk
         for number, group in catalog.groups.items():
             folder = f"{DATA}/groups/{number:05d}/"
             is_elsewhere = number != SYSTEM_GROUP and node not in group.members
@@ -480,29 +480,29 @@ def _has_no_leftovers(stage: Stage) -> bool:
     return True
 
 
-def _leave_dead(stage: Stage) -> None:
+def _leave_dead(state: RunState) -> None:
     """Kill as many nodes for good as every group can bear."""
-    candidates = stage.members()
-    stage.random.shuffle(candidates)
+    candidates = state.members()
+    state.random.shuffle(candidates)
     # Damaged nodes first: they will not come back by themselves.
-    candidates.sort(key=lambda node: node not in stage.damaged)
+    candidates.sort(key=lambda node: node not in state.damaged)
     dead: set[int] = set()
     for node in candidates:
-        if _can_lose(stage, dead | {node}):
+        if _can_lose(state, dead | {node}):
             dead.add(node)
     for node in sorted(dead):
-        stage.leave_dead(node)
+        state.leave_dead(node)
 
 
-def _can_lose(stage: Stage, dead: set[int]) -> bool:
+def _can_lose(state: RunState, dead: set[int]) -> bool:
     """True if each group keeps a majority of every half of every membership that may count, and of
     the membership that the catalog wants: a change to the latter may be in the logs already."""
-    down = dead | stage.damaged
-    catalog = stage.newest_catalog()
+    down = dead | state.damaged
+    catalog = state.newest_catalog()
     for wanted in catalog.groups.values() if catalog is not None else ():
         if 2 * len(set(wanted.members) - down) <= len(wanted.members):
             return False
-    for node in stage.cluster.nodes.values():
+    for node in state.cluster.nodes.values():
         for group in node.groups.values():
             conf = group.conf_state
             for voters in (conf.voters, conf.voters_outgoing):

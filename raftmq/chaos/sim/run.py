@@ -54,7 +54,7 @@ from raftmq.chaos.sim.faults.hostile import DESCRIPTORS, LIMITS
 from raftmq.chaos.sim.faults.nemesis import Nemesis
 from raftmq.chaos.sim.faults.replay import Taps
 from raftmq.chaos.sim.observed import FLOW_FAILPOINTS, MEMBER_FAILPOINTS, POP_FAILPOINTS
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.sim.workloads.admin import AdminWorkload
 from raftmq.chaos.sim.workloads.flows import FlowsWorkload
 from raftmq.chaos.sim.workloads.log import LogWorkload
@@ -204,42 +204,42 @@ class _Run:
             self._watch = watch = Watch(cluster)
             self._leaving = Leaving(cluster)
             self._clients = clients = Clients(cluster, nursery, seed=schedule.seed)
-            self._stage = stage = Stage(
+            self._state = state = RunState(
                 cluster, watch, clients, nursery, taps=taps, seed=schedule.seed
             )
             self._workload: Workload = WORKLOADS[self._workload_name](clients, self._recorder)
-            stage.own_failpoints = OWN_FAILPOINTS.get(self._workload_name, ())
+            state.own_failpoints = OWN_FAILPOINTS.get(self._workload_name, ())
             await self._workload.prepare()
             watch.begin()
-            stage.begin()
+            state.begin()
             self._workload.start()
             if faults & ROT and isinstance(self._workload, LogWorkload):
                 clients.start("looker", self._workload.look)
-            self._availability = Availability(stage)
+            self._availability = Availability(state)
             if isinstance(self._workload, PopWorkload):
                 withholding = self._workload.withholding
-                self._asked = CheckBacks(stage, withholding, self._availability)
+                self._asked = CheckBacks(state, withholding, self._availability)
                 self._asked.begin()
-            nemesis = Nemesis(stage, schedule, self._availability)
+            nemesis = Nemesis(state, schedule, self._availability)
             nemesis.begin()
             self._availability.begin()
             await trio.sleep(schedule.heal_ms / 1000)
             self._before_heal = self._workload.progress
             nemesis.heal()
             if self._workload_name == "pop":
-                await keep_silence(stage, seed=schedule.seed)
+                await keep_silence(state, seed=schedule.seed)
                 # Clients stood still: the time to service counts from the end of the silence.
                 self._availability.heal()
             rest = self._availability.end
-            await drain(stage, self._workload, is_liveness=self._is_liveness, at_rest=rest)
+            await drain(state, self._workload, is_liveness=self._is_liveness, at_rest=rest)
             # A drain that was cut short, as half of the nodes broke, has not called it.
             rest()
             watch.end()
             self._elapsed = watch.now_ms / 1000
-            stage.end()
+            state.end()
             self._twins.take_states()
             if self._popped is not None:
-                self._popped.look(stage)
+                self._popped.look(state)
             nursery.cancel_scope.cancel()
 
     def stood_still(self, finding: TimeStandsStill) -> Outcome:
@@ -257,9 +257,9 @@ class _Run:
 
     def outcome(self) -> Outcome:
         """Judge the run."""
-        stage, watch = self._stage, self._watch
+        state, watch = self._state, self._watch
         history = self._recorder.history()
-        violations = [*stage.violations, *self._availability.judge(history, self._workload.served)]
+        violations = [*state.violations, *self._availability.judge(history, self._workload.served)]
         violations += [
             Violation("Q1", at_ms, f"group {group}: retention dropped records of this run")
             for group, at_ms in sorted(watch.trimmed.items())
@@ -276,7 +276,7 @@ class _Run:
             found = self._popped.judge(history, is_drained=self._workload.is_drained)
             violations += [Violation(one.number, at_ms, str(one)) for one in found]
             compared.update(self._popped.compared)
-            stage.counts["lost to retention"] = self._popped.lost
+            state.counts["lost to retention"] = self._popped.lost
         violations += [Violation(x.number, at_ms, str(x)) for x in self._twins.differences()]
         compared.update(self._twins.compared)
         violations += [Violation("answered-late", at_ms, text) for text in self.deadlines.late]
@@ -292,13 +292,13 @@ class _Run:
         # Each comparison so far must occur in every run. A comparison of servers may be empty in
         # some runs (no sync failed), and must occur in a campaign.
         vacuous = self._why_vacuous(compared)
-        of_servers = judge_servers(gather(stage, watch))
+        of_servers = judge_servers(gather(state, watch))
         for _, report in of_servers:
             compared[report.checker] += report.compared
-        stage.counts["acknowledged, looked for in later leaders"] = stage.handed.lookups
+        state.counts["acknowledged, looked for in later leaders"] = state.handed.lookups
         for group, report in of_servers:
             violations += _violations(report, at_ms, f"group {group}: ")
-        stage.counts.update(f"vacuous {number}" for number in vacuous_everywhere(of_servers))
+        state.counts.update(f"vacuous {number}" for number in vacuous_everywhere(of_servers))
         unknown = [report.reason for report in reports if report.verdict is Verdict.UNKNOWN]
         if violations:
             verdict = Verdict.INVALID
@@ -319,13 +319,13 @@ class _Run:
             history,
             tuple(watch.timeline),
             compared=dict(sorted(compared.items())),
-            struck=dict(sorted(stage.struck.items())),
+            struck=dict(sorted(state.struck.items())),
         )
 
     def _noticed(self, at_ms: int) -> list[Violation]:
         """Violations by nodes, and on their network, that were noticed during the run."""
-        watch, network = self._watch, self._stage.cluster.network
-        found = [Violation("R4", watch.now_ms, text) for text in self._stage.handed.lacking]
+        watch, network = self._watch, self._state.cluster.network
+        found = [Violation("R4", watch.now_ms, text) for text in self._state.handed.lacking]
         found += [Violation("member-id", watch.now_ms, text) for text in watch.reused]
         found += [Violation("V10", watch.now_ms, text) for text in self._leaving.early]
         found += [Violation("V12", watch.now_ms, text) for text in self._leaving.astray]
@@ -364,7 +364,7 @@ class _Run:
                 history,
                 clock_ms_max=clock_ms_max,
                 is_drained=is_drained,
-                retains_all=not self._stage.cluster.log.retention_bytes,
+                retains_all=not self._state.cluster.log.retention_bytes,
             )
         elif messages.any():
             part = history.select(messages)
@@ -383,7 +383,7 @@ class _Run:
         of the clock that was furthest ahead. While the log's time is ahead of its leader's clock,
         it advances more slowly, and no timed event ends early.
         """
-        cluster = self._stage.cluster
+        cluster = self._state.cluster
         clocks = [machine.clock for machine in cluster.machines.values()]
         ahead = max(clock.ahead_ms_max for clock in clocks)
         spread = round(ahead + max(clock.behind_ms_max for clock in clocks))
@@ -391,7 +391,7 @@ class _Run:
         if spread > SPREAD_MS_MAX or cluster.log.retention_bytes:
             return None
         if self._agenda.effects[TOLD]:
-            self._stage.counts["judged by clocks that were wrong"] = 1
+            self._state.counts["judged by clocks that were wrong"] = 1
         return CALM_CLOCK_MS + spread
 
     def _why_vacuous(self, compared: Mapping[str, int]) -> str:
@@ -402,11 +402,11 @@ class _Run:
 
     def _counts(self, history: History) -> dict[str, int]:
         counts: Counter[str] = Counter(self._workload.counts)
-        counts.update(self._stage.counts)
-        counts.update(self._stage.struck)
+        counts.update(self._state.counts)
+        counts.update(self._state.struck)
         counts["elections"] = self._watch.elections
         counts["operations"] = history.operation_count
-        counts["bytes on the network"] = self._stage.cluster.network.bytes_sent
+        counts["bytes on the network"] = self._state.cluster.network.bytes_sent
         counts["acked before the heal"] = self._before_heal
         return dict(sorted(counts.items()))
 

@@ -15,4 +15,4 @@ def raftmq(capsys: pytest.CaptureFixture[str]) -> CommandLine:
 @pytest.fixture
 def simulated_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """All worlds are the one that decides by the schedule."""
-    monkeypatch.setattr(campaign, "_player", lambda plan, mutant: play)
+    monkeypatch.setattr(campaign, "_runner", lambda plan, mutant: play)

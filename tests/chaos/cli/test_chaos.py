@@ -63,7 +63,7 @@ def test_longest_of_a_campaign_is_that_of_one_run_and_is_printed(
         counts = {TO_SERVICE: 1000 * schedule.seed, "acked": 10}
         return replace(play(schedule), counts=counts)
 
-    monkeypatch.setattr(campaign, "_player", lambda plan, mutant: timed)
+    monkeypatch.setattr(campaign, "_runner", lambda plan, mutant: timed)
     ended = raftmq(*PAUSES, "--seeds", "1..3", "-o", "json")
     assert json.loads(ended.stdout)["counts"] == {"acked": 30, TO_SERVICE: 3000}
     ended = raftmq(*PAUSES, "--seeds", "1..3")
@@ -191,7 +191,7 @@ def test_replay_of_many_times_compares_traces(
 
     numbers = count()
     monkeypatch.setattr(
-        "raftmq.chaos.campaign._player",
+        "raftmq.chaos.campaign._runner",
         lambda plan, mutant: lambda *given: replace(play(*given), trace_hash=str(next(numbers))),
     )
     other = raftmq("chaos", "replay", schedule, "--times", "3")
@@ -328,7 +328,7 @@ def test_interrupted_run_prints_what_it_has_and_ends_with_130(
             raise KeyboardInterrupt
         return play(schedule)
 
-    monkeypatch.setattr("raftmq.chaos.campaign._player", lambda plan, mutant: interrupted)
+    monkeypatch.setattr("raftmq.chaos.campaign._runner", lambda plan, mutant: interrupted)
     ended = raftmq(*PAUSES, "--seeds", "1..9", "-o", "json")
     assert ended.code == ExitCode.INTERRUPTED
     assert ended.json["seeds"] == 2

@@ -131,7 +131,7 @@ def test_run_that_raises_an_error_is_a_find_and_ends_no_other_run(
             raise ValueError("seed 2 broke the world")
         return Outcome(World.SIM, schedule, Verdict.VALID, struck={"kill": 1})
 
-    monkeypatch.setattr(campaign, "_player", lambda plan, mutant: play)
+    monkeypatch.setattr(campaign, "_runner", lambda plan, mutant: play)
     tasks = [(Plan(seconds=6.0, nodes=4), seed) for seed in (1, 2, 3)]
     results = list(play_all(tasks, jobs=1, seconds_max=None, artifacts=None))
     assert [result.outcome.verdict for result in results] == [

@@ -15,7 +15,7 @@ from raftmq.chaos.faults import FAULTS, Aim, Event, World, draw, of_world
 from raftmq.chaos.faults.arena import (
     Arena,
     CannotMake,
-    Player,
+    RunningFault,
     Skipped,
     Steps,
     aimed,
@@ -99,14 +99,14 @@ class Recorder(Arena):
     def play(self, event: Event) -> list[Call]:
         """The calls of a shared fault from its begin to its end."""
         steps = SHARED[event.fault](self, aimed(event, event.nodes, self.leader()))
-        player = Player(steps, self._later)
-        player.go_on()
+        running = RunningFault(steps, self._later)
+        running.go_on()
         end_ms = event.lasts_ms or SECONDS * 1000
         while self._plan and self._plan[0][0] <= end_ms:
             self.now_ms, call = self._plan.pop(0)
             call()
         self.now_ms = end_ms
-        player.end()
+        running.end()
         assert not self.open, "the end undoes everything"
         return self.calls
 
@@ -184,8 +184,8 @@ def test_fault_that_finds_no_target_after_a_wait_ends_there() -> None:
         yield 1.0
         raise Skipped("the node is down")
 
-    player = Player(fault(), lambda _, call: calls.append(call))
-    player.go_on()
+    running = RunningFault(fault(), lambda _, call: calls.append(call))
+    running.go_on()
     calls.pop()()
-    player.go_on()
+    running.go_on()
     assert calls == []

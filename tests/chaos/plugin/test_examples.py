@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 # A session in this process forgets what it imported; numpy cannot be loaded twice.
-for name in ("player", "verdicts"):
+for name in ("nemesis", "verdicts"):
     import_module(f"raftmq.chaos.{name}")
 
 pytest_plugins = ["pytester"]

@@ -14,7 +14,7 @@ import pytest
 from raftmq.chaos import plugin
 
 # A session in this process forgets what it imported; numpy cannot be loaded twice.
-for name in ("player", "verdicts"):
+for name in ("nemesis", "verdicts"):
     import_module(f"raftmq.chaos.{name}")
 
 pytest_plugins = ["pytester"]

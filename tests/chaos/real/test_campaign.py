@@ -99,7 +99,7 @@ def test_disks_that_ignore_syncs_are_found_out(
 
     async def spoil_first(arena: RealArena, nodes: Sequence[int]) -> None:
         for node in nodes:
-            await arena.stage.nodes.disks.set(node, ignores_syncs=True)
+            await arena.state.nodes.disks.set(node, ignores_syncs=True)
         await trio.sleep(3.0)
         await power_off(arena, nodes)
 

@@ -16,7 +16,7 @@ from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.real import run
 from raftmq.chaos.real.gauges import COMPARED, LIMITS, MIB, Gauges, Limits, use_of
 from raftmq.chaos.real.holds import Holds, longest_hold_ms
-from raftmq.chaos.real.stage import Stage
+from raftmq.chaos.real.run_state import RunState
 
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="this system has no /proc")
 
@@ -77,10 +77,10 @@ def looked(process: int, folder: Path, limits: Limits) -> tuple[Gauges, list[str
         nodes=[1], pid=lambda node: process, holds_path=lambda node: folder / "node-1.holds"
     )
     compared: Counter[str] = Counter()
-    stage: Stage = SimpleNamespace(  # type: ignore[assignment]
+    state: RunState = SimpleNamespace(  # type: ignore[assignment]
         nodes=nodes, compared=compared, complain=lambda name, text: told.append(name)
     )
-    gauges = Gauges(stage, limits)
+    gauges = Gauges(state, limits)
     gauges.look()
     gauges.look()
     assert compared[COMPARED] == (2 if process else 0)

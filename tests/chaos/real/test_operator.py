@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from raftmq.broker.cluster.links import ADVICE
 from raftmq.chaos.real.operator import Operator
-from raftmq.chaos.real.stage import Stage
+from raftmq.chaos.real.run_state import RunState
 
 
 @dataclass
@@ -50,18 +50,18 @@ def test_blank_node_whose_settings_name_only_nodes_that_are_gone_gets_those_of_t
 ) -> None:
     nodes: Any = Processes({5: frozenset({1}), 6: frozenset({1}), 7: frozenset(named)})
 
-    async def main() -> Stage:
+    async def main() -> RunState:
         unused: Any = None
-        stage = Stage(nodes, unused, unused, Random(1), unused, trio.current_time())
-        stage.members = {5, 6, 7}
+        state = RunState(nodes, unused, unused, Random(1), unused, trio.current_time())
+        state.members = {5, 6, 7}
         with trio.move_on_after(5.0):
-            await Operator(stage).run()
-        return stage
+            await Operator(state).run()
+        return state
 
-    stage = trio.run(main, clock=MockClock(autojump_threshold=0))
+    state = trio.run(main, clock=MockClock(autojump_threshold=0))
     assert nodes.joined == joined
     assert nodes.up_now == {5, 6, 7}
-    assert stage.counts["settings of old"] == len(joined)
+    assert state.counts["settings of old"] == len(joined)
 
 
 def test_node_that_leaves_is_started_again_until_no_group_counts_on_it() -> None:
@@ -69,10 +69,10 @@ def test_node_that_leaves_is_started_again_until_no_group_counts_on_it() -> None
 
     async def main() -> None:
         unused: Any = None
-        stage = Stage(nodes, unused, unused, Random(1), unused, trio.current_time())
-        stage.members, stage.leaving, stage.down = {5}, {6}, {6: 0.0, 7: 0.0}
+        state = RunState(nodes, unused, unused, Random(1), unused, trio.current_time())
+        state.members, state.leaving, state.down = {5}, {6}, {6: 0.0, 7: 0.0}
         with trio.move_on_after(5.0):
-            await Operator(stage).run()
+            await Operator(state).run()
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
     assert nodes.up_now == {5, 6}

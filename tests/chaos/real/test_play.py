@@ -16,7 +16,7 @@ from raftmq.chaos.outcome import Outcome
 from raftmq.chaos.real import play, run
 from raftmq.chaos.real.clients.workload import Workload
 from raftmq.chaos.real.disk.disks import why_no_overlay
-from raftmq.chaos.real.stage import Stage
+from raftmq.chaos.real.run_state import RunState
 from raftmq.chaos.report.timeline import DEAD, UP, spans
 from raftmq.checkers import Verdict
 from raftmq.checkers.history import Recorder
@@ -168,12 +168,12 @@ def test_run_that_could_show_nothing_is_vacuous(
 ) -> None:
     work = SimpleNamespace(acked=acked, polled=polled)
     parts = SimpleNamespace(workload=work, struck=struck, counts={}, compared={"R21": 1})
-    stage: Stage = parts  # type: ignore[assignment]
-    found = play._vacuous(stage, schedule(1, (0.1, "kill", (1,), 0, 0)))
+    state: RunState = parts  # type: ignore[assignment]
+    found = play._vacuous(state, schedule(1, (0.1, "kill", (1,), 0, 0)))
     assert found.startswith(why)
     assert bool(found) == bool(why)
     parts.compared["R21"] = 0
-    assert play._vacuous(stage, schedule(1)), "states that were compared with nothing"
+    assert play._vacuous(state, schedule(1)), "states that were compared with nothing"
 
 
 @pytest.mark.parametrize(("polls", "count"), [(5, "polled"), (5, "read_back"), (0, "polled")])
@@ -195,13 +195,13 @@ def test_draining_lasts_as_long_as_readers_are_handed_messages(polls: int, count
 
     async def drain() -> float:
         async with trio.open_nursery() as readers:
-            is_whole = await play._drain(stage, readers)
+            is_whole = await play._drain(state, readers)
         assert is_whole is bool(polls)
         return trio.current_time() - began
 
     work.set_ends, work.read_all = set_ends, read_all
     parts = SimpleNamespace(workload=work, complain=lambda name, text: complaints.append(name))
-    stage: Stage = parts  # type: ignore[assignment]
+    state: RunState = parts  # type: ignore[assignment]
     clock = MockClock(autojump_threshold=0)
     began = clock.current_time()
     assert trio.run(drain, clock=clock) == (300 if polls else 90)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftmq.chaos.outcome import Happening
-from raftmq.chaos.real.stage import Stage
+from raftmq.chaos.real.run_state import RunState
 from raftmq.chaos.real.watch import Watch
 from raftmq.chaos.report.timeline import DEAD, UP, spans
 
@@ -39,8 +39,8 @@ def observed(nodes: Nodes) -> tuple[Watch, list[Happening]]:
     def note(node: int, what: str) -> None:
         told.append(Happening(len(told) * 100, node, what))
 
-    stage: Stage = SimpleNamespace(nodes=nodes, note=note)  # type: ignore[assignment]
-    return Watch(stage), told
+    state: RunState = SimpleNamespace(nodes=nodes, note=note)  # type: ignore[assignment]
+    return Watch(state), told
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ async def test_node_that_comes_again_with_the_same_role_is_seen_to_have_it_again
     watch, told = observed(nodes)
     await watch.look()
     await watch.look()
-    watch._stage.note(1, "is killed")
-    watch._stage.note(1, "starts")
+    watch._state.note(1, "is killed")
+    watch._state.note(1, "starts")
     nodes.process = 12
     await watch.look()
     role = "follower of group 1, term 4"

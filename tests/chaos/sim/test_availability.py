@@ -106,7 +106,7 @@ def test_patient_schedule_leaves_time_to_judge() -> None:
 def test_lasting_fault_that_finds_nothing_to_strike_excuses_nothing() -> None:
     now = SimpleNamespace(effects=Counter(), call_after=None)
     watch = SimpleNamespace(note=lambda *_: None, situations=lambda *_: [], coverage=Counter())
-    stage = SimpleNamespace(
+    state = SimpleNamespace(
         agenda=now,
         watch=watch,
         struck=Counter(),
@@ -119,7 +119,7 @@ def test_lasting_fault_that_finds_nothing_to_strike_excuses_nothing() -> None:
     availability = SimpleNamespace(
         fault_begins=lambda number, _: lasting.add(number), fault_ends=lasting.discard
     )
-    nemesis = Nemesis(stage, Schedule(0, 60.0, ()), availability)  # type: ignore[arg-type]
+    nemesis = Nemesis(state, Schedule(0, 60.0, ()), availability)  # type: ignore[arg-type]
     # Clients are to be cut off from whoever leads, and nobody does.
     nemesis._begin(0, Event(0, "cut-clients", (), lasts_ms=60_000))
     assert lasting == set()

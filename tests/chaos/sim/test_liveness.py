@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import pytest
 
 from raftmq.chaos.sim.drain import _can_lose
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 
 
-def stage(*, voters: tuple[int, ...], wanted: tuple[int, ...]) -> Stage:
+def state(*, voters: tuple[int, ...], wanted: tuple[int, ...]) -> RunState:
     conf = SimpleNamespace(voters=voters, voters_outgoing=())
     node = SimpleNamespace(groups={0: SimpleNamespace(conf_state=conf)})
     catalog = SimpleNamespace(groups={0: SimpleNamespace(members=list(wanted))})
-    made: Stage = SimpleNamespace(  # type: ignore[assignment]
+    made: RunState = SimpleNamespace(  # type: ignore[assignment]
         damaged=set(),
         newest_catalog=lambda: catalog,
         cluster=SimpleNamespace(nodes={1: node}),
@@ -36,4 +36,4 @@ NINE, ELEVEN = tuple(range(1, 10)), tuple(range(1, 12))
 def test_group_that_is_about_to_grow_keeps_a_majority_of_what_it_becomes(
     voters: tuple[int, ...], wanted: tuple[int, ...], dead: set[int], can_lose: bool
 ) -> None:
-    assert _can_lose(stage(voters=voters, wanted=wanted), dead) is can_lose
+    assert _can_lose(state(voters=voters, wanted=wanted), dead) is can_lose

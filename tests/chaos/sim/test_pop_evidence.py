@@ -57,7 +57,7 @@ def test_token_that_is_in_no_record_is_found_out(monkeypatch: pytest.MonkeyPatch
 
 def test_run_that_compared_nothing_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
     # As it was: the nodes had ended when they were looked at.
-    monkeypatch.setattr(PopEvidence, "look", lambda self, stage: None)
+    monkeypatch.setattr(PopEvidence, "look", lambda self, state: None)
     outcome = run(Schedule(1, 4, ()), workload="pop")
     assert not outcome.is_good
     assert STATES in outcome.vacuous

@@ -32,13 +32,13 @@ def test_what_was_refused_and_changes_of_nodes_are_not_sent_again() -> None:
     ]
     again: list[bytes] = []
     for seed in range(20):
-        stage: Any = SimpleNamespace(
+        state: Any = SimpleNamespace(
             taps=SimpleNamespace(recorded=connections),
             random=Random(seed),
             agenda=SimpleNamespace(effects=Counter()),
             spawn=lambda *args: again.extend(args[-1]),
         )
-        play_again(stage, lambda *_: True)
-        assert stage.agenda.effects["frames sent again"] > 0
+        play_again(state, lambda *_: True)
+        assert state.agenda.effects["frames sent again"] > 0
     # The second request was refused, and the fourth adds a node, say.
     assert set(again) == {hello, requests[0], requests[2]}

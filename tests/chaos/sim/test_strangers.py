@@ -60,9 +60,9 @@ def test_what_the_node_holds_no_more_gives_it_no_room_and_takes_none() -> None:
     gone += [stream(0, is_held=False) for _ in range(hostile.DESCRIPTORS)]
     for taken, names in ((limit, []), (limit + 1, ["B1"])):
         found: list[Violation] = []
-        stage = SimpleNamespace(violations=found, watch=SimpleNamespace(now_ms=0))
+        state = SimpleNamespace(violations=found, watch=SimpleNamespace(now_ms=0))
         streams = [*gone, stream(taken)]
-        vars(stranger).update(_stage=stage, _target="node1", _streams=streams, _endless=streams)
+        vars(stranger).update(_state=state, _target="node1", _streams=streams, _endless=streams)
 
         async def look() -> None:
             with trio.move_on_after(2 * hostile.LOOK_SECONDS):

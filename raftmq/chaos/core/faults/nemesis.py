@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from raftmq.chaos.core.arena import CoreArena, Make
 from raftmq.chaos.core.faults import network, process
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World
-from raftmq.chaos.faults.arena import Player, Skipped, aimed
+from raftmq.chaos.faults.arena import RunningFault, Skipped, aimed
 from raftmq.chaos.faults.shared import shared_in
 from raftmq.chaos.outcome import Coverage
 from raftmq.chaos.strikes import Strikes
@@ -33,12 +33,12 @@ HANDLERS: Mapping[str, Make] = {
 
 
 class Nemesis:
-    """The player of a schedule. It is state."""
+    """Plays a schedule. It is state."""
 
     def __init__(self, cluster: "Cluster", schedule: Schedule) -> None:
         self._cluster = cluster
         self._schedule = schedule
-        self._playing: dict[CoreArena, Player] = {}
+        self._running: dict[CoreArena, RunningFault] = {}
         self._is_healed = False
         self.coverage: Counter[Coverage] = Counter()
         """By situation: how often a fault struck in it."""
@@ -67,10 +67,10 @@ class Nemesis:
         self._strikes.begin(arena, event.fault, self._situations(event))
         try:
             steps = HANDLERS[event.fault](arena, aimed(event, event.nodes, arena.leader()))
-            self._playing[arena] = player = arena.play(steps)
-            player.go_on()
+            self._running[arena] = running = arena.play(steps)
+            running.go_on()
         except Skipped as why:
-            self._playing.pop(arena, None)
+            self._running.pop(arena, None)
             self._strikes.drop(arena)
             cluster.counts["skipped"] += 1
             cluster.tell(0, f"{event.fault} skipped: {why}")
@@ -81,9 +81,9 @@ class Nemesis:
 
     def _undo(self, arena: CoreArena) -> None:
         # The end of the fault or the heal comes first; the second of them finds nothing to undo.
-        player = self._playing.pop(arena, None)
-        if player is not None:
-            player.end()
+        running = self._running.pop(arena, None)
+        if running is not None:
+            running.end()
             if FAULTS[arena.event.fault].lasts:
                 self._strikes.end(arena)
                 self._cluster.tell(0, f"{arena.event.fault} ends")
@@ -91,7 +91,7 @@ class Nemesis:
     def heal(self) -> None:
         """End all faults; damage stays, and processes that are down stay down for now."""
         self._is_healed = True
-        for arena in list(self._playing):
+        for arena in list(self._running):
             self._undo(arena)
         self.conclude()
         self._cluster.network.heal()

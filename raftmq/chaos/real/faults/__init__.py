@@ -1,4 +1,4 @@
-"""The faults of real processes: the player, own faults, and the work behind some verbs.
+"""The faults of real processes: the nemesis, own faults, and the work behind some verbs.
 
 Start reading at `nemesis` (a schedule, played).
 """

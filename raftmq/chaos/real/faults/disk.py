@@ -2,7 +2,7 @@
 
 Invariants:
 - A disk is damaged only when all other members hold its records: see
-  `Stage.wait_intact_elsewhere`.
+  `RunState.wait_intact_elsewhere`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +14,7 @@ import trio
 
 from raftmq.broker.cluster import identity
 from raftmq.chaos.faults.arena import Skipped
-from raftmq.chaos.real.stage import Stage
+from raftmq.chaos.real.run_state import RunState
 
 from . import damage
 
@@ -23,95 +23,95 @@ REFUSAL_SECONDS_MAX = 60.0
 
 _Edit = Callable[[Path, Random], str]
 
-Harm = Callable[[Stage, int], Awaitable[None]]
+Harm = Callable[[RunState, int], Awaitable[None]]
 """Does one kind of damage to a node."""
 
 
 def _edit(edit: _Edit, *, is_latent: bool = False) -> Harm:
     """Damage to the files as they are; no read may find latent damage for a long time."""
 
-    async def harm(stage: Stage, node: int) -> None:
-        await _edit_stopped(stage, node, edit, is_latent=is_latent)
+    async def harm(state: RunState, node: int) -> None:
+        await _edit_stopped(state, node, edit, is_latent=is_latent)
 
     return harm
 
 
-async def _go_back(stage: Stage, node: int) -> None:
+async def _go_back(state: RunState, node: int) -> None:
     """Copy the folder now, and later put the old content of a segment back.
 
     The hard state is in the marks of a segment, so the hard state goes back, too.
     """
-    aside = stage.copies / f"node-{node}-{stage.now_ms}"
+    aside = state.copies / f"node-{node}-{state.now_ms}"
     try:
-        await trio.to_thread.run_sync(damage.keep_copy, stage.nodes.data(node), aside)
+        await trio.to_thread.run_sync(damage.keep_copy, state.nodes.data(node), aside)
     except OSError as error:
         raise Skipped("the files changed under the copy") from error
-    await trio.sleep(stage.random.uniform(0.3, 2.0))
+    await trio.sleep(state.random.uniform(0.3, 2.0))
 
     def edit(data: Path, random: Random) -> str:
         return damage.go_back(data, aside, random)
 
-    await _edit_stopped(stage, node, edit, is_latent=True)
+    await _edit_stopped(state, node, edit, is_latent=True)
 
 
-async def _edit_stopped(stage: Stage, node: int, edit: _Edit, *, is_latent: bool) -> None:
-    await stage.need_health(node)
-    async with stage.stopped(node):
-        was_broken = node in stage.broken
-        await stage.wait_intact_elsewhere(node, is_latent=is_latent)
-        random = Random(stage.random.getrandbits(64))
-        data = stage.nodes.data(node)
-        async with stage.nodes.disks.spared(node):
+async def _edit_stopped(state: RunState, node: int, edit: _Edit, *, is_latent: bool) -> None:
+    await state.need_health(node)
+    async with state.stopped(node):
+        was_broken = node in state.broken
+        await state.wait_intact_elsewhere(node, is_latent=is_latent)
+        random = Random(state.random.getrandbits(64))
+        data = state.nodes.data(node)
+        async with state.nodes.disks.spared(node):
             done = await trio.to_thread.run_sync(partial(edit, data, random))
         if not done:
             # `wait_intact_elsewhere` listed the node as damaged, and no damage was done.
             if not was_broken:
-                stage.broken.pop(node, None)
+                state.broken.pop(node, None)
             raise Skipped("nothing to damage")
         if edit is damage.wipe:
-            stage.wiped.add(node)
-        stage.note(node, f"damaged: {done}")
+            state.wiped.add(node)
+        state.note(node, f"damaged: {done}")
 
 
-async def clone(stage: Stage, node: int, other: int) -> None:
+async def clone(state: RunState, node: int, other: int) -> None:
     """A node finds another node's files in its folder and must refuse; then it gets its own files
     back."""
-    if {node, other} & stage.broken.keys():
+    if {node, other} & state.broken.keys():
         raise Skipped("a disk is damaged already")
-    own, foreign = stage.copies / f"own-{stage.now_ms}", stage.copies / f"other-{stage.now_ms}"
-    data, run = stage.nodes.data(node), trio.to_thread.run_sync
-    disks = stage.nodes.disks
-    async with stage.stopped(node, other), disks.spared(node):
+    own, foreign = state.copies / f"own-{state.now_ms}", state.copies / f"other-{state.now_ms}"
+    data, run = state.nodes.data(node), trio.to_thread.run_sync
+    disks = state.nodes.disks
+    async with state.stopped(node, other), disks.spared(node):
         # A node that has just joined has no identity file yet, by which a folder is refused.
-        if not all((stage.nodes.data(each) / identity.FILE).exists() for each in (node, other)):
+        if not all((state.nodes.data(each) / identity.FILE).exists() for each in (node, other)):
             raise Skipped("a folder that no node has yet")
         await run(damage.keep_copy, data, own)
         async with disks.spared(other):
-            await run(damage.keep_copy, stage.nodes.data(other), foreign)
+            await run(damage.keep_copy, state.nodes.data(other), foreign)
         # The other node's files are copied, so the operator may start it.
-        stage.held.discard(other)
+        state.held.discard(other)
         # A cancellation in the middle of a copy must not leave half a folder.
         with trio.CancelScope(shield=True):
             await run(damage.restore, foreign, data)
             try:
-                await _expect_refusal(stage, node, other)
+                await _expect_refusal(state, node, other)
             finally:
-                stage.kill(node)
+                state.kill(node)
                 await run(damage.restore, own, data)
 
 
-async def _expect_refusal(stage: Stage, node: int, other: int) -> None:
+async def _expect_refusal(state: RunState, node: int, other: int) -> None:
     """Start a node on another node's files: it must end, and name the owner of the files."""
-    await stage.up(node)
+    await state.up(node)
     try:
-        status = await stage.nodes.wait_exit(node, timeout=REFUSAL_SECONDS_MAX)
+        status = await state.nodes.wait_exit(node, timeout=REFUSAL_SECONDS_MAX)
     except TimeoutError:
-        stage.complain("clone-accepted", f"node {node} runs on the files of node {other}")
+        state.complain("clone-accepted", f"node {node} runs on the files of node {other}")
         return
-    words = stage.nodes.last_words(node)
-    stage.note_end(node, status)
+    words = state.nodes.last_words(node)
+    state.note_end(node, status)
     if status == 0 or "belongs to node" not in words:
-        stage.complain("clone-refused-oddly", f"node {node} ended with {status}: {words}")
+        state.complain("clone-refused-oddly", f"node {node} ended with {status}: {words}")
 
 
 HARMS: Mapping[str, Harm] = {

@@ -18,7 +18,7 @@ from random import Random
 
 import trio
 
-from raftmq.chaos.real.stage import Stage
+from raftmq.chaos.real.run_state import RunState
 from raftmq.chaos.workloads.strangers import anything, bombs, client_hello, endless_frame
 
 CONNECTIONS_MAX = 2_000
@@ -35,11 +35,11 @@ PAUSE_SECONDS = 0.15
 class Stranger:
     """A stranger that attacks one node."""
 
-    def __init__(self, stage: Stage, node: int) -> None:
-        self._stage = stage
-        self._address = stage.nodes.host(node), stage.nodes.private_port(node)
-        self._own = stage.network.observer
-        self._random = Random(stage.random.getrandbits(64))
+    def __init__(self, state: RunState, node: int) -> None:
+        self._state = state
+        self._address = state.nodes.host(node), state.nodes.private_port(node)
+        self._own = state.network.observer
+        self._random = Random(state.random.getrandbits(64))
         self._open: deque[trio.SocketStream] = deque()
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Proxies and clients of the harness share this process's descriptors.
@@ -61,16 +61,16 @@ class Stranger:
                     await self._random.choice(attacks)()
                 except (OSError, trio.BrokenResourceError):
                     # The node is down, or rightly closed the connection.
-                    self._stage.counts["strangers that were turned away"] += 1
+                    self._state.counts["strangers that were turned away"] += 1
             await trio.sleep(self._random.expovariate(1 / PAUSE_SECONDS))
 
     async def _connect(self) -> trio.SocketStream:
         stream = await trio.open_tcp_stream(*self._address, local_address=self._own)
         self._open.append(stream)
-        self._stage.counts["connections of strangers"] += 1
+        self._state.counts["connections of strangers"] += 1
         if len(self._open) > self._most:
             self._open.popleft().socket.close()
-        counts = self._stage.counts
+        counts = self._state.counts
         counts[AT_ONCE] = max(counts[AT_ONCE], len(self._open))
         return stream
 

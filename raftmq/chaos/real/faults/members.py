@@ -7,7 +7,7 @@ import trio
 
 import raftmq
 from raftmq.chaos.faults.arena import Skipped
-from raftmq.chaos.real.stage import Stage
+from raftmq.chaos.real.run_state import RunState
 from raftmq.errors import RaftmqError
 from raftmq.machine.catalog.replicas import node_of
 
@@ -17,111 +17,113 @@ CHANGE_SECONDS_MAX = 8.0
 Change = Callable[[raftmq.client.Admin], Awaitable[None]]
 
 
-async def ask_change(stage: Stage, change: Change, *, timeout: float = CHANGE_SECONDS_MAX) -> bool:
+async def ask_change(
+    state: RunState, change: Change, *, timeout: float = CHANGE_SECONDS_MAX
+) -> bool:
     """Ask for a change of members; False: refused, or not confirmed in time."""
     with trio.move_on_after(timeout):
         try:
-            async with raftmq.connect(stage.url, timeout=timeout, wait_refused=None) as mq:
+            async with raftmq.connect(state.url, timeout=timeout, wait_refused=None) as mq:
                 await change(mq.admin)
                 return True
         except* RaftmqError as errors:
-            stage.counts[f"refused changes: {type(errors.exceptions[0]).__name__}"] += 1
+            state.counts[f"refused changes: {type(errors.exceptions[0]).__name__}"] += 1
     return False
 
 
-async def new_node(stage: Stage) -> int:
+async def new_node(state: RunState) -> int:
     """Start a node under a number that was never used.
 
     The node counts as a member at once: the answer to its admission may stay unknown for long.
     """
-    node = max(stage.used) + 1
-    stage.used.add(node)
-    stage.members.add(node)
-    stage.nodes.add(node)
-    stage.note(node, "joins")
-    await stage.up(node)
+    node = max(state.used) + 1
+    state.used.add(node)
+    state.members.add(node)
+    state.nodes.add(node)
+    state.note(node, "joins")
+    await state.up(node)
     return node
 
 
-async def add_voter(stage: Stage) -> None:
+async def add_voter(state: RunState) -> None:
     """Add a node."""
-    if len(stage.members) >= MEMBERS_MAX:
+    if len(state.members) >= MEMBERS_MAX:
         raise Skipped("there are as many nodes as there may be")
-    async with stage.changing:
-        node = await new_node(stage)
-        port = stage.nodes.public_port(node)
+    async with state.changing:
+        node = await new_node(state)
+        port = state.nodes.public_port(node)
         if not await ask_change(
-            stage, lambda admin: admin.add_node(node, stage.nodes.host(node), port)
+            state, lambda admin: admin.add_node(node, state.nodes.host(node), port)
         ):
-            stage.counts["changes in doubt"] += 1
+            state.counts["changes in doubt"] += 1
 
 
-async def remove_voter(stage: Stage, node: int) -> None:
+async def remove_voter(state: RunState, node: int) -> None:
     """Remove a node; the node goes on running until no group counts on it."""
-    if len(stage.members) <= MEMBERS_MIN:
+    if len(state.members) <= MEMBERS_MIN:
         raise Skipped("there are as few nodes as there may be")
-    async with stage.changing:
-        if await ask_change(stage, lambda admin: admin.remove_node(node)):
-            leave(stage, node)
+    async with state.changing:
+        if await ask_change(state, lambda admin: admin.remove_node(node)):
+            leave(state, node)
 
 
-async def replace(stage: Stage, node: int) -> bool:
+async def replace(state: RunState, node: int) -> bool:
     """Replace a node by a new one; True if the cluster confirmed the change."""
-    async with stage.changing:
-        if node not in stage.members:
+    async with state.changing:
+        if node not in state.members:
             return False
-        new = await new_node(stage)
-        port = stage.nodes.public_port(new)
+        new = await new_node(state)
+        port = state.nodes.public_port(new)
 
         async def change(admin: raftmq.client.Admin) -> None:
-            await admin.replace_node(node, new, stage.nodes.host(new), port)
+            await admin.replace_node(node, new, state.nodes.host(new), port)
 
-        if not await ask_change(stage, change):
+        if not await ask_change(state, change):
             # Both nodes stay members: `settle_changes` ends the one that the cluster does not know.
-            stage.counts["changes in doubt"] += 1
+            state.counts["changes in doubt"] += 1
             return False
-        leave(stage, node)
-        stage.counts["replaced nodes"] += 1
+        leave(state, node)
+        state.counts["replaced nodes"] += 1
         return True
 
 
-async def settle_changes(stage: Stage) -> None:
+async def settle_changes(state: RunState) -> None:
     """End the members that the cluster does not know: their doubtful changes did not happen."""
-    async with stage.changing:
+    async with state.changing:
         known: set[int] = set()
         with suppress(RaftmqError):
-            async with raftmq.connect(stage.url, timeout=20.0, wait_refused=None) as mq:
+            async with raftmq.connect(state.url, timeout=20.0, wait_refused=None) as mq:
                 known = {node.id for node in (await mq.admin.cluster(timeout=20.0)).nodes}
-        for node in sorted(stage.members - known) if known else []:
-            stage.members.discard(node)
-            stage.broken.pop(node, None)
-            stage.note(node, "was never taken in")
-            stage.end(node)
+        for node in sorted(state.members - known) if known else []:
+            state.members.discard(node)
+            state.broken.pop(node, None)
+            state.note(node, "was never taken in")
+            state.end(node)
 
 
-def leave(stage: Stage, node: int) -> None:
+def leave(state: RunState, node: int) -> None:
     """Take a node out of the members; the node runs until no group counts on it."""
-    stage.members.discard(node)
-    stage.leaving.add(node)
-    stage.broken.pop(node, None)
-    stage.nursery.start_soon(_see_off, stage, node)
+    state.members.discard(node)
+    state.leaving.add(node)
+    state.broken.pop(node, None)
+    state.nursery.start_soon(_see_off, state, node)
 
 
-async def _see_off(stage: Stage, node: int) -> None:
+async def _see_off(state: RunState, node: int) -> None:
     while True:
-        if not await is_counted_on(stage, node):
+        if not await is_counted_on(state, node):
             break
         await trio.sleep(0.3)
-    stage.leaving.discard(node)
-    stage.note(node, "left")
-    stage.end(node)
+    state.leaving.discard(node)
+    state.note(node, "left")
+    state.end(node)
 
 
-async def is_counted_on(stage: Stage, node: int) -> bool:
+async def is_counted_on(state: RunState, node: int) -> bool:
     """Does any group have the node as a member? True unless all members answer and say no."""
-    statuses = await stage.nodes.statuses()
-    members = {other: statuses[other] for other in stage.members if other in statuses}
-    if len(members) < len(stage.members):
+    statuses = await state.nodes.statuses()
+    members = {other: statuses[other] for other in state.members if other in statuses}
+    if len(members) < len(state.members):
         return True
     return any(
         node in map(node_of, (*group["voters"], *group["voters_outgoing"], *group["learners"]))
@@ -130,16 +132,16 @@ async def is_counted_on(stage: Stage, node: int) -> bool:
     )
 
 
-async def rejoin(stage: Stage) -> None:
+async def rejoin(state: RunState) -> None:
     """A removed node comes back with its old data for a while, and must not disturb the cluster."""
-    gone = sorted(stage.used - stage.members - stage.leaving)
-    gone = [node for node in gone if not stage.nodes.pid(node)]
+    gone = sorted(state.used - state.members - state.leaving)
+    gone = [node for node in gone if not state.nodes.pid(node)]
     if not gone:
         raise Skipped("no node has left yet")
-    node = stage.random.choice(gone)
-    stage.note(node, "comes back though it was removed")
-    await stage.up(node)
+    node = state.random.choice(gone)
+    state.note(node, "comes back though it was removed")
+    await state.up(node)
     try:
-        await trio.sleep(stage.random.uniform(1.0, 4.0))
+        await trio.sleep(state.random.uniform(1.0, 4.0))
     finally:
-        stage.end(node)
+        state.end(node)

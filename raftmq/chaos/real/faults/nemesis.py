@@ -21,7 +21,7 @@ from raftmq.chaos.faults.arena import Skipped, Steps, aimed
 from raftmq.chaos.faults.shared import shared_in
 from raftmq.chaos.outcome import Coverage
 from raftmq.chaos.real.arena import Make, RealArena
-from raftmq.chaos.real.stage import Stage
+from raftmq.chaos.real.run_state import RunState
 from raftmq.chaos.real.watch import Watch
 
 from . import process
@@ -43,42 +43,42 @@ RULED = {name for name in FAMILIES["network"] if FAULTS[name].lasts} - {"strange
 """Lasting faults that are made by rules alone."""
 
 
-async def play(stage: Stage, schedule: Schedule, watch: Watch) -> None:
+async def play(state: RunState, schedule: Schedule, watch: Watch) -> None:
     """Play until the schedule's time of the heal. Cancelling ends all lasting faults, too."""
-    with trio.move_on_at(stage.began + schedule.heal_ms / 1000):
+    with trio.move_on_at(state.began + schedule.heal_ms / 1000):
         async with trio.open_nursery() as nursery:
             for event in schedule.events:
-                await trio.sleep_until(stage.began + event.at_ms / 1000)
-                nursery.start_soon(_play_one, stage, event, watch)
+                await trio.sleep_until(state.began + event.at_ms / 1000)
+                nursery.start_soon(_play_one, state, event, watch)
             await trio.sleep_forever()
 
 
-async def _play_one(stage: Stage, event: Event, watch: Watch) -> None:
-    victim = stage.node_of(event) if event.nodes else 0
+async def _play_one(state: RunState, event: Event, watch: Watch) -> None:
+    victim = state.node_of(event) if event.nodes else 0
     situation = watch.situation(victim, event.fault)
     try:
-        leader = await stage.leader() if FAULTS[event.fault].aim is Aim.LEADER else 0
-        arena = RealArena(stage, watch)
-        hit = aimed(event, stage.nodes_of(event), leader)
+        leader = await state.leader() if FAULTS[event.fault].aim is Aim.LEADER else 0
+        arena = RealArena(state, watch)
+        hit = aimed(event, state.nodes_of(event), leader)
         steps = HANDLERS[event.fault](arena, hit)
         try:
-            await _make(stage, hit, arena, steps, situation)
+            await _make(state, hit, arena, steps, situation)
         finally:
             await _undo(arena, steps)
     except Skipped as why:
-        stage.counts[f"skipped: {event.fault}: {why}"] += 1
+        state.counts[f"skipped: {event.fault}: {why}"] += 1
     except ProcessLookupError:
-        stage.counts[f"skipped: {event.fault}: the process had just ended"] += 1
+        state.counts[f"skipped: {event.fault}: the process had just ended"] += 1
 
 
 async def _make(
-    stage: Stage, event: Event, arena: RealArena, steps: Steps, situation: Coverage
+    state: RunState, event: Event, arena: RealArena, steps: Steps, situation: Coverage
 ) -> None:
     """Make a fault, until its end if it lasts."""
-    victim, effects = event.nodes[0] if event.nodes else 0, stage.rules.effects
+    victim, effects = event.nodes[0] if event.nodes else 0, state.rules.effects
     lasts = FAULTS[event.fault].lasts
     seconds = await _step(arena, steps)
-    stage.note(victim, f"{event.fault} begins" if lasts else event.fault)
+    state.note(victim, f"{event.fault} begins" if lasts else event.fault)
     try:
         with trio.move_on_after(event.lasts_ms / 1000 if lasts else math.inf):
             while lasts or seconds is not None:
@@ -90,10 +90,10 @@ async def _make(
                 seconds = None
     finally:
         # The heal cancels a fault that lasts until then: it counts, too.
-        is_seen = event.fault not in RULED or stage.rules.effects > effects
-        _count(stage, situation, is_seen=is_seen)
+        is_seen = event.fault not in RULED or state.rules.effects > effects
+        _count(state, situation, is_seen=is_seen)
     if lasts:
-        stage.note(victim, f"{event.fault} ends")
+        state.note(victim, f"{event.fault} ends")
 
 
 async def _undo(arena: RealArena, steps: Steps) -> None:
@@ -110,24 +110,24 @@ async def _step(arena: RealArena, steps: Steps) -> float | None:
     return seconds
 
 
-def _count(stage: Stage, situation: Coverage, *, is_seen: bool) -> None:
+def _count(state: RunState, situation: Coverage, *, is_seen: bool) -> None:
     if is_seen:
-        stage.struck[situation.fault] += 1
-        stage.coverage[situation] += 1
+        state.struck[situation.fault] += 1
+        state.coverage[situation] += 1
     else:
-        stage.counts[f"without effect: {situation.fault}"] += 1
+        state.counts[f"without effect: {situation.fault}"] += 1
 
 
-async def heal(stage: Stage) -> None:
+async def heal(state: RunState) -> None:
     """End every fault, and let the operator start all nodes that are down."""
-    stage.rules.clear()
-    process.end_all(stage)
-    for node in stage.nodes.nodes:
-        for fault, count in (await stage.nodes.disks.heal(node)).items():
-            stage.counts[f"disk faults that hit: {fault}"] += count
-    stage.workload.consumers_stand_still = False
-    stage.workload.consumer_pause_seconds = 0.0
+    state.rules.clear()
+    process.end_all(state)
+    for node in state.nodes.nodes:
+        for fault, count in (await state.nodes.disks.heal(node)).items():
+            state.counts[f"disk faults that hit: {fault}"] += count
+    state.workload.consumers_stand_still = False
+    state.workload.consumer_pause_seconds = 0.0
     now = trio.current_time()
-    for node in stage.down:
-        stage.down[node] = min(stage.down[node], now)
-    stage.note(0, "heal")
+    for node in state.down:
+        state.down[node] = min(state.down[node], now)
+    state.note(0, "heal")

@@ -8,14 +8,14 @@ from contextlib import suppress
 from raftmq.chaos.faults import Event
 from raftmq.chaos.faults.arena import Steps
 from raftmq.chaos.real.arena import Make, RealArena
-from raftmq.chaos.real.stage import Stage
+from raftmq.chaos.real.run_state import RunState
 
 DESCRIPTORS_SPARE = 1
 
 
 def no_descriptors(arena: RealArena, event: Event) -> Steps:
     """Lower the limit to the descriptors in use plus one: further ones get `EMFILE`."""
-    process = arena.stage.running(event.nodes[0])
+    process = arena.state.running(event.nodes[0])
     with suppress(ProcessLookupError, FileNotFoundError):
         limit = resource.prlimit(process, resource.RLIMIT_NOFILE)
         used = max(map(int, os.listdir(f"/proc/{process}/fd"))) + 1
@@ -27,11 +27,11 @@ def no_descriptors(arena: RealArena, event: Event) -> Steps:
                 resource.prlimit(process, resource.RLIMIT_NOFILE, limit)
 
 
-def end_all(stage: Stage) -> None:
+def end_all(state: RunState) -> None:
     """Correct all clocks, cancel all crash orders, and resume all paused nodes."""
-    for node in stage.nodes.nodes:
-        stage.nodes.resume_quietly(node)
-        stage.nodes.order(node, failpoint="", clocks=[])
+    for node in state.nodes.nodes:
+        state.nodes.resume_quietly(node)
+        state.nodes.order(node, failpoint="", clocks=[])
 
 
 OWN: Mapping[str, Make] = {"no-descriptors": no_descriptors}

@@ -33,7 +33,7 @@ from typing import NamedTuple
 from raftmq.broker.replica.group import node_of
 from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.outcome import Violation
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 from raftmq.checkers.history import History, RowType
 
 CONFINED = frozenset(
@@ -83,7 +83,7 @@ class Window(NamedTuple):
     """The nodes that were well."""
 
 
-class _State(NamedTuple):
+class _Health(NamedTuple):
     """The nodes that are well at one time, and whether service can be required."""
 
     is_excused: bool
@@ -96,11 +96,11 @@ class _State(NamedTuple):
 class Availability:
     """The well nodes of one run over time, and the verdict."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, state: RunState) -> None:
+        self._state = state
         self._active: dict[int, tuple[Event, tuple[int, ...]]] = {}
         self._changes = 0
-        self._state = _State(True, (), 0)
+        self._health = _Health(True, (), 0)
         self._since = 0.0
         self._is_over = False
         self._healed_at = 0.0
@@ -118,13 +118,13 @@ class Availability:
         """Look from now on."""
         if not self._is_over:
             self.look()
-            self._stage.agenda.call_after(LOOK_SECONDS, self.begin)
+            self._state.agenda.call_after(LOOK_SECONDS, self.begin)
 
     def fault_begins(self, number: int, event: Event) -> None:
         """A fault is about to strike; `number` is its place in the schedule."""
         if event.fault in HARMLESS:
             return
-        nodes = self._stage.nodes_of(event) or [self._stage.leader()]
+        nodes = self._state.nodes_of(event) or [self._state.leader()]
         if event.lasts_ms:
             self._active[number] = event, tuple(nodes)
         self._changes += 1
@@ -140,7 +140,7 @@ class Availability:
         """All faults are over."""
         self._active.clear()
         self._changes += 1
-        self._healed_at = self._stage.agenda.now
+        self._healed_at = self._state.agenda.now
         self.look()
 
     def end(self) -> None:
@@ -153,29 +153,29 @@ class Availability:
         """Find out which nodes are well, and close the stretch if that changed."""
         if self._is_over:
             return
-        state = self._find()
-        if state != self._state:
+        health = self._find()
+        if health != self._health:
             self._close()
-            self._state, self._since = state, self._stage.agenda.now
+            self._health, self._since = health, self._state.agenda.now
 
     def _close(self) -> None:
         at = self._since + SETTLE_SECONDS
-        while not self._state.is_excused and at + WINDOW_SECONDS <= self._stage.agenda.now:
-            self.windows.append(Window(at, at + WINDOW_SECONDS, self._state.well))
+        while not self._health.is_excused and at + WINDOW_SECONDS <= self._state.agenda.now:
+            self.windows.append(Window(at, at + WINDOW_SECONDS, self._health.well))
             at += WINDOW_SECONDS
 
-    def _find(self) -> _State:
-        stage, ill = self._stage, set(self._stage.damaged)
+    def _find(self) -> _Health:
+        state, ill = self._state, set(self._state.damaged)
         for event, nodes in self._active.values():
             if event.fault not in CONFINED:
-                return _State(True, (), self._changes)
+                return _Health(True, (), self._changes)
             ill.update(nodes)
-        well = tuple(n for n in stage.members() if n not in ill and self._is_up(n))
-        is_excused = bool(stage.leaving or stage.joining) or not self._has_majorities(set(well))
-        return _State(is_excused, well, self._changes)
+        well = tuple(n for n in state.members() if n not in ill and self._is_up(n))
+        is_excused = bool(state.leaving or state.joining) or not self._has_majorities(set(well))
+        return _Health(is_excused, well, self._changes)
 
     def _is_up(self, node: int) -> bool:
-        cluster = self._stage.cluster
+        cluster = self._state.cluster
         running, process = cluster.nodes.get(node), cluster.processes.get(node)
         if running is None or process is None:
             return False
@@ -184,7 +184,7 @@ class Availability:
     def _has_majorities(self, well: set[int]) -> bool:
         """True if the well nodes are a majority of every membership that may count, in every group,
         and no membership is about to change."""
-        nodes, catalog = self._stage.cluster.nodes, self._stage.newest_catalog()
+        nodes, catalog = self._state.cluster.nodes, self._state.newest_catalog()
         carried = {number for node in well for number in nodes[node].groups}
         # A group of one replica, or of few in a large cluster, may have no well node at all.
         if catalog is None or not carried.issuperset(catalog.groups):
@@ -201,7 +201,7 @@ class Availability:
     def judge(self, history: History, judged: Sequence[str] = JUDGED) -> list[Violation]:
         """Violations: windows in which too few calls succeeded, and late service after the heal."""
         calls = list(_calls(history, judged))
-        found, began = [], self._stage.watch.began
+        found, began = [], self._state.watch.began
         if self.windows:
             self.compared[WINDOWS] = 0
         for window in self.windows:
@@ -234,8 +234,8 @@ class Availability:
         seconds = [first[of] - self._healed_at for of in sorted(first)]
         self.compared[HEAL] = len(tried)
         if seconds:
-            self._stage.counts[TO_SERVICE] = int(1000 * max(seconds))
-        at_ms = self._stage.watch.now_ms
+            self._state.counts[TO_SERVICE] = int(1000 * max(seconds))
+        at_ms = self._state.watch.now_ms
         return [
             Violation("V7", at_ms, f"{of}: no call succeeded within {late:.1f} s after the heal")
             for of, late in sorted(tried.items())

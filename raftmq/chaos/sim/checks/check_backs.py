@@ -29,7 +29,7 @@ from raftmq.broker.replica.group import Group
 from raftmq.chaos.faults.catalogue import FAMILIES
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.clients import CALL_SECONDS
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.workloads.withholding import SHOP, Withholding
 from raftmq.machine.machine import PartitionMachine
 
@@ -55,8 +55,10 @@ COMPARED_BEHIND = "V9 transactions behind a refused end"
 class CheckBacks:
     """The check-backs of one run, and the verdict."""
 
-    def __init__(self, stage: Stage, withholding: Withholding, availability: Availability) -> None:
-        self._stage = stage
+    def __init__(
+        self, state: RunState, withholding: Withholding, availability: Availability
+    ) -> None:
+        self._state = state
         self._withholding = withholding
         self._availability = availability
         # Partition group → the service that it has had without a break, and since when.
@@ -73,16 +75,16 @@ class CheckBacks:
         """Look from now on, until the decider ends."""
         if not self._withholding.is_draining:
             self.look()
-            self._stage.agenda.call_after(LOOK_SECONDS, self.begin)
+            self._state.agenda.call_after(LOOK_SECONDS, self.begin)
 
     def look(self) -> None:
         """Look at each partition group."""
-        now = self._stage.agenda.now
+        now = self._state.agenda.now
         seen: set[tuple[int, str]] = set()
         is_borne = self._is_borne()
-        for number in sorted(self._stage.watch.moments):
-            leader = self._stage.cluster.leader(number)
-            group = self._stage.cluster.nodes[leader].groups[number] if leader else None
+        for number in sorted(self._state.watch.moments):
+            leader = self._state.cluster.leader(number)
+            group = self._state.cluster.nodes[leader].groups[number] if leader else None
             by = self._served_by(leader, group) if group is not None and is_borne else None
             before, since = self._served.get(number, (None, now))
             if by is None:
@@ -100,7 +102,7 @@ class CheckBacks:
 
     def _judge(self, number: int, group: Group, served_since: float) -> set[tuple[int, str]]:
         """Judge the open transactions of a group that is served; returns their keys."""
-        machine, now = group.machine, self._stage.agenda.now
+        machine, now = group.machine, self._state.agenda.now
         seen: set[tuple[int, str]] = set()
         if not isinstance(machine, PartitionMachine):
             return seen
@@ -117,23 +119,23 @@ class CheckBacks:
             if late > ASKED_SECONDS_MAX and key not in self._late:
                 self._late.add(key)
                 text = (
-                    f"group {number} is led by node {self._stage.cluster.leader(number)}, and for "
+                    f"group {number} is led by node {self._state.cluster.leader(number)}, and for "
                     f"{late:.0f} s no check-back was asked about its transaction "
                     f"{transaction.note!r}"
                 )
-                self.violations.append(Violation("V9", self._stage.watch.now_ms, text))
+                self.violations.append(Violation("V9", self._state.watch.now_ms, text))
         return seen
 
     def end(self) -> None:
         """Take over the reader's findings: see `Withholding.passed_over`."""
-        at_ms, withholding = self._stage.watch.now_ms, self._withholding
+        at_ms, withholding = self._state.watch.now_ms, self._withholding
         self.violations += [Violation("V9", at_ms, text) for text in withholding.passed_over]
         if withholding.behind:
             self.compared[COMPARED_BEHIND] += withholding.behind
 
     def _is_borne(self) -> bool:
         """False if something slows or misleads all groups."""
-        machines = self._stage.cluster.machines.values()
+        machines = self._state.cluster.machines.values()
         if any(machine.slowness != 1 for machine in machines):
             return False
         if any(machine.clock.ahead_ms_max or machine.clock.behind_ms_max for machine in machines):
@@ -143,16 +145,16 @@ class CheckBacks:
     def _served_by(self, leader: int, group: Group) -> object | None:
         """Identity of the service of a group, which changes with leader, term and decider; None:
         the group is not served."""
-        stage, since = self._stage, self._withholding.checks_since
-        if DECIDER not in stage.clients.names() or since > stage.agenda.now:
+        state, since = self._state, self._withholding.checks_since
+        if DECIDER not in state.clients.names() or since > state.agenda.now:
             return None
-        if stage.clients.process(DECIDER).is_frozen or stage.cluster.processes[leader].is_frozen:
+        if state.clients.process(DECIDER).is_frozen or state.cluster.processes[leader].is_frozen:
             return None
         if not group.is_current or group.stopping:
             return None
-        return leader, stage.cluster.incarnations[leader], group.raft.term, since
+        return leader, state.cluster.incarnations[leader], group.raft.term, since
 
     def _is_plain(self, leader: int) -> bool:
         """True if nothing is wrong between a leader and the decider."""
-        network, node = self._stage.cluster.network, self._stage.host(leader)
+        network, node = self._state.cluster.network, self._state.host(leader)
         return network.link(node, DECIDER).is_plain and network.link(DECIDER, node).is_plain

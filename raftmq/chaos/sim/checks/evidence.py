@@ -1,45 +1,45 @@
 """Evidence of what the servers held and did, gathered after a run from disks and observations."""
 
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 from raftmq.checkers import Evidence, NodeLog, Report, check_evidence
 
 from .logs import Held, held_logs
 from .watch import Watch
 
 
-def gather(stage: Stage, watch: Watch) -> dict[int, Evidence]:
+def gather(state: RunState, watch: Watch) -> dict[int, Evidence]:
     """Evidence by partition group; the nodes must have ended."""
     held = {
-        node: held_logs(stage.cluster.machines[node].disk.copy(), node)
-        for node in stage.members()
-        if node not in stage.damaged
+        node: held_logs(state.cluster.machines[node].disk.copy(), node)
+        for node in state.members()
+        if node not in state.damaged
     }
     found = {}
     for group in sorted(watch.moments):
         moments = watch.moments[group]
         nodes = []
         for node, logs in held.items():
-            is_member = node in stage.final_members.get(group, set())
+            is_member = node in state.final_members.get(group, set())
             if isinstance(logs, dict) and group in logs and is_member:
-                nodes.append(_node_log(stage, watch, node, group, logs[group]))
+                nodes.append(_node_log(state, watch, node, group, logs[group]))
         found[group] = Evidence(
             nodes=tuple(nodes),
             timeline=tuple(moments),
             progress=tuple(watch.progress[group]),
-            acknowledged=tuple(stage.handed.acknowledged[group]),
-            recoveries=tuple(stage.recoveries[group]),
-            served=tuple(stage.handed.served[group]),
-            sync_failures=tuple(stage.handed.sync_failures[group]),
-            derived=tuple(stage.derived[group]),
+            acknowledged=tuple(state.handed.acknowledged[group]),
+            recoveries=tuple(state.recoveries[group]),
+            served=tuple(state.handed.served[group]),
+            sync_failures=tuple(state.handed.sync_failures[group]),
+            derived=tuple(state.derived[group]),
         )
     return found
 
 
-def _node_log(stage: Stage, watch: Watch, node: int, group: int, held: Held) -> NodeLog:
+def _node_log(state: RunState, watch: Watch, node: int, group: int, held: Held) -> NodeLog:
     digests = {
         index: digest for (seen, index), digest in watch.digests[group].items() if seen == node
     }
-    members = stage.final_members.get(group, set())
+    members = state.final_members.get(group, set())
     return NodeLog(
         node,
         held.entries,

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from raftmq.broker.replica.opener import FOUNDING_INDEX
 from raftmq.chaos.ledger import PopBreach, PopLog
 from raftmq.chaos.sim.cluster import Cluster
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 from raftmq.checkers.history import History
 from raftmq.checkers.pop.calls import QueueTraffic, pop_traffic
 from raftmq.log.record import Record
@@ -47,9 +47,9 @@ class PopEvidence(Twins):
         if retains_little:
             self.compared[GIVEN_UP] = self.compared[LOST] = 0
 
-    def look(self, stage: Stage) -> None:
+    def look(self, state: RunState) -> None:
         """Take down the state of each node's machines, and the catalog, while the nodes run."""
-        self._catalog = stage.newest_catalog()
+        self._catalog = state.newest_catalog()
         self.take_states()
 
     def judge(self, history: History, *, is_drained: bool) -> list[PopBreach]:

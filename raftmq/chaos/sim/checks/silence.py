@@ -23,7 +23,7 @@ import trio
 
 from raftmq.broker.replica.group import Group
 from raftmq.chaos.outcome import Violation
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 from raftmq.machine.machine import PartitionMachine
 
 SILENCE_SECONDS = 9.0
@@ -38,63 +38,63 @@ OVERDUE_SECONDS_MAX = 3.0
 refusal, and the rest for a slow disk."""
 
 
-async def keep_silence(stage: Stage, *, seed: int) -> None:
+async def keep_silence(state: RunState, *, seed: int) -> None:
     """Stop all clients for a while, and judge the leaders."""
-    if not stage.cluster.processes:
+    if not state.cluster.processes:
         # All nodes broke on bugs: the drain says so.
         return
     # A generator of its own: the other draws of the run stay as they are.
     random = Random(f"silence {seed}")
-    clients = [stage.clients.process(name) for name in stage.clients.names()]
+    clients = [state.clients.process(name) for name in state.clients.names()]
     for process in clients:
         process.freeze()
-    still = random.choice(sorted(stage.cluster.processes))
-    victim = stage.cluster.processes[still]
+    still = random.choice(sorted(state.cluster.processes))
+    victim = state.cluster.processes[still]
     victim.freeze()
-    stage.agenda.call_after(STILL_SECONDS, victim.thaw)
-    for group in sorted(stage.watch.moments):
+    state.agenda.call_after(STILL_SECONDS, victim.thaw)
+    for group in sorted(state.watch.moments):
         after = random.uniform(*HAND_OVER_SECONDS)
-        stage.agenda.call_after(after, partial(_hand_over, stage, group, still))
+        state.agenda.call_after(after, partial(_hand_over, state, group, still))
     try:
-        await _judge(stage)
+        await _judge(state)
     finally:
         # A process that stands still cannot even be cancelled.
         for process in clients:
             process.thaw()
 
 
-def _hand_over(stage: Stage, number: int, to: int) -> None:
+def _hand_over(state: RunState, number: int, to: int) -> None:
     """A leader hands over to a node that stands still."""
-    leader = stage.cluster.leader(number)
+    leader = state.cluster.leader(number)
     if leader and leader != to:
-        group = stage.cluster.nodes[leader].groups[number]
-        stage.counts["hand-overs in silence"] += group.transfer(group.voter_of(to)) is None
+        group = state.cluster.nodes[leader].groups[number]
+        state.counts["hand-overs in silence"] += group.transfer(group.voter_of(to)) is None
 
 
-async def _judge(stage: Stage) -> None:
+async def _judge(state: RunState) -> None:
     overdue: dict[tuple[int, int, int], float] = {}
-    end = stage.agenda.now + SILENCE_SECONDS
-    while stage.agenda.now < end:
-        now = stage.agenda.now
+    end = state.agenda.now + SILENCE_SECONDS
+    while state.agenda.now < end:
+        now = state.agenda.now
         due = {
             (node.id, group.number, group.raft.term)
-            for node in stage.cluster.nodes.values()
+            for node in state.cluster.nodes.values()
             for group in node.groups.values()
-            if not stage.cluster.processes[node.id].is_frozen and _is_due(stage, node.id, group)
+            if not state.cluster.processes[node.id].is_frozen and _is_due(state, node.id, group)
         }
         overdue = {key: overdue.get(key, now) for key in due}
         late = sorted(key for key, since in overdue.items() if now - since > OVERDUE_SECONDS_MAX)
         if late:
             node, number, _ = late[0]
             text = f"group {number}: node {node} leads, and lets no time pass for a timer"
-            stage.violations.append(Violation("V8", stage.watch.now_ms, f"{text} that is due"))
+            state.violations.append(Violation("V8", state.watch.now_ms, f"{text} that is due"))
             return
         await trio.sleep(LOOK_SECONDS)
 
 
-def _is_due(stage: Stage, node: int, group: Group) -> bool:
+def _is_due(state: RunState, node: int, group: Group) -> bool:
     """Whether a leader has a due timer and is able to let time pass."""
-    machine, raft, clock = group.machine, group.raft, stage.cluster.machines[node].clock
+    machine, raft, clock = group.machine, group.raft, state.cluster.machines[node].clock
     if not isinstance(machine, PartitionMachine) or not group.is_leader or group.stopping:
         return False
     if clock.ahead_ms_max or clock.behind_ms_max or group.full or group.differs:
@@ -103,4 +103,4 @@ def _is_due(stage: Stage, node: int, group: Group) -> bool:
     if not is_idle or raft.status().transferee:
         return False
     timer = machine.next_timer
-    return timer is not None and timer <= stage.cluster.nodes[node].now_ms()
+    return timer is not None and timer <= state.cluster.nodes[node].now_ms()

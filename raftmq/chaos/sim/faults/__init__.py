@@ -1,4 +1,4 @@
-"""The faults of the simulated world: the player, own faults, and the effects by which faults count.
+"""The faults of the simulated world: the nemesis, own faults, the effects by which faults count.
 
 Start reading at `nemesis` (a schedule, played).
 """

@@ -1,7 +1,7 @@
 """Damage to disks of the simulated world, while their nodes are down.
 
 Damage is tried on a copy of the disk first. A node may notice the damage, as long as only a
-minority is damaged (see `stage`): the node mends itself. A node that would not notice a loss is
+minority is damaged (see `run_state`): the node mends itself. A node that would not notice a loss is
 more dangerous: no Raft survives members that forget votes or acknowledged records without a trace,
 so such damage is done only where nothing was promised:
 
@@ -21,7 +21,7 @@ from functools import partial
 
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.checks.logs import Held, held_logs
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.world import damage
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.log.segment import (
@@ -41,69 +41,69 @@ AGAIN_CALLS = 12
 new disk: such a node has to come back twice, and may have been let in by the second time."""
 
 
-Harm = Callable[[Stage, int], None]
+Harm = Callable[[RunState, int], None]
 """Does one kind of damage to the disk of a node."""
 
 
 def harm(how: damage.Damage, *, power: bool = False) -> Harm:
     """Damage that is done while the node is down; then the node may start again."""
 
-    def begin(stage: Stage, node: int) -> None:
-        stage.hold_down(node)
-        stage.kill(node, power=power)
-        stage.agenda.call_after(DAMAGE_SECONDS, partial(_damage, stage, node, how))
+    def begin(state: RunState, node: int) -> None:
+        state.hold_down(node)
+        state.kill(node, power=power)
+        state.agenda.call_after(DAMAGE_SECONDS, partial(_damage, state, node, how))
 
     return begin
 
 
-def unreadable_sector(stage: Stage, node: int) -> None:
+def unreadable_sector(state: RunState, node: int) -> None:
     """Sectors become unreadable: before a node starts, or just after it has read its log. In the
     second case the records there may be unapplied, and the node knows only their CRCs."""
-    if stage.random.random() < 0.5:
-        harm(damage.spoil_sectors)(stage, node)
+    if state.random.random() < 0.5:
+        harm(damage.spoil_sectors)(state, node)
         return
-    stage.kill(node)
-    stage.once_serving(node, partial(try_damage, stage, node, damage.spoil_end))
+    state.kill(node)
+    state.once_serving(node, partial(try_damage, state, node, damage.spoil_end))
 
 
-def _damage(stage: Stage, node: int, how: damage.Damage) -> None:
-    if not stage.is_healing:
-        try_damage(stage, node, how)
-    stage.let_up(node)
+def _damage(state: RunState, node: int, how: damage.Damage) -> None:
+    if not state.is_healing:
+        try_damage(state, node, how)
+    state.let_up(node)
 
 
-def try_damage(stage: Stage, node: int, how: damage.Damage) -> bool:
+def try_damage(state: RunState, node: int, how: damage.Damage) -> bool:
     """Damage a node's disk, if the atlas allows that; True if the disk was damaged."""
-    disk = stage.cluster.machines[node].disk
+    disk = state.cluster.machines[node].disk
     trial = disk.copy()
     for path in disk.paths():
         # Some kinds of damage need the earlier syncs, which the copy lacks.
         trial.inode(path).synced = list(disk.inode(path).synced)
-    state = stage.random.getstate()
-    if not how(trial, stage.random):
-        stage.counts["nothing to damage"] += 1
+    drawn = state.random.getstate()
+    if not how(trial, state.random):
+        state.counts["nothing to damage"] += 1
         return False
     path = next((p for p in trial.paths() if _differs(disk, trial, p)), "")
     before, after = held_logs(disk.copy(), node), held_logs(trial.copy(), node)
     if isinstance(after, str) and not isinstance(before, str) and _is_spare(trial, path):
         text = f"node {node}: {path} is damaged, all records are sound, and the log: {after}"
-        stage.violations.append(Violation("L2", stage.watch.now_ms, text))
-    verdict = _judge(stage, node, before, after)
+        state.violations.append(Violation("L2", state.watch.now_ms, text))
+    verdict = _judge(state, node, before, after)
     if verdict == "withheld":
-        stage.counts["damage withheld"] += 1
+        state.counts["damage withheld"] += 1
         return False
     # Equal draws do to the disk what was tried on the copy.
-    stage.random.setstate(state)
-    how(disk, stage.random)
-    stage.counts["damage done"] += 1
-    stage.agenda.effects["disks damaged"] += 1
-    stage.watch.note(node, f"disk damaged: {verdict}")
+    state.random.setstate(drawn)
+    how(disk, state.random)
+    state.counts["damage done"] += 1
+    state.agenda.effects["disks damaged"] += 1
+    state.watch.note(node, f"disk damaged: {verdict}")
     if verdict == "harmless":
         # Reads by an index pass over such damage; reads without an index may find it, as rot. So
         # the drain must not delete the index files of this node.
-        stage.was_damaged.add(node)
+        state.was_damaged.add(node)
     else:
-        stage.note_damage(node)
+        state.note_damage(node)
     return True
 
 
@@ -129,27 +129,27 @@ def _is_spare(disk: MemoryFiles, path: str) -> bool:
 
 
 def _judge(
-    stage: Stage, node: int, before: dict[int, Held] | str, after: dict[int, Held] | str
+    state: RunState, node: int, before: dict[int, Held] | str, after: dict[int, Held] | str
 ) -> str:
     """The verdict on a damage: withheld, noticed, forgets, harmless."""
     if isinstance(before, str):
         return "withheld"  # it is damaged already
     # A log that is gone without an error would be forgotten without a trace.
     if isinstance(after, str) or set(before) - set(after):
-        return "noticed" if stage.may_damage(node) and isinstance(after, str) else "withheld"
-    if not stage.may_damage(node):
+        return "noticed" if state.may_damage(node) and isinstance(after, str) else "withheld"
+    if not state.may_damage(node):
         return "withheld"  # damage that is not noticed at the start may be noticed later
     others: list[dict[int, Held]] = []
-    for other in stage.members():
+    for other in state.members():
         if other != node:
-            found = held_logs(stage.cluster.machines[other].disk.copy(), other)
+            found = held_logs(state.cluster.machines[other].disk.copy(), other)
             others += [found] if isinstance(found, dict) else []
-    verdicts = {_judge_group(stage, g, before[g], after[g], others) for g in before}
+    verdicts = {_judge_group(state, g, before[g], after[g], others) for g in before}
     return next(word for word in ("withheld", "forgets", "noticed", "harmless") if word in verdicts)
 
 
 def _judge_group(
-    stage: Stage, group: int, before: Held, after: Held, others: list[dict[int, Held]]
+    state: RunState, group: int, before: Held, after: Held, others: list[dict[int, Held]]
 ) -> str:
     # A node that forgets its vote may vote twice in one term.
     if (before.term, before.vote) != (after.term, after.vote):
@@ -158,42 +158,42 @@ def _judge_group(
         return "harmless"
     if before.last == after.last:
         return "noticed"  # something else is wrong, which a read will find
-    promised = min(before.last, max(stage.watch.commits[group], before.commit))
+    promised = min(before.last, max(state.watch.commits[group], before.commit))
     if after.last >= promised:
         return "forgets"
     holders = sum(held[group].last >= promised for held in others if group in held)
-    return "forgets" if 2 * holders > len(stage.seats) else "withheld"
+    return "forgets" if 2 * holders > len(state.seats) else "withheld"
 
 
-def wipe(stage: Stage, node: int) -> None:
+def wipe(state: RunState, node: int) -> None:
     """A node comes back with an empty disk."""
-    if not _is_taken(stage, node):
+    if not _is_taken(state, node):
         return
-    stage.cluster.wipe(node)
-    if stage.random.random() < AGAIN_SHARE:
-        call = stage.random.randint(1, AGAIN_CALLS)
-        stage.cluster.machines[node].disk.crash_at(call)
-    stage.let_up(node)
+    state.cluster.wipe(node)
+    if state.random.random() < AGAIN_SHARE:
+        call = state.random.randint(1, AGAIN_CALLS)
+        state.cluster.machines[node].disk.crash_at(call)
+    state.let_up(node)
 
 
-def clone(stage: Stage, node: int, source: int) -> None:
+def clone(state: RunState, node: int, source: int) -> None:
     """A node comes back with the disk of another."""
-    if not _is_taken(stage, node):
+    if not _is_taken(state, node):
         return
-    twin = stage.cluster.machines[source].disk.copy()
-    stage.cluster.machines[node].disk.become(twin)
-    stage.let_up(node)
+    twin = state.cluster.machines[source].disk.copy()
+    state.cluster.machines[node].disk.become(twin)
+    state.let_up(node)
 
 
-def _is_taken(stage: Stage, node: int) -> bool:
+def _is_taken(state: RunState, node: int) -> bool:
     """End a node whose disk is about to be replaced; False if the atlas spares the disk."""
-    if not stage.may_damage(node):
-        stage.counts["damage withheld"] += 1
+    if not state.may_damage(node):
+        state.counts["damage withheld"] += 1
         return False
-    stage.hold_down(node)
-    stage.kill(node)
-    stage.note_damage(node)
-    stage.agenda.effects["disks damaged"] += 1
+    state.hold_down(node)
+    state.kill(node)
+    state.note_damage(node)
+    state.agenda.effects["disks damaged"] += 1
     return True
 
 

@@ -15,14 +15,14 @@ reorder_syncs = harm(kinds.reorder_syncs, power=True)
 def low_disk(arena: SimArena, event: Event) -> Steps:
     """A disk has a share of the reserve left. Above 1 its node goes on, but takes up no role that
     it gave up; above a half the node follows and does not lead; below a half it does neither."""
-    reserve = arena.stage.cluster.log.reserve_bytes
+    reserve = arena.state.cluster.log.reserve_bytes
     with arena.fill(event.nodes[0], int(event.level * reserve)):
         yield None
 
 
 def sync_reordered(arena: SimArena, event: Event) -> Steps:
     """A machine loses power; of two files that were synced, only the later is whole."""
-    reorder_syncs(arena.stage, event.nodes[0])
+    reorder_syncs(arena.state, event.nodes[0])
     yield from ()
 
 

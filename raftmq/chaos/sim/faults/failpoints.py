@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from raftmq.chaos.sim.observed import FAILPOINTS as NODE_FAILPOINTS
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.world.disk import FAILPOINTS as DISK_FAILPOINTS
 
 NODE_FAILPOINTS_SHARE = 0.4
@@ -14,17 +14,17 @@ POWER_SHARE = 0.3
 """Share of crashes at which the machine loses power, too."""
 
 
-def set_failpoint(stage: Stage, node: int) -> None:
+def set_failpoint(state: RunState, node: int) -> None:
     """End a node's process when it next comes to a failpoint, which is drawn: a call of its disk,
     or a place where the node sends, receives or has applied something."""
-    process, after = stage.cluster.processes.get(node), stage.random.random() < 0.5
-    if process is not None and stage.random.random() < NODE_FAILPOINTS_SHARE:
+    process, after = state.cluster.processes.get(node), state.random.random() < 0.5
+    if process is not None and state.random.random() < NODE_FAILPOINTS_SHARE:
         names: Sequence[str] = NODE_FAILPOINTS
-        if stage.own_failpoints and stage.random.random() < OWN_FAILPOINTS_SHARE:
-            names = stage.own_failpoints
-        process.crash_at_failpoint(stage.random.choice(names), after=after)
+        if state.own_failpoints and state.random.random() < OWN_FAILPOINTS_SHARE:
+            names = state.own_failpoints
+        process.crash_at_failpoint(state.random.choice(names), after=after)
     else:
-        point = stage.random.choice(DISK_FAILPOINTS)
-        stage.cluster.machines[node].disk.crash_at_failpoint(point, after=after)
-    if stage.random.random() < POWER_SHARE:
-        stage.lose_power_on_crash(node)
+        point = state.random.choice(DISK_FAILPOINTS)
+        state.cluster.machines[node].disk.crash_at_failpoint(point, after=after)
+    if state.random.random() < POWER_SHARE:
+        state.lose_power_on_crash(node)

@@ -11,8 +11,8 @@ unfinished frames that the node took, and attempts to connect to addresses that 
 | `B2` | connections of strangers: half of the machine's descriptors |
 | `B3` | no attempt to connect to a stranger's address a while after the last one left |
 
-`stage` checks, wherever a node breaks or gives up, that strangers end no node and that no word of a
-stranger decides anything.
+`run_state` checks, wherever a node breaks or gives up, that strangers end no node and that no word
+of a stranger decides anything.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ import trio
 from raftmq.broker.settings import Limits
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.cluster import PORT
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.workloads.strangers import (
     FRAME_BYTES,
     MIB,
@@ -80,15 +80,15 @@ SOMEWHERE = "nowhere"
 class Stranger:
     """One process on a machine of its own, against one node."""
 
-    def __init__(self, stage: Stage, node: int) -> None:
-        self._stage = stage
-        self._random = stage.random
-        self._target = stage.host(node)
-        self._number = stage.counts["strangers sent"]
-        stage.counts["strangers sent"] += 1
+    def __init__(self, state: RunState, node: int) -> None:
+        self._state = state
+        self._random = state.random
+        self._target = state.host(node)
+        self._number = state.counts["strangers sent"]
+        state.counts["strangers sent"] += 1
         self._host = f"stranger{self._number}"
-        machine = Machine(self._host, stage.agenda, MemoryFiles())
-        self._process = Process(machine, stage.agenda, seed=self._number)
+        machine = Machine(self._host, state.agenda, MemoryFiles())
+        self._process = Process(machine, state.agenda, seed=self._number)
         self._scope = trio.CancelScope()
         self._attacking = trio.CancelScope()
         self._streams: list[Stream] = []
@@ -110,8 +110,8 @@ class Stranger:
                     await self._stay()
                 self._scope.cancel()
         self._process.die()
-        self._stage.cluster.network.process_ended(self._process)
-        self._stage.agenda.call_after(GONE_SECONDS, self._look_for_attempts)
+        self._state.cluster.network.process_ended(self._process)
+        self._state.agenda.call_after(GONE_SECONDS, self._look_for_attempts)
 
     async def _attack(self) -> None:
         attacks: tuple[Callable[[], Awaitable[None]], ...] = (
@@ -125,25 +125,25 @@ class Stranger:
 
     async def _stay(self) -> None:
         """Be a guest of all nodes and nothing else, until the heal at the latest."""
-        until, stage = trio.current_time() + STAY_SECONDS, self._stage
+        until, state = trio.current_time() + STAY_SECONDS, self._state
         for stream in self._streams:
             await stream.aclose()
         hello = Hello(PROTOCOL, "test", GUEST + self._number, "", "stranger", self._host, PORT)
         greeting = b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello)))
         visits: dict[str, Stream] = {}
-        while trio.current_time() < until and not stage.is_healing:
-            for host in map(stage.host, stage.members()):
+        while trio.current_time() < until and not state.is_healing:
+            for host in map(state.host, state.members()):
                 if host not in visits or not visits[host].is_open:
                     with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(0.1):
                         visits[host] = await self._open(greeting, to=host)
             await trio.sleep(LOOK_SECONDS)
 
     async def _open(self, *parts: bytes, to: str = "") -> Stream:
-        network = self._stage.cluster.network
+        network = self._state.cluster.network
         stream = await network.connect(self._process, to or self._target, PORT)
         assert isinstance(stream, Stream)
         self._streams.append(stream)
-        self._stage.agenda.effects["strangers that came"] += 1
+        self._state.agenda.effects["strangers that came"] += 1
         if parts:
             await stream.send_all(b"".join(parts))
         return stream
@@ -198,7 +198,7 @@ class Stranger:
 
     async def _listen(self, nursery: trio.Nursery) -> None:
         """Answer nodes that connect back."""
-        listener = await self._stage.cluster.network.listen(self._process, PORT)
+        listener = await self._state.cluster.network.listen(self._process, PORT)
         while True:
             nursery.start_soon(self._answer, await listener.accept())
 
@@ -232,7 +232,7 @@ class Stranger:
 
     async def _look(self) -> None:
         """Measure what the node holds, from outside."""
-        stage, seen = self._stage, set[str]()
+        state, seen = self._state, set[str]()
         while True:
             # A machine without power holds nothing, though its connections look open. A paused
             # process accepts nothing, while its operating system still completes connections.
@@ -248,13 +248,13 @@ class Stranger:
                 if is_broken and name not in seen:
                     seen.add(name)
                     text = f"{self._target} holds {text}"
-                    stage.violations.append(Violation(name, stage.watch.now_ms, text))
+                    state.violations.append(Violation(name, state.watch.now_ms, text))
             await trio.sleep(LOOK_SECONDS)
 
     def _look_for_attempts(self) -> None:
         """From now on, no node may look for this stranger."""
-        if any(process.is_frozen for process in self._stage.cluster.processes.values()):
+        if any(process.is_frozen for process in self._state.cluster.processes.values()):
             # A paused node hears only later that the stranger has gone.
-            self._stage.agenda.call_after(GONE_SECONDS, self._look_for_attempts)
+            self._state.agenda.call_after(GONE_SECONDS, self._look_for_attempts)
             return
-        self._stage.cluster.network.must_not_be_sought.add(self._host)
+        self._state.cluster.network.must_not_be_sought.add(self._host)

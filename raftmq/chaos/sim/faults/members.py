@@ -12,7 +12,7 @@ import trio
 
 from raftmq.chaos.sim.clients import Session
 from raftmq.chaos.sim.cluster import PORT
-from raftmq.chaos.sim.stage import GONE_SECONDS, Stage
+from raftmq.chaos.sim.run_state import GONE_SECONDS, RunState
 from raftmq.client import Client
 from raftmq.errors import RaftmqError, Rejected
 
@@ -34,20 +34,20 @@ LEAVE_LOOKS = 200
 """Most looks at the catalog before the new node joins: the other node leaves first."""
 
 
-def new_node(stage: Stage) -> int:
+def new_node(state: RunState) -> int:
     """A number that was never used."""
-    return max(stage.cluster.machines) + 1
+    return max(state.cluster.machines) + 1
 
 
-def may_grow(stage: Stage) -> bool:
+def may_grow(state: RunState) -> bool:
     """True if a fault may bring one more node into the cluster."""
-    return new_node(stage) <= max(NODES_MAX, len(stage.seats) + 2)
+    return new_node(state) <= max(NODES_MAX, len(state.seats) + 2)
 
 
-async def ask(stage: Stage, change: Callable[[Client], Awaitable[None]]) -> bool:
+async def ask(state: RunState, change: Callable[[Client], Awaitable[None]]) -> bool:
     """Let a client ask for a change; True if it was granted."""
     is_granted = False
-    stage.agenda.effects["changes asked for"] += 1
+    state.agenda.effects["changes asked for"] += 1
 
     async def job(mq: Client, _: Session) -> None:
         nonlocal is_granted
@@ -55,31 +55,31 @@ async def ask(stage: Stage, change: Callable[[Client], Awaitable[None]]) -> bool
             await change(mq)
             is_granted = True
         except Rejected:
-            stage.counts["changes refused"] += 1
+            state.counts["changes refused"] += 1
         except RaftmqError:
-            stage.counts["changes unanswered"] += 1
+            state.counts["changes unanswered"] += 1
 
     with trio.move_on_after(2 * CHANGE_SECONDS):
-        await stage.clients.once(job)
+        await state.clients.once(job)
     return is_granted
 
 
-def start_new(stage: Stage) -> int:
+def start_new(state: RunState) -> int:
     """Start a node that is to join; returns its number."""
-    new = new_node(stage)
-    stage.cluster.prepare(new)
-    stage.joining.add(new)
-    stage.restart(new)
+    new = new_node(state)
+    state.cluster.prepare(new)
+    state.joining.add(new)
+    state.restart(new)
     return new
 
 
-async def replace(stage: Stage, old: int, new: int) -> bool:
+async def replace(state: RunState, old: int, new: int) -> bool:
     """Ask for a new node in the place of another; True if that was granted."""
-    stage.clients.asked_to_leave.add(old)
-    host = stage.host(new)
+    state.clients.asked_to_leave.add(old)
+    host = state.host(new)
     change = partial(_replace, old=old, new=new, host=host, timeout=CHANGE_SECONDS)
-    is_granted = await ask(stage, change)
-    stage.counts["replaced"] += is_granted
+    is_granted = await ask(state, change)
+    state.counts["replaced"] += is_granted
     return is_granted
 
 
@@ -87,109 +87,109 @@ async def _replace(mq: Client, *, old: int, new: int, host: str, timeout: float)
     await mq.admin.replace_node(old, new, host, PORT, timeout=timeout)
 
 
-async def _add(stage: Stage) -> None:
-    if not may_grow(stage):
+async def _add(state: RunState) -> None:
+    if not may_grow(state):
         return
-    new = start_new(stage)
+    new = start_new(state)
 
     async def change(mq: Client) -> None:
-        await mq.admin.add_node(new, stage.host(new), PORT, timeout=CHANGE_SECONDS)
+        await mq.admin.add_node(new, state.host(new), PORT, timeout=CHANGE_SECONDS)
 
-    await ask(stage, change)
+    await ask(state, change)
 
 
-async def _remove(stage: Stage, node: int) -> None:
+async def _remove(state: RunState, node: int) -> None:
     """Take a node out, if as many sound nodes stay as there were founders: a minority may still
     fail."""
-    out = {node} | stage.damaged | stage.leaving
-    staying = stage.known - out
-    may_leave = node in stage.known - stage.clients.must_stay
-    if not may_leave or len(staying) < len(stage.seats):
-        stage.counts["changes withheld"] += 1
+    out = {node} | state.damaged | state.leaving
+    staying = state.known - out
+    may_leave = node in state.known - state.clients.must_stay
+    if not may_leave or len(staying) < len(state.seats):
+        state.counts["changes withheld"] += 1
         return
 
-    stage.counts["removed"] += await _ask_to_remove(stage, node)
+    state.counts["removed"] += await _ask_to_remove(state, node)
 
 
-async def _ask_to_remove(stage: Stage, node: int) -> bool:
-    stage.clients.asked_to_leave.add(node)
+async def _ask_to_remove(state: RunState, node: int) -> bool:
+    state.clients.asked_to_leave.add(node)
 
     async def change(mq: Client) -> None:
         await mq.admin.remove_node(node, timeout=CHANGE_SECONDS)
 
-    return await ask(stage, change)
+    return await ask(state, change)
 
 
-def add_voter(stage: Stage) -> None:
+def add_voter(state: RunState) -> None:
     """A node joins; it learns first and votes when it has caught up."""
-    stage.spawn(_add, stage)
+    state.spawn(_add, state)
 
 
-def remove_voter(stage: Stage, node: int, *, at_ms: int) -> None:
+def remove_voter(state: RunState, node: int, *, at_ms: int) -> None:
     """A node leaves, if enough others stay; else one joins, so that another may leave later."""
     # Its own random numbers: other faults of the seed stay as they are.
     is_shrink = Random(f"shrink {at_ms}").random() < SHRINK_SHARE
-    if is_shrink and _may_shrink(stage, node):
-        stage.spawn(_shrink_and_grow, stage, node)
+    if is_shrink and _may_shrink(state, node):
+        state.spawn(_shrink_and_grow, state, node)
     else:
-        stage.spawn(_add_and_remove, stage, node)
+        state.spawn(_add_and_remove, state, node)
 
 
-def _may_shrink(stage: Stage, node: int) -> bool:
+def _may_shrink(state: RunState, node: int) -> bool:
     """True if a node may leave a cluster of three though no other can take over its copies: all
     nodes are sound, and no node comes or goes."""
     return (
-        len(stage.seats) == len(stage.members()) == SHRINKS_FROM
-        and node in stage.known - stage.clients.must_stay
-        and not stage.damaged | stage.leaving | stage.joining
-        and not stage.shrinks_by
+        len(state.seats) == len(state.members()) == SHRINKS_FROM
+        and node in state.known - state.clients.must_stay
+        and not state.damaged | state.leaving | state.joining
+        and not state.shrinks_by
     )
 
 
-async def _shrink_and_grow(stage: Stage, node: int) -> None:
+async def _shrink_and_grow(state: RunState, node: int) -> None:
     """A node leaves, and groups have one copy fewer until another node has joined."""
-    stage.shrinks_by = node
-    stage.counts["shrunk"] += await _ask_to_remove(stage, node)
+    state.shrinks_by = node
+    state.counts["shrunk"] += await _ask_to_remove(state, node)
     for _ in range(LEAVE_LOOKS):
-        if stage.is_healing or stage.has_left(node):
+        if state.is_healing or state.has_left(node):
             break
         await trio.sleep(LOOK_SECONDS)
-    # Until the node has left, no disk may be damaged: see `Stage.shrinks_by`.
-    if stage.has_left(node):
-        stage.shrinks_by = 0
+    # Until the node has left, no disk may be damaged: see `RunState.shrinks_by`.
+    if state.has_left(node):
+        state.shrinks_by = 0
     # A node that joins while another is leaving would take over its copies, as a replacement.
-    if not stage.is_healing:
-        await _add(stage)
+    if not state.is_healing:
+        await _add(state)
 
 
-async def _add_and_remove(stage: Stage, node: int) -> None:
-    if len(stage.members()) <= len(stage.seats):
-        await _add(stage)
+async def _add_and_remove(state: RunState, node: int) -> None:
+    if len(state.members()) <= len(state.seats):
+        await _add(state)
         await trio.sleep(1)
-    if not stage.is_healing:
-        await _remove(stage, node)
+    if not state.is_healing:
+        await _remove(state, node)
 
 
-def replace_node(stage: Stage, old: int) -> None:
+def replace_node(state: RunState, old: int) -> None:
     """A new node takes the place of another."""
-    if may_grow(stage) and old not in stage.retired | stage.clients.must_stay:
-        stage.spawn(_replace_and_retire, stage, old)
+    if may_grow(state) and old not in state.retired | state.clients.must_stay:
+        state.spawn(_replace_and_retire, state, old)
 
 
-async def _replace_and_retire(stage: Stage, old: int) -> None:
-    await replace(stage, old, start_new(stage))
+async def _replace_and_retire(state: RunState, old: int) -> None:
+    await replace(state, old, start_new(state))
 
 
-def rejoin(stage: Stage, node: int, *, at_ms: int) -> None:
+def rejoin(state: RunState, node: int, *, at_ms: int) -> None:
     """A node that left comes back with its old data for a while; it must do no harm. If none has
     left, this one leaves."""
-    gone = sorted(n for n in stage.retired if n not in stage.damaged)
+    gone = sorted(n for n in state.retired if n not in state.damaged)
     if not gone:
-        remove_voter(stage, node, at_ms=at_ms)
+        remove_voter(state, node, at_ms=at_ms)
         return
-    back = stage.random.choice(gone)
-    if back not in stage.cluster.processes and not stage.is_spoilt(back):
-        stage.counts["rejoined"] += 1
-        stage.agenda.effects["changes asked for"] += 1
-        stage.cluster.start_soon(back)
-        stage.agenda.call_after(GONE_SECONDS, lambda: stage.kill(back, crash=False))
+    back = state.random.choice(gone)
+    if back not in state.cluster.processes and not state.is_spoilt(back):
+        state.counts["rejoined"] += 1
+        state.agenda.effects["changes asked for"] += 1
+        state.cluster.start_soon(back)
+        state.agenda.call_after(GONE_SECONDS, lambda: state.kill(back, crash=False))

@@ -19,7 +19,7 @@ def outage(arena: SimArena, event: Event) -> Steps:
 
 def lost_names(arena: SimArena, event: Event) -> Steps:
     """No name can be looked up."""
-    names = arena.stage.cluster.network.lost_names
+    names = arena.state.cluster.network.lost_names
     names[""] += 1
     try:
         yield None

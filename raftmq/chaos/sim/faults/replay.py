@@ -32,7 +32,7 @@ FRAMES_MAX = 200
 """Most frames that one replay sends, after the greeting."""
 
 if TYPE_CHECKING:
-    from raftmq.chaos.sim.stage import Stage
+    from raftmq.chaos.sim.run_state import RunState
 
 _LENGTH = struct.Struct("<I")
 _CORRELATION = struct.Struct("<Q")
@@ -50,24 +50,24 @@ def frames_of(data: bytes) -> Iterator[bytes]:
 
 
 def play_again(
-    stage: "Stage", wanted: Callable[[str, str], bool], *, is_elsewhere: bool = False
+    state: "RunState", wanted: Callable[[str, str], bool], *, is_elsewhere: bool = False
 ) -> None:
     """Send a part of a recorded connection again, on a connection of its own."""
-    known = [c for c in stage.taps.recorded if wanted(*c.ends) and c.out.record]
+    known = [c for c in state.taps.recorded if wanted(*c.ends) and c.out.record]
     while known:
-        connection = stage.random.choice(known)
+        connection = state.random.choice(known)
         frames = _repeatable(connection)
         if len(frames) > 1:
             break
         known.remove(connection)
     else:
         return
-    start = stage.random.randrange(1, len(frames))
+    start = state.random.randrange(1, len(frames))
     chosen = [frames[0], *frames[start : start + FRAMES_MAX]]
     targets = [connection.ends[1]]
-    targets += [stage.host(n) for n in stage.members()] if is_elsewhere else []
-    stage.agenda.effects["frames sent again"] += len(chosen) - 1
-    stage.spawn(_play, stage, connection.ends[0], stage.random.choice(targets), chosen)
+    targets += [state.host(n) for n in state.members()] if is_elsewhere else []
+    state.agenda.effects["frames sent again"] += len(chosen) - 1
+    state.spawn(_play, state, connection.ends[0], state.random.choice(targets), chosen)
 
 
 def _repeatable(connection: Connection) -> list[bytes]:
@@ -98,10 +98,10 @@ def _header(frame: bytes) -> bytes:
     return frame[FIXED_BYTES : FIXED_BYTES + length]
 
 
-async def _play(stage: "Stage", source: str, target: str, frames: list[bytes]) -> None:
-    machine = Machine(source, stage.agenda, MemoryFiles())
-    process = Process(machine, stage.agenda, seed=stage.random.getrandbits(32))
-    network = stage.cluster.network
+async def _play(state: "RunState", source: str, target: str, frames: list[bytes]) -> None:
+    machine = Machine(source, state.agenda, MemoryFiles())
+    process = Process(machine, state.agenda, seed=state.random.getrandbits(32))
+    network = state.cluster.network
     with trio.move_on_after(2.0):
         try:
             stream = await network.connect(process, target, PORT)
@@ -111,7 +111,7 @@ async def _play(stage: "Stage", source: str, target: str, frames: list[bytes]) -
                 while await stream.receive_some(65536):
                     pass
         except (OSError, trio.BrokenResourceError):
-            stage.counts["replays cut short"] += 1
+            state.counts["replays cut short"] += 1
     process.die()
     network.process_ended(process)
 

@@ -8,7 +8,7 @@ from raftmq.chaos.faults import Event
 from raftmq.chaos.faults.arena import Steps
 from raftmq.chaos.sim.arena import SimArena
 from raftmq.chaos.sim.cluster import DATA, PORT
-from raftmq.chaos.sim.stage import Stage
+from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.process import Machine, Process
 from raftmq.chaos.world.simulated import SimulatedWorld
@@ -19,37 +19,37 @@ STAY_SECONDS = 3.0
 
 def old_address(arena: SimArena, event: Event) -> Steps:
     """A node goes down, and one of another cluster is started at its address for a while."""
-    stage, node = arena.stage, event.nodes[0]
-    stage.hold_down(node)
-    stage.kill(node)
-    stage.spawn(_stay, stage, node)
+    state, node = arena.state, event.nodes[0]
+    state.hold_down(node)
+    state.kill(node)
+    state.spawn(_stay, state, node)
     yield from ()
 
 
-async def _stay(stage: Stage, node: int) -> None:
-    host = stage.host(node)
+async def _stay(state: RunState, node: int) -> None:
+    host = state.host(node)
     own = Peer(node, host, PORT)
     settings = Settings(
         NodeSettings(node, "stranger", DATA, host, PORT, peers=[own], groups=1, replicas=1),
-        stage.cluster.raft,
-        stage.cluster.log,
+        state.cluster.raft,
+        state.cluster.log,
         # Another stranger may come to it.
-        stage.cluster.limits,
+        state.cluster.limits,
     ).validate()
-    machine = Machine(host, stage.agenda, MemoryFiles())
-    process = Process(machine, stage.agenda, seed=stage.random.getrandbits(32))
-    stage.cluster.network.machine_came_back(host)
-    stage.agenda.effects["strangers that listened"] += 1
+    machine = Machine(host, state.agenda, MemoryFiles())
+    process = Process(machine, state.agenda, seed=state.random.getrandbits(32))
+    state.cluster.network.machine_came_back(host)
+    state.agenda.effects["strangers that listened"] += 1
 
     async def run() -> None:
         try:
-            await Node(settings, SimulatedWorld(stage.cluster.network, process)).run()
+            await Node(settings, SimulatedWorld(state.cluster.network, process)).run()
         except NodeStopped as stopped:
-            stage.watch.note(node, f"the stranger gives up: {stopped}")
+            state.watch.note(node, f"the stranger gives up: {stopped}")
 
     with trio.move_on_after(STAY_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(process.run, run)
     process.die()
-    stage.cluster.network.process_ended(process)
-    stage.let_up(node)
+    state.cluster.network.process_ended(process)
+    state.let_up(node)

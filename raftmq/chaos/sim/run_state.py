@@ -1,4 +1,4 @@
-"""The stage of a nemesis: the cluster, the nodes that may be damaged next, restarts of dead nodes.
+"""The state of a run: the cluster, the nodes that may be damaged next, restarts of dead nodes.
 
 A *seat* is a place among the founding nodes, numbered from 1 as in schedules. A node that is
 replaced leaves its seat to its successor, so "node 2" of a schedule always names a node.
@@ -67,7 +67,7 @@ TERM_UNKNOWN = "the term of the last vote is unknown"
 """Part of the error of a node that cannot mend its rot."""
 
 
-class Stage:
+class RunState:
     """Everything a fault may touch."""
 
     shrinks_by = 0
@@ -94,6 +94,7 @@ class Stage:
         """Recorded connections, and the kinds of frames that are left out of them."""
         self.handed = Handed(cluster, watch)
         """Records that the nodes sent and acknowledged."""
+        # The label is part of each seed: with another one all seeds would make other runs.
         self.random = Random(f"stage {seed}")
         """Draws all that a schedule leaves open."""
         self.agenda = cluster.agenda

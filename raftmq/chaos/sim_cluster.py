@@ -34,12 +34,12 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from raftmq.chaos.faults import FAULTS, Fault, Schedule, World, draw, expanded, nearest, of_world
+from raftmq.chaos.nemesis import CannotBreak
 from raftmq.chaos.outcome import Coverage, Happening, Violation
-from raftmq.chaos.player import CannotBreak
 
 if TYPE_CHECKING:
     from raftmq.chaos.sim.checks.watch import Watch
-    from raftmq.chaos.sim.stage import Stage
+    from raftmq.chaos.sim.run_state import RunState
     from raftmq.client import Client
 
 Job = Callable[["Client"], Awaitable[None]]
@@ -151,7 +151,7 @@ class SimCluster:
         from raftmq.chaos.sim.drain import level
         from raftmq.chaos.sim.faults.nemesis import Nemesis
         from raftmq.chaos.sim.faults.replay import Taps
-        from raftmq.chaos.sim.stage import Stage
+        from raftmq.chaos.sim.run_state import RunState
 
         assert self.played is not None
         async with trio.open_nursery() as nursery:
@@ -160,29 +160,29 @@ class SimCluster:
             await cluster.found()
             watch = Watch(cluster)
             clients = Clients(cluster, nursery, seed=self.seed)
-            stage = Stage(cluster, watch, clients, nursery, taps=taps, seed=self.seed)
+            state = RunState(cluster, watch, clients, nursery, taps=taps, seed=self.seed)
             for job in self._prepare:
                 await clients.once(_alone(job))
             watch.begin()
-            stage.begin()
+            state.begin()
             began = cluster.agenda.now
             for told in self.on_clock:
                 told(lambda: int((cluster.agenda.now - began) * 1e9))
             for name, job in self._jobs.items():
                 self._running.add(name)
                 clients.start(name, self._until_done(name, job))
-            nemesis = Nemesis(stage, self.played, Availability(stage))
+            nemesis = Nemesis(state, self.played, Availability(state))
             nemesis.begin()
             await trio.sleep(self.played.heal_ms / 1000)
             nemesis.heal()
             self.is_healed = True
             await self._wait_returned()
-            await level(stage)
+            await level(state)
             watch.end()
-            stage.end()
+            state.end()
             assert not clients.failures, "; ".join(clients.failures)
             nursery.cancel_scope.cancel()
-        self._look_back(stage, watch)
+        self._look_back(state, watch)
 
     def _until_done(self, name: str, job: Job) -> Callable[["Client", object], Awaitable[None]]:
         async def run(mq: "Client", _: object) -> None:
@@ -203,15 +203,15 @@ class SimCluster:
             text = f"{late} did not return within {RETURN_SECONDS_MAX:g} s of the heal"
             self.violations.append(Violation("V5", int(self.seconds * 1000), text))
 
-    def _look_back(self, stage: "Stage", watch: "Watch") -> None:
+    def _look_back(self, state: "RunState", watch: "Watch") -> None:
         """Take time line, counts and violations from the run that is over."""
         from raftmq.chaos.sim.checks.evidence import gather, judge_servers
         from raftmq.checkers import Verdict
 
         self.timeline = tuple(watch.timeline)
-        self.coverage, self.counts = dict(watch.coverage), stage.counts
-        self.violations += stage.violations
-        for group, report in judge_servers(gather(stage, watch)):
+        self.coverage, self.counts = dict(watch.coverage), state.counts
+        self.violations += state.violations
+        for group, report in judge_servers(gather(state, watch)):
             if report.verdict is Verdict.INVALID:
                 self.violations += [
                     Violation(anomaly.name, watch.now_ms, f"group {group}: {anomaly.fact}")

@@ -1,4 +1,4 @@
-"""The stage of a run: nodes, network, disks and clients for the verbs of faults, and notes."""
+"""The state of a run: nodes, network, disks and clients for the verbs of faults, and notes."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 8.0
 
 
 @dataclass(slots=True)
-class Stage:
+class RunState:
     """The parts and the state of one run, for the verbs of faults."""
 
     nodes: Nodes
@@ -34,7 +34,7 @@ class Stage:
     network: Network
     random: Random
     nursery: trio.Nursery
-    """For tasks that outlive a call; cancelled when the stage ends."""
+    """For tasks that outlive a call; cancelled when the run ends."""
     began: float
     """trio's time at the start of the run."""
     workload: Work = field(init=False)

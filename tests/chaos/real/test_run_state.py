@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from raftmq.chaos.faults.arena import Skipped
 from raftmq.chaos.real.faults.members import is_counted_on
-from raftmq.chaos.real.stage import PATIENCE_SECONDS, Stage, goals_of
+from raftmq.chaos.real.run_state import PATIENCE_SECONDS, RunState, goals_of
 
 pytestmark = pytest.mark.anyio
 
@@ -31,21 +31,21 @@ def level(node: int) -> dict[str, Any]:
     return {"id": node, "groups": [group]}
 
 
-def staged(statuses: Any) -> Stage:
+def state_of(statuses: Any) -> RunState:
     nodes: Any = SimpleNamespace(statuses=statuses)
     unused: Any = None
-    stage = Stage(nodes, unused, unused, Random(1), unused, trio.current_time())
-    stage.members = {1, 2, 3}
-    return stage
+    state = RunState(nodes, unused, unused, Random(1), unused, trio.current_time())
+    state.members = {1, 2, 3}
+    return state
 
 
 async def test_disk_is_damaged_once_all_others_are_level() -> None:
     async def statuses() -> dict[int, dict[str, Any]]:
         return {node: level(node) for node in (1, 3)}
 
-    stage = staged(statuses)
-    await stage.wait_intact_elsewhere(2, is_latent=True)
-    assert stage.broken == {2: True}
+    state = state_of(statuses)
+    await state.wait_intact_elsewhere(2, is_latent=True)
+    assert state.broken == {2: True}
 
 
 def test_fault_that_needs_a_leader_waits_for_the_election() -> None:
@@ -57,7 +57,7 @@ def test_fault_that_needs_a_leader_waits_for_the_election() -> None:
         return {node: level(node) for node in (1, 2, 3) if node != 1 or asked > 5}
 
     async def main() -> None:
-        assert await staged(statuses).leader() == 1
+        assert await state_of(statuses).leader() == 1
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
@@ -70,15 +70,15 @@ def test_damage_waits_for_others_to_be_well_and_not_for_ever() -> None:
 
     async def main() -> None:
         nonlocal well
-        stage = staged(statuses)
+        state = state_of(statuses)
         with pytest.raises(Skipped, match="not well"):
-            await stage.need_health(2)
-        assert PATIENCE_SECONDS <= trio.current_time() - stage.began < 2 * PATIENCE_SECONDS
+            await state.need_health(2)
+        assert PATIENCE_SECONDS <= trio.current_time() - state.began < 2 * PATIENCE_SECONDS
         well = True
-        await stage.need_health(2)
-        stage.broken[1] = False
+        await state.need_health(2)
+        state.broken[1] = False
         with pytest.raises(Skipped, match="damaged already"):
-            await stage.need_health(2)
+            await state.need_health(2)
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
@@ -87,13 +87,13 @@ async def test_disk_of_a_node_that_was_replaced_meanwhile_is_left_alone() -> Non
     """Else the run would wait for ever for a node that no task will start."""
 
     async def statuses() -> dict[int, dict[str, Any]]:
-        stage.members.discard(2)
+        state.members.discard(2)
         return {node: level(node) for node in (1, 3)}
 
-    stage = staged(statuses)
+    state = state_of(statuses)
     with pytest.raises(Skipped, match="replaced"):
-        await stage.wait_intact_elsewhere(2, is_latent=False)
-    assert not stage.broken
+        await state.wait_intact_elsewhere(2, is_latent=False)
+    assert not state.broken
 
 
 def test_group_with_a_voter_that_leaves_is_not_well() -> None:
@@ -114,6 +114,6 @@ async def test_node_that_leaves_is_counted_on_while_any_half_of_a_membership_has
         told[3]["groups"][0][half] = [4, 9]
         return told
 
-    stage = staged(statuses)
-    assert await is_counted_on(stage, 9)
-    assert not await is_counted_on(stage, 8)
+    state = state_of(statuses)
+    assert await is_counted_on(state, 9)
+    assert not await is_counted_on(state, 8)
