@@ -101,9 +101,9 @@ def leases(count: int) -> list[Figure]:
         payload = sealed.to_bytes(queue=QUEUE, producer=1, epoch=0, first_sequence=first)
         log.add(Kind.BATCH, payload, 0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    wishes = [Ask(1, consumer, 1, 1000, 1000) for consumer in range(1, 1001)]
-    payload = encode_commands(wishes)
-    for _ in range(0, count, len(wishes)):
+    requests = [Ask(1, consumer, 1, 1000, 1000) for consumer in range(1, 1001)]
+    payload = encode_commands(requests)
+    for _ in range(0, count, len(requests)):
         log.add(Kind.COMMANDS, payload, 0)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     group = log.machine.serving.attached[1].group

@@ -50,8 +50,8 @@ async def send(mq: raftmq.Embedded, random: Random) -> None:
 async def read(mq: raftmq.Embedded, random: Random) -> None:
     while True:
         group = random.choice([None, "reads", "filtered"])
-        wish = "t" if group == "filtered" else None
-        async with mq.consumer("orders", group=group, filter=wish) as consumer:
+        expression = "t" if group == "filtered" else None
+        async with mq.consumer("orders", group=group, filter=expression) as consumer:
             for _ in range(random.randrange(1, 20)):
                 await consumer.fetch(random.randrange(1, 200), wait=0.1)
                 if random.random() < 0.1:

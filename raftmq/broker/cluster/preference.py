@@ -1,8 +1,8 @@
 """Noting in the catalog which node shall lead a group: the first of the group's members.
 
-Any node may be asked to hand a group over. The catalog must hold the wish first: else the next
-check of leaders would undo the transfer. The leader of the system group notes the wish. The note
-holds all members of the group, so it is made from a catalog that is known to be new.
+Any node may be asked to hand a group over. The catalog must hold the preference first: else the
+next check of leaders would undo the transfer. The leader of the system group notes the preference.
+The note holds all members of the group, so it is made from a catalog that is known to be new.
 """
 
 import msgspec

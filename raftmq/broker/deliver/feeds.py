@@ -231,10 +231,10 @@ class Feeds(Service):
 
     def _mask(self, group: Group, look: _Look, stop: int, records: dict[int, Record]) -> bytes:
         matches = np.zeros(stop - look.base, np.bool_)
-        for placement, wish in zip(look.placements, look.wanted, strict=True):
+        for placement, each in zip(look.placements, look.wanted, strict=True):
             if placement.base_offset >= stop:
                 break
-            mask = self._matching.mask(group, placement, wish, records[placement.index])
+            mask = self._matching.mask(group, placement, each, records[placement.index])
             _put(matches, mask, placement.base_offset - look.base)
         return np.packbits(matches, bitorder="little").tobytes()
 

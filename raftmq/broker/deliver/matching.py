@@ -181,10 +181,10 @@ class Matching:
             members = sets.get(placement.index)
             if members is None:
                 return Scan(found, wanted, reached, placements[at : at + AHEAD_MAX])
-            wish = valid_at(kept, placement.index)
-            if _holds(members, wish.number):
+            valid = valid_at(kept, placement.index)
+            if _holds(members, valid.number):
                 found.append(placement)
-                wanted.append(wish)
+                wanted.append(valid)
             reached = placement.base_offset + placement.count
         return Scan(found, wanted, reached, [])
 
@@ -197,18 +197,20 @@ class Matching:
         if self._wanted:
             self._wake.set()
 
-    def mask(self, group: Group, placement: Placement, wish: Wanted, record: Record) -> np.ndarray:
+    def mask(
+        self, group: Group, placement: Placement, wanted: Wanted, record: Record
+    ) -> np.ndarray:
         """One bool per message of a batch: does the filter match? It matches at least one."""
         if placement.count == 1:
             return np.ones(1, np.bool_)
         recent = self._recent.get((group.number, placement.index))
         if recent is not None:
-            return recent[0].mask(wish.number)
+            return recent[0].mask(wanted.number)
         try:
             batch = Batch.decode(record.payload, check=False)
         except CorruptRecord:
             return np.ones(placement.count, np.bool_)
-        return _compiled(wish.expression).mask(batch)
+        return _compiled(wanted.expression).mask(batch)
 
     def count_passed(self, queue: int, consumer_group: str, messages: int) -> None:
         """A consumer group passed over messages that it does not want."""

@@ -13,7 +13,7 @@ many are gone.
 
 Invariants:
 - Dead letters keep no more than the two settings say, and nothing while the leader's disk is full.
-- Only the leader's wish to drop is held up. The machine knows nothing of this: any replica that
+- Only the leader's proposal is held up. The machine knows nothing of this: any replica that
   leads decides by the log that it has.
 
 Left out: writing the messages again at the log's end, as is done with delayed ones, so that no

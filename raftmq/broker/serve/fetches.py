@@ -489,8 +489,8 @@ class Fetches(Service):
         if len(records) < len(item.placements):
             following = item.placements[len(records)].base_offset
         masks, matching = b"", 0
-        for placement, wish, record in zip(item.placements, wanted, records, strict=False):
-            mask = self.matching.mask(item.source.group, placement, wish, record)
+        for placement, each, record in zip(item.placements, wanted, records, strict=False):
+            mask = self.matching.mask(item.source.group, placement, each, record)
             if placement.base_offset < offset:
                 mask = mask.copy()
                 mask[: offset - placement.base_offset] = False

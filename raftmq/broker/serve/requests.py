@@ -338,7 +338,7 @@ class Requests(Service):
         return LATER
 
     async def _hand_over(self, group: Group, to: int, asked: OpenRequest) -> None:
-        # The catalog notes the wish first: else the next check of leaders would undo the transfer.
+        # The catalog must name the node first: else the next check of leaders undoes the transfer.
         error = None if to == 0 else await prefer(self._node, group, to)
         error = error or group.transfer(group.voter_of(to) if to else 0)
         asked.answer(error or Done())

@@ -1,7 +1,7 @@
 """The operator: asks for membership changes, repeats a request for a while, replaces broken nodes.
 
-A wish is a function from the present membership to a change, or to None if the wish is fulfilled or
-makes no sense. The change is proposed to the leader, a few times if need be.
+A request is a function from the present membership to a change, or to None if the request is
+fulfilled or makes no sense. The change is proposed to the leader, a few times if need be.
 
 Invariants:
 - No change is proposed that would leave too few intact voters: see `atlas`.
@@ -36,7 +36,7 @@ VOTERS_MAX = 7
 INCARNATION = 1 << 32
 """Difference of the ids of successive nodes at a place: `raftmq.broker.replica.group.node_of`."""
 
-Wish = Callable[[ConfState], MembershipChange | None]
+Request = Callable[[ConfState], MembershipChange | None]
 
 
 class Operator:
@@ -45,27 +45,27 @@ class Operator:
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self.is_active = True
-        """False: wishes are dropped, and no change is proposed."""
+        """False: requests are dropped, and no change is proposed."""
 
-    def ask(self, wish: Wish, tries: int = TRIES_MAX) -> None:
-        """Bring a wish to the leader; again after a while if there is none, or if it refuses."""
+    def ask(self, request: Request, tries: int = TRIES_MAX) -> None:
+        """Bring a request to the leader; again after a while if there is none, or if it refuses."""
         if not self.is_active:
             return
         if tries <= 0:
-            self._cluster.counts["wishes given up"] += 1
+            self._cluster.counts["requests given up"] += 1
             return
         leader = self._cluster.leader()
         if leader is None or leader.node.is_paused:
-            self._again(wish, tries)
+            self._again(request, tries)
         else:
-            leader.turn(self._propose, leader, wish, tries)
+            leader.turn(self._propose, leader, request, tries)
 
-    def _again(self, wish: Wish, tries: int) -> None:
-        self._cluster.loop.after(PATIENCE_US, self.ask, wish, tries - 1)
+    def _again(self, request: Request, tries: int) -> None:
+        self._cluster.loop.after(PATIENCE_US, self.ask, request, tries - 1)
 
-    def _propose(self, leader: "Replica", wish: Wish, tries: int) -> None:
+    def _propose(self, leader: "Replica", request: Request, tries: int) -> None:
         counts = self._cluster.counts
-        change = wish(leader.conf_state)
+        change = request(leader.conf_state)
         if change is None:
             return
         after = becomes(leader.conf_state, change)
@@ -79,9 +79,9 @@ class Operator:
             self._cluster.loop.effects[ASKED] += 1
         except ProposalDropped:
             counts["changes refused"] += 1
-            self._again(wish, tries)
+            self._again(request, tries)
 
-    # Wishes
+    # Nodes
 
     def spare(self) -> "Node":
         """A started machine that never was a member; a new one if there is none."""
@@ -124,40 +124,40 @@ class Operator:
                 return
 
 
-def adding(number: int, kind: ChangeKind = ChangeKind.ADD_VOTER) -> Wish:
+def adding(number: int, kind: ChangeKind = ChangeKind.ADD_VOTER) -> Request:
     """Add a voter or a learner."""
 
-    def wish(conf: ConfState) -> MembershipChange | None:
+    def request(conf: ConfState) -> MembershipChange | None:
         if number in conf.voters or (kind is ChangeKind.ADD_LEARNER and number in conf.learners):
             return None
         return MembershipChange((Change(kind, number),))
 
-    return wish
+    return request
 
 
-def removing(number: int) -> Wish:
+def removing(number: int) -> Request:
     """Remove a member; the last two voters stay."""
 
-    def wish(conf: ConfState) -> MembershipChange | None:
+    def request(conf: ConfState) -> MembershipChange | None:
         is_voter = number in conf.voters
         if (is_voter and len(conf.voters) < 3) or not (is_voter or number in conf.learners):
             return None
         return MembershipChange((Change(ChangeKind.REMOVE, number),))
 
-    return wish
+    return request
 
 
-def replacing(old: int, new: int) -> Wish:
+def replacing(old: int, new: int) -> Request:
     """Put node `new` in the place of node `old`, by a joint membership."""
 
-    def wish(conf: ConfState) -> MembershipChange | None:
+    def request(conf: ConfState) -> MembershipChange | None:
         if old not in {*conf.voters, *conf.learners}:
             return None
         kind = ChangeKind.ADD_VOTER if old in conf.voters else ChangeKind.ADD_LEARNER
         changes = (Change(kind, new), Change(ChangeKind.REMOVE, old))
         return MembershipChange(changes, Transition.JOINT_IMPLICIT)
 
-    return wish
+    return request
 
 
 def becomes(conf: ConfState, change: MembershipChange) -> ConfState:

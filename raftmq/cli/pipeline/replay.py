@@ -127,13 +127,13 @@ def replay(
     \b
     raftmq pipeline replay lake --topic orders --into orders-again --since 2026-11-20T10:00
     """
-    from raftmq.pipeline.replay.plan import Wish, find
+    from raftmq.pipeline.replay.plan import ReplayRequest, find
 
     if offsets is not None and (since is not None or until is not None):
         raise click.UsageError("--offsets and --since or --until both say what to send: use one")
-    wish = Wish(topic, into, since, until, offsets, where, name)
+    request = ReplayRequest(topic, into, since, until, offsets, where, name)
     with starter.explaining():
-        planned = find(folder, wish, starter.url)
+        planned = find(folder, request, starter.url)
     if dry_run or planned.is_done or not planned.plan.rows:
         return _plan(planned)
     _replay(starter, folder, planned, speed=speed, rows_max=rows_max)

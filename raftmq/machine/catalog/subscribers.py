@@ -60,7 +60,7 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
     consumer_group: str
     """The consumer group's name."""
     number: int
-    """Of this wish; a changed one has another."""
+    """The filter's number; a changed filter has another one."""
     expression: str
     """The filter."""
     version: int

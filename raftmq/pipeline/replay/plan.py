@@ -4,8 +4,8 @@
      "queues": 4, "where": null, "first": 1795262400000000}
 
 `--since` and `--until` become offsets of each queue, so a replay that was killed goes on with the
-same messages, though the archive has grown or was compacted. The plan's id follows from the wish
-(`Wish`), so the same command finds its own plan again.
+same messages, though the archive has grown or was compacted. The plan's id follows from the
+request (`ReplayRequest`), so the same command finds its own plan again.
 """
 
 import json
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ReplayRequest:
     """A user's request for a replay."""
 
     topic: str
@@ -88,12 +88,12 @@ class Planned(NamedTuple):
     """Whether all of it is stored already."""
 
 
-def find(archive: Path, wish: Wish, url: str) -> Planned:
-    """The plan for a wish: the one that was begun, or a new one. Changes nothing.
+def find(archive: Path, request: ReplayRequest, url: str) -> Planned:
+    """The plan for a request: the one that was begun, or a new one. Changes nothing.
 
     Args:
         archive: its folder.
-        wish: what to replay.
+        request: what to replay.
         url: the cluster that gets the messages.
 
     Raises:
@@ -101,25 +101,25 @@ def find(archive: Path, wish: Wish, url: str) -> Planned:
             that id is another one.
         RaftmqError: the cluster can't be reached, or has no topic `into`.
     """
-    name = name_of(archive, wish)
+    name = name_of(archive, request)
     folder = folder_of(archive, name)
     if (folder / "plan.json").exists():
         plan = read(folder)
-        _check_same(plan, wish)
+        _check_same(plan, request)
         return Planned(plan, is_new=False, is_done=(folder / "done.json").exists())
     state = load(archive)
-    check_known(state, [wish.topic])
+    check_known(state, [request.topic])
     with raftmq.blocking.connect(url) as mq:
-        queues = len(mq.admin.describe_topic(wish.into).queues)
-    ranges = chosen(archive, state, wish)
-    lines = (Timeline(archive, state.files, wish.topic, each).moment for each in ranges)
+        queues = len(mq.admin.describe_topic(request.into).queues)
+    ranges = chosen(archive, state, request)
+    lines = (Timeline(archive, state.files, request.topic, each).moment for each in ranges)
     first = min((moment for moment in lines if moment is not None), default=0)
-    plan = Plan(name, wish.topic, wish.into, queues, ranges, first, wish.where)
+    plan = Plan(name, request.topic, request.into, queues, ranges, first, request.where)
     return Planned(plan, is_new=True, is_done=False)
 
 
-def chosen(archive: Path, state: Version, wish: Wish) -> tuple[Range, ...]:
-    """The range of each queue that a wish means, by queue; none is empty.
+def chosen(archive: Path, state: Version, request: ReplayRequest) -> tuple[Range, ...]:
+    """The range of each queue that a request means, by queue; none is empty.
 
     Raises:
         PipelineError: the archive lacks offsets that it names.
@@ -127,19 +127,19 @@ def chosen(archive: Path, state: Version, wish: Wish) -> tuple[Range, ...]:
     held = {
         queue: Range(queue, ranges[0].start, max(each.end for each in ranges))
         for (topic, queue), ranges in ranges_of(state.files).items()
-        if topic == wish.topic
+        if topic == request.topic
     }
-    if wish.offsets is not None:
-        return tuple(_within(held, queue, *part) for queue, part in sorted(wish.offsets.items()))
+    if request.offsets is not None:
+        return tuple(_within(held, queue, *part) for queue, part in sorted(request.offsets.items()))
     found = []
     for queue, part in sorted(held.items()):
         start, end = part.start, part.end
-        if wish.since is not None:
-            moment = microseconds(wish.since)
-            start = first_offset(archive, state.files, wish.topic, part, moment)
-        if wish.until is not None:
-            moment = microseconds(wish.until)
-            end = first_offset(archive, state.files, wish.topic, part, moment)
+        if request.since is not None:
+            moment = microseconds(request.since)
+            start = first_offset(archive, state.files, request.topic, part, moment)
+        if request.until is not None:
+            moment = microseconds(request.until)
+            end = first_offset(archive, state.files, request.topic, part, moment)
         if start < end:
             found.append(Range(queue, start, end))
     return tuple(found)
@@ -173,25 +173,25 @@ def folder_of(archive: Path, name: str) -> Path:
     return archive / FOLDER / name
 
 
-def name_of(archive: Path, wish: Wish) -> str:
+def name_of(archive: Path, request: ReplayRequest) -> str:
     """The replay's id.
 
     Raises:
         PipelineError: it is no name of a file.
     """
-    if not wish.id:
-        text = repr((str(archive.absolute()), asdict(wish))).encode()
-        return f"{wish.topic}-{blake2b(text, digest_size=4).hexdigest()}"
-    if not _NAME.fullmatch(wish.id):
+    if not request.id:
+        text = repr((str(archive.absolute()), asdict(request))).encode()
+        return f"{request.topic}-{blake2b(text, digest_size=4).hexdigest()}"
+    if not _NAME.fullmatch(request.id):
         raise PipelineError(
-            f"{wish.id!r} can't be a replay's id",
+            f"{request.id!r} can't be a replay's id",
             "use 1 to 100 of A-Z a-z 0-9 . _ - and begin with none of . _ -",
         )
-    return wish.id
+    return request.id
 
 
-def _check_same(plan: Plan, wish: Wish) -> None:
-    begun, asked = (plan.topic, plan.into, plan.where), (wish.topic, wish.into, wish.where)
+def _check_same(plan: Plan, request: ReplayRequest) -> None:
+    begun, asked = (plan.topic, plan.into, plan.where), (request.topic, request.into, request.where)
     if begun != asked:
         raise PipelineError(
             f"replay {plan.id} was begun from {plan.topic} into {plan.into}"

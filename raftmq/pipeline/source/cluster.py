@@ -11,7 +11,7 @@ from raftmq.blocking import BlockingClient
 from raftmq.pipeline.errors import PipelineError
 
 from .connection import client, explained
-from .offsets import EARLIEST, LATEST, Place, Places, Range, Wish
+from .offsets import EARLIEST, LATEST, Place, Places, Range, RequestedOffsets
 from .options import Options, Where
 
 
@@ -107,7 +107,9 @@ class Cluster:
             case str():
                 raise AssertionError(where)
         return {
-            topic: _wished(topic, where.get(topic, Wish(None, {})), bounds, is_start=is_start)
+            topic: _resolved(
+                topic, where.get(topic, RequestedOffsets(None, {})), bounds, is_start=is_start
+            )
             for topic in bounds.end
         }
 
@@ -120,18 +122,18 @@ class Cluster:
         return Place(place.id, {q: min(found[q], end) for q, end in place.queues.items()})
 
 
-def _wished(topic: str, wish: Wish, bounds: Bounds, *, is_start: bool) -> Place:
+def _resolved(topic: str, requested: RequestedOffsets, bounds: Bounds, *, is_start: bool) -> Place:
     earliest, end = bounds.earliest[topic], bounds.end[topic]
-    if wish.id is not None and wish.id != end.id:
+    if requested.id is not None and requested.id != end.id:
         message = f"topic {topic!r} was deleted and created again: its number is {end.id}, "
-        raise PipelineError(f"{message}and {wish.id} was given", "find the offsets again")
-    unknown = sorted(set(wish.queues) - set(end.queues))
+        raise PipelineError(f"{message}and {requested.id} was given", "find the offsets again")
+    unknown = sorted(set(requested.queues) - set(end.queues))
     if unknown:
         message = f"topic {topic!r} has queues 0 to {len(end.queues) - 1}, no {unknown[0]}"
         raise PipelineError(message, "name queues that exist")
     queues = {}
     for queue, last in end.queues.items():
-        offset = wish.queues.get(queue, EARLIEST if is_start else LATEST)
+        offset = requested.queues.get(queue, EARLIEST if is_start else LATEST)
         if offset > last:
             message = f"queue {queue} of topic {topic!r} ends at offset {last}, {offset} was given"
             raise PipelineError(message, "give an offset up to its end")

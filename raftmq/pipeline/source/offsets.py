@@ -97,7 +97,7 @@ def from_json(found: Any) -> Places:
         raise PipelineError(message, "use a checkpoint of its own for each query") from None
 
 
-class Wish(NamedTuple):
+class RequestedOffsets(NamedTuple):
     """Offsets of one topic as a user wrote them."""
 
     id: int | None
@@ -106,10 +106,10 @@ class Wish(NamedTuple):
     """Queue → offset, `EARLIEST` or `LATEST`."""
 
 
-def parse_wishes(text: str, option: str) -> dict[str, Wish]:
+def parse_requested(text: str, option: str) -> dict[str, RequestedOffsets]:
     """Offsets as users write them, with or without the topic's number.
 
-    >>> parse_wishes('{"orders": {"0": 12}}', "startingOffsets")["orders"].queues
+    >>> parse_requested('{"orders": {"0": 12}}', "startingOffsets")["orders"].queues
     {0: 12}
 
     Raises:
@@ -122,10 +122,10 @@ def parse_wishes(text: str, option: str) -> dict[str, Wish]:
         raise wrong from None
     if not isinstance(found, dict) or not found:
         raise wrong
-    return {topic: _wish(each, wrong) for topic, each in found.items()}
+    return {topic: _requested(each, wrong) for topic, each in found.items()}
 
 
-def _wish(found: Any, wrong: PipelineError) -> Wish:
+def _requested(found: Any, wrong: PipelineError) -> RequestedOffsets:
     number = None
     if isinstance(found, dict) and "queues" in found:
         number, found = found.get("id"), found["queues"]
@@ -136,7 +136,7 @@ def _wish(found: Any, wrong: PipelineError) -> Wish:
         if not (queue.isdecimal() and type(offset) is int and offset >= EARLIEST):
             raise wrong
         queues[int(queue)] = offset
-    return Wish(number, queues)
+    return RequestedOffsets(number, queues)
 
 
 def ranges(start: Places, end: Places) -> list[Range]:

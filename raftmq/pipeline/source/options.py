@@ -30,7 +30,7 @@ from raftmq.errors import FilterSyntaxError
 from raftmq.pipeline.errors import PipelineError
 from raftmq.pipeline.rows import COLUMNS
 
-from .offsets import Wish, parse_wishes
+from .offsets import RequestedOffsets, parse_requested
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -44,7 +44,7 @@ NAMES = (
 STREAM_ONLY = ("maxOffsetsPerTrigger", "job")
 BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 
-Where = str | dict[str, Wish] | datetime
+Where = str | dict[str, RequestedOffsets] | datetime
 """`earliest`, `latest`, offsets, or a time."""
 
 
@@ -160,12 +160,12 @@ def _where(said: dict[str, str], side: str, topics: tuple[str, ...], default: st
         if (side, text.lower()) == ("ending", "earliest"):
             raise PipelineError("a batch that ends at the earliest message is empty", _END)
         return text.lower()
-    wishes = parse_wishes(text, by_offset)
-    unknown = sorted(set(wishes) - set(topics))
+    requested = parse_requested(text, by_offset)
+    unknown = sorted(set(requested) - set(topics))
     if unknown:
         message = f"option {by_offset} names {', '.join(unknown)}, and {', '.join(topics)} is read"
         raise PipelineError(message, "name the same topics in both")
-    return wishes
+    return requested
 
 
 _END = "set endingOffsets to latest, or to offsets as JSON"

@@ -215,7 +215,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _check_start(options: Options) -> None:
     start = options.start
     is_latest = start == "latest" or (
-        isinstance(start, dict) and any(-1 in wish.queues.values() for wish in start.values())
+        isinstance(start, dict) and any(-1 in each.queues.values() for each in start.values())
     )
     if is_latest and (options.job is None or isinstance(start, dict)):
         raise PipelineError(

@@ -400,8 +400,8 @@ def test_many_popping_groups_are_fed_bit_by_bit(monkeypatch: pytest.MonkeyPatch)
         got: dict[int, list[Any]] = {}
 
         async def pop(at: int) -> None:
-            wish = f"n >= {at} AND n < {at + 20}"
-            async with mq.consumer("orders", group=f"g{at}", mode="pop", filter=wish) as c:
+            expression = f"n >= {at} AND n < {at + 20}"
+            async with mq.consumer("orders", group=f"g{at}", mode="pop", filter=expression) as c:
                 got[at] = []
                 while len(got[at]) < 20:
                     popped = await c.pop(20, wait=5.0)
@@ -469,13 +469,13 @@ def test_answers_with_few_masks_miss_nothing(
 def test_broadcast_members_and_ordered_groups_get_what_matches_too() -> None:
     async def job(cluster: Cluster, mq: Client) -> None:
         await send(mq, numbers(*range(20)))
-        wish: dict[str, Any] = {"filter": "n BETWEEN 5 AND 8"}
-        broadcast = mq.consumer("orders", group="b", mode="broadcast", start="earliest", **wish)
+        options: dict[str, Any] = {"filter": "n BETWEEN 5 AND 8"}
+        broadcast = mq.consumer("orders", group="b", mode="broadcast", start="earliest", **options)
         async with broadcast as c:
             assert sorted(await take(c, 4)) == [5, 6, 7, 8]
-        async with mq.consumer("orders", group="m", queues="assigned", **wish) as c:
+        async with mq.consumer("orders", group="m", queues="assigned", **options) as c:
             assert sorted(await take(c, 4)) == [5, 6, 7, 8]
-        async with mq.consumer("orders", group="o", mode="ordered", **wish) as ordered:
+        async with mq.consumer("orders", group="o", mode="ordered", **options) as ordered:
             got: list[Any] = []
             while len(got) < 4:
                 popped = await ordered.pop(10, wait=5.0)

@@ -152,7 +152,7 @@ def test_atlas_counts_intact_copies_in_each_membership() -> None:
     assert not atlas.may_become(cluster, ConfState(voters=(1, 2, 3)))
 
 
-def test_wishes_become_changes_or_nothing() -> None:
+def test_requests_become_changes_or_nothing() -> None:
     conf = ConfState(voters=(1, 2, 3))
     change = replacing(3, 4)(conf)
     assert change is not None

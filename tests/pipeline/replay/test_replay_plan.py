@@ -1,4 +1,4 @@
-"""A wish becomes offsets, and the offsets come out of the archive in order, at the right time."""
+"""A request becomes offsets, which come out of the archive in order, at the right time."""
 
 import pickle
 import time
@@ -13,7 +13,7 @@ from raftmq.pipeline import PipelineError
 from raftmq.pipeline.archive import compact, manifest
 from raftmq.pipeline.archive.manifest import Range
 from raftmq.pipeline.replay import source as replay_source
-from raftmq.pipeline.replay.plan import Plan, Wish, begun, chosen, find, name_of, read
+from raftmq.pipeline.replay.plan import Plan, ReplayRequest, begun, chosen, find, name_of, read
 from raftmq.pipeline.replay.running import left, run
 from raftmq.pipeline.replay.source import Part, ReplayReader
 from tests.pipeline.archive.archives import archived
@@ -21,7 +21,7 @@ from tests.pipeline.archive.rowsets import HOUR, NOON, rows
 
 MINUTE = 60_000_000
 START = datetime.fromtimestamp(NOON / 1e6, UTC)
-WISH = Wish("orders", "again")
+REQUEST = ReplayRequest("orders", "again")
 URL = "raftmq://nowhere:1"
 
 
@@ -35,12 +35,12 @@ def archive(tmp_path: Path) -> Path:
     return folder
 
 
-def ranges(archive: Path, wish: Wish) -> list[Range]:
-    return [*chosen(archive, manifest.load(archive), wish)]
+def ranges(archive: Path, request: ReplayRequest) -> list[Range]:
+    return [*chosen(archive, manifest.load(archive), request)]
 
 
 def test_without_bounds_it_is_all_there_is(archive: Path) -> None:
-    assert ranges(archive, WISH) == [(0, 0, 180), (1, 30, 60)]
+    assert ranges(archive, REQUEST) == [(0, 0, 180), (1, 30, 60)]
 
 
 @pytest.mark.parametrize(
@@ -61,33 +61,33 @@ def test_times_become_offsets(
     def moment(minutes: float | None) -> datetime | None:
         return None if minutes is None else START + timedelta(minutes=minutes)
 
-    wish = Wish("orders", "again", moment(since), moment(until))
-    assert ranges(archive, wish) == expected
+    request = ReplayRequest("orders", "again", moment(since), moment(until))
+    assert ranges(archive, request) == expected
     # The same of one file an hour with both queues in it.
     list(compact.compact(archive, grace=0))
-    assert ranges(archive, wish) == expected
+    assert ranges(archive, request) == expected
 
 
 def test_offsets_that_the_archive_lacks_are_refused(archive: Path) -> None:
-    assert ranges(archive, Wish("orders", "again", offsets={1: (35, 40)})) == [(1, 35, 40)]
+    assert ranges(archive, ReplayRequest("orders", "again", offsets={1: (35, 40)})) == [(1, 35, 40)]
     for part in ((20, 40), (50, 61), (40, 40)):
         # Written as on the command line: with the last one.
         said = f"queue 1 has no offsets {part[0]}-{part[1] - 1} .* it holds 30-59 of that"
         with pytest.raises(PipelineError, match=said):
-            ranges(archive, Wish("orders", "again", offsets={1: part}))
+            ranges(archive, ReplayRequest("orders", "again", offsets={1: part}))
     with pytest.raises(PipelineError, match=r"it holds nothing of that queue"):
-        ranges(archive, Wish("orders", "again", offsets={2: (0, 1)}))
+        ranges(archive, ReplayRequest("orders", "again", offsets={2: (0, 1)}))
 
 
 def test_topic_that_the_archive_lacks_is_refused(archive: Path) -> None:
     with pytest.raises(PipelineError, match="it holds orders, stock"):
-        find(archive, Wish("order", "again"), URL)
+        find(archive, ReplayRequest("order", "again"), URL)
 
 
 def plan_of(archive: Path, **changes: object) -> Plan:
-    wish = Wish("orders", "again", **changes)  # type: ignore[arg-type]
-    parts = chosen(archive, manifest.load(archive), wish)
-    return Plan(name_of(archive, wish), "orders", "again", 3, parts, NOON, None)
+    request = ReplayRequest("orders", "again", **changes)  # type: ignore[arg-type]
+    parts = chosen(archive, manifest.load(archive), request)
+    return Plan(name_of(archive, request), "orders", "again", 3, parts, NOON, None)
 
 
 def test_plan_that_was_begun_holds_though_the_archive_grows(archive: Path) -> None:
@@ -100,10 +100,10 @@ def test_plan_that_was_begun_holds_though_the_archive_grows(archive: Path) -> No
         ):
             pass
     archived(archive, rows(180, 200, step=MINUTE))
-    found = find(archive, WISH, URL)
+    found = find(archive, REQUEST, URL)
     assert (found.plan, found.is_new, found.is_done) == (plan, False, False)
     (folder / "done.json").touch()
-    assert find(archive, WISH, URL).is_done
+    assert find(archive, REQUEST, URL).is_done
 
 
 def test_id_of_another_replay_is_refused(archive: Path) -> None:
@@ -111,16 +111,16 @@ def test_id_of_another_replay_is_refused(archive: Path) -> None:
     with begun(archive, plan):
         pass
     with pytest.raises(PipelineError, match="replay mine was begun from orders into again"):
-        find(archive, Wish("stock", "again", id="mine"), URL)
+        find(archive, ReplayRequest("stock", "again", id="mine"), URL)
 
 
 @pytest.mark.parametrize("name", ["../up", "", ".hidden", "a/b", "x" * 101])
 def test_id_is_a_name(archive: Path, name: str) -> None:
     if not name:
-        assert name_of(archive, WISH).startswith("orders-")
+        assert name_of(archive, REQUEST).startswith("orders-")
         return
     with pytest.raises(PipelineError, match="can't be a replay's id"):
-        name_of(archive, Wish("orders", "again", id=name))
+        name_of(archive, ReplayRequest("orders", "again", id=name))
 
 
 def reader(archive: Path, plan: Plan, *, speed: float = 0, rows_max: int = 1000) -> ReplayReader:
@@ -211,10 +211,10 @@ def test_replay_that_was_killed_before_the_word_that_it_is_done_needs_no_spark(
         for part, text in (("commits", "v1\n{}"), ("offsets", 'v1\n{}\n{"0": 180, "1": 60}')):
             (folder / "checkpoint" / part).mkdir(parents=True)
             (folder / "checkpoint" / part / "4").write_text(text)
-    found = find(archive, WISH, URL)
+    found = find(archive, REQUEST, URL)
     assert not found.is_done
     assert list(run(None, archive, found, url=URL)) == []  # type: ignore[arg-type]
-    assert find(archive, WISH, URL).is_done
+    assert find(archive, REQUEST, URL).is_done
 
 
 def test_what_is_left_counts_down(archive: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raftmq.client import Message
-from raftmq.pipeline.replay.plan import Wish, find
+from raftmq.pipeline.replay.plan import ReplayRequest, find
 from raftmq.pipeline.replay.running import run
 from tests.pipeline.archive.archives import archived
 from tests.pipeline.archive.rowsets import NOON, rows
@@ -36,8 +36,10 @@ def places(messages: list[Message]) -> list[tuple[int, int, int]]:
     ]
 
 
-def once(spark: "SparkSession", archive: Path, wish: Wish, nodes: Nodes, **how: float) -> int:
-    planned = find(archive, wish, nodes.url)
+def once(
+    spark: "SparkSession", archive: Path, request: ReplayRequest, nodes: Nodes, **how: float
+) -> int:
+    planned = find(archive, request, nodes.url)
     going = run(spark, archive, planned, url=nodes.url, **how)  # type: ignore[arg-type]
     return sum(progress.rows for progress in going)
 
@@ -46,8 +48,8 @@ def test_replay_is_what_was_archived(
     spark: "SparkSession", mq: "BlockingClient", nodes: Nodes, topic: str, tmp_path: Path
 ) -> None:
     archived(tmp_path, rows(10, 400), rows(0, 100, queue=5))
-    wish = Wish("orders", topic, where="cast(body as string) NOT LIKE 'message 13 of%'")
-    assert once(spark, tmp_path, wish, nodes, rows_max=300) == 490
+    request = ReplayRequest("orders", topic, where="cast(body as string) NOT LIKE 'message 13 of%'")
+    assert once(spark, tmp_path, request, nodes, rows_max=300) == 490
     found = received(mq, topic)
     # Queue 5 of the recording goes to queue 1 of four; each is in its order.
     expected = [(0, 0, n) for n in range(10, 400) if n != 13]
@@ -65,11 +67,11 @@ def test_replay_is_what_was_archived(
                 "orig_queue": str(row["queue"]),
                 "orig_offset": str(row["offset"]),
                 "orig_timestamp": str(NOON // 1000 + row["offset"]),
-                "replay_id": find(tmp_path, wish, nodes.url).plan.id,
+                "replay_id": find(tmp_path, request, nodes.url).plan.id,
             }
     # The same command again sends nothing.
-    assert find(tmp_path, wish, nodes.url).is_done
-    assert once(spark, tmp_path, wish, nodes) == 0
+    assert find(tmp_path, request, nodes.url).is_done
+    assert once(spark, tmp_path, request, nodes) == 0
     assert len(received(mq, topic)) == 488
 
 
@@ -79,7 +81,7 @@ def test_speed_is_that_of_the_recording(
     # Half a minute is recorded, and sent in three seconds or more.
     archived(tmp_path, rows(0, 31, step=1_000_000))
     started = time.time()
-    assert once(spark, tmp_path, Wish("orders", topic), nodes, speed=10) == 31
+    assert once(spark, tmp_path, ReplayRequest("orders", topic), nodes, speed=10) == 31
     found = received(mq, topic)
     assert places(found) == [(0, 0, n) for n in range(31)]
     # The n-th is due n tenths of a second after the first look at the clock.

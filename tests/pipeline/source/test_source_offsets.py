@@ -16,7 +16,7 @@ from raftmq.pipeline.source.offsets import (
     advanced,
     from_json,
     limited,
-    parse_wishes,
+    parse_requested,
     ranges,
     split,
     to_json,
@@ -140,12 +140,12 @@ def test_checkpoint_of_another_source_is_an_error(found: Any) -> None:
 )  # fmt: skip
 def test_offsets_that_cannot_be_read_are_an_error_that_shows_how(text: str) -> None:
     with pytest.raises(PipelineError, match=r'startingOffsets cannot be read.*\{"orders": \{"0"'):
-        parse_wishes(text, "startingOffsets")
+        parse_requested(text, "startingOffsets")
 
 
 def test_offsets_may_be_those_of_a_checkpoint() -> None:
     text = json.dumps(to_json({"orders": Place(7, {0: 3})}))
-    assert parse_wishes(text, "startingOffsets")["orders"] == (7, {0: 3})
+    assert parse_requested(text, "startingOffsets")["orders"] == (7, {0: 3})
 
 
 BOUNDS = Bounds({"t": Place(3, {0: 5, 1: 0})}, {"t": Place(3, {0: 9, 1: 4})})

@@ -108,7 +108,7 @@ def _ms(time: datetime) -> int:
     return round(time.timestamp() * 1000)
 
 
-def test_parts_are_as_many_as_wished_and_hold_the_same(mq: "BlockingClient", topic: str) -> None:
+def test_parts_are_as_many_as_requested_and_hold_the_same(mq: "BlockingClient", topic: str) -> None:
     send(mq, topic, 300)
     assert len(batch(topic).partitions()) == 4
     reader = batch(topic, minPartitions=13)

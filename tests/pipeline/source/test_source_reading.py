@@ -107,15 +107,15 @@ def test_messages_that_go_while_they_are_read_are_an_error_that_names_them(made:
 def test_or_they_are_passed_over_and_stand_in_a_table_once(made: Made, tmp_path: Path) -> None:
     made.before = trim(20, 35)
     folder = tmp_path / "gaps"
-    wish = {"fails_on_loss": False, "gaps": str(folder)}
-    assert offsets(10, 100, **wish) == [*range(10, 20), *range(35, 100)]
+    options = {"fails_on_loss": False, "gaps": str(folder)}
+    assert offsets(10, 100, **options) == [*range(10, 20), *range(35, 100)]
     # The micro-batch is repeated: it finds the same gap.
     made.earliest = 0
-    assert offsets(10, 100, **wish) == [*range(10, 20), *range(35, 100)]
+    assert offsets(10, 100, **options) == [*range(10, 20), *range(35, 100)]
     rows = pq.read_table(folder).drop_columns(["seen_at"]).to_pylist()
     assert rows == [{"topic": TOPIC, "queue": QUEUE, "start": 20, "end": 35}]
     made.before = trim(0, 200)
-    assert offsets(10, 100, **wish) == []
+    assert offsets(10, 100, **options) == []
     assert pq.read_table(folder).num_rows == 2
 
 

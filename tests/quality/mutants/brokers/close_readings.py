@@ -98,7 +98,7 @@ def filters_what_was_read_for_all(patch: Patch) -> None:
 
     def by_now(self: Any, group: Any, key: Any, look: Any, records: Any) -> None:
         is_filtered = module._subscription(group, key) > 0
-        assert look.subscription or not is_filtered, "the wish of each batch is known"
+        assert look.subscription or not is_filtered, "the filter of each batch is known"
         propose(self, group, key, look, records)
 
     patch.set(module.Feeds, "_propose", by_now)

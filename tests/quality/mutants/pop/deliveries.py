@@ -224,7 +224,7 @@ def forgets_deletions_in_a_snapshot(patch: Patch) -> None:
 MUTANTS = (
     Mutant(
         number=140,
-        name="place-of-a-lapsed-wish",
+        name="place-of-a-lapsed-credit",
         what="A consumer that asks again keeps its place, if no stale timer has swept it [ours].",
         killers=("R21",),
         plant=keeps_the_place_of_a_credit_that_is_over,
