@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from raftmq import __version__
 from raftmq.broker.replica.group import Group
 from raftmq.broker.settings import Settings
+from raftmq.consensus import Message
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.wire.messages import ErrorReply
 
@@ -139,6 +140,9 @@ class Host(Protocol):
 
     def mark(self, group: Group) -> None:
         """Run the group's pump soon."""
+
+    def persisted(self, group: Group, messages: list[Message]) -> None:
+        """Storage messages of a group are durable; none: its store began a segment."""
 
     def think(self) -> None:
         """Have the leader tasks run soon, as the state that they act on has changed."""

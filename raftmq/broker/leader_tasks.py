@@ -36,8 +36,8 @@ from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.retention import Retention
 from raftmq.broker.replica.space import first_not_in, heirs
-from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.service import Service
+from raftmq.broker.tickets import Callback
 from raftmq.consensus import ProgressState
 from raftmq.log.record import Kind, Record
 from raftmq.machine.catalog.catalog import QUEUE_BITS, SYSTEM_GROUP, Bootstrap, NameNode, RemoveNode

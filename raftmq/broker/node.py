@@ -20,8 +20,8 @@ Invariants:
   the node with `NodeStopped`, which says why and what to do; rot is mended (`repair`).
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, assert_never
 
 import trio
 
@@ -36,6 +36,18 @@ from raftmq.broker.deliver.popping import Popping
 from raftmq.broker.host import SOFTWARE, Source
 from raftmq.broker.replica.after_apply import AfterApply
 from raftmq.broker.replica.disk import DiskLoop
+from raftmq.broker.replica.effects import (
+    Applied,
+    Effect,
+    EndAbstention,
+    Led,
+    NoteLoss,
+    Persist,
+    ReadBack,
+    RestoreSnapshot,
+    Send,
+    TakeSnapshot,
+)
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.replica.opener import GroupOpener
 from raftmq.broker.replica.removal import ReplicaRemoval
@@ -62,14 +74,13 @@ from raftmq.broker.serve.key_search import KeySearch
 from raftmq.broker.serve.requests import Requests
 from raftmq.broker.serve.traces import TraceRequests
 from raftmq.broker.serve.transactions import TransactionRequests
-from raftmq.consensus import Message, MessageKind, Snapshot
+from raftmq.consensus import Message, MessageKind
 from raftmq.errors import Reason
 from raftmq.log.faults import Dropped, LogFault, RotFound
 from raftmq.log.index_file import IndexDamaged
-from raftmq.log.record import Record
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog
 from raftmq.machine.machine import PartitionMachine
-from raftmq.results import Result, UnsupportedVersion
+from raftmq.results import UnsupportedVersion
 from raftmq.wire import raft as raft_wire
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
@@ -201,6 +212,10 @@ class Node:
             return self.repairs.found_index(group, error)
         return self.read_failed(error)
 
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds."""
+        return self.world.now_ms()
+
     def start_soon(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run a task of the node's own beside the others."""
         self._nursery.start_soon(task, *args)
@@ -209,7 +224,7 @@ class Node:
         """A picture of this node for people and programs; see `Status`."""
         return node_status(self, after=after)
 
-    # What groups ask (`group.Host`)
+    # Groups
 
     def mark(self, group: Group) -> None:
         """Run the group's pump soon: at the end of the step that runs, or in one of its own."""
@@ -219,52 +234,44 @@ class Node:
         if not self.load.step.is_open:
             self._wake.set()
 
-    def now_ms(self) -> int:
-        """Wall-clock time in milliseconds."""
-        return self.world.now_ms()
+    def persisted(self, group: Group, messages: list[Message]) -> None:
+        """Storage messages of a group are durable; none: its store began a segment."""
+        self._perform_all(group, group.persisted(messages))
 
-    def send(self, group: Group, message: Message) -> None:
-        """Send a consensus message to another member, best effort."""
-        if message.kind is MessageKind.SNAPSHOT:
-            self._nursery.start_soon(self.snapshots.send, group, message)
-            return
-        self.links.send(group, message)
+    def _perform_all(self, group: Group, effects: Iterator[Effect]) -> None:
+        for effect in effects:
+            self.perform(group, effect)
 
-    def write(self, group: Group, message: Message) -> None:
-        """Make a storage message durable, then call `group.persisted` with it."""
-        self._disk.write(group, message)
-
-    def fetch_records(self, group: Group, peer: int, low: int, high: int) -> None:
-        """Read records back from disk, then call `group.fetched`."""
-        self.repairs.fetch(group, peer, low, high)
-
-    def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
-        """Records were applied: place them, and wake the requests that wait for them."""
-        if group.number == SYSTEM_GROUP:
-            self.catalog_changed()
-        for service in self._services:
-            service.applied(group, records, results)
-
-    def at_border(self, group: Group, record: Record) -> None:
-        """The machine has just applied the last record before a segment: take a snapshot."""
-        self.snapshots.take(group, record)
-
-    def restored(self, group: Group, snapshot: Snapshot) -> None:
-        """A snapshot took the place of the log: put its state in place of the machine's."""
-        self.snapshots.restore(group, snapshot)
-
-    def led(self, group: Group, is_leader: bool) -> None:
-        """The group won or lost the leadership."""
-        for service in self._services:
-            service.led(group, is_leader)
-
-    def lost_records(self, group: Group) -> None:
-        """A leader counts records as this replica's that are not here."""
-        self.repairs.note_loss(group)
-
-    def holds_all_again(self, group: Group) -> None:
-        """A replica that was cut holds again all that it ever acknowledged."""
-        self.repairs.end_abstention(group)
+    def perform(self, group: Group, effect: Effect) -> None:
+        """Do what a group asks for."""
+        match effect:
+            case Send(message):
+                if message.kind is MessageKind.SNAPSHOT:
+                    self._nursery.start_soon(self.snapshots.send, group, message)
+                else:
+                    self.links.send(group, message)
+            case Persist(message):
+                self._disk.write(group, message)
+            case ReadBack(peer, low, high):
+                self.repairs.fetch(group, peer, low, high)
+            case Applied(records, results):
+                if group.number == SYSTEM_GROUP:
+                    self.catalog_changed()
+                for service in self._services:
+                    service.applied(group, records, results)
+            case TakeSnapshot(record):
+                self.snapshots.take(group, record)
+            case RestoreSnapshot(snapshot):
+                self.snapshots.restore(group, snapshot)
+            case Led(is_leader):
+                for service in self._services:
+                    service.led(group, is_leader)
+            case NoteLoss():
+                self.repairs.note_loss(group)
+            case EndAbstention():
+                self.repairs.end_abstention(group)
+            case _:
+                assert_never(effect)
 
     # What connections ask (`connection.Handler`)
 
@@ -392,6 +399,7 @@ class Node:
             self._disk_worker,
             self.timers,
             begin=self.load.step.begin,
+            persisted=self.persisted,
             settle=self.settle,
             on_fault=self.fail,
             space=self.space,
@@ -424,7 +432,9 @@ class Node:
             disk=self._disk_worker,
         )
         """Snapshots of the groups: taken, sent, compared."""
-        self._opener: GroupOpener = GroupOpener(self, self, on_snapshot=self.repairs.found_snapshot)
+        self._opener: GroupOpener = GroupOpener(
+            self, mark=self.mark, on_snapshot=self.repairs.found_snapshot
+        )
         self.removal: ReplicaRemoval = ReplicaRemoval(self, self._disk_worker, self._opener)
         """Replicas that are no longer wanted."""
         self.leader_tasks = LeaderTasks(
@@ -508,7 +518,7 @@ class Node:
         while self._marked:
             marked, self._marked = self._marked, {}
             for group in marked:
-                group.pump()
+                self._perform_all(group, group.pump())
         self._fetches.wake(self._after_apply.take_touched())
         # Messages leave before the disk pass, so that followers write while this node does.
         self.load.step.end()

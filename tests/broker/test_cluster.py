@@ -7,9 +7,9 @@ import pytest
 import trio
 
 from raftmq.batch import encode
-from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.serve.key_search import KEY_CHUNK, KeySearch
 from raftmq.broker.settings import Log
+from raftmq.broker.tickets import Callback
 from raftmq.broker.world import Worker
 from raftmq.log.record import Kind, Record
 from raftmq.log.store import LogStore

@@ -57,10 +57,10 @@ import msgspec
 import trio
 
 from raftmq.broker.host import Host
-from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
 from raftmq.broker.serve.dispatcher import route
 from raftmq.broker.service import Service
+from raftmq.broker.tickets import Callback
 from raftmq.errors import Unavailable
 from raftmq.log.faults import LogFault
 from raftmq.log.record import Kind

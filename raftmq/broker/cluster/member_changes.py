@@ -24,7 +24,7 @@ import trio
 
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group, node_of
-from raftmq.broker.replica.tickets import Callback
+from raftmq.broker.tickets import Callback
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 from raftmq.machine.catalog.replicas import member_of
 from raftmq.wire.messages import ClusterView

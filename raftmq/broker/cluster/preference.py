@@ -9,7 +9,7 @@ import msgspec
 
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group, node_of
-from raftmq.broker.replica.tickets import Callback
+from raftmq.broker.tickets import Callback
 from raftmq.errors import Reason, Unavailable
 from raftmq.log.record import Kind
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, PutGroup

@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
-from raftmq.broker.replica.tickets import Callback, retry_seconds
 from raftmq.broker.serve.answers import Answer, OpenRequest
 from raftmq.broker.serve.dispatcher import data_group, group_route
 from raftmq.broker.service import Service
+from raftmq.broker.tickets import Callback, retry_seconds
 from raftmq.broker.timers import Timer, Timers
 from raftmq.broker.world import Worker
 from raftmq.errors import Reason

@@ -29,8 +29,8 @@ from raftmq.batch import peek
 from raftmq.broker.host import Host
 from raftmq.broker.loop_budget import MaskBudget, Turn
 from raftmq.broker.replica.group import Group
-from raftmq.broker.replica.tickets import Callback, retry_seconds
 from raftmq.broker.service import Service
+from raftmq.broker.tickets import Callback, retry_seconds
 from raftmq.broker.timers import Timers
 from raftmq.broker.world import Worker
 from raftmq.errors import CorruptRecord

@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from raftmq.broker.cluster.views import ask_all
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
-from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
 from raftmq.broker.serve.dispatcher import data_group, group_route
 from raftmq.broker.service import Service
+from raftmq.broker.tickets import Callback
 from raftmq.log.record import Kind
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog
 from raftmq.machine.catalog.deletions import Deletion, PruneDeletions

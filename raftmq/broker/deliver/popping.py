@@ -25,13 +25,13 @@ from functools import partial
 
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
-from raftmq.broker.replica.tickets import Callback, Shared, Ticket
 from raftmq.broker.serve.answers import LATER, Answer, Later, OpenRequest, elsewhere, refusal
 from raftmq.broker.serve.connection import Connection
 from raftmq.broker.serve.dispatcher import group_route
 from raftmq.broker.serve.fetches import BYTES_MAX
 from raftmq.broker.service import Service
 from raftmq.broker.settings import Limits
+from raftmq.broker.tickets import Callback, Shared, Ticket
 from raftmq.broker.timers import Timer, Timers
 from raftmq.broker.world import Worker
 from raftmq.errors import Reason

@@ -48,6 +48,7 @@ import trio
 from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.host import Host
 from raftmq.broker.serve.answers import Answer, OpenRequest, WithBody
+from raftmq.broker.tickets import Callback
 from raftmq.broker.world import Worker, run_on
 from raftmq.errors import CorruptRecord, Unavailable
 from raftmq.log.faults import DiskFull, Dropped, LogFault, RotFound
@@ -65,7 +66,6 @@ from raftmq.wire.messages import (
 from .group import Group, Machine
 from .opener import restore_machine
 from .space import heirs
-from .tickets import Callback
 
 KEPT = 4
 """Borders of a group whose checksums are remembered."""

@@ -47,6 +47,7 @@ class DiskLoop:
         timers: Timers,
         *,
         begin: Callable[[], None],
+        persisted: Callable[[Group, list[Message]], None],
         settle: Callable[[], None],
         on_fault: Callable[[BaseException], None],
         space: Space,
@@ -54,6 +55,7 @@ class DiskLoop:
         self._worker = worker
         self._timers = timers
         self._begin = begin
+        self._persisted = persisted
         self._settle = settle
         self._on_fault = on_fault
         self._space = space
@@ -121,7 +123,7 @@ class DiskLoop:
             if write.group.is_retired:
                 continue
             if write.full is None:
-                write.group.persisted(write.messages)
+                self._persisted(write.group, write.messages)
             else:
                 write.group.give_up(self._space.refusal)
         self._settle()

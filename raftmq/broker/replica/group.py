@@ -1,13 +1,15 @@
 """One replica of a partition group: the pump between consensus, disk, machine and indexes.
 
-Everything happens in steps on the event loop that never wait. Whatever arrives (a proposal, a
-peer's message, a finished write, a tick) is put into the group and the group is *marked*; the
-node's pump then runs each marked group once. So all that arrived meanwhile shares one append, one
-message to each follower, one write and one fsync: that is the group commit.
+A group does no I/O. Whatever arrives (a proposal, a peer's message, a finished write, a tick) is
+put into the group, and the group is *marked*; the node's pump then runs each marked group once. So
+all that arrived meanwhile shares one append, one message to each follower, one write and one fsync:
+that is the group commit. `pump` yields the effects (`effects`) in order; the node performs them.
 
-    propose ─┐                    ┌─> peers                      (append, heartbeat, vote)
-    step ────┼─> mark ─> pump ────┼─> disk ──> persisted ─> step (durable here)
-    tick ────┘                    └─> apply ─> tickets, waiting reads, fetches
+    propose ───┐                     ┌─> Send      (append, heartbeat, vote)
+    step ──────┤                     ├─> Persist   (and later: persisted)
+    tick ──────┼─> mark ─> pump ─────┼─> ReadBack  (and later: fetched)
+    persisted ─┤                     ├─> Applied   (tickets, waiting reads, fetches)
+    fetched ───┘                     └─> TakeSnapshot, Led, ...
 
 Order of effects (Raft §5.3, and `raftmq.consensus`): appends go to the followers while the leader's
 own disk still writes; an answer to a peer leaves only after what it claims is durable, because it
@@ -20,11 +22,12 @@ Invariants:
 - The machine sees each committed record once, in order, from its snapshot on.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from raftmq.broker.tickets import Ticket
 from raftmq.consensus import (
     APPEND_THREAD,
     APPLY_THREAD,
@@ -37,7 +40,6 @@ from raftmq.consensus import (
     ProposalDropped,
     Raft,
     Role,
-    Snapshot,
     SnapshotMeta,
     decode_change,
 )
@@ -51,10 +53,21 @@ from raftmq.machine.catalog.replicas import generation_of, listed_members, membe
 from raftmq.results import Result
 from raftmq.wire.messages import ErrorReply
 
+from .effects import (
+    Applied,
+    Effect,
+    EndAbstention,
+    Led,
+    NoteLoss,
+    Persist,
+    ReadBack,
+    RestoreSnapshot,
+    Send,
+    TakeSnapshot,
+)
 from .storage import GroupStorage, since_last_snapshot
-from .tickets import Ticket
 
-__all__ = ["Group", "Host", "Machine", "Parts", "generation_of", "member_id", "node_of"]
+__all__ = ["Group", "Machine", "Parts", "generation_of", "member_id", "node_of"]
 
 PROPOSE_RECORDS_MAX = 1024
 """Records appended in one go; bounds how long the loop is held."""
@@ -64,43 +77,6 @@ LEADERS_MAX = 1000
 """Terms whose leader is remembered."""
 READS_MAX = 64
 """Reads that wait for another leader's word, which may be lost."""
-
-
-class Host(Protocol):
-    """What a group needs of its node."""
-
-    def mark(self, group: "Group") -> None:
-        """Run the group's `pump` soon."""
-
-    def now_ms(self) -> int:
-        """Wall-clock time in milliseconds."""
-
-    def send(self, group: "Group", message: Message) -> None:
-        """Send a consensus message to another member, best effort."""
-
-    def write(self, group: "Group", message: Message) -> None:
-        """Make a storage message durable, then call `group.persisted` with it."""
-
-    def fetch_records(self, group: "Group", peer: int, low: int, high: int) -> None:
-        """Read records back from disk, then call `group.fetched`."""
-
-    def applied(self, group: "Group", records: list[Record], results: list[list[Result]]) -> None:
-        """Records were applied: place them, wake who waits for them."""
-
-    def at_border(self, group: "Group", record: Record) -> None:
-        """The machine has just applied the last record before a segment: take a snapshot."""
-
-    def restored(self, group: "Group", snapshot: Snapshot) -> None:
-        """A snapshot took the place of the log: put its state in place of the machine's."""
-
-    def led(self, group: "Group", is_leader: bool) -> None:
-        """The group won or lost the leadership."""
-
-    def lost_records(self, group: "Group") -> None:
-        """A leader counts records as this replica's that are not here."""
-
-    def holds_all_again(self, group: "Group") -> None:
-        """The replica was cut, and holds again all that it ever acknowledged."""
 
 
 class Machine(Protocol):
@@ -142,7 +118,15 @@ class Parts:
 class Group:
     """One member of one partition group, on this node."""
 
-    def __init__(self, number: int, parts: Parts, host: Host) -> None:
+    def __init__(
+        self,
+        number: int,
+        parts: Parts,
+        *,
+        mark: Callable[["Group"], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`mark` has the group's `pump` run soon; `now_ms` is the wall clock in milliseconds."""
         self.number = number
         """The partition group's number."""
         self.raft = parts.raft
@@ -161,11 +145,12 @@ class Group:
         """The membership after the last applied record."""
         self.abstains = parts.abstains
         """Why this member neither votes nor leads: what was cut off its log; empty: it does."""
-        self._host = host
+        self._mark = mark
+        self._now_ms = now_ms
         self._waiting: list[tuple[int, bytes, Ticket]] = []
         self._tickets: dict[int, tuple[int, Ticket]] = {}
         # An answer to the process before this one must grant nothing.
-        self._read_context = host.now_ms() << 20
+        self._read_context = now_ms() << 20
         self._reads: dict[int, list[Callable[[ErrorReply | None], None]]] = {}
         self._granted: list[tuple[int, int]] = []
         self._new_reads: list[Callable[[ErrorReply | None], None]] = []
@@ -225,7 +210,7 @@ class Group:
 
     def now_ms(self) -> int:
         """The time that a record would be stamped with; deadlines in the log compare with it."""
-        return self.raft.record_time(self._host.now_ms())
+        return self.raft.record_time(self._now_ms())
 
     @property
     def refusal(self) -> str:
@@ -263,7 +248,7 @@ class Group:
             ticket.failed(ErrorReply("busy", self.refusal, retry_ms=1000))
         else:
             self._waiting.append((kind, payload, ticket))
-            self._host.mark(self)
+            self._mark(self)
 
     def read(self, ready: Callable[[ErrorReply | None], None]) -> None:
         """Call `ready(None)` once the machine is as new as this moment (Raft thesis §6.4).
@@ -274,7 +259,7 @@ class Group:
             ready(self.not_leader())
             return
         self._new_reads.append(ready)
-        self._host.mark(self)
+        self._mark(self)
 
     def read_behind_leader(self, ready: Callable[[ErrorReply | None], None]) -> None:
         """As `read`, on any member. No call follows if a message to or from the leader is lost."""
@@ -284,60 +269,62 @@ class Group:
         if not self.is_leader and len(self._reads) >= READS_MAX:
             self._fail_reads()
         self._new_reads.append(ready)
-        self._host.mark(self)
+        self._mark(self)
 
     def call_roll(self) -> None:
         """Ask each member for a sign of life: see `Raft.call_roll`."""
         self.raft.call_roll(self._next_context())
-        self._host.mark(self)
+        self._mark(self)
 
     def step(self, message: Message) -> None:
         """Take in a message from a peer."""
         self.raft.step(message)
-        self._host.mark(self)
+        self._mark(self)
 
     def decline(self, message: Message) -> None:
         """Answer a leader that hands over to this member: it must not lead now."""
         self.raft.decline(message)
-        self._host.mark(self)
+        self._mark(self)
 
     def tick(self) -> None:
         """Let one tick pass."""
         self.raft.tick()
         self._lead_if_alone()
-        self._host.mark(self)
+        self._mark(self)
 
-    def persisted(self, messages: list[Message]) -> None:
-        """Storage messages are durable: make them visible to consensus, pass on the answers."""
+    def persisted(self, messages: list[Message]) -> Iterator[Effect]:
+        """Storage messages are durable: make them visible to consensus, pass on the answers.
+
+        Without messages the store began a segment. The effects are performed as those of `pump`.
+        """
         for message in since_last_snapshot(messages):
             if message.snapshot is not None:
-                self._host.restored(self, message.snapshot)
+                yield RestoreSnapshot(message.snapshot)
             if message.entries:
                 self.cache.append(message.entries)
         # Before the answers are stepped: they may let the machine pass a new segment's border.
         if self.store.layout is not self._layout:
             self._arrange()
+            # A quiet log rolls when its last record is long applied: the border is here and now.
+            record = self.cache.get(self.machine.applied)
+            if record is not None and any(s.base == record.index + 1 for s in self._layout):
+                yield TakeSnapshot(record)
         for message in messages:
-            self._respond(message)
-        self._host.mark(self)
+            yield from self._respond(message)
+        self._mark(self)
 
     def _arrange(self) -> None:
         """The store began or sealed a segment."""
         self._layout = self.store.layout
         self.index.arrange(self._layout)
-        applied = self.machine.applied
         borders = {segment.base - 1 for segment in self._layout}
-        self._borders = {index for index in borders if index > applied}
-        # A quiet log rolls when its last record is long applied: the border is here and now.
-        record = self.cache.get(applied)
-        if applied in borders and record is not None:
-            self._host.at_border(self, record)
+        self._borders = {index for index in borders if index > self.machine.applied}
 
     def fetched(self, peer: int, records: list[Record]) -> None:
         """Records that were asked for with `fetch_records` are here."""
         self.storage.lend(peer, records)
         self.raft.entries_fetched(peer)
-        self._host.mark(self)
+        self._mark(self)
 
     def stop(self, refusal: str) -> None:
         """Take no more proposals; those under way are still answered."""
@@ -373,12 +360,12 @@ class Group:
     def forget_leader(self) -> None:
         """The leader's process is known to be gone: listen to candidates at once."""
         self.raft.forget_leader()
-        self._host.mark(self)
+        self._mark(self)
 
     def campaign(self) -> None:
         """Ask for votes now, by pre-vote, rather than at the election timeout."""
         self.raft.campaign()
-        self._host.mark(self)
+        self._mark(self)
 
     def transfer(self, to: int) -> ErrorReply | None:
         """Start handing the leadership to a member; 0: the voter that is furthest.
@@ -399,7 +386,7 @@ class Group:
             message = f"{text}; its members are nodes {members}"
             return ErrorReply(Reason.UNKNOWN_NODE.value, message)
         self.raft.transfer_leadership(target)
-        self._host.mark(self)
+        self._mark(self)
         return None
 
     def voter_of(self, node: int) -> int:
@@ -410,12 +397,12 @@ class Group:
         """Propose a change of the membership; several changes at once go through a joint one."""
         change = MembershipChange(tuple(changes))
         try:
-            index = self.raft.propose_membership(change, now=self._host.now_ms())
+            index = self.raft.propose_membership(change, now=self._now_ms())
         except ProposalDropped as dropped:
             ticket.failed(self._refusal_of(dropped))
             return
         self._tickets[index] = (self.raft.term, ticket)
-        self._host.mark(self)
+        self._mark(self)
 
     def snapshot_meta(self, record: Record) -> SnapshotMeta:
         """Where the machine stands just after it applied `record`, the last one it did."""
@@ -428,8 +415,11 @@ class Group:
         message = f"this node does not lead partition group {self.number}"
         return ErrorReply("not_leader", message, group=self.number, leader=node_of(self.leader))
 
-    def pump(self) -> None:
-        """Let consensus take in all that waits, and carry out what it asks for."""
+    def pump(self) -> Iterator[Effect]:
+        """Let consensus take in all that waits; yields the effects in their order.
+
+        Each effect must be performed before the next one is asked for, and all must be asked for.
+        """
         if self._waiting:
             self._propose_waiting()
         if self._new_reads:
@@ -439,26 +429,27 @@ class Group:
             ready = raft.ready()
             for message in ready.messages:
                 if message.to == APPEND_THREAD:
-                    self._host.write(self, message)
+                    yield Persist(message)
                 elif message.to == APPLY_THREAD:
-                    self.apply(message)
+                    yield from self._apply(message)
                 else:
-                    self._host.send(self, message)
+                    yield Send(message)
             for fetch in ready.fetches:
-                self._host.fetch_records(self, fetch.peer, fetch.low, fetch.high)
+                yield ReadBack(fetch.peer, fetch.low, fetch.high)
             granted = [(each.index, int.from_bytes(each.context[8:])) for each in ready.read_states]
             self._granted += [each for each in granted if each[1] in self._reads]
         if self._granted:
             self._answer_reads()
         if raft.has_lost:
-            self._host.lost_records(self)
+            yield NoteLoss()
         if self.abstains and raft.may_count_again:
-            self._host.holds_all_again(self)
+            yield EndAbstention()
         if raft.leader and raft.term not in self.leaders:
             self._note_leader()
         office = raft.term if self.is_leader else 0
         if office != self._office:
             self._change_office(office)
+            yield Led(bool(office))
 
     def _propose_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -474,7 +465,7 @@ class Group:
         version = self.machine.record_version
         try:
             first = self.raft.propose(
-                [(kind, payload, version) for kind, payload, _ in items], now=self._host.now_ms()
+                [(kind, payload, version) for kind, payload, _ in items], now=self._now_ms()
             )
         except ProposalDropped as dropped:
             error = self._refusal_of(dropped)
@@ -518,7 +509,7 @@ class Group:
                 ready(None)
         self._granted = still
 
-    def apply(self, message: Message) -> None:
+    def _apply(self, message: Message) -> Iterator[Effect]:
         """Apply committed records, answer who waits for them, and tell consensus."""
         records = list(message.entries)
         results = []
@@ -529,12 +520,12 @@ class Group:
             results.append(result)
             if self._borders and record.index in self._borders:
                 self._borders.discard(record.index)
-                self._host.at_border(self, record)
+                yield TakeSnapshot(record)
             held = self._tickets.pop(record.index, None)
             if held is not None:
                 self._settle(held, record, result)
-        self._host.applied(self, records, results)
-        self._respond(message)
+        yield Applied(records, results)
+        yield from self._respond(message)
         self._lead_if_alone()
 
     def _lead_if_alone(self) -> None:
@@ -559,12 +550,12 @@ class Group:
             # Another leader's record took the place: ours can never be committed (Raft §5.4).
             ticket.failed(self.not_leader())
 
-    def _respond(self, message: Message) -> None:
+    def _respond(self, message: Message) -> Iterator[Effect]:
         for response in message.responses:
             if response.to == self.raft.id:
                 self.raft.step(response)
             else:
-                self._host.send(self, response)
+                yield Send(response)
 
     def _note_leader(self) -> None:
         self.leaders[self.raft.term] = node_of(self.raft.leader)
@@ -577,7 +568,6 @@ class Group:
         self._office_index = self.raft.last_index
         if was:
             self._lose_office()
-        self._host.led(self, bool(office))
 
     def _lose_office(self) -> None:
         unknown = ErrorReply(

@@ -41,7 +41,6 @@ from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog
 from raftmq.machine.machine import PartitionMachine
 
 from .group import Group, Machine, Parts
-from .group import Host as GroupHost
 from .storage import GroupStorage
 
 GONE = "GONE"
@@ -57,13 +56,13 @@ class GroupOpener:
     def __init__(
         self,
         node: Host,
-        group_host: GroupHost,
         *,
+        mark: Callable[[Group], None],
         on_snapshot: Callable[[Group, int, RaftmqError], None],
     ) -> None:
-        """`group_host` runs the groups; `on_snapshot` hears of a snapshot that is rotten."""
+        """`mark` has a group's pump run soon; `on_snapshot` hears of a snapshot that is rotten."""
         self._node = node
-        self._group_host = group_host
+        self._mark = mark
         self._on_snapshot = on_snapshot
         node.world.files.make_folder(_groups_folder(node))
 
@@ -208,7 +207,7 @@ class GroupOpener:
         )
         opened = Opened(store, recovered, machine, conf_state)
         parts = assemble(opened, config, node.settings.log.cache_bytes)
-        return Group(number, parts, self._group_host)
+        return Group(number, parts, mark=self._mark, now_ms=node.world.now_ms)
 
 
 class Opened(NamedTuple):

@@ -42,7 +42,7 @@ import trio
 from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.cluster.views import ask_all, by_group, is_agreed
 from raftmq.broker.host import Host
-from raftmq.broker.replica.tickets import Callback
+from raftmq.broker.tickets import Callback
 from raftmq.broker.world import Worker
 from raftmq.errors import Unavailable
 from raftmq.log.record import Kind

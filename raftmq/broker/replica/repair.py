@@ -272,7 +272,7 @@ class Repairs:
     async def _roll(self, group: Group) -> None:
         """Have the log go on in another segment: a quiet log might not do so for years."""
         await run_on(self._disk, group.store.roll)
-        group.persisted([])
+        self._node.persisted(group, [])
 
     async def _rewrite(self, group: Group, finding: Finding) -> None:
         # Records kept of the damaged file may be those that do not fit: every other attempt takes

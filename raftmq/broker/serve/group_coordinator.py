@@ -27,9 +27,9 @@ import trio
 
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
-from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.service import Service
 from raftmq.broker.settings import Limits
+from raftmq.broker.tickets import Callback
 from raftmq.broker.timers import Timer, Timers
 from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record

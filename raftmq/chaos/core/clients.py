@@ -117,7 +117,7 @@ class Clients:
         counts = self._cluster.counts
         # A forwarded record has no ticket here: it counts as forwarded, never as acknowledged.
         try:
-            replica.raft.propose(items, now=replica.now_ms())
+            replica.raft.propose(items, now=replica.node.now_ms())
         except ProposalDropped:
             counts["refused"] += len(items)
         else:

@@ -2,10 +2,9 @@
 
 A replica lives from a start to the next crash. The loop, the writing of storage messages and the
 opening are the broker's own (`Group`, `Write`, `assemble`), so every seed tries the code that
-ships. The replica is the group's `Host`: disk, network, clock and snapshots are simulated here.
+ships. The group's effects are performed on a simulated disk, network and clock.
 
-    deliver, tick, propose --> Group --> writing --> persisted --> Group
-                                 `----> apply              (at once, or a little later)
+    deliver, tick, propose --> Group.pump --> effects --> writing --> persisted --> Group
 
 Every call from the loop goes through `turn`. `turn` ignores calls into a process that is gone,
 keeps calls into a paused process for later, ends the process at faults at which a broker ends, and
@@ -21,21 +20,32 @@ Sources: `raftmq.broker.replica.snapshots` and `.after_apply`, whose steps are d
 group on a simulated disk thread.
 """
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
+from raftmq.broker.replica.effects import (
+    Applied,
+    Effect,
+    EndAbstention,
+    Led,
+    NoteLoss,
+    Persist,
+    ReadBack,
+    RestoreSnapshot,
+    Send,
+    TakeSnapshot,
+)
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.opener import Opened, assemble, log_meta, restored
 from raftmq.chaos.core.checks.broken import Broken
 from raftmq.chaos.core.checks.views import View
-from raftmq.chaos.core.faults.effects import LAGGED, NEEDLESS, STOPPED
+from raftmq.chaos.core.faults.effects import NEEDLESS, STOPPED
 from raftmq.chaos.core.machine import Machine, restore
 from raftmq.chaos.core.watched import WatchedLog, WatchedMachine, WatchedRaft
 from raftmq.chaos.core.writing import Writing
 from raftmq.chaos.world.disk import PowerLoss
-from raftmq.consensus import Config, ConfState, Message, MessageKind, Role, Snapshot
+from raftmq.consensus import Config, ConfState, Message, MessageKind, Role, SnapshotMeta
 from raftmq.errors import CorruptRecord
 from raftmq.log.builder import SegmentBuilder
 from raftmq.log.faults import DiskFull, Dropped, LogFault, RecordsLost
@@ -43,7 +53,6 @@ from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import Record
 from raftmq.log.segment import Identity, Link
 from raftmq.log.store import LogSettings, Recovered
-from raftmq.results import Result
 from raftmq.wire.messages import ErrorReply
 
 if TYPE_CHECKING:
@@ -78,7 +87,7 @@ class Replica:
         consensus = partial(WatchedRaft, self)
         config = self._config(machine.applied, abstains=bool(recovered.abstains))
         parts = assemble(opened, config, cluster.settings.cache_bytes, consensus)
-        self.group = Group(NUMBER, parts, self)
+        self.group = Group(NUMBER, parts, mark=_pumped_anyway, now_ms=node.now_ms)
         """The partition group, as the broker has it."""
         self.raft, self.cache = self.group.raft, self.group.cache
         self.core = self.raft._core
@@ -88,7 +97,6 @@ class Replica:
         self.store.node = node
         self.writing = Writing(self)
         self._is_returning = False
-        self._applies: deque[Message] = deque()
         self._marked_passes = 0
         self.ticks = self.led_since = self.conf_tick = 0
         """Ticks of this life; when it began to lead; when its members last changed."""
@@ -213,21 +221,41 @@ class Replica:
     def pump(self) -> None:
         """Let the group act on all that came in. Its promises are checked between its rounds
         (`WatchedRaft.ready`), and at the end."""
-        self.group.pump()
+        for effect in self.group.pump():
+            self._perform(effect)
         self.cluster.safety.look(self)
         self.writing.flush()
 
-    # Calls of the group (`raftmq.broker.replica.group.Host`)
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(message):
+                self.send(message)
+            case Persist(message):
+                self.writing.write(message)
+            case ReadBack(peer, low, high):
+                delay = 100 + int(self.cluster.random.random() * 400 * self.node.disk_factor)
+                self.cluster.loop.after(delay, self.turn, self._fetched, peer, low, high)
+            case Applied():
+                self.node.applied = max(self.node.applied, self.group.machine.applied)
+                self._seal()
+                self.failpoint("after apply")
+            case TakeSnapshot(record):
+                self._take_snapshot(record)
+            case RestoreSnapshot(snapshot):
+                self._restore(snapshot.meta)
+            case Led():
+                pass  # `Safety.look` has seen it.
+            case NoteLoss():
+                self._note_loss()
+            case EndAbstention():
+                if not self._is_returning:
+                    self._is_returning = True
+                    self.writing.submit(self.store.end_abstention, self._counts_again)
+            case _:
+                assert_never(effect)
 
-    def mark(self, group: Group) -> None:
-        """Do nothing: each turn ends with a pump of the group anyway."""
-
-    def now_ms(self) -> int:
-        """The time that the node's clock shows, in ms since 1970."""
-        return self.node.now_ms()
-
-    def send(self, group: Group, message: Message) -> None:
-        """Send a message to another node."""
+    def send(self, message: Message) -> None:
+        """Send a message to another node, after a look at what it promises."""
         cluster = self.cluster
         kind = message.kind
         if kind is MessageKind.APPEND_RESPONSE or kind is MessageKind.VOTE_RESPONSE:
@@ -239,15 +267,6 @@ class Replica:
         else:
             cluster.network.send(message)
 
-    def write(self, group: Group, message: Message) -> None:
-        """Have a storage message written."""
-        self.writing.write(message)
-
-    def fetch_records(self, group: Group, peer: int, low: int, high: int) -> None:
-        """Read records back from disk, some time later."""
-        delay = 100 + int(self.cluster.random.random() * 400 * self.node.disk_factor)
-        self.cluster.loop.after(delay, self.turn, self._fetched, peer, low, high)
-
     def _fetched(self, peer: int, low: int, high: int) -> None:
         high = min(high, self.cache.last_index() + 1)
         try:
@@ -258,15 +277,8 @@ class Replica:
         self.cluster.counts["fetched"] += 1
         self.group.fetched(peer, records)
 
-    def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
-        """Records were applied: segments may be sealed."""
-        node = self.node
-        node.applied = max(node.applied, group.machine.applied)
-        self._seal()
-        self.failpoint("after apply")
-
-    def at_border(self, group: Group, record: Record) -> None:
-        """The last record before a segment was applied: take a snapshot."""
+    def _take_snapshot(self, record: Record) -> None:
+        group = self.group
         meta = group.snapshot_meta(record)
         # The state is encoded now: the machine may go on before the disk thread takes the job.
         state = group.machine.snapshot()
@@ -278,22 +290,17 @@ class Replica:
 
         self.writing.submit(save, self._saved)
 
-    def restored(self, group: Group, snapshot: Snapshot) -> None:
-        """A snapshot took the place of the log: replace the machine by one with its state."""
-        meta, node = snapshot.meta, self.node
+    def _restore(self, meta: SnapshotMeta) -> None:
+        node = self.node
         self.cluster.safety.installing(self, meta)
         machine = restore(self.store.open_snapshot(meta.index).state())
-        group.replace_machine(self._watched(machine), meta)
+        self.group.replace_machine(self._watched(machine), meta)
         node.applied = max(node.applied, meta.index)
         node.knows_members(meta.index, meta.conf_state)
         self.cluster.safety.snapshot_taken(self, meta, machine)
         self.cluster.counts["snapshots installed"] += 1
 
-    def led(self, group: Group, is_leader: bool) -> None:
-        """The leadership was won or lost; `Safety.look` has seen it."""
-
-    def lost_records(self, group: Group) -> None:
-        """A leader counts on records of this replica that are missing: note the loss, and stop."""
+    def _note_loss(self) -> None:
         if not self.node.is_damaged:
             raise Broken("L2", f"node {self.node.id} misses synced records, on a sound disk")
         if self._is_returning:
@@ -306,12 +313,6 @@ class Replica:
             raise RecordsLost(why)
 
         self.writing.submit(partial(self.store.note_loss, why), stop)
-
-    def holds_all_again(self, group: Group) -> None:
-        """The log was cut, and holds again all records that the replica ever acknowledged."""
-        if not self._is_returning:
-            self._is_returning = True
-            self.writing.submit(self.store.end_abstention, self._counts_again)
 
     def _counts_again(self, _: object) -> None:
         self.raft.end_abstention()
@@ -334,37 +335,13 @@ class Replica:
         self.conf_tick = self.ticks
         self.cluster.safety.membership_applied(self, record, conf)
 
-    @property
-    def lags(self) -> bool:
-        """Whether committed records are applied some time after consensus hands them out."""
-        slowest_ms = self.node.apply_ms or self.cluster.settings.apply_ms_max
-        return bool(self._applies or slowest_ms)
-
-    def apply_later(self, message: Message) -> None:
-        """Have committed records applied after a while, in their order."""
-        cluster, lag_ms = self.cluster, self.node.apply_ms
-        if lag_ms:
-            cluster.loop.effects[LAGGED] += 1
-        lag_ms = lag_ms or cluster.settings.apply_ms_max
-        self._applies.append(message)
-        delay = int(cluster.random.random() * lag_ms)
-        cluster.loop.after(delay * 1000, self.turn, self._apply_next)
-
-    def _apply_next(self) -> None:
-        # A snapshot may have emptied the queue since this call was planned.
-        if self._applies:
-            self.group.apply(self._applies.popleft())
-
-    def drop_covered(self) -> None:
-        """Forget the records that wait to be applied: an installed snapshot covers them."""
-        self._applies.clear()
-
     # Storage
 
     def persisted(self, messages: list[Message]) -> None:
         """Storage messages are durable."""
         self.is_full = False
-        self.group.persisted(messages)
+        for effect in self.group.persisted(messages):
+            self._perform(effect)
 
     def met_full_disk(self) -> None:
         """A write waits for space; clients learn that the fate of their records is unknown."""
@@ -412,6 +389,10 @@ class Replica:
             self.group.read(answer)
         else:
             self.group.read_behind_leader(answer)
+
+
+def _pumped_anyway(group: Group) -> None:
+    """Each turn ends with a pump of the group, whether it is marked or not."""
 
 
 def open_store(node: "Node", cluster: "Cluster") -> tuple[WatchedLog, Recovered]:

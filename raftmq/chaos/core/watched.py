@@ -10,6 +10,7 @@ them, with the checks at their seams.
 The group that holds these parts is the one that ships, and knows nothing of the checks.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ import msgspec
 
 from raftmq.broker.replica.storage import GroupStorage
 from raftmq.chaos.core.checks.views import Durable, View
+from raftmq.chaos.core.faults.effects import LAGGED
 from raftmq.chaos.core.machine import Machine
 from raftmq.consensus import (
     APPLY_THREAD,
@@ -44,11 +46,15 @@ if TYPE_CHECKING:
 class WatchedRaft(Raft):
     """Consensus of one replica."""
 
-    __slots__ = ("_replica",)
+    __slots__ = ("_due", "_late", "_replica")
 
     def __init__(self, replica: "Replica", config: Config, storage: GroupStorage) -> None:
         super().__init__(config, storage)
         self._replica = replica
+        self._late: deque[Message] = deque()
+        """Committed records that a slow machine applies later, in their order."""
+        self._due: list[Message] = []
+        """Those that it applies now."""
 
     def step(self, message: Message, *, now: int = 0) -> StepRefusal | None:
         """Take in a message; a message of the replica to itself is checked as a promise too."""
@@ -73,27 +79,53 @@ class WatchedRaft(Raft):
         counts["memberships applied"] += 1
         return conf
 
+    def has_ready(self) -> bool:
+        """Whether there is work, late records that fell due included."""
+        return bool(self._due) or super().has_ready()
+
     def ready(self) -> Ready:
         """All work that is ready now, except records that a slow machine applies later."""
         replica = self._replica
         safety = replica.cluster.safety
         # The round before may have applied what it committed.
         safety.look(replica)
+        if self._due:
+            due, self._due = self._due, []
+            return Ready(messages=due)
         ready = super().ready()
         if ready.snapshot is not None:
-            replica.drop_covered()
+            self.drop_covered()
             replica.view = View(ready.snapshot.meta.index)
         if ready.entries:
             safety.entered(replica, ready.entries)
         for state in ready.read_states:
             safety.read_granted(replica, state)
-        if not replica.lags:
+        lag_ms = replica.node.apply_ms or replica.cluster.settings.apply_ms_max
+        if not (self._late or lag_ms):
             return ready
-        late = [message for message in ready.messages if message.to == APPLY_THREAD]
-        for message in late:
-            replica.apply_later(message)
+        for message in ready.messages:
+            if message.to == APPLY_THREAD:
+                self._apply_later(message, lag_ms)
         rest = [message for message in ready.messages if message.to != APPLY_THREAD]
         return msgspec.structs.replace(ready, messages=rest)
+
+    def drop_covered(self) -> None:
+        """Forget the records that wait to be applied: an installed snapshot covers them."""
+        self._late.clear()
+
+    def _apply_later(self, message: Message, lag_ms: float) -> None:
+        replica = self._replica
+        cluster = replica.cluster
+        if replica.node.apply_ms:
+            cluster.loop.effects[LAGGED] += 1
+        self._late.append(message)
+        delay = int(cluster.random.random() * lag_ms)
+        cluster.loop.after(delay * 1000, replica.turn, self._fall_due)
+
+    def _fall_due(self) -> None:
+        # A snapshot may have emptied the queue since this call was planned.
+        if self._late:
+            self._due.append(self._late.popleft())
 
 
 class WatchedMachine:

@@ -1,7 +1,7 @@
 """A node whose work is observed, and whose process can end at failpoints.
 
-The node is the broker's own `Node`. Each call of a group or a connection to its host is reported to
-observers and passed on, so the failpoints lie between the parts of the product, not inside them:
+The node is the broker's own `Node`. Each effect of a group and each frame is reported to observers
+and passed on, so the failpoints lie between the parts of the product, not inside them:
 
 | failpoint | before it | after it |
 |---|---|---|
@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from raftmq.broker.node import Node
+from raftmq.broker.replica.effects import Applied, Effect, Send, TakeSnapshot
 from raftmq.broker.replica.group import Group
 from raftmq.broker.serve.connection import Connection
 from raftmq.broker.settings import Settings
 from raftmq.chaos.world.simulated import SimulatedWorld
 from raftmq.consensus import Message, MessageKind
 from raftmq.log.record import Kind, Record
-from raftmq.results import Result
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
 
@@ -99,31 +99,33 @@ class ObservedNode(Node):
         self._process = world.process
         self._observers = observers
 
-    def send(self, group: Group, message: Message) -> None:
-        """As `Node.send`, with a failpoint."""
-        point = _SENDING[message.kind]
-        self._process.passes(point, after=False)
-        for observer in self._observers:
-            observer.sent(self.id, group, message)
-        super().send(group, message)
-        self._process.passes(point, after=True)
-
-    def applied(self, group: Group, records: list[Record], results: list[list[Result]]) -> None:
-        """As `Node.applied`, with a failpoint for each record."""
-        points = [_APPLYING[Kind(record.kind)] for record in records]
+    def perform(self, group: Group, effect: Effect) -> None:
+        """As `Node.perform`, with failpoints for messages and applied records."""
+        match effect:
+            case Send(message):
+                points = [_SENDING[message.kind]]
+            case Applied(records):
+                points = [_APPLYING[Kind(record.kind)] for record in records]
+            case _:
+                points = []
         for point in points:
             self._process.passes(point, after=False)
-        for observer in self._observers:
-            observer.applied(self.id, group, records)
-        super().applied(group, records, results)
+        self._tell(group, effect)
+        super().perform(group, effect)
         for point in points:
             self._process.passes(point, after=True)
 
-    def at_border(self, group: Group, record: Record) -> None:
-        """As `Node.at_border`."""
+    def _tell(self, group: Group, effect: Effect) -> None:
         for observer in self._observers:
-            observer.at_border(self.id, group, record)
-        super().at_border(group, record)
+            match effect:
+                case Send(message):
+                    observer.sent(self.id, group, message)
+                case Applied(records):
+                    observer.applied(self.id, group, records)
+                case TakeSnapshot(record):
+                    observer.at_border(self.id, group, record)
+                case _:
+                    pass
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """As `Node.handle`, with a failpoint."""

@@ -14,10 +14,10 @@ from raftmq.broker.cluster.links import GUESTS_MAX, Links
 from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.cluster.preference import prefer
 from raftmq.broker.cluster.views import ask_all
-from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.serve.outbox import Step
 from raftmq.broker.settings import Peer
 from raftmq.broker.system_world import RealWorld
+from raftmq.broker.tickets import Callback
 from raftmq.broker.world import give_up_after
 from raftmq.chaos.world import Machine, MemoryFiles, Process
 from raftmq.errors import Reason

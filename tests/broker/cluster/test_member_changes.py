@@ -8,8 +8,8 @@ import trio
 
 from raftmq.broker.cluster import member_changes, views
 from raftmq.broker.node import Node
-from raftmq.broker.replica.tickets import Callback, Ticket
 from raftmq.broker.settings import Log, Raft
+from raftmq.broker.tickets import Callback, Ticket
 from raftmq.consensus import Change, ProgressState
 from raftmq.log.record import Kind
 from raftmq.machine.catalog.replicas import RetireReplica, member_id

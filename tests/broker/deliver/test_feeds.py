@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from raftmq.broker.replica.group import Group
-from raftmq.broker.replica.tickets import Ticket
 from raftmq.broker.settings import Log
+from raftmq.broker.tickets import Ticket
 from raftmq.client import Client
 from raftmq.wire.messages import ErrorReply
 from tests.broker.harness import Cluster

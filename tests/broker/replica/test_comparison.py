@@ -11,8 +11,8 @@ from raftmq.broker.replica import comparison
 from raftmq.broker.replica.comparison import Checksum
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.opener import restore_machine
-from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.settings import Log
+from raftmq.broker.tickets import Callback
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import DiskFull
 from raftmq.log.record import Kind

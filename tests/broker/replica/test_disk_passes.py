@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from raftmq.broker.replica.effects import RestoreSnapshot
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.writes import Write
 from raftmq.chaos.world.disk import MemoryFiles
@@ -78,7 +79,7 @@ def test_of_two_snapshots_in_one_pass_the_later_one_takes_the_place_of_the_machi
     assert done.written == 2
     restored: list[bytes] = []
 
-    def restore(_: object, snapshot: Snapshot) -> None:
+    def restore(snapshot: Snapshot) -> None:
         restored.append(store.open_snapshot(snapshot.meta.index).state())
         meta = snapshot.meta
         group.cache.restore(Link(meta.index, meta.term, meta.crc, meta.timestamp))
@@ -87,10 +88,12 @@ def test_of_two_snapshots_in_one_pass_the_later_one_takes_the_place_of_the_machi
         store=store,
         cache=LogCache(start=new.start, last=new.end, terms=[], bytes_max=1024),
         _layout=store.layout,
-        _host=SimpleNamespace(restored=restore, mark=lambda _: None),
-        _respond=lambda _: None,
+        _mark=lambda _: None,
+        _respond=lambda _: (),
     )
-    Group.persisted(group, messages)
+    for effect in Group.persisted(group, messages):
+        assert isinstance(effect, RestoreSnapshot)
+        restore(effect.snapshot)
     assert restored == [b"state"]
     assert group.cache.last_index() == LAST
     assert read_all(store) == rest

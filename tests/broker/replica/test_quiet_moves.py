@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from raftmq.broker.replica.group import Group
-from raftmq.broker.replica.tickets import Callback, Ticket
+from raftmq.broker.tickets import Callback, Ticket
 from raftmq.consensus import Change, ChangeKind
 from raftmq.log.record import Kind
 from raftmq.machine.commands import encode_commands

@@ -10,9 +10,9 @@ import trio
 from raftmq.broker.cluster.identity import Identity, WrongFolder, load, save
 from raftmq.broker.cluster.peer_identities import SUPERSEDED, PeerIdentities
 from raftmq.broker.replica.group import generation_of, member_id, node_of
-from raftmq.broker.replica.tickets import Callback
 from raftmq.broker.serve.connection import Refusal
 from raftmq.broker.settings import Settings
+from raftmq.broker.tickets import Callback
 from raftmq.chaos.world import MemoryFiles
 from raftmq.consensus import ConfState
 from raftmq.log.record import Kind

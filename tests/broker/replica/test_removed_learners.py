@@ -9,7 +9,7 @@ import trio
 from raftmq.broker.cluster.views import ask_all
 from raftmq.broker.replica import removal
 from raftmq.broker.replica.removal import has_left, has_taken_in
-from raftmq.broker.replica.tickets import Callback
+from raftmq.broker.tickets import Callback
 from raftmq.consensus import ConfState
 from raftmq.consensus.messages import Message, MessageKind
 from raftmq.log.record import Kind

@@ -11,7 +11,7 @@ from raftmq.broker.replica.disk import DiskLoop
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.opener import FOUNDING_INDEX, GONE
 from raftmq.broker.replica.removal import has_left, has_taken_in
-from raftmq.broker.replica.tickets import Callback
+from raftmq.broker.tickets import Callback
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 from raftmq.consensus import Message, MessageKind
 from raftmq.log.faults import DiskFull

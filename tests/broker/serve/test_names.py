@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from raftmq.broker.replica.tickets import Callback
+from raftmq.broker.tickets import Callback
 from raftmq.client import Client
 from raftmq.errors import Reason, Rejected
 from raftmq.log.record import Kind

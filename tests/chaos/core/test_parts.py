@@ -199,7 +199,7 @@ def test_request_for_a_vote_before_the_own_one_is_synced_is_noticed() -> None:
     assert node.replica is not None
     term = node.durable.hard_state.term + 1
     with pytest.raises(Broken, match="R14"):
-        node.replica.send(node.replica.group, Message(MessageKind.VOTE, 2, sender=1, term=term))
+        node.replica.send(Message(MessageKind.VOTE, 2, sender=1, term=term))
 
 
 def test_who_still_leads_is_asked_when_another_is_elected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def _send_snapshot(leader: "Replica", to: int, meta: StoredMeta) -> None:
             term=leader.core.term,
             snapshot=Snapshot(consensus_meta(meta)),
         )
-        leader.turn(leader.send, leader.group, message)
+        leader.turn(leader.send, message)
 
 
 def late_kind(arena: CoreArena, event: Event) -> Steps:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import trio
 from msgspec import structs
 
-from raftmq.broker.replica.tickets import Callback
+from raftmq.broker.tickets import Callback
 from raftmq.chaos.faults import Event
 from raftmq.chaos.faults.arena import Steps
 from raftmq.chaos.sim.arena import Make, SimArena

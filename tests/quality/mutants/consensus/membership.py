@@ -11,7 +11,7 @@ import msgspec
 
 from raftmq.broker.replica import opener
 from raftmq.chaos.core.machine import Machine
-from raftmq.chaos.core.replica import Replica
+from raftmq.chaos.core.watched import WatchedRaft
 from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.consensus import (
     ConfState,
@@ -169,7 +169,7 @@ def snapshots_keep_the_first_members(patch: Patch) -> None:
 
 def applies_while_it_installs(patch: Patch) -> None:
     """43"""
-    patch.set(Replica, "drop_covered", lambda replica: None)
+    patch.set(WatchedRaft, "drop_covered", lambda raft: None)
 
 
 def reads_without_a_quorum(patch: Patch) -> None:
