@@ -33,7 +33,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "late-hand-off": 0,
         "commits-what-is-read-ahead": 1,
         "reset-of-one-leader": 0,
-        "reset-again": 2,
+        "reset-again": 3,
         "change-again": 1,
     },
     leader_tasks: {
