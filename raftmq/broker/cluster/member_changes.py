@@ -6,10 +6,12 @@ As long as a group led here has other members than the catalog wants, a round is
    again that has left and may be off, or take a living voter for the former self of its node;
 2. every node is asked which member it carries of each group, and each group calls the roll: a
    member may be up, and its answers may not arrive;
-3. each group takes the step that is due by these answers (`reconfiguration.next_step`).
+3. each group that called the roll takes the step that is due by these answers
+   (`reconfiguration.next_step`).
 
 Answers from before the round do not count. A node may have died, or lost a log, since; and a leader
-whose process stood still would take old answers for new ones.
+whose process stood still would take old answers for new ones. A group whose place in the catalog
+changes in the middle of a round waits for the next one.
 
 Invariants:
 - Answers older than `ROUND_SECONDS_MAX` lead to no step, and no wait lies between the look at their
@@ -39,8 +41,8 @@ ROUND_SECONDS_MAX = 2 * ANSWER_SECONDS_MAX
 """Answers older than this are thrown away: the process stood still."""
 
 ROLL_CALL_SECONDS = 0.1
-"""How much later than the word of its node a member's own answer may come. It takes the node's
-connection, the word came over that of this node."""
+"""Between two looks for the answers to the roll call. A member's answer takes its node's connection
+and may wait there behind records, while the word of its node comes over the one of this node."""
 
 
 class MemberChanges:
@@ -111,16 +113,18 @@ class MemberChanges:
             if not await renew_catalog(self._node):
                 return
             asked_at = trio.current_time()
-            for group in self._waiting():
+            called = [(group, group.raft.term) for group in self._waiting()]
+            for group, _ in called:
                 group.call_roll()
             views = await ask_all(self._node)
-            await trio.sleep(ROLL_CALL_SECONDS)
+            await _hear(called, views, until=asked_at + ROUND_SECONDS_MAX - ROLL_CALL_SECONDS)
             if trio.current_time() - asked_at > ROUND_SECONDS_MAX:
                 return
         finally:
             self._is_asking = False
         for group in self._waiting():
-            self._take_step(group, present_members(views, group.number))
+            if (group, group.raft.term) in called:
+                self._take_step(group, present_members(views, group.number))
 
     def _waiting(self) -> list[Group]:
         groups = self._node.groups.values()
@@ -131,7 +135,8 @@ class MemberChanges:
         step = next_step(group, wanted, held, present)
         if isinstance(step, int):
             # The first wanted member may be one that must not lead: the others are asked as well.
-            heirs = (m for m in wanted if m in group.conf_state.voters and m in present)
+            heard = present & group.raft.roll_call_answers
+            heirs = (m for m in wanted if m in group.conf_state.voters and m in heard)
             if self._hand_over(group, heirs):
                 self._stepping.add(group.number)
                 return
@@ -154,6 +159,21 @@ class MemberChanges:
         nodes, conf = self._node.catalog.nodes, group.conf_state
         present = {*conf.voters, *conf.learners}
         return all(member in present or nodes[node_of(member)].incarnation for member in members)
+
+
+async def _hear(
+    called: list[tuple[Group, int]], views: Mapping[int, ClusterView], *, until: float
+) -> None:
+    """Wait until the members that are up have answered the roll call, or that time has come."""
+    is_heard = False
+    while not is_heard and trio.current_time() < until:
+        await trio.sleep(ROLL_CALL_SECONDS)
+        is_heard = all(
+            group.members & present_members(views, group.number)
+            <= group.raft.roll_call_answers | {group.raft.id}
+            for group, term in called
+            if group.is_leader and group.raft.term == term
+        )
 
 
 def present_members(views: Mapping[int, ClusterView], number: int) -> frozenset[int]:

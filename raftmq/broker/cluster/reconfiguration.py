@@ -160,6 +160,10 @@ def next_step(
         heirs = [member for member in wanted if member in conf.voters and member in heard]
         if heirs:
             return heirs[0]
+        # Those that come may reach this leader and not each other: one of them must lead, and call
+        # the roll, before this leader goes.
+        if learners:
+            surplus = []
     staying = set(conf.voters).difference(surplus) | set(learners)
     if 2 * len(staying & able) <= len(staying):
         # The voters from then on could elect no leader.

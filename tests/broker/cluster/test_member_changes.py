@@ -1,7 +1,7 @@
 """Members change only by answers of a moment ago: whoever is dead, hangs or lacks records is no
 voter to count on, however long the leader's process stood still."""
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 import trio
@@ -20,7 +20,7 @@ from tests.broker.replica.test_old_catalogs import lead
 from tests.broker.replica.test_removed_learners import place
 from tests.broker.replica.test_repair import abstaining, segment_path
 from tests.broker.replica.test_space import RESERVE, shrink
-from tests.broker.scenario import in_cluster
+from tests.broker.scenario import QUEUE, in_cluster
 
 from .test_reconfiguration import produce_everywhere
 
@@ -38,6 +38,12 @@ async def one_group(cluster: Cluster, *members: int) -> None:
     await trio.sleep(8)
 
 
+async def move(cluster: Cluster, *members: int) -> None:
+    """Group 1 gets these members."""
+    await place(cluster, *members)
+    await cluster.wait_until(lambda: cluster.members(1) == set(members))
+
+
 async def replace(cluster: Cluster, old: int, new: int) -> None:
     """Ask until the catalog's leader has the new node's word."""
     while True:
@@ -46,6 +52,14 @@ async def replace(cluster: Cluster, old: int, new: int) -> None:
             return
         except (Refused, OSError):
             await trio.sleep(0.1)
+
+
+def lose_way_to_1(cluster: Cluster, node: int) -> None:
+    """The node is reached by node 1, and cannot look node 1's name up."""
+    cluster.network.lost_names["node1"] += 1
+    for connection in list(cluster.network.connections):
+        if connection.ends == (f"node{node}", "node1"):
+            connection.reset()
 
 
 def test_node_speaks_for_its_own_member_only() -> None:
@@ -317,17 +331,13 @@ def test_voter_whose_answers_do_not_arrive_is_none_to_count_on() -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.raft = Raft()
         await one_group(cluster, 1, 2, 3)
-        network = cluster.network
-        network.lost_names["node1"] += 1
-        for connection in list(network.connections):
-            if connection.ends == ("node3", "node1"):
-                connection.reset()
+        lose_way_to_1(cluster, 3)
         await trio.sleep(20)
         await place(cluster, 1, 3)
         await trio.sleep(60)
         assert cluster.members(1) == {1, 2, 3}
         await cluster.wait_led(1)
-        network.lost_names["node1"] -= 1
+        cluster.network.lost_names["node1"] -= 1
         await cluster.wait_until(lambda: cluster.members(1) == {1, 3}, 120)
         await cluster.wait_led(1)
 
@@ -375,3 +385,76 @@ def test_leader_whose_disk_has_no_room_for_records_does_not_count_itself() -> No
 
     log = Log(segment_bytes=1 << 16, cache_bytes=1 << 20, reserve_bytes=RESERVE)
     in_cluster(scenario, size=5, log=log)
+
+
+def test_answers_to_the_roll_call_of_an_earlier_round_do_not_count() -> None:
+    """Group 1 gets other members while a round runs for group 2: it has called no roll in it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.raft = Raft()
+        await one_group(cluster, 1, 2, 3)
+        await place(cluster, 1, 2, group=2)
+        await cluster.wait_until(lambda: cluster.members(2) == {1, 2} and cluster.leader(2) == 1)
+        await move(cluster, 1, 2, 3, 4)
+        await move(cluster, 1, 2, 3)
+        assert 3 in cluster.nodes[1].groups[1].raft.roll_call_answers
+        lose_way_to_1(cluster, 3)
+        await trio.sleep(30)
+        cluster.processes[4].freeze()
+        await place(cluster, 1, 2, 4, group=2)
+        await trio.sleep(5)
+        await place(cluster, 1, 3)
+        await trio.sleep(30)
+        assert cluster.members(1) == {1, 2, 3}
+        await cluster.wait_led(1)
+        cluster.processes[4].thaw()
+
+    in_cluster(scenario, size=5)
+
+
+def test_members_that_cannot_reach_each_other_are_not_left_to_themselves() -> None:
+    """All of them reach the leader that goes; one of them has to lead before."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.raft = Raft()
+        await one_group(cluster, 1, 2, 3)
+        await lead(cluster, 0, 2)
+        cluster.network.block("node4", "node5")
+        cluster.network.block("node5", "node4")
+        await trio.sleep(10)
+        await place(cluster, 4, 5)
+        await trio.sleep(60)
+        await cluster.wait_led(1)
+        cluster.network.unblock("node4", "node5")
+        cluster.network.unblock("node5", "node4")
+        await cluster.wait_until(lambda: cluster.members(1) == {4, 5}, 120)
+        await cluster.wait_led(1)
+
+    in_cluster(scenario, size=5)
+
+
+def test_voter_whose_answers_wait_behind_its_bulk_is_counted() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.raft = Raft()
+        await one_group(cluster, 1, 2, 3)
+        await place(cluster, 3, 1, group=2)
+        await cluster.wait_until(lambda: cluster.members(2) == {1, 3} and cluster.leader(2) == 3)
+        catalog = cluster.nodes[1].catalog
+        queue = next(n for n in range(QUEUE, QUEUE + 3) if catalog.group_of(n) == 2)
+        # What node 3 has in flight to node 1 takes 0.4 s.
+        cluster.network.link("node3", "node1").rate = 1_000_000
+
+        async def load(number: int) -> None:
+            async with cluster.client(3) as client:
+                for sequence in count():
+                    await client.produce(queue, [bytes(100_000)], sequence, producer=number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(100, 104):
+                nursery.start_soon(load, number)
+            await trio.sleep(10)
+            await place(cluster, 1, 3)
+            await cluster.wait_until(lambda: cluster.members(1) == {1, 3}, 60)
+            nursery.cancel_scope.cancel()
+
+    in_cluster(scenario, size=5)
