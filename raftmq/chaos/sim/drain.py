@@ -8,9 +8,10 @@
 4. all replicas come level, and every disk can be read;
 5. a node whose index files are deleted writes them again;
 6. groups that have nodes to move to do so, also while one node, which leads them later, does not
-   hear the catalog's leader, while a voter is down and the leader stands still, and while a voter's
-   answers do not reach the leader. The groups have leaders after all machines have lost their
-   power, the last time without a machine that led.
+   hear the catalog's leader, while a voter is down and the leader stands still, while a voter's
+   answers do not reach the leader, and while the members that come do not reach each other. The
+   groups have leaders after all machines have lost their power, the last time without a machine
+   that led.
    Clients send nothing by then, so the records of these changes are the last ones.
 
 Each step has a time by which a working cluster is done; a late step breaks V1, V3, V5 or V11.
@@ -22,9 +23,10 @@ Sources: VOPR's liveness mode; Jepsen's final generators.
 """
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Set
 from contextlib import suppress
 from functools import partial
+from itertools import combinations
 
 import trio
 
@@ -156,6 +158,9 @@ async def _change_members_at_rest(state: RunState) -> None:
     await trio.sleep(MARK_SECONDS)
     await _lose_power(state, but=state.cluster.leader(min(groups)))
     await _change_members_beside_the_unheard(state)
+    await _change_members_in_the_round_of_another_group(state)
+    await _change_members_to_the_parted(state)
+    await level(state)
 
 
 async def _change_members_unheard(state: RunState) -> None:
@@ -197,9 +202,7 @@ async def _change_members_beside_the_dead(state: RunState) -> None:
     await change_all(state, partial(narrowed, number=number, to=(leader, dead)))
     await trio.sleep(state.random.uniform(0, STILL_SECONDS_MAX))
     process.thaw()
-    await trio.sleep(STEPS_SECONDS)
-    what = "groups that change while a voter is down are without a leader"
-    await _require(state, "V1", LEADER_SECONDS, partial(_is_led, state), what)
+    await _require_led(state, "groups that change while a voter is down are without a leader")
     state.let_up(dead)
     await _require(state, "V3", REPAIR_SECONDS, partial(_is_whole, state), "groups do not change")
 
@@ -211,19 +214,97 @@ async def _change_members_beside_the_unheard(state: RunState) -> None:
     if not narrowable:
         return
     number, leader, unheard = state.random.choice(narrowable)
-    network, way = cluster.network, (state.host(unheard), state.host(leader))
+    _lose_way(state, unheard, leader)
+    # At once: by its own campaign the voter may have the leader elected again, and then lacks a
+    # record.
+    await change_all(state, partial(narrowed, number=number, to=(leader, unheard)))
+    await _require_led(state, "groups that change while a voter is not heard are without a leader")
+    cluster.network.lost_names[state.host(leader)] -= 1
+    await _require(state, "V3", REPAIR_SECONDS, partial(_is_whole, state), "groups do not change")
+
+
+async def _change_members_in_the_round_of_another_group(state: RunState) -> None:
+    """As above, for a group whose voter was heard in an earlier round. Its place in the catalog
+    changes while its leader asks for another group, whose newcomer hangs."""
+    cluster, chief = state.cluster, state.cluster.leader(SYSTEM_GROUP)
+    choices = [
+        (number, leader, unheard, other, hanging)
+        for number, leader, unheard in _narrowable(state)
+        for other in sorted(state.watch.moments.keys() - {SYSTEM_GROUP, number})
+        if leader in cluster.members(other)
+        for hanging in state.members()
+        if hanging not in cluster.members(number) | cluster.members(other) | {chief}
+        and _are_led(state, {leader, unheard}, without={hanging})
+    ]
+    if not choices:
+        return
+    number, leader, unheard, other, hanging = state.random.choice(choices)
+    node = cluster.nodes[leader]
+    led_by = cluster.leader(other)
+    if led_by != leader:
+        group = cluster.nodes[led_by].groups[other]
+        group.transfer(group.voter_of(leader))
+        await trio.sleep(STEPS_SECONDS)
+    node.groups[number].call_roll()
+    await trio.sleep(1.0)
+    _lose_way(state, unheard, leader)
+    process = cluster.processes[hanging]
+    process.freeze()
+    await change_all(state, partial(narrowed, number=other, to=(leader, hanging)))
+    await trio.sleep(state.random.uniform(1, 3))
+    await change_all(state, partial(narrowed, number=number, to=(leader, unheard)))
+    what = "groups that change in the round of another group are without a leader"
+    await _require_led(state, what)
+    cluster.network.lost_names[state.host(leader)] -= 1
+    process.thaw()
+    await _require(state, "V3", REPAIR_SECONDS, partial(_is_whole, state), "groups do not change")
+
+
+async def _change_members_to_the_parted(state: RunState) -> None:
+    """All members of a group go, and those that come reach all nodes but each other."""
+    cluster, chief = state.cluster, state.cluster.leader(SYSTEM_GROUP)
+    choices = [
+        (number, pair)
+        for number in sorted(state.watch.moments.keys() - {SYSTEM_GROUP})
+        for pair in combinations(state.members(), 2)
+        if not cluster.members(number).union({chief}).intersection(pair)
+        and _are_led(state, set(pair))
+    ]
+    if not choices:
+        return
+    number, pair = state.random.choice(choices)
+    hosts = state.host(pair[0]), state.host(pair[1])
+    for way in (hosts, hosts[::-1]):
+        cluster.network.block(*way)
+    await change_all(state, partial(narrowed, number=number, to=pair))
+    await _require_led(state, "groups that move to parted nodes are without a leader")
+    for way in (hosts, hosts[::-1]):
+        cluster.network.unblock(*way)
+    await _require(state, "V3", REPAIR_SECONDS, partial(_is_whole, state), "groups do not change")
+
+
+def _are_led(state: RunState, pair: set[int], *, without: Set[int] = frozenset()) -> bool:
+    """True if all groups have leaders when these two nodes do not reach each other."""
+    sizes = [
+        (len(members), len(members - without) - (members >= pair))
+        for members in map(state.cluster.members, state.watch.moments)
+    ]
+    return all(2 * led > size for size, led in sizes)
+
+
+def _lose_way(state: RunState, node: int, to: int) -> None:
+    """The node cannot look up the name of another one, which reaches the node."""
+    network, way = state.cluster.network, (state.host(node), state.host(to))
     network.lost_names[way[1]] += 1
     for connection in list(network.connections):
         if connection.ends == way:
             connection.reset()
-    # At once: by its own campaign the voter may have the leader elected again, and then lacks a
-    # record.
-    await change_all(state, partial(narrowed, number=number, to=(leader, unheard)))
+
+
+async def _require_led(state: RunState, otherwise: str) -> None:
+    """Leave the leaders time for their steps; then each group has a leader."""
     await trio.sleep(STEPS_SECONDS)
-    what = "groups that change while a voter is not heard are without a leader"
-    await _require(state, "V1", LEADER_SECONDS, partial(_is_led, state), what)
-    network.lost_names[way[1]] -= 1
-    await _require(state, "V3", REPAIR_SECONDS, partial(_is_whole, state), "groups do not change")
+    await _require(state, "V1", LEADER_SECONDS, partial(_is_led, state), otherwise)
 
 
 def _narrowable(state: RunState) -> list[tuple[int, int, int]]:

@@ -156,7 +156,7 @@ def exchanged(
 def narrowed(
     state: RunState, catalog: Catalog, group: Group, *, number: int, to: tuple[int, int]
 ) -> Group | None:
-    """The group `number` on two of its nodes; None for the others."""
+    """The group `number` on two nodes; None for the others."""
     return structs.replace(group, members=list(to)) if group.id == number else None
 
 
