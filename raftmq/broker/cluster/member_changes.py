@@ -64,6 +64,8 @@ class MemberChanges:
         self._began_at = -math.inf
         self._proposed: set[int] = set()
         """Groups with a change under way."""
+        self._called: dict[int, int] = {}
+        """Groups that called the roll in the last round, each with its leader's term."""
         self._stepping: set[int] = set()
         """Groups that took a step in the last round."""
 
@@ -113,18 +115,36 @@ class MemberChanges:
             if not await renew_catalog(self._node):
                 return
             asked_at = trio.current_time()
-            called = [(group, group.raft.term) for group in self._waiting()]
-            for group, _ in called:
+            called = self._waiting()
+            self._called = {group.number: group.raft.term for group in called}
+            for group in called:
                 group.call_roll()
             views = await ask_all(self._node)
-            await _hear(called, views, until=asked_at + ROUND_SECONDS_MAX - ROLL_CALL_SECONDS)
+            await self._hear(called, views, asked_at + ROUND_SECONDS_MAX - ROLL_CALL_SECONDS)
             if trio.current_time() - asked_at > ROUND_SECONDS_MAX:
                 return
         finally:
             self._is_asking = False
         for group in self._waiting():
-            if (group, group.raft.term) in called:
+            if self._has_called(group):
                 self._take_step(group, present_members(views, group.number))
+
+    async def _hear(
+        self, called: list[Group], views: Mapping[int, ClusterView], until: float
+    ) -> None:
+        """Wait until the members that are up have answered the roll call, or that time has come."""
+        is_heard = False
+        while not is_heard and trio.current_time() < until:
+            await trio.sleep(ROLL_CALL_SECONDS)
+            is_heard = all(
+                group.members & present_members(views, group.number) <= group.raft.roll_call_answers
+                for group in called
+                if self._has_called(group)
+            )
+
+    def _has_called(self, group: Group) -> bool:
+        """True if the group called the roll in this round, and its leader is in office since."""
+        return group.is_leader and self._called.get(group.number) == group.raft.term
 
     def _waiting(self) -> list[Group]:
         groups = self._node.groups.values()
@@ -159,21 +179,6 @@ class MemberChanges:
         nodes, conf = self._node.catalog.nodes, group.conf_state
         present = {*conf.voters, *conf.learners}
         return all(member in present or nodes[node_of(member)].incarnation for member in members)
-
-
-async def _hear(
-    called: list[tuple[Group, int]], views: Mapping[int, ClusterView], *, until: float
-) -> None:
-    """Wait until the members that are up have answered the roll call, or that time has come."""
-    is_heard = False
-    while not is_heard and trio.current_time() < until:
-        await trio.sleep(ROLL_CALL_SECONDS)
-        is_heard = all(
-            group.members & present_members(views, group.number)
-            <= group.raft.roll_call_answers | {group.raft.id}
-            for group, term in called
-            if group.is_leader and group.raft.term == term
-        )
 
 
 def present_members(views: Mapping[int, ClusterView], number: int) -> frozenset[int]:

@@ -30,6 +30,8 @@ FOUND = {
     "any-catalog": 0,
     "the-dead-count": 1,
     "the-unheard-count": 0,
+    "old-answers-count": 3,
+    "learners-alone": 0,
 }
 """Mutant → the first seed that kills it; the others of `MUTANTS` were not hunted long enough."""
 

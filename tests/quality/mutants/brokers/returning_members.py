@@ -94,4 +94,10 @@ MUTANTS = (
     _mutant(372, "the-unheard-count", "A leader counts on each voter whose node says that it is "
             "well, also on one whose answers do not arrive (raftmq before 2026-11-27).",
             "counts_on_the_unheard", ("V1", "V3"), ("move-group",), "groups have to move"),
+    _mutant(373, "old-answers-count", "A group that called no roll in this round counts the "
+            "answers to an earlier roll call (raftmq before 2026-11-27).",
+            "takes_old_answers", ("V1", "V3"), ("move-group",), "groups have to move"),
+    _mutant(374, "learners-alone", "A leader that leaves goes at once if all members that come are "
+            "learners, whether they reach each other or not (raftmq before 2026-11-27).",
+            "leaves_the_learners_alone", ("V1", "V3"), ("move-group",), "groups have to move"),
 )  # fmt: skip

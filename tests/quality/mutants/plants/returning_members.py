@@ -1,21 +1,23 @@
-"""Mutants 180 to 184, 323 to 329 and 372, planted: bugs of members that return.
+"""Mutants 180 to 184, 323 to 329 and 372 to 374, planted: bugs of members that return.
 
 Their table stands in `tests.quality.mutants.brokers.returning_members`, which needs no event loop.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import msgspec
 
 from raftmq.broker.cluster import member_changes, views
 from raftmq.broker.cluster.admission import _Question
+from raftmq.broker.cluster.member_changes import MemberChanges
+from raftmq.broker.cluster.reconfiguration import next_step
 from raftmq.broker.node import Node
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.removal import ReplicaRemoval, has_left
 from raftmq.broker.replica.replicas import Replicas
 from raftmq.chaos.mutant import Patch
-from raftmq.consensus import Raft
+from raftmq.consensus import Change, ChangeKind, Raft
 from raftmq.machine.catalog.replicas import member_id, node_of
 from raftmq.wire.messages import ClusterView, GroupView, ProbeReply
 
@@ -179,3 +181,24 @@ def counts_on_the_unheard(patch: Patch) -> None:
         return frozenset(raft.status().progress)
 
     patch.set(Raft, "roll_call_answers", property(everyone))
+
+
+def takes_old_answers(patch: Patch) -> None:
+    """373"""
+    patch.set(MemberChanges, "_has_called", lambda changes, group: group.is_leader)
+
+
+def leaves_the_learners_alone(patch: Patch) -> None:
+    """374"""
+
+    def hasty(
+        group: Group, wanted: list[int], held: int, present: Set[int], *, hands_over: bool = True
+    ) -> list[Change] | int:
+        step = next_step(group, wanted, held, present, hands_over=hands_over)
+        if isinstance(step, list) and step and step[0].kind is ChangeKind.ADD_VOTER:
+            going = [voter for voter in group.conf_state.voters if voter not in wanted]
+            named = {change.node for change in step}
+            step += [Change(ChangeKind.REMOVE, voter) for voter in going if voter not in named]
+        return step
+
+    patch.set(member_changes, "next_step", hasty)
