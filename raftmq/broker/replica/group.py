@@ -78,6 +78,8 @@ LEADERS_MAX = 1000
 READS_MAX = 64
 """Reads that wait for another leader's word, which may be lost."""
 
+_READ_CONTEXT_BITS = (1 << 63) - 1
+
 
 class Machine(Protocol):
     """The replicated machine of a group; see `raftmq.pop`."""
@@ -149,8 +151,9 @@ class Group:
         self._now_ms = now_ms
         self._waiting: list[tuple[int, bytes, Ticket]] = []
         self._tickets: dict[int, tuple[int, Ticket]] = {}
-        # An answer to the process before this one must grant nothing.
-        self._read_context = now_ms() << 20
+        # An answer to the process before this one must grant nothing. Bounded, as a clock may show
+        # any year, and a context has 8 bytes for the number.
+        self._read_context = (now_ms() << 20) & _READ_CONTEXT_BITS
         self._reads: dict[int, list[Callable[[ErrorReply | None], None]]] = {}
         self._granted: list[tuple[int, int]] = []
         self._new_reads: list[Callable[[ErrorReply | None], None]] = []

@@ -7,9 +7,12 @@ from raftmq.broker.settings import Log
 from raftmq.chaos.faults import Event, Schedule
 from raftmq.chaos.sim.run import run
 from tests.broker.harness import Cluster, Refused
+from tests.broker.replica.test_removed_learners import place
 from tests.broker.scenario import QUEUE, in_cluster
 
 DAY_MS = 24 * 3600 * 1000
+FAR_MS = 2.0**44
+"""The year 2527: its milliseconds have more bits than a read's number has, less those to count."""
 LOG = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20, reserve_bytes=0, retention_ms=120_000)
 
 
@@ -78,3 +81,19 @@ def test_faults_of_clocks_drop_nothing_in_a_whole_run() -> None:
     jumps = tuple(Event(at, "step-clock", (1 + at % 3,), 0, 86_400_000) for at in (2000, 5000))
     outcome = run(Schedule(1, 16, jumps))
     assert outcome.is_good, str(outcome)
+
+
+def test_clock_of_a_far_year_ends_no_node() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        for node in (1, 2, 3):
+            cluster.kill(node)
+            cluster.machines[node].clock.skew_ms = FAR_MS
+        await cluster.start(1, 2, 3)
+        await cluster.wait_until(lambda: all(cluster.leader(group) for group in range(4)))
+        # A group that is to move asks its members for a sign of life, and reads the catalog.
+        await place(cluster, 1, 2)
+        await trio.sleep(60)
+        assert all(cluster.leader(group) for group in range(4))
+
+    in_cluster(scenario)
