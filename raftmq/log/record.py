@@ -77,6 +77,9 @@ class Record(NamedTuple):
         return memoryview(self.encoded)[HEADER_BYTES:]
 
 
+_new = tuple.__new__
+
+
 def encode(
     payload: bytes,
     *,
@@ -123,7 +126,8 @@ def decode(buffer: bytes, position: int = 0) -> Record:
         raise CorruptRecord("record fails its CRC-32C", position=position)
     if reserved:
         raise CorruptRecord("record of a newer format: reserved bits are set", position=position)
-    return Record(index, term, kind, version, timestamp, crc, chain, encoded)
+    # Half the time of `Record(...)`, and this runs for each record that a follower receives.
+    return _new(Record, (index, term, kind, version, timestamp, crc, chain, encoded))
 
 
 def decode_many(buffer: bytes, position: int = 0) -> list[Record]:

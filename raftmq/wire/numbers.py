@@ -27,5 +27,9 @@ NodeNumber = Annotated[int, Meta(ge=1, le=NODE_MAX)]
 """A node: 1 to 2^32 - 1."""
 NodeNumberOrNone = Annotated[int, Meta(ge=0, le=NODE_MAX)]
 """A node; 0: none is named."""
+Member = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
+"""A member's id in a partition group: 1 to 2^63 - 1."""
+Natural = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+"""A term, an index, or the number of a group: 0 to 2^63 - 1."""
 Amount = Annotated[int, Meta(ge=0)]
 """A number of milliseconds or bytes: not negative."""
