@@ -78,6 +78,12 @@ LEADERS_MAX = 1000
 READS_MAX = 64
 """Reads that wait for another leader's word, which may be lost."""
 
+TERM_FAR = 1 << 62
+"""A term that no group reaches, so that from there on elections have terms left for ever."""
+TERM_LEAP_MAX = 1 << 32
+"""Terms by which a message may be ahead of this member and of `TERM_FAR`: more than the elections
+of a century. Else one message with the highest term would leave the next election none."""
+
 _READ_CONTEXT_BITS = (1 << 63) - 1
 
 
@@ -280,9 +286,10 @@ class Group:
         self._mark(self)
 
     def step(self, message: Message) -> None:
-        """Take in a message from a peer."""
-        self.raft.step(message)
-        self._mark(self)
+        """Take in a message from a peer; one of an impossible term is dropped."""
+        if message.term <= max(self.raft.term, TERM_FAR) + TERM_LEAP_MAX:
+            self.raft.step(message)
+            self._mark(self)
 
     def decline(self, message: Message) -> None:
         """Answer a leader that hands over to this member: it must not lead now."""
