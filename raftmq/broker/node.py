@@ -329,6 +329,9 @@ class Node:
         # A message that is meant for an older member of this node must not be acted on.
         if message.to != group.raft.id:
             return
+        # If the file is not here, the leader finds that the member lacks records, and sends again.
+        if message.snapshot is not None and not self.snapshots.has(group, message.snapshot):
+            return
         if message.kind is MessageKind.TIMEOUT_NOW and (group.differs or not self.may_lead):
             group.decline(message)
         elif not self.space.refuses(message):

@@ -12,6 +12,8 @@ last chunk, over the same link.
 Invariants:
 - A machine is replaced only by a snapshot whose checksums were verified on this node's own disk.
 - At most one snapshot at a time is on its way to a member of a group.
+- Consensus acts on a SNAPSHOT message only if the whole file was received, and from then on until
+  the file is installed no chunk changes it.
 - No part of a snapshot is sent before the whole file has passed its checks.
 """
 
@@ -62,6 +64,9 @@ class Snapshots(Service):
         self._reader = reader
         self._disk = disk
         self._receivers: dict[int, SnapshotReceiver] = {}
+        # By group: the last chunk that came; and the index of the snapshot whose file is whole.
+        self._latest: dict[int, SnapshotChunk] = {}
+        self._whole: dict[int, int] = {}
         self.comparing = Comparing(node, self.take_chunk, reader=reader, disk=disk)
         """Compares replicas at the borders."""
         self._sending: set[tuple[int, int]] = set()
@@ -148,14 +153,31 @@ class Snapshots(Service):
         group = self._node.group(chunk.group)
         if group is None:
             return ErrorReply("unavailable", f"no replica of group {chunk.group} here yet")
+        if self._whole.get(chunk.group) == chunk.index <= group.raft.commit:
+            # It is being installed. Another member's file may have another size, after an upgrade.
+            return SnapshotProgress(chunk.size)
         if self._space.is_low:
             return ErrorReply("unavailable", self._space.refusal)
 
         def failed(error: BaseException) -> ErrorReply:
             return ErrorReply("unavailable", f"the snapshot cannot be written: {error}")
 
+        def taken(received: int) -> SnapshotProgress:
+            # A later chunk may be of a file of another size: it throws this one away.
+            if received == chunk.size and self._latest.get(chunk.group) is chunk:
+                self._whole[chunk.group] = chunk.index
+            return SnapshotProgress(received)
+
+        self._latest[chunk.group] = chunk
+        if self._whole.get(chunk.group) == chunk.index:
+            del self._whole[chunk.group]
         job = partial(self.take_chunk, group, chunk, frame.body)
-        return asked.run_on(self._disk, job, SnapshotProgress, failed)
+        return asked.run_on(self._disk, job, taken, failed)
+
+    def has(self, group: Group, snapshot: Snapshot) -> bool:
+        """Whether consensus may act on a SNAPSHOT message: the file is here, or not needed."""
+        index = snapshot.meta.index
+        return index <= group.raft.commit or self._whole.get(group.number) == index
 
     def _lend(self, request: RepairRange, asked: OpenRequest) -> Answer:
         """Give a peer records that it lacks, or a piece of a snapshot."""
@@ -189,11 +211,14 @@ class Snapshots(Service):
     def forget(self, group: Group) -> None:
         """Drop what was received of a snapshot, and the checksums."""
         self.comparing.forget(group)
+        self._latest.pop(group.number, None)
+        self._whole.pop(group.number, None)
         self._disk.submit(lambda: self._receivers.pop(group.number, None), lambda *_: None)
 
     def restore(self, group: Group, snapshot: Snapshot) -> None:
         """A received snapshot took the place of the log: restore the machine from it."""
         self.comparing.forget(group)
+        self._whole.pop(group.number, None)
         file = group.store.open_snapshot(snapshot.meta.index)
         group.replace_machine(restore_machine(group.number, file.state()), snapshot.meta)
 

@@ -1,14 +1,18 @@
-"""Odd consensus messages: of a member, and of a stranger."""
+"""Odd consensus messages of a member."""
 
 from collections.abc import Iterable
 
 import pytest
 import trio
 
-from raftmq.consensus import Message, MessageKind
+from raftmq.broker.replica.opener import log_identity, log_meta, restore_machine
+from raftmq.consensus import Message, MessageKind, Snapshot, SnapshotMeta
 from raftmq.consensus.messages import TRANSFER
+from raftmq.log.snapshot import encode_snapshot
 from raftmq.wire import raft
-from raftmq.wire.messages import PROTOCOL, FrameKind, Hello, Welcome
+from raftmq.wire.codec import pack
+from raftmq.wire.frame import encode_frame
+from raftmq.wire.messages import PROTOCOL, FrameKind, Hello, SnapshotChunk, Welcome
 from raftmq.wire.numbers import NUMBER_MAX
 from tests.broker.cluster.test_reconfiguration import produce_everywhere
 from tests.broker.harness import Cluster
@@ -18,17 +22,30 @@ STRANGER = 9
 
 
 async def say(
-    cluster: Cluster, messages: Iterable[Message], *, group: int = 2, node: int = 2, to: int = 1
+    cluster: Cluster,
+    messages: Iterable[Message],
+    *,
+    group: int = 2,
+    node: int = 2,
+    to: int = 1,
+    name: str = "",
+    before: bytes = b"",
+    after: bytes = b"",
 ) -> None:
-    """Send messages of a group to a node, from a process that says it is another node."""
+    """Send messages of a group to a node, from a process that says it is another node; and other
+    frames before and after them."""
     known = cluster.nodes.get(node)
-    name = known.incarnation if known is not None else "stranger"
+    name = name or (known.incarnation if known is not None else "stranger")
     cluster_name = cluster.settings(to).node.cluster
     async with cluster.connection(to) as client:
         hello = Hello(PROTOCOL, cluster_name, node, name, "x", f"node{node}", 7400)
         await client.ask(FrameKind.HELLO, hello, Welcome)
-        for message in messages:
-            await client._stream.send_all(b"".join(raft.encode(group, message)))
+        if before:
+            await client._stream.send_all(before)
+            await trio.sleep(1)
+        # In one piece, so that the node handles all in one step.
+        frames = [b"".join(raft.encode(group, message)) for message in messages]
+        await client._stream.send_all(b"".join(frames) + after)
         await trio.sleep(3)
 
 
@@ -46,5 +63,66 @@ def test_vote_of_the_highest_term_leaves_terms_for_the_next_elections(term: int)
         assert cluster.leader(2)
         await cluster.start(*(node for node in (1, 2, 3) if node not in cluster.processes))
         await produce_everywhere(cluster, 3, 5)
+
+    in_cluster(scenario)
+
+
+def test_node_that_knows_only_nodes_that_are_gone_believes_their_heirs() -> None:
+    """It has no member to ask who leads today, and would wait for ever."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await produce_everywhere(cluster, 0, 3)
+        cluster.kill(3)
+        await cluster.start(4)
+        await cluster.change("add", 4, host="node4", port=7400)
+        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        for old, new in ((1, 5), (2, 6)):
+            await cluster.start(new)
+            await cluster.change("replace", old, new=new, host=f"node{new}", port=7400)
+            await cluster.wait_until(partial(lambda n: n in cluster.members(0), new))
+            cluster.kill(old)
+        await cluster.start(3)
+        await cluster.wait_until(lambda: 6 in cluster.nodes[3].catalog.nodes)
+
+    in_cluster(scenario)
+
+
+def chunk(index: int, data: bytes, *, correlation: int, size: int = 0) -> bytes:
+    """The frame that offers a whole snapshot of group 2, or its start."""
+    header = pack(SnapshotChunk(2, index, 0, size or len(data)))
+    return b"".join(encode_frame(FrameKind.SNAPSHOT, correlation, header, [data]))
+
+
+@pytest.mark.parametrize("case", ["no-file", "other-file-before", "other-file-after"])
+def test_snapshot_is_installed_only_from_a_whole_file(case: str) -> None:
+    """A file of another size is another member's: after an upgrade, say."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        group = cluster.nodes[1].groups[2]
+        index, conf = group.raft.last_index + 50, group.conf_state
+        machine = restore_machine(2, group.machine.snapshot())
+        machine.applied = index
+        meta = SnapshotMeta(index, group.raft.term, conf)
+        identity = log_identity(cluster.nodes[1], 2)
+        file = b"".join(encode_snapshot(identity, log_meta(meta), machine.snapshot()))
+        whole = chunk(index, file, correlation=11)
+        other = chunk(index, b"abc", correlation=12, size=1 << 20)
+        sent = {
+            "no-file": (b"", b""),
+            "other-file-before": (whole + other, b""),
+            "other-file-after": (whole, other),
+        }
+        before, after = sent[case]
+        message = Message(
+            MessageKind.SNAPSHOT, 1, sender=2, term=group.raft.term, snapshot=Snapshot(meta)
+        )
+        incarnation = cluster.nodes[2].incarnation
+        for node in (2, 3):
+            cluster.kill(node)
+        await say(cluster, [message], before=before, after=after, name=incarnation)
+        assert 1 in cluster.processes
+        assert (group.raft.commit == index) is (case == "other-file-after")
 
     in_cluster(scenario)
