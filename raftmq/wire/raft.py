@@ -7,8 +7,17 @@ Invariants:
 - Kinds that only a node's own threads may send are refused here, before consensus sees them.
 - A message that `decode` returns has numbers in their range, and records that one log can hold:
   their indexes, terms and chain follow from each other, and their changes of members can be read.
-- An honest member sends nothing else. Only a receiver that compares with its own log can tell what
-  else is a lie; consensus asserts what it relies on, and a node ends then.
+- An honest member sends nothing else; a message that breaks this closes the connection.
+
+What a message says of the receiver's own log shows only there. The broker drops messages of
+impossible terms, and of snapshots whose files did not come.
+
+Left out: members that lie, as Raft is safe "under all non-Byzantine conditions" (§2). A lie of
+these, or of a process that poses as a node, still ends a node: a heartbeat with a commit index
+beyond the log, which means that records were lost here; records that contradict the log, as one of
+two logs is damaged then; a change of members while an earlier one is not committed;
+acknowledgements by several members of records that the leader does not have; a SNAPSHOT message
+that differs from its file; and a record of a newer version.
 """
 
 import msgspec

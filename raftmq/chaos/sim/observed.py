@@ -72,7 +72,7 @@ FLOW_FAILPOINTS = tuple(
 that move a group."""
 
 _SENDING = {kind: _name("send", kind) for kind in MessageKind}
-_APPLYING = {kind: _name("apply", kind) for kind in Kind}
+_APPLYING = {int(kind): _name("apply", kind) for kind in Kind}
 _RECEIVING = {int(kind): _name("receive", kind) for kind in FrameKind}
 
 
@@ -105,7 +105,8 @@ class ObservedNode(Node):
             case Send(message):
                 points = [_SENDING[message.kind]]
             case Applied(records):
-                points = [_APPLYING[Kind(record.kind)] for record in records]
+                # A machine passes over a record of a kind that it does not know.
+                points = [_APPLYING[record.kind] for record in records if record.kind in _APPLYING]
             case _:
                 points = []
         for point in points:

@@ -1,13 +1,26 @@
 """Odd consensus messages of a member."""
 
 from collections.abc import Iterable
+from functools import partial
+from random import Random
 
 import pytest
 import trio
 
+from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.opener import log_identity, log_meta, restore_machine
-from raftmq.consensus import Message, MessageKind, Snapshot, SnapshotMeta
+from raftmq.consensus import (
+    Change,
+    ChangeKind,
+    MembershipChange,
+    Message,
+    MessageKind,
+    Snapshot,
+    SnapshotMeta,
+    encode_change,
+)
 from raftmq.consensus.messages import TRANSFER
+from raftmq.log.record import Kind, Record, encode
 from raftmq.log.snapshot import encode_snapshot
 from raftmq.wire import raft
 from raftmq.wire.codec import pack
@@ -18,7 +31,7 @@ from tests.broker.cluster.test_reconfiguration import produce_everywhere
 from tests.broker.harness import Cluster
 from tests.broker.scenario import in_cluster
 
-STRANGER = 9
+ADDED = encode_change(MembershipChange((Change(ChangeKind.ADD_LEARNER, 9),)))
 
 
 async def say(
@@ -55,8 +68,10 @@ def test_vote_of_the_highest_term_leaves_terms_for_the_next_elections(term: int)
         await cluster.found("t", 3)
         await produce_everywhere(cluster, 0, 3)
         # The most up-to-date log, and a transfer, so that nothing holds the candidate up.
-        log = {"index": 1 << 40, "log_term": 1 << 40}
-        vote = Message(MessageKind.VOTE, 1, sender=2, term=term, context=TRANSFER, **log)
+        far = 1 << 40
+        vote = Message(
+            MessageKind.VOTE, 1, sender=2, term=term, context=TRANSFER, index=far, log_term=far
+        )
         await say(cluster, [vote])
         cluster.kill(cluster.leader(2))
         await trio.sleep(20)
@@ -126,3 +141,94 @@ def test_snapshot_is_installed_only_from_a_whole_file(case: str) -> None:
         assert (group.raft.commit == index) is (case == "other-file-after")
 
     in_cluster(scenario)
+
+
+FAR = (0, 1, -1, (1 << 62) - 1, 1 << 62, NUMBER_MAX, NUMBER_MAX + 1)
+"""Edges of the numbers of a header."""
+KINDS = sorted(raft.TRAVELLING_KINDS)
+LIKELY = [MessageKind.APPEND] * 12 + [MessageKind.SNAPSHOT, MessageKind.HEARTBEAT] * 2
+PAYLOADS = (b"", b"\xff", ADDED)
+MESSAGES = 100
+
+
+def near(random: Random, number: int) -> int:
+    """Mostly a number, or one beside it; else one at an edge."""
+    if random.random() < 0.9:
+        return number + random.choice([0] * 9 + [-1, 1, 2])
+    return random.choice(FAR)
+
+
+def odd_record(random: Random, index: int, term: int, chain: int) -> Record:
+    return encode(
+        random.choice(PAYLOADS),
+        index=index % (1 << 64),
+        term=near(random, term) % (1 << 64),
+        kind=random.choice([*Kind, 200]),
+        timestamp=random.choice([0, 1 << 41, 1 << 62]),
+        chain=chain ^ (random.random() < 0.1),
+    )
+
+
+def odd_message(random: Random, group: Group) -> Message:
+    """A message as a member might send it, but for some of its fields."""
+    log, term = group.raft._core.log, near(random, group.raft.term)
+    index, entries, chain = near(random, log.last_index), [], log.last_crc
+    for at in range(index + 1, index + 1 + random.choice([0, 1, 1, 2, 3])):
+        entries.append(odd_record(random, at, log.last_term, chain))
+        chain = entries[-1].crc
+    snapshot = None
+    if random.random() < 0.1:
+        place = near(random, log.last_index + 9), near(random, term)
+        snapshot = Snapshot(SnapshotMeta(*place, group.conf_state))
+    return Message(
+        random.choice([*KINDS, *LIKELY]),
+        group.raft.id,
+        sender=random.choice([2] * 20 + [2 | 1 << 32, 2 | 1 << 63]),
+        term=term,
+        log_term=near(random, log.last_term),
+        index=index,
+        commit=near(random, random.choice([log.committed, log.last_index])),
+        entries=entries,
+        reject=random.random() < 0.3,
+        hint=near(random, log.committed),
+        context=random.choice([b"", TRANSFER, b"123456789"]),
+        snapshot=snapshot,
+        commit_term=near(random, log.last_term),
+    )
+
+
+def ends_it(group: Group, message: Message) -> bool:
+    """Whether a member that lies may end a node by a message: see `raftmq.wire.raft`."""
+    last = group.raft.last_index
+    if message.kind is MessageKind.HEARTBEAT:
+        return message.commit > last
+    if not message.entries:
+        return False
+    # Records that contradict ours mean that one of two logs is damaged.
+    chains = message.entries[0].chain == group.raft._core.log.last_crc
+    contradicts = message.index < last or (message.index == last and not chains)
+    is_change = any(record.kind == Kind.MEMBERSHIP for record in message.entries)
+    return contradicts or (is_change and message.commit < last)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_odd_messages_end_no_node(seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        random, group = Random(seed), cluster.nodes[1].groups[2]
+        own, incarnation = cluster.settings(2).node, cluster.nodes[2].incarnation
+        hello = Hello(PROTOCOL, own.cluster, 2, incarnation, "x", own.host, own.port)
+        # The lies alone decide: no true leader mends what they did.
+        for node in (2, 3):
+            cluster.kill(node)
+        for _ in range(MESSAGES):
+            message = odd_message(random, group)
+            if ends_it(group, message):
+                continue
+            async with cluster.connection(1) as client:
+                await client.ask(FrameKind.HELLO, hello, Welcome)
+                await client._stream.send_all(b"".join(raft.encode(2, message)))
+                await trio.sleep(0.2)
+            assert 1 in cluster.processes, (cluster.stopped, cluster.broken, message)
+
+    in_cluster(scenario, seed=seed)
