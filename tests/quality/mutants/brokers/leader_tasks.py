@@ -37,7 +37,7 @@ def _own_clock_for_sessions(patch: Patch) -> None:
     renewal = coordinator._renewal
 
     def own(self: Any, now: int) -> Any:
-        return renewal(self, self._node.group(0)._host.now_ms())
+        return renewal(self, self._node.now_ms())
 
     patch.set(coordinator, "_renewal", own)
 
@@ -48,7 +48,7 @@ def _own_clock_for_ages(patch: Patch) -> None:
     services: dict[int, Any] = {}
 
     def finding(self: Any, request: Any, group: Any, asked: Any) -> Any:
-        services[id(group.machine)] = group._host
+        services[id(group.machine)] = self._node
         return find(self, request, group, asked)
 
     def own(machine: Any, request: Any, latest: int) -> Any:
