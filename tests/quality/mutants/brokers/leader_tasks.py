@@ -48,11 +48,11 @@ def _own_clock_for_ages(patch: Patch) -> None:
     services: dict[int, Any] = {}
 
     def finding(self: Any, request: Any, group: Any, asked: Any) -> Any:
-        services[id(group.machine)] = self._node
+        services[id(group.machine)] = group._now_ms
         return find(self, request, group, asked)
 
     def own(machine: Any, request: Any, latest: int) -> Any:
-        return page(machine, request, services[id(machine)].now_ms() - request.age_ms_min)
+        return page(machine, request, services[id(machine)]() - request.age_ms_min)
 
     patch.set(module.TransactionRequests, "_find", finding)
     patch.set(module, "_page", own)
