@@ -10,8 +10,7 @@ SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet --inexact
 # second, where the environment forbids to keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Many tests wait for real processes: more workers than cores use that time.
-PYTEST := $(BIN)/pytest -n 4 --dist worksteal
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 SOURCES := raftmq tests bench demo docs/generate.py docs/chapters.py
 
