@@ -196,7 +196,7 @@ def on_vote_request(core: Core, message: Message) -> None:
     kind, log = message.kind, core.log
     is_pre_vote = kind is MessageKind.PRE_VOTE
     # A repeat of our vote is granted again, as its first answer may be lost; a pre-vote for a later
-    # term binds nobody. Where this term has a leader, another vote could elect none.
+    # term binds no member. A vote beside the leader of this term could elect no other member.
     may_vote = (
         core.vote == message.sender
         or (core.vote == NONE and core.leader == NONE)

@@ -265,8 +265,6 @@ def _put_aside(files: FileSystem, folder: str, names: list[str], gone: list[str]
     assert gone == sorted(gone, reverse=True), "older files go before newer ones"
     number = max((_number(name) for name in names if ASIDE_SUFFIX in name), default=0)
     for name in gone:
-        if name not in names:
-            continue
         number += 1
         files.rename(f"{folder}/{name}", f"{folder}/{name}{ASIDE_SUFFIX}{number}")
     files.sync_folder(folder)

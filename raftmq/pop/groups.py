@@ -75,7 +75,7 @@ OFFSET_MAX = 1 << 63
 """After all offsets."""
 By = tuple[int, int]
 """The consumer that settles, and the token of its lease."""
-NOBODY: By = (0, 0)
+NO_CONSUMER: By = (0, 0)
 
 
 class PopGroup:
@@ -367,7 +367,7 @@ class PopGroup:
         for queue, messages in joined_by_queue(self._leases.take_expired(now, EXPIRIES_MAX)):
             self.backlogs[queue].leased -= messages.size
             assert self.backlogs[queue].leased >= 0, "more messages expire than were leased"
-            self._failed(queue, messages, "expired", now, None, NOBODY)
+            self._failed(queue, messages, "expired", now, None, NO_CONSUMER)
             self._reopen(queue)
         due = self._retries.take_due(now, EXPIRIES_MAX)
         # In queue order each retry is a block of its own, found by its base: none is joined.
@@ -545,12 +545,12 @@ class PopGroup:
         return Changed(told(messages, taken.bits << taken.base - messages.base))
 
     def _note(
-        self, kind: int, queue: int, messages: Piece, by: By = NOBODY, detail: int = 0
+        self, kind: int, queue: int, messages: Piece, by: By = NO_CONSUMER, detail: int = 0
     ) -> None:
         base, bits, attempt, _ = messages
         self.events.append(MessageEvent(kind, queue, base, bits, attempt, *by, detail))
 
-    def _not_begun(self, queue: int, messages: Piece, by: By = NOBODY) -> None:
+    def _not_begun(self, queue: int, messages: Piece, by: By = NO_CONSUMER) -> None:
         assert messages.attempt > 0, "messages come back that never went out"
         self._note(EventKind.GIVEN_BACK, queue, messages, by)
         self.backlogs[queue].put_back(messages._replace(attempt=messages.attempt - 1))
@@ -566,7 +566,7 @@ class PopGroup:
             self._bury(queue, messages, reason, now, by)
             return
         delay_ms = self.policy.delay_ms(messages.attempt) if delay_ms is None else delay_ms
-        kind = EventKind.EXPIRED if by == NOBODY else EventKind.NACKED
+        kind = EventKind.EXPIRED if by == NO_CONSUMER else EventKind.NACKED
         self._note(kind, queue, messages, by, now + max(delay_ms, 0))
         if delay_ms <= 0:
             self.backlogs[queue].put_back(messages)

@@ -29,7 +29,7 @@ def test_plain_code_sends_for_later_and_takes_back(tmp_path: Path) -> None:
                 got += [(m.body, m.timestamp) for m in c.fetch(1, wait=5.0)]
             assert [body for body, _ in got] == [b"now", b"sooner", b"soon"]
             late = got[2][1] - sent.deliver_at_ms
-            assert 0 <= late < 10_000
+            assert 0 <= late < 2_000
             assert sent.id is not None
             with pytest.raises(Rejected) as refused:
                 p.cancel(sent.id)

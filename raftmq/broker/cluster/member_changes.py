@@ -20,7 +20,7 @@ Invariants:
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 import trio
 
@@ -119,25 +119,25 @@ class MemberChanges:
             self._called = {group.number: group.raft.term for group in called}
             for group in called:
                 group.call_roll()
-            views = await ask_all(self._node)
-            await self._hear(called, views, asked_at + ROUND_SECONDS_MAX - ROLL_CALL_SECONDS)
+            present = present_members(await ask_all(self._node))
+            await self._hear(called, present, asked_at + ROUND_SECONDS_MAX - ROLL_CALL_SECONDS)
             if trio.current_time() - asked_at > ROUND_SECONDS_MAX:
                 return
         finally:
             self._is_asking = False
         for group in self._waiting():
             if self._has_called(group):
-                self._take_step(group, present_members(views, group.number))
+                self._take_step(group, present.get(group.number, set()))
 
     async def _hear(
-        self, called: list[Group], views: Mapping[int, ClusterView], until: float
+        self, called: list[Group], present: Mapping[int, Set[int]], until: float
     ) -> None:
         """Wait until the members that are up have answered the roll call, or that time has come."""
         is_heard = False
         while not is_heard and trio.current_time() < until:
             await trio.sleep(ROLL_CALL_SECONDS)
             is_heard = all(
-                group.members & present_members(views, group.number) <= group.raft.roll_call_answers
+                group.members & present.get(group.number, set()) <= group.raft.roll_call_answers
                 for group in called
                 if self._has_called(group)
             )
@@ -150,7 +150,7 @@ class MemberChanges:
         groups = self._node.groups.values()
         return [group for group in groups if group.is_leader and self._wants_change(group)]
 
-    def _take_step(self, group: Group, present: frozenset[int]) -> None:
+    def _take_step(self, group: Group, present: Set[int]) -> None:
         wanted, held = self._wanted(group), self._held_before(group)
         step = next_step(group, wanted, held, present)
         if isinstance(step, int):
@@ -181,12 +181,12 @@ class MemberChanges:
         return all(member in present or nodes[node_of(member)].incarnation for member in members)
 
 
-def present_members(views: Mapping[int, ClusterView], number: int) -> frozenset[int]:
-    """The members of a group that nodes carry by their own word."""
-    return frozenset(
-        group.member
-        for author, view in views.items()
-        for group in view.groups
-        # Else one node's wrong answer could stand for another node, which may be dead.
-        if group.id == number and node_of(group.member) == author
-    )
+def present_members(views: Mapping[int, ClusterView]) -> dict[int, set[int]]:
+    """The members of each group that nodes carry by their own word, by the group's number."""
+    present: dict[int, set[int]] = {}
+    for author, view in views.items():
+        for group in view.groups:
+            # Else one node's wrong answer could stand for another node, which may be dead.
+            if node_of(group.member) == author:
+                present.setdefault(group.id, set()).add(group.member)
+    return present

@@ -69,7 +69,7 @@ from .watch import Watch
 
 NODES = 3
 READY_SECONDS_MAX = 40.0
-RECOVERY_SECONDS_MAX = 120.0
+RECOVERY_SECONDS_MAX = 60.0
 """Limit from the heal until all members are up and have caught up."""
 LIVENESS_SECONDS_MAX = 40.0
 LIVENESS_MESSAGES = 200

@@ -54,7 +54,7 @@ def check(outcome: Outcome, *, faults: int) -> None:
     assert outcome.world is World.REAL
     struck = {name for name in FAULTS if outcome.counts.get(f"fault {name}")}
     assert len(struck) >= faults, f"only {struck}: {dict(outcome.counts)}"
-    assert outcome.counts["total-queue: acknowledged"] == outcome.counts["acked"] > 100
+    assert outcome.counts["total-queue: acknowledged"] == outcome.counts["acked"] > 1_000
     assert outcome.counts["log: deliveries"] >= 3 * outcome.counts["acked"]
     assert outcome.timeline
     assert outcome.coverage

@@ -166,9 +166,11 @@ def changes_by_any_catalog(patch: Patch) -> None:
 def counts_on_the_dead(patch: Patch) -> None:
     """329"""
 
-    def everyone(views: Mapping[int, ClusterView], number: int) -> frozenset[int]:
-        groups = (group for view in views.values() for group in view.groups if group.id == number)
-        return frozenset(member for group in groups for member in group.members)
+    def everyone(views: Mapping[int, ClusterView]) -> dict[int, set[int]]:
+        found: dict[int, set[int]] = {}
+        for group in (group for view in views.values() for group in view.groups):
+            found.setdefault(group.id, set()).update(group.members)
+        return found
 
     patch.set(member_changes, "present_members", everyone)
     counts_on_the_unheard(patch)
