@@ -49,7 +49,7 @@ class Step(NamedTuple):
 
     line: str
     printed: list[str]
-    """What the page shows below it."""
+    """Output that the page shows below the line."""
 
 
 class Ended(NamedTuple):
@@ -79,7 +79,7 @@ def steps_of(body: str) -> list[Step]:
 
 
 def shape(line: str) -> str:
-    """What stays of a line from run to run.
+    """The part of a line that is equal in every run.
 
     >>> shape("seed 18:  R20 at 3.829s, digest 61e3b8f438c78d5")
     'seed #: R# at #, digest #'
@@ -200,7 +200,7 @@ class Reader:
 
 @contextmanager
 def _screen() -> Iterator[StringIO]:
-    """What is printed inside, on stdout and stderr."""
+    """Output of the block on stdout and stderr."""
     screen = StringIO()
     with redirect_stdout(screen), redirect_stderr(screen):
         yield screen

@@ -106,7 +106,7 @@ def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
 @pytest.mark.parametrize("core", CORES)
 def test_core_imports_without_the_outside_world(core: str) -> None:
     forbidden = ["trio", "anyio", "asyncio", "socket", "threading", "random", "logging"]
-    # What the standard library and numpy load on their own account is not the core's doing.
+    # Modules that the standard library and numpy load themselves do not count.
     program = (
         "import sys, numpy, msgspec, cbor2, google_crc32c, importlib\n"
         "before = set(sys.modules)\n"

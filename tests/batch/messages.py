@@ -53,7 +53,7 @@ class Drawn:
         return {name: value for name, value in (row or {}).items() if value is not None}
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """What reading the batch must give, a tuple a message."""
+        """The rows that reading the batch must give, one tuple per message."""
         return [
             (
                 body,

@@ -1,4 +1,4 @@
-"""What a broker admits, every consumer can read: the vector checks agree with reading."""
+"""Consumers can read every batch that a broker admits: the vector checks agree with reading."""
 
 import random
 

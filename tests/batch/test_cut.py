@@ -241,7 +241,7 @@ def test_cut_that_would_not_fit_into_a_batch_is_corrupt() -> None:
 
 
 def outcome(act: Callable[[], object]) -> object:
-    """What comes of it; None if the bytes are corrupt. Nothing else may be raised."""
+    """The result of `act`; None if the bytes are corrupt. No other error may be raised."""
     try:
         return act()
     except CorruptRecord:
@@ -262,7 +262,7 @@ def test_mutated_batches_are_cut_or_corrupt() -> None:
         rows = outcome(lambda: rows_of(Batch.decode(payload)))  # noqa: B023
         if part is None:
             refused += 1
-            # What can be read can be cut.
+            # A batch that can be read can be cut.
             assert rows is None
             continue
         cuts += 1

@@ -1,4 +1,4 @@
-"""What encoders refuse, with a reason, and that a refused message leaves no trace."""
+"""Encoders refuse bad messages with a reason, and a refused message leaves no trace."""
 
 from collections.abc import Callable
 from typing import Any

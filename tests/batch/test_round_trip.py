@@ -1,4 +1,4 @@
-"""What goes into a batch comes out of it: each column, alone and with the others."""
+"""A batch returns the messages that went in: each column, alone and with the others."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""When a figure is as wanted, and what is told of two ways that take turns."""
+"""When a figure meets its target, and how two alternating ways are compared."""
 
 import json
 from collections.abc import Iterator

@@ -24,7 +24,7 @@ DOCS = ROOT / "docs" / "chaos"
 
 
 class Listener:
-    """A member that notes what it is told."""
+    """A member that records the events it receives."""
 
     def __init__(self, number: int) -> None:
         self.id = number

@@ -1,4 +1,4 @@
-"""What a meter counts, and what it leaves out."""
+"""The meter's counts, and the events that it leaves out."""
 
 import pytest
 

@@ -77,7 +77,7 @@ async def bodies(cluster: Cluster, queue: int, offset: int = 0) -> list[bytes]:
 
 
 async def kill_some(cluster: Cluster, random: Random, seconds: float) -> None:
-    """For so long one node after the other dies, some by a power loss, and comes back."""
+    """For `seconds`, kill one node after the other, half by a power loss, and start it again."""
     until = trio.current_time() + seconds
     while trio.current_time() < until:
         await trio.sleep(random.uniform(0.3, 3))

@@ -567,7 +567,7 @@ def test_fetches_that_are_forgotten_take_no_room() -> None:
                     await client._stream.send_all(b"".join([*fetch, *forget]))
                 # The connection is at none of its limits: other requests are answered at once.
                 await client.produce(QUEUE, [b"x"], 0)
-                # What is not waiting is no error.
+                # To forget a request that does not wait is no error.
                 await client._stream.send_all(b"".join(encode_frame(FrameKind.FORGET, 7, b"")))
                 await client.produce(QUEUE, [b"y"], 1)
         assert not cluster.nodes[leader]._fetches._parked

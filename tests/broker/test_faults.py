@@ -56,7 +56,7 @@ def test_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns()
                         stored += 1
                     except Refused as refused:
                         reply = refused.reply
-            # It was under way when the disk filled: who waits is told at once, and why.
+            # It was under way when the disk filled: its client hears that at once, with the reason.
             assert reply.code == "outcome_unknown"
             assert f"the disk of node {leader} is full" in reply.message
             assert 0 < stored < 60

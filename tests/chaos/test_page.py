@@ -51,7 +51,7 @@ SCHEDULES = {
     },
     "clocks-members": map(clocks.plan_of("members").schedule, clocks.MEMBER_SEEDS),
 }
-"""What the campaigns of whole brokers play."""
+"""Schedules that the campaigns of whole brokers play."""
 
 
 @pytest.mark.parametrize("campaign", SCHEDULES)

@@ -18,7 +18,7 @@ GROUP = "g"
 
 
 class Time:
-    """Milliseconds that somebody sets; nanoseconds when read."""
+    """A clock that a test sets in milliseconds; reading it gives nanoseconds."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -303,7 +303,7 @@ class PopModel:
         return (len(log), following, *(count[word] for word in words), 0, 0)
 
 
-# Who uses it
+# Producers and consumers
 
 
 @dataclass
@@ -317,7 +317,7 @@ class Consumer:
 
 
 class Run:
-    """Producers and consumers of a model; calm: nobody dies, no pop's answer is lost or late."""
+    """Producers and consumers of a model; calm: none dies, and no pop's answer is lost or late."""
 
     def __init__(
         self, rng: random.Random, model: PopModel, *, is_ahead: bool, is_calm: bool
@@ -413,7 +413,7 @@ class Run:
     def take_ahead(self, consumer: Consumer) -> None:
         given, lost = set[int](), set[int]()
         for one, until in self.handed(consumer):
-            # What comes after it in its lease goes with it, in order by queue.
+            # In order by queue, the later messages of its lease go with it.
             if self.rng.random() < 0.2 or one.token in given:
                 given.add(one.token)
                 named = Named(one.queue, one.offset, one.token)

@@ -72,7 +72,7 @@ def test_jepsen_log_is_read_with_its_refusals_and_timeouts(tmp_path: Path) -> No
     assert "process 1 ok cas value=False" in "\n".join(rows(history))
     assert "process 2 unknown write value=7" in "\n".join(rows(history))
     assert "process 3 fail read" in "\n".join(rows(history))
-    # The write that nobody saw the end of explains the last read.
+    # The write without a known end explains the last read.
     assert check_linearizability(history).verdict is Verdict.VALID
 
 

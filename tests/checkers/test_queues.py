@@ -64,7 +64,7 @@ def lose(history: History, found: Traffic, rng: random.Random) -> History:
 
 
 def invent(history: History, found: Traffic, rng: random.Random) -> History:
-    """One delivery brings what nobody sent."""
+    """One delivery brings a value that was never sent."""
     row = found.deliveries.row[pick(rng, found, found.deliveries.value != NONE)]
     values = history.value.copy()
     values[row] = len(history.values)
@@ -86,7 +86,7 @@ def disagree(history: History, found: Traffic, rng: random.Random) -> History:
     others = deliveries.value != deliveries.value[place]
     values = history.value.copy()
     values[deliveries.row[place]] = deliveries.value[pick(rng, found, others)]
-    # Somebody else must show the offset as it was.
+    # Another delivery must show the offset as it was.
     assume(((deliveries.value == deliveries.value[place]).sum()) > 1)
     return replace(history, value=values)
 
@@ -107,7 +107,7 @@ def swap(history: History, found: Traffic, rng: random.Random) -> History:
 
 
 def fail_a_send(history: History, found: Traffic, rng: random.Random) -> History:
-    """A send that took effect is said to have failed."""
+    """A send that took effect reports failure."""
     place = pick(rng, found, answered(found) & found.is_delivered())
     types = history.type.copy()
     is_same = history.operation == found.sends.operation[place]
@@ -116,7 +116,7 @@ def fail_a_send(history: History, found: Traffic, rng: random.Random) -> History
 
 
 def swap_offsets(history: History, found: Traffic, rng: random.Random) -> History:
-    """Two sends of one producer to one queue are told each other's offsets."""
+    """Two sends of one producer to one queue get each other's offsets."""
     sends = found.sends
     first = pick(rng, found, answered(found))
     same = answered(found) & (sends.process == sends.process[first])

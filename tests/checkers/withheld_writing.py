@@ -8,7 +8,7 @@ from .pop_writing import Time
 
 QUEUE = "t/0"
 EPOCH = 1_000_000
-"""What leaders' clocks show when the recorder's begins."""
+"""Leaders' clocks, in milliseconds, when the recorder's clock begins."""
 
 
 class WithheldScript:
@@ -40,7 +40,7 @@ class WithheldScript:
     def ended(
         self, transaction: Value = "x", *, commit: bool = True, outcome: bool | None = None
     ) -> None:
-        """Answered by what was asked for, unless another outcome is said."""
+        """Answered with the requested outcome, unless `outcome` names another."""
         told = int(commit if outcome is None else outcome)
         operation = self.ending(transaction, commit=commit)
         self.recorder.ok(operation, value=(transaction, told))

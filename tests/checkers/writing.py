@@ -124,7 +124,7 @@ def random_log_run(
         if is_send and not work.has_happened and luck < 0.5:
             recorder.fail(work.operation)
         elif is_send and (luck < 0.15 or not work.has_happened):
-            # Nobody hears of it: the process goes on under another name, as in Jepsen.
+            # Its end is unknown: the process goes on under another name, as in Jepsen.
             recorder.unknown(work.operation)
             names[work.process] = fresh = fresh + 1
         else:

@@ -17,7 +17,7 @@ from raftmq.cli.app import run
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a command left."""
+    """A command's exit code and output."""
 
     code: int
     stdout: str

@@ -62,7 +62,7 @@ class LocalCluster:
 
     @property
     def state(self) -> State:
-        """What the supervisor says."""
+        """The supervisor's state file."""
         state = self.playground.read_state()
         assert state is not None
         return state

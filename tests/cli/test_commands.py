@@ -205,7 +205,7 @@ def test_shell_completes_topics_and_groups(topic: str, raftmq: CommandLine) -> N
 
 
 def completed(line: str) -> str:
-    """What bash is told at the end of this line."""
+    """Completions that bash gets at the end of this line."""
     environment = {"_RAFTMQ_COMPLETE": "bash_complete", "COMP_WORDS": line}
     ended = process([], environment={**environment, "COMP_CWORD": str(len(line.split()) - 1)})
     assert (ended.code, ended.stderr) == (0, "")

@@ -13,7 +13,7 @@ from raftmq.client import Message
 
 
 class Fake:
-    """What formats read of a message."""
+    """The attributes of a message that formats read."""
 
     topic = "orders"
     queue = 3

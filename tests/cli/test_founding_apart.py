@@ -1,4 +1,4 @@
-"""Nodes that are only written into `peers` of a cluster that runs: what a new user is told."""
+"""Nodes that stand only in `peers` of a running cluster: the advice that a new user gets."""
 
 import subprocess
 import sys

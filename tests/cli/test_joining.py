@@ -21,7 +21,7 @@ SECONDS_MAX = 60.0
 
 
 class Words:
-    """What a process says on stderr, each line with its time."""
+    """A process's lines on stderr, each with its time."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._lines: queue.Queue[tuple[float, str]] = queue.Queue()

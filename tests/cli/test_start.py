@@ -18,7 +18,7 @@ from tests.cli.command_line import CommandLine, process
 HEAVY = {"trio", "anyio", "asyncio", "numpy", "rich", "structlog", "msgspec", "cbor2"}
 START_MS_MAX = 120
 PYTHON_MS = 10.0
-"""What an idle machine takes to start Python alone."""
+"""Time to start Python alone on an idle machine."""
 ATTEMPTS = 12
 
 
@@ -159,7 +159,7 @@ def test_shell_completes_commands_and_options() -> None:
 
 
 def on_a_terminal(arguments: list[str], environment: dict[str, str]) -> bytes:
-    """What a command writes to a terminal."""
+    """A command's output on a terminal."""
     ours, theirs = pty.openpty()
     subprocess.run(
         [sys.executable, "-m", "raftmq", *arguments],

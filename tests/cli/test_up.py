@@ -20,10 +20,10 @@ from tests.cli.local_cluster import Foreground, LocalCluster, is_alive, wait_unt
 pytestmark = pytest.mark.process
 
 TABLE_SECONDS = 3.0
-"""What is promised on an idle machine."""
+"""The promise for an idle machine."""
 
 TABLE_SECONDS_MAX = 15.0
-"""What is asked of a machine that does other things meanwhile."""
+"""The bound for a machine that is busy with other work."""
 
 
 def test_up_prints_table_and_url_in_time_and_ctrl_c_leaves_nothing() -> None:

@@ -90,7 +90,7 @@ URL = "raftmq://node1:1,node2:2,node3:3"
 
 
 class Fate(Enum):
-    """What happens to a request; see the table above."""
+    """The fate of a request; see the table above."""
 
     DONE = auto()
     NOT_APPLIED = auto()
@@ -200,7 +200,7 @@ class FakeCluster:
         node.accept(server)
         return client
 
-    # What tests do to it.
+    # Actions of tests
 
     def change_catalog(self, command: catalog_commands.Command) -> Result:
         payload = encode_commands([command])
@@ -225,7 +225,7 @@ class FakeCluster:
         self.tell()
 
     def kill(self, node: int) -> None:
-        """Nobody answers there, and its connections close."""
+        """The node answers no more requests, and its connections close."""
         self.unreachable.add(node)
         self.nodes[node].cut()
 

@@ -47,7 +47,7 @@ class FakePopping:
     def __init__(self, node: "FakeNode") -> None:
         self._node = node
         self._cluster = node.cluster
-        # What was told on a connection: (pipe, consumer) → token → bits.
+        # Messages announced on a connection: (pipe, consumer) → token → bits.
         self._told: dict[tuple[int, Key], dict[int, int]] = {}
         # A request that is no longer the last one of its consumer is not answered.
         self._turns: dict[Key, int] = {}
@@ -213,7 +213,7 @@ class FakePopping:
         ]
 
     def _answer(self, log: "Log", request: Pop, told: dict[int, int]) -> tuple[Popped, list[bytes]]:
-        """What the consumer has and was not told of."""
+        """Leases that the consumer holds and was not yet told of."""
         group = log.machine.serving.attached[request.number].group
         leases: list[Lease] = []
         wanted: dict[int, dict[int, Record]] = {}

@@ -1,4 +1,4 @@
-"""What tests of consumers that pop share."""
+"""Shared parts of the tests of consumers that pop."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

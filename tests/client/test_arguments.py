@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Open(NamedTuple):
-    """What the calls of the table are made on; of any type, as they are wrong."""
+    """Objects whose methods the table calls; typed `Any`, as the arguments are wrong."""
 
     mq: Any
     admin: Any

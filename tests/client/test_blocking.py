@@ -65,7 +65,7 @@ def test_what_was_entered_and_never_left_is_left_with_the_client_and_commits_not
         mq.producer("orders").__enter__().send(b"sent")
         consumer = mq.consumer("orders", group="g").__enter__()
         assert next(iter(consumer)).body == b"sent"
-        # Who left it in time is not left twice.
+        # A context that was left in time is not left twice.
         with mq.producer("orders") as producer:
             producer.send(b"too")
         mq.producer("orders").__enter__().transaction(group="g").__enter__().send(b"open")

@@ -1,4 +1,4 @@
-"""What a client keeps for calls that may never come has a bound."""
+"""A client's state for calls that may never come is bounded."""
 
 from types import SimpleNamespace
 from typing import Any

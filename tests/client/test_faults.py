@@ -1,4 +1,4 @@
-"""The producer under faults: order and once-only across retries, and what callers are told."""
+"""The producer under faults: order and once-only across retries, and the errors callers get."""
 
 from collections.abc import Callable
 

@@ -126,7 +126,7 @@ class Node:
 
     @property
     def payloads(self) -> list[bytes]:
-        """What was applied, less no-ops and membership changes."""
+        """Payloads that were applied, without no-ops and membership changes."""
         return [bytes(one.payload) for one in self.applied if one.kind == Kind.BATCH]
 
 
@@ -200,7 +200,7 @@ class Cluster:
             self.raft(number).tick()
 
     def leaders(self) -> list[int]:
-        """Who takes itself for the leader."""
+        """Nodes that take themselves for the leader."""
         return [number for number, node in self.nodes.items() if node.raft.is_leader]
 
 

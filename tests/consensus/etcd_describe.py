@@ -221,7 +221,7 @@ def progress_map(members: dict[int, Progress]) -> str:
 
 
 def target(node: int) -> str:
-    """Who sends or receives."""
+    """Name of a sender or receiver."""
     names = {NONE: "None", APPEND_THREAD: "AppendThread", APPLY_THREAD: "ApplyThread"}
     return names.get(node, f"{node:x}")
 

@@ -353,7 +353,7 @@ class Environment:
 
     def _waiting(self, to: int, kind: MessageKind | None, *, drop: bool) -> list[Message]:
         def is_wanted(message: Message) -> bool:
-            # What a node says to itself and its threads is not on the network: never lost.
+            # A node's messages to itself and its threads do not cross the network: never lost.
             is_local = message.sender == message.to or is_local_target(message.sender)
             return (
                 message.to == to

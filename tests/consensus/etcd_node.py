@@ -40,7 +40,7 @@ class HistoryStorage(MemoryStorage):
 
 
 def protobuf_bytes(records: Sequence[Record]) -> int:
-    """What etcd's encoding of the same entries would weigh."""
+    """Size of the same entries in etcd's encoding."""
     total = 0
     for record in records:
         size = len(record.encoded) - HEADER_BYTES
@@ -65,7 +65,7 @@ class Node:
 
 
 class Output:
-    """What a command prints; level NONE silences all of it."""
+    """A command's output; level NONE silences all of it."""
 
     def __init__(self) -> None:
         self.level = describe.DEBUG

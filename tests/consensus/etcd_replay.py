@@ -162,7 +162,7 @@ def _committed(
 
 
 def _lowered(voters: set[int], matched: dict[int, int], index: int) -> Iterator[tuple[str, int]]:
-    """Who is below the committed index does not hold it up: lowering it changes nothing."""
+    """A voter below the committed index does not hold it up: lowering the voter changes nothing."""
     for voter in sorted(voters):
         own = matched.get(voter, 0)
         if index > own > 0:

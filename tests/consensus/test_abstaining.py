@@ -1,4 +1,4 @@
-"""A member that lost a part of its log follows, and elects nobody before it holds all again."""
+"""A member that lost a part of its log follows, and grants no vote before it holds all again."""
 
 from random import Random
 from typing import Any

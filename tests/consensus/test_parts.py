@@ -456,7 +456,7 @@ def stamps(core: Core, *times: int) -> list[int]:
 def test_time_goes_on_at_half_the_pace_while_the_log_is_ahead_of_the_clock() -> None:
     core = Core(Config(id=1), MemoryStorage())
     assert stamps(core, 1000, 1010) == [1000, 1010]
-    # An hour of somebody else's clock is in the log.
+    # The log's last timestamp is far ahead: from another leader's clock.
     core.log.last_timestamp = 10_000
     assert stamps(core, 1020, 1120, 1121, 1320) == [10_000, 10_050, 10_050, 10_150]
     # Records without a time of their own, as a new leader's first, change nothing.

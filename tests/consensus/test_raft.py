@@ -129,7 +129,7 @@ def test_membership_payload_that_is_no_change_becomes_a_no_op() -> None:
     assert [one.kind for one in cluster[1].applied] == [Kind.NOOP, Kind.NOOP]
 
 
-# What step refuses
+# Messages that step refuses
 
 
 @pytest.mark.parametrize("kind", sorted(LOCAL_KINDS))

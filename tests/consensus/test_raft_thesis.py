@@ -1,4 +1,4 @@
-"""What Ongaro's thesis adds to the paper, as tests: §3.10, §4.2, §6.2, §6.4, §9.6."""
+"""Additions of Ongaro's thesis to the paper, as tests: §3.10, §4.2, §6.2, §6.4, §9.6."""
 
 from typing import Any
 

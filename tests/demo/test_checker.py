@@ -59,7 +59,7 @@ def found(witness: Witness) -> dict[Kind, int]:
 
 
 def printed(ledger: Ledger, witness: Witness) -> str:
-    """What a person sees of it."""
+    """The report as a person sees it."""
     figures = Figures(ROWS, 0, 1.0, {"board": 1.0}, 0, 0, 1.0, 1, 2, 1.0, 1.0, 1)
     output = StringIO()
     console = Console(width=120, file=output)

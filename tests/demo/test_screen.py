@@ -1,4 +1,4 @@
-"""What the demo shows where there is no terminal."""
+"""The demo's output without a terminal."""
 
 import io
 

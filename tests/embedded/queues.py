@@ -1,4 +1,4 @@
-"""Faults for embedded queues: a disk that fails when it is told to."""
+"""Faults for embedded queues: a disk that fails on request."""
 
 import errno
 from collections.abc import Iterator

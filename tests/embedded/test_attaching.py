@@ -1,4 +1,4 @@
-"""A group that is attached takes messages from that moment on, whoever consumes when."""
+"""An attached group takes messages from that moment on, whenever its consumers come."""
 
 from pathlib import Path
 

@@ -53,7 +53,7 @@ async def test_members_share_out_the_queues_and_go_on_after_a_restart(tmp_path: 
                     await b.commit({a.assignment[0]: 1})
                 assert refused.value.reason is Reason.FENCED
             await shares(a, 4)
-            # What the other one had read and not committed.
+            # Messages that the other consumer had read and not committed.
             assert len(await take(a, 20)) == 20
             await a.commit()
     async with (

@@ -212,7 +212,7 @@ anyio.run(main, backend=sys.argv[2])
 
 
 def acked_until_killed(folder: Path, backend: str) -> list[bytes]:
-    """What a process had acknowledged when it was killed in the middle of sending."""
+    """Lines that a process had acknowledged when it was killed in the middle of sending."""
     program = [sys.executable, "-c", KILLED, str(folder), backend]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

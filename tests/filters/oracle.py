@@ -83,7 +83,7 @@ class Oracle:
         check_condition(self._root)
 
     def outcome(self, row: Mapping[str, Any]) -> bool | None:
-        """What the whole condition is for a message with these properties."""
+        """The condition's value for a message with these properties; None: unknown."""
         return condition(self._root, row)
 
 
@@ -96,7 +96,7 @@ def _bare(node: Any) -> Any:
     return node
 
 
-# What is refused although the grammar has it.
+# Texts that are refused although the grammar has them.
 
 
 def check_condition(node: Tree[Any]) -> None:
@@ -244,7 +244,7 @@ def unquoted(token: Any) -> str:
 
 
 def family(value: Any) -> str | None:
-    """What a value compares with; None: nothing."""
+    """The family of values that a value compares with; None: it compares with none."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, str):
@@ -254,7 +254,7 @@ def family(value: Any) -> str | None:
     return None
 
 
-# What it means.
+# The meaning of a condition.
 
 
 def condition(node: Tree[Any], row: Mapping[str, Any]) -> bool | None:

@@ -1,4 +1,4 @@
-"""What texts mean, held to a file: replicas that read a filter differently would differ for ever.
+"""The meaning of texts, pinned by a file: replicas that read a filter differently would diverge.
 
 Each line of `grammar.jsonl` has a text and what it is: refused, or whether it holds for each of
 `ROWS`. A text's meaning may change only together with the version of the catalog's records, so that
@@ -39,7 +39,7 @@ def meaning(text: str) -> list[bool] | None:
 
 
 def written() -> list[Any]:
-    """What the file should hold: the versions, then texts with their meanings."""
+    """The file's expected content: the versions, then texts with their meanings."""
     writer = Writer(Random(1))
     texts = PLAIN + [writer.text() for _ in range(TEXTS)]
     return [

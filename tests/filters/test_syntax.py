@@ -1,4 +1,4 @@
-"""What a filter's text may say, what is refused, and what the error shows."""
+"""The syntax of a filter's text: accepted forms, refused forms, and the errors shown."""
 
 import time
 from random import Random

@@ -79,7 +79,7 @@ def segment_names(files: MemoryFiles) -> list[str]:
 
 
 def meta_at(store: LogStore, index: int) -> SnapshotMeta:
-    """What a snapshot at `index` of this log says of itself."""
+    """Metadata of a snapshot at `index` of this log."""
     link = store.link(index)
     return SnapshotMeta(link.index, link.term, link.crc, link.timestamp, b"members")
 

@@ -22,7 +22,7 @@ QUEUES = 3
 
 
 def fact(record: Record) -> tuple[Placement, bytes]:
-    """What the machine would say of a record: queue by index, two messages, one key."""
+    """The machine's placement of a record: queue by index, two messages, one key."""
     queue, turn = record.index % QUEUES, record.index // QUEUES
     turn -= 1 if queue == 0 else 0
     return Placement(queue, 2 * turn, 2, record.index), record.index.to_bytes(4, "little")

@@ -1,4 +1,4 @@
-"""What the log costs on this machine: `python -m tests.log.measure [--folder DIR]`.
+"""Costs of the log on this machine: `python -m tests.log.measure [--folder DIR]`.
 
 Prints one table: microseconds a record for appends (without and with fdatasync) and reads by batch
 and record size, the speed of the recovery scan, the time to seal a segment, lookups, and the memory
@@ -190,7 +190,7 @@ def many_queues(folder: Path) -> tuple[LogStore, LogIndex, float, float]:
 
 
 def lookups(folder: Path) -> None:
-    """What an index over many queues holds and costs."""
+    """Memory and time of an index over many queues."""
     tracemalloc.start()
     store, index, _, _ = many_queues(folder)
     gc.collect()

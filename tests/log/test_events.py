@@ -31,7 +31,7 @@ class Event(NamedTuple):
 
 
 def told(group: Group) -> list[Event]:
-    """What the rows have to say, from what was told to the index."""
+    """The expected events, computed from everything that the index was given."""
     ends = [segment.base for segment in group.store.segments()]
 
     def segment_of(index: int) -> int:

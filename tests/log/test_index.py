@@ -22,7 +22,7 @@ from .building import FOLDER, Chain, meta_at, open_store, write
 
 
 class Naive:
-    """What the indexes should say, kept as plain lists."""
+    """A model of the indexes, kept as plain lists."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Placement, int]] = []
@@ -413,7 +413,7 @@ def test_a_cut_index_file_is_noticed() -> None:
 
 
 def test_segment_that_retention_dropped_is_not_sealed() -> None:
-    """Who asked for the index, or for a snapshot there, is told so: it is no reason to stop."""
+    """A request for the index, or for a snapshot there, raises `Dropped`: no reason to stop."""
     store, _ = open_store(MemoryFiles())
     write(store, Chain(), 23)
     early = meta_at(store, 5)

@@ -93,7 +93,7 @@ def run(plan: Plan, files: MemoryFiles, chain: Chain, model: Model) -> None:
         elif operation == "idle":
             store.mark_idle()
         elif operation in ("reopen", "kill"):
-            # What a start finds is durable from then on, whoever synced it.
+            # Records that a start finds are durable from then on, whether or not they were synced.
             files.kill() if operation == "kill" else store.close()
             store, recovered = open_store(files)
             model.synced()
@@ -130,7 +130,7 @@ def test_a_crash_leaves_what_was_synced_and_perhaps_some_frames_more(
     assert read_all(open_store(files)[0]) == [*outcome[0], *more]
 
 
-# What the records themselves prove to be committed.
+# Records that prove others to be committed.
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -20,7 +20,7 @@ ACTIVE = f"{FOLDER}/{1:020d}.log"
 
 
 def flipped_opens(files: MemoryFiles, path: str, bit: int) -> "list[Record] | str":
-    """What a log with one bit flipped gives: its records, or which fault."""
+    """Records of a log with one bit flipped, or the fault that the read raised."""
     twin = files.copy()
     twin.flip(path, bit)
     try:

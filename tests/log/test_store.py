@@ -1,4 +1,4 @@
-"""What a store promises while nothing crashes, and how it refuses."""
+"""A store's promises while nothing crashes, and its refusals."""
 
 import errno
 import os

@@ -82,7 +82,7 @@ class DelayLog:
         return outcome
 
     def release_payload(self, queue: int = 7, *, limit: int = 1000) -> bytes:
-        """What a leader would propose now."""
+        """The release that a leader would propose now."""
         rows = self.machine.delays.due(queue, limit)
         return release(queue, rows, {at: self.records[at] for at in indexes_of(rows)})
 
@@ -106,6 +106,6 @@ class DelayLog:
         return result
 
     def forget_trimmed(self) -> None:
-        """What retention does: records before the machine's log start are gone."""
+        """Drop the records before the machine's log start, as retention does."""
         for index in [at for at in self.records if at < self.machine.log_start]:
             del self.records[index]

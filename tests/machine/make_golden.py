@@ -24,9 +24,8 @@ MARK_EVERY = 50
 
 
 def play(machine: PartitionMachine, records: Sequence[Record]) -> list[list[Any]]:
-    """What comes of these records, as versions with other formats tell it too: each few records
-    how many messages of each group are in which state, and a digest of all that was answered and
-    handed out."""
+    """Marks after every few records, the same in versions with other formats: how many messages of
+    each group are in which state, and a digest of all answers and hand-outs."""
     told = hashlib.sha256()
     marks: list[list[Any]] = []
     for record in records:

@@ -293,7 +293,7 @@ def test_change_with_a_number_is_carried_out_once(catalog: Catalog) -> None:
     catalog = Catalog.restore(catalog.snapshot())
     assert run(catalog, create) == Changed(1)
     assert catalog.topics == {}
-    # What was refused was not carried out.
+    # A refused command is not remembered as carried out.
     beside = Once(9, CreateTopic("bills", 1, "orders"))
     assert reason(run(catalog, beside)) is Reason.UNKNOWN_TOPIC
     assert run(catalog, CreateTopic("orders", 8)) == Changed(2)

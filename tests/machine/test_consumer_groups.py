@@ -291,7 +291,7 @@ def test_groups_and_attachments_are_bounded(
     assert reason(run(catalog, attach("d"))) is Reason.TOO_LARGE
 
 
-# What comes over the wire, and what is kept
+# Commands on the wire, and stored state
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ COMMANDS = st.one_of(
 
 
 class Model:
-    """Groups and attachments as they are said to be, without an index."""
+    """A model of groups and attachments by specification, without an index."""
 
     def __init__(self) -> None:
         self.topics: dict[str, int] = {}

@@ -36,7 +36,7 @@ def test_golden_snapshot_goes_on_as_the_log_does(version: str) -> None:
     rest = records[machine.applied :]
     assert rest
     found = play(machine, rest)[-1]
-    # What was told before the snapshot is not in its digest.
+    # The digest does not cover answers from before the snapshot.
     assert [found[0], *found[2:]] == [expected[-1][0], *expected[-1][2:]]
 
 

@@ -266,7 +266,7 @@ def test_repeat_is_done_even_if_it_would_be_refused_by_now() -> None:
     table.commit(CLAIM, 9)
     assert table.commit(40, sequence=1, sender=ALICE) == Changed()
     assert reason(table.commit(41, sequence=2, sender=ALICE)) is Reason.FENCED
-    # What was refused was not carried out: it may be, when it comes again.
+    # A refused commit is not remembered as carried out: its repeat may succeed.
     forget(table, "g", since=0, until=50)
     assert table.commit(41, sequence=2, sender=ALICE) == Changed()
     assert table.at() == 41
@@ -415,7 +415,7 @@ def test_deletion_that_comes_late_spares_what_a_later_group_has_committed() -> N
     assert forget(table, "g", since=0, until=50) == Changed(50)
     assert (table.at(), table.at(2)) == (8, None)
     assert table.commit(41, 7, 2, kept_ms=DAY) == Changed([1])
-    # What is kept still counts, and its lease still runs.
+    # A kept offset still counts, and its lease still runs.
     assert table.commit(0, 60, queue=3, name="h") == Changed([])
     assert reason(table.commit(0, 60, queue=2, name="h")) is Reason.BAD_ARGUMENT
     table.restart()

@@ -319,7 +319,7 @@ def test_change_of_a_part_of_a_dead_letter_that_is_said_again_changes_nothing() 
     bury_ten(log)
     change = ChangeDead(1, [1], False, [0], [bits(0, 1)])
     assert log.call(change) == [2]
-    # What the letter begins with by now is not what was named.
+    # The letter now begins with other messages than were named.
     assert log.call(change) == [0]
     assert log.machine.serving.attached[1].group.dead[1].messages == run(2, 8, 1)
 

@@ -164,7 +164,7 @@ class Attempt:
 
 
 class Model:
-    """What must come of tasks that claim, write, die, and write on after they died."""
+    """The expected outcome of tasks that claim, write, die, and write on after they died."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

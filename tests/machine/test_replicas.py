@@ -75,7 +75,7 @@ def test_new_data_folder_counts_its_replicas_from_the_first(catalog: Catalog) ->
     run(catalog, RenewNode(2, "", "new"))
     assert member_of(catalog, 1, 2) == member_id(2, 1)
     assert member_of(catalog, 1, 3) == member_id(3, 0, 1)
-    # What the old folder says late is of a member that is no more.
+    # A late command of the old folder concerns a member that is gone.
     assert run(catalog, RetireReplica(1, member_id(2, 0, 1))) == Changed(member_id(2, 1))
 
 

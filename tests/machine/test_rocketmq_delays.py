@@ -31,7 +31,7 @@ def test_3473_delayed_messages_are_not_repeated_after_a_restart() -> None:
     payload = log.release_payload(limit=2)
     log.add(Kind.BATCH, payload)
     log.restore_twin()
-    # What the leader before proposed, and what the next one proposes.
+    # The proposal of the leader before, and that of the next one.
     assert isinstance(log.add(Kind.BATCH, payload)[0], Refused)
     log.release_all()
     assert log.placed == {7: [b"a", b"b", b"c"]}
@@ -42,7 +42,7 @@ def test_8006_messages_fall_due_under_another_leader() -> None:
     log = DelayLog()
     log.send([b"a"], [2_000])
     log.restore_twin()
-    # Whoever leads has the same rows, and lets the time of its first record pass.
+    # The new leader has the same rows, and its first record lets their time pass.
     log.machine, log.twin = log.twin, log.machine
     log.tick(2_000)
     assert isinstance(log.release(), Appended)

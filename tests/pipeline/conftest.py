@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 SECONDS_MAX = 300
-"""A test of Spark may take so long where four of them share two cores."""
+"""Time limit of a test of Spark where four of them share two cores."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -39,7 +39,7 @@ class Nodes:
         return self._cluster.url
 
     def leader(self, group: int = 1) -> int:
-        """Who leads a partition group."""
+        """The node that leads a partition group."""
         return self._portal.call(self._cluster.leader, group)
 
     def kill(self, node: int) -> None:

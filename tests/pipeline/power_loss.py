@@ -44,7 +44,7 @@ class Disk:
         self._note(Path(f"/proc/self/fd/{handle}").readlink())
 
     def views(self) -> Iterator[View]:
-        """What a loss of power, or a kill, may leave now."""
+        """States of the folder that a loss of power, or a kill, may leave now."""
         everything = [(path, path.stat().st_ino) for path in sorted(self._root.rglob("*"))]
         yield dict(self._synced(self._root.stat().st_ino, Path()))
         paths = [(path, str(path.relative_to(self._root)), number) for path, number in everything]

@@ -97,7 +97,7 @@ def write_windows(folder: Path, number: int) -> None:
 
 
 def read_tables(folder: Path) -> object:
-    """What a reader that knows no more than the folder's Parquet files sees."""
+    """The tables as a reader of nothing but the folder's Parquet files sees them."""
     return {
         str(path.relative_to(folder)): pq.read_table(path, partitioning=None).to_pylist()
         for path in sorted(folder.rglob("[!.]*.parquet"))

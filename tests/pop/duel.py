@@ -35,7 +35,7 @@ VERBS = ("ack", "ack", "ack", "nack", "nack now", "reject", "give_back")
 
 @dataclass(frozen=True)
 class Kind:
-    """What kind of group."""
+    """The kind of a group."""
 
     order: Order | None = None
     is_filtered: bool = False
@@ -76,9 +76,9 @@ class Message:
     traced: str = "fresh"
     """The state that its events say."""
     events: list[EventRow] = field(default_factory=list)
-    """As they were told."""
+    """The events of this message that the group reported."""
     is_late: bool = False
-    """It was a dead letter that held up nobody: its place is past."""
+    """It was a dead letter that held up no other message: its turn is past."""
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Duel:
         self.twin = PopGroup.load(cbor2.loads(cbor2.dumps(state)))
         assert self.twin.dump(self.now) == state
 
-    # What happens
+    # Steps of the duel
 
     def append(self, queue: int, keys: list[int], matches: list[bool]) -> None:
         word = "unknown" if self.kind.is_fed else "fresh"
@@ -247,7 +247,7 @@ class Duel:
         self.check()
 
     def clock_moves(self, by: int) -> None:
-        """Time passes before anybody looks: leases that ran out are not taken back yet."""
+        """Time passes unnoticed: expired leases are not taken back yet."""
         self.now += by
 
     def pass_time(self, by: int) -> None:
@@ -313,7 +313,7 @@ class Duel:
                 each.word = "fresh" if self.kind.order is Order.KEY else "ready"
         self.serve()
 
-    # What must hold
+    # Checks
 
     def all(self, *words: str) -> list[Message]:
         return [each for each in self.messages.values() if each.word in words]
@@ -380,7 +380,7 @@ class Duel:
                 yield each
 
     def nothing_is_kept_back(self) -> None:
-        """Somebody is hungry: so nothing could go out."""
+        """A pop is waiting for messages: so none could be handed out."""
         there = self.all("fresh", "ready")
         if self.kind.order is None:
             assert not there

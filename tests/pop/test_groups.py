@@ -179,7 +179,7 @@ def test_million_leases_that_run_out_at_once_are_taken_back_in_portions() -> Non
         group.ask(1, 1, invisible_ms=100, until=10**9)
         group.hand_out({7: n + 1}, 0, lambda: next(tokens))
         group.came(7)
-    # Nobody's from the deadline on, before it is taken back too.
+    # From the deadline on the lease has no holder, even before it is taken back.
     assert isinstance(group.ack(1, leases, run(leases - 1, 1), 100), Refused)
     assert [group.pass_time(100) for _ in range(4)] == [True, True, False, False]
     assert group.audit()["dead"] == leases

@@ -441,7 +441,7 @@ class Play:
             offsets.clear()
 
     def look(self) -> None:
-        """What has ended by itself had lost an input; what is seen was committed."""
+        """A transaction that ended by itself had lost an input; a visible message was committed."""
         for number in self.open.keys() - self.log.machine.transactions.open.keys():
             inputs, _ = self.open.pop(number)
             assert not all(map(self.held, inputs)), "it ended, and all was in hand"

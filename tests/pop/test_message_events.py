@@ -1,4 +1,4 @@
-"""What a group tells of messages, where the duel does not come: filters that go, limits of rows."""
+"""A group's events of messages that the duel does not reach: filters that go, limits of rows."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_what_a_filter_passed_over_ahead_of_the_consumers_is_fresh_when_it_goes(
     group.feed(QUEUE, 0, 4, mask=0b1010, keys=None)
     assert [state_of(n, group.events) for n in range(4)] == ["passed", "fresh", "passed", "fresh"]
     group.set_filtered(False)
-    # What stands before the first match was looked at, and stays passed over.
+    # Messages before the first match were looked at, and stay passed over.
     assert group.backlogs[QUEUE].next == 1
     assert [state_of(n, group.events) for n in range(4)] == ["passed", "fresh", "fresh", "fresh"]
     group.ask(1, 10, invisible_ms=1000, until=1000)

@@ -176,7 +176,7 @@ def test_random_resets_keep_the_books_and_replicas_alike(kind: str) -> None:
 
 
 def _trace(log: Log, states: dict[int, str]) -> None:
-    """What each message's trace says of it."""
+    """Update the messages' states from their traces."""
     for offset in range(len(states), log.machine.ends.get(QUEUE, 0)):
         states[offset] = "fresh"
     for traced in log.machine.serving.take_traced():

@@ -38,7 +38,7 @@ def test_10667_retry_waits_until_somebody_has_it() -> None:
     counter.send(2)
     counter.pop(ALICE)
     for _ in range(50):
-        # It is due, nobody asks, the leader changes: it goes on being due.
+        # A message is due, no consumer asks, the leader changes: the message stays due.
         counter.pass_time(HOUR_MS)
         counter.fail_over()
     assert counter.audit() == {"ready": 2}
@@ -360,7 +360,7 @@ def test_4815_retry_comes_when_the_schedule_says() -> None:
 
 
 def test_ack_that_cannot_be_done_is_not_called_a_success() -> None:
-    """By reading: an ack whose write fails is logged, and its client is told that it succeeded."""
+    """By reading: an ack whose write fails is logged, and its client hears of success."""
     counter = Counter()
     counter.send(1)
     (handed,) = counter.pop(ALICE)

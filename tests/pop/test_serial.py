@@ -86,7 +86,7 @@ def test_rest_of_a_parked_letter_is_in_the_way_of_what_comes_after_it() -> None:
     group.follow(7, 0)
     (one,) = serve(group)
     group.reject(1, one.token, run(0, 3), 0, reason="no")
-    # The middle one waits for the first one, the first one for nobody.
+    # The middle message waits for the first one, the first one for none.
     assert group.redrive(1, run(1, 1)) == Changed(1)
     group = PopGroup.load(group.dump(0))
     assert serve(group) == []

@@ -123,7 +123,7 @@ def test_twin_with_another_history_of_timers_never_differs(modes: Any, crowd: in
         assert log.twin.woken > 20
 
 
-# What a digest must tell
+# Differences that a digest must show
 
 
 def another_consumer(group: PopGroup) -> None:

@@ -1,4 +1,4 @@
-"""What a group is told of messages before it hands them out."""
+"""A group's window: masks and keys of messages that it has not handed out."""
 
 from itertools import count
 
@@ -107,7 +107,7 @@ def test_retention_that_overtakes_the_window_counts_what_it_took() -> None:
     group.feed(7, 0, 8, mask=0b1000_1010, keys=None)
     group.trim(7, 20)
     assert group.known(7) == 20
-    # Three that match and are known, twelve that nobody looked at; the rest did not match.
+    # Three match and are known, twelve were never looked at; the rest did not match.
     assert group.audit() | {"lost": 15, "passed": 5} == group.audit()
 
 

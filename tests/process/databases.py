@@ -85,8 +85,8 @@ def create_tables(name: str) -> None:
 
 @contextmanager
 def postgresql(*settings: str) -> Iterator[str]:
-    """What libpq takes to reach a new server, but for the name of a database; it is gone at the
-    end. `settings` are as `wal_level=logical`.
+    """libpq's connection string of a new server, without a database; the server is gone at the end.
+    `settings` are as `wal_level=logical`.
 
     The server refuses root: then it runs as the user that Debian's package made for it, and all of
     it is in a folder of that user. It listens on a socket in there and nowhere else.
@@ -150,5 +150,5 @@ def _running(
                     time.sleep(0.05)
             yield
         finally:
-            # At once: what it would still write nobody reads.
+            # At once: its last writes are of no use.
             server.send_signal(signal.SIGQUIT)

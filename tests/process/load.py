@@ -34,9 +34,9 @@ class Load:
 
     def __init__(self, nodes: Cluster) -> None:
         self.ledger = Ledger(ROWS_MAX)
-        """What was sent, acked and refused."""
+        """Rows that were sent, acked and refused."""
         self.live = Witness(self.ledger, "live")
-        """What the consumer group read while it all happened."""
+        """Rows that the consumer group read meanwhile."""
         self.errors: list[Exception] = []
         """Why messages were not acked."""
         self._nodes = nodes

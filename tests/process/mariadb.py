@@ -64,7 +64,7 @@ def _running(
                 time.sleep(0.05)
             yield
         finally:
-            # At once: what it would still write nobody reads.
+            # At once: its last writes are of no use.
             server.send_signal(signal.SIGKILL)
 
 

@@ -26,7 +26,7 @@ def is_new(database: Database, message_id: str) -> bool:
 
 
 def ship(database: Database, number: str) -> None:
-    """What a message causes, in the same database transaction."""
+    """A message's effect, in the same database transaction."""
     database.execute("INSERT INTO shipped VALUES (?)", number)
 
 

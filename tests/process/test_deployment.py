@@ -1,4 +1,4 @@
-"""What deploy/ says is enough to install raftmq and run three nodes, on a machine without an index.
+"""The steps in deploy/ install raftmq and run three nodes, on a machine without an index.
 
 The wheel is made of the files that the Dockerfile copies, and of no others. The wheels of what it
 needs are packed from this environment, so nothing is downloaded here. Then the command lines of the
@@ -174,7 +174,7 @@ def test_nodes_of_the_systemd_unit_run(raftmq: Path, tmp_path: Path) -> None:
         sample = sample.replace(f"port = {old} }}", f"port = {port} }}")
     commands = []
     for number, port in enumerate(ports, 1):
-        # What its heading says to do: "then set node.id, host and peers".
+        # As its heading says: "then set node.id, host and peers".
         settings = tmp_path / f"node-{number}.toml"
         text = sample.replace("\nid = 1\n", f"\nid = {number}\n")
         text = text.replace("# port = 7400", f"port = {port}")

@@ -1,4 +1,4 @@
-"""A data folder belongs to one process, one node and one cluster; whoever else comes is told."""
+"""A data folder belongs to one process, one node and one cluster; any other gets an error."""
 
 import subprocess
 import sys

@@ -52,7 +52,7 @@ async def test_each_order_is_billed_once_though_billers_and_a_leader_are_killed(
                 biller.kill()
             left += len(await mq.open_transactions())
         await anyio.sleep(INVISIBLE_SECONDS + 0.5)
-        # What the dead left open has ended by itself.
+        # Transactions that dead processes left open have ended by themselves.
         assert await mq.open_transactions() == []
         before = await acked(mq)
         assert KILLS <= before < COUNT

@@ -33,7 +33,7 @@ NUMBERS = count(1)
 PATIENCE_SECONDS = 90.0
 """The longest that anything may take on a machine that does a lot else."""
 REFUSED = "(?i)unique constraint"
-"""What each database says of a second row with the same primary key."""
+"""Each database's error for a second row with the same primary key."""
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ async def next_of(consumer: PopConsumer) -> PoppedMessage:
 
 
 async def told(mq: Client, topic: str, count: int) -> list[str]:
-    """All that is delivered of a topic, which is so much at the least."""
+    """All messages delivered of a topic: at least `count`."""
     found: list[str] = []
     async with mq.consumer(topic) as consumer:
         while len(found) < count:
@@ -155,7 +155,7 @@ async def test_message_whose_receiver_died_comes_again_and_is_shipped_once(
     await send(mq, topic, "a")
     fragile.live_until(where, url=nodes.url, name=name, topic=topic)
     with connected(name) as database:
-        # What was not committed is undone by the database.
+        # The database undoes an uncommitted row.
         was_shipped = where == "shipped"
         assert database.column("SELECT number FROM shipped") == ["a"] * was_shipped
         async with receiving(mq, topic) as consumer:
@@ -205,7 +205,7 @@ class Held:
         self._is_committed = True
 
     def run(self) -> None:
-        """What the thread does."""
+        """The thread's work."""
         with connected(self._name) as database, suppress(ConnectionError), database.transaction():
             self._work(database)
             self._is_begun.set()

@@ -1,4 +1,4 @@
-"""Shops are killed between paying and saying so; what is paid is told of, and nothing else."""
+"""Shops are killed between a payment and its message; exactly the paid orders are announced."""
 
 import subprocess
 import sys

@@ -291,7 +291,7 @@ def check_calm(history: History) -> Report:
 
 
 def check_group(history: History) -> Report:
-    """Nobody takes messages ahead."""
+    """A group whose consumers take no messages ahead."""
     return check_pop(history, RULES)
 
 

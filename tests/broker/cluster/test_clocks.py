@@ -17,7 +17,7 @@ LOG = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20, reserve_bytes=0, retenti
 
 
 async def fill(cluster: Cluster, first: int, count: int = 30) -> None:
-    """Some segments full of messages, through whoever leads."""
+    """Send some segments full of messages through the current leader."""
     number = first
     while number < first + count:
         try:

@@ -1,4 +1,4 @@
-"""What blank founders make of answers, and which commands they advise."""
+"""How blank founders interpret answers, and which commands they advise."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -235,7 +235,7 @@ def test_client_under_a_nodes_number_retires_no_log_of_it() -> None:
 
 
 async def answer_garbage(stream: trio.abc.Stream, asked: set[int]) -> None:
-    """Say Welcome, then answer every question with what nobody can read."""
+    """Say Welcome, then answer every request with unreadable bytes."""
     welcome = Welcome(PROTOCOL, "test", 77, "x", "x", 1 << 20, 1 << 20)
     await stream.send_all(b"".join(encode_frame(FrameKind.HELLO | REPLY, 0, pack(welcome))))
     parser = FrameParser(1 << 20)

@@ -1,5 +1,5 @@
-"""Members change only by answers of a moment ago: whoever is dead, hangs or lacks records is no
-voter to count on, however long the leader's process stood still."""
+"""Members change only by recent answers: a member that is dead, hangs or lacks records is no voter
+to count on, however long the leader's process stood still."""
 
 from itertools import count, pairwise
 
@@ -440,7 +440,7 @@ def test_voter_whose_answers_wait_behind_its_bulk_is_counted() -> None:
         await cluster.wait_until(lambda: cluster.members(2) == {1, 3} and cluster.leader(2) == 3)
         catalog = cluster.nodes[1].catalog
         queue = next(n for n in range(QUEUE, QUEUE + 3) if catalog.group_of(n) == 2)
-        # What node 3 has in flight to node 1 takes 0.4 s.
+        # Node 3's messages in flight to node 1 take 0.4 s.
         cluster.network.link("node3", "node1").rate = 1_000_000
 
         async def load(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Who carries which group after changes of nodes, and what a change of nodes is refused for."""
+"""Which nodes carry which group after changes of nodes, and why such a change is refused."""
 
 import msgspec
 from hypothesis import given
@@ -50,7 +50,7 @@ def change(catalog: Catalog, action: str, node: int, new: int = 0, host: str = "
 
 
 def forget_left(catalog: Catalog) -> None:
-    """What the leader of the system group does when all groups have moved."""
+    """Act as the leader of the system group does when all groups have moved."""
     apply(catalog, [RemoveNode(node) for node in leaving(catalog)])
 
 

@@ -91,7 +91,7 @@ def test_node_behind_a_slow_link_is_no_voter_before_it_holds_what_there_is() -> 
 
 
 def log_files(cluster: Cluster, node: int, group: int) -> list[str]:
-    """What is left in the folder of a replica."""
+    """The files left in the folder of a replica."""
     names = cluster.files[node].list(f"/data/groups/{group:05d}")
     return [name for name in names if name != "LOCK"]
 
@@ -146,7 +146,7 @@ def test_replica_that_knows_a_term_in_which_nobody_leads_is_deleted() -> None:
         for link in links:
             cluster.network.block(*link)
         await cluster.wait_until(lambda: not replica.leader)
-        # A candidate of a term that nobody else ever hears of, however often leaders change.
+        # A candidate of a term that no other node ever hears of, however often leaders change.
         replica.step(
             Message(MessageKind.VOTE, replica.raft.id, 2, term=99, index=10**6, log_term=99)
         )
@@ -209,7 +209,7 @@ def test_node_that_is_removed_hands_over_and_the_rest_serves_without_it() -> Non
             removal = cluster.nodes[node].removal
             assert (removal.is_leaving, removal.is_removed) == (node == 3, False)
         await cluster.wait_until(lambda: not linked(cluster, 3))
-        # It goes on knocking; nobody links back, and what it asks for costs no record.
+        # Node 3 goes on knocking; no node links back, and its requests cost no record.
         await trio.sleep(30)
         assert not linked(cluster, 3)
         committed = cluster.nodes[1].catalog.applied
@@ -364,7 +364,7 @@ def test_change_that_makes_no_sense_is_refused(
 
 
 def told(term: int, leader: int, members: list[int]) -> ClusterView:
-    """What one node says of partition group 7."""
+    """One node's view of partition group 7."""
     return ClusterView("c", 1, [], [GroupView(7, leader, term, members, [], [], members)], [])
 
 
@@ -385,11 +385,11 @@ FOUNDED, MOVED = [1, 2, 3], [1, 2, 4]
         # A member of an older term may not know that it was added again.
         ({1: told(3, 1, MOVED), 2: told(4, 2, [2, 3, 4]), 4: told(4, 2, [2, 3, 4])}, False),
         ({1: told(4, 1, MOVED), 2: told(4, 1, FOUNDED)}, False),
-        # A later leader may be there that nobody names.
+        # There may be a later leader that no node names.
         ({1: told(3, 1, MOVED), 2: told(4, 0, MOVED)}, False),
         # The replica itself stood for election, was not heard, and was removed then.
         ({1: told(3, 1, MOVED), 2: told(3, 1, MOVED), 3: told(9, 0, FOUNDED)}, True),
-        # Nobody leads as far as is known.
+        # No leader is known.
         ({1: told(3, 0, MOVED), 2: told(3, 0, MOVED)}, False),
         ({}, False),
     ],

@@ -124,7 +124,7 @@ def test_process_that_died_is_followed_at_once_and_repeats_only_the_last_second(
                     await send(mqs[2], 24, first=24)
                     batch = await a.fetch(5, wait=1)
                     assert batch
-                    # Nothing is committed and nobody leaves: as if the process had died.
+                    # Neither a commit nor a leave is sent: as if the process had died.
                     scope.cancel()
                     await trio.lowlevel.checkpoint()
             begun = trio.current_time()
@@ -148,7 +148,7 @@ def test_what_the_application_has_committed_is_not_set_back_by_the_next_automati
                 committed = await a.committed()
                 await trio.sleep(2.5 * options.BROADCAST_COMMIT_SECONDS)
                 assert await a.committed() == committed
-                # Nobody leaves: as if the process had died.
+                # No leave is sent: as if the process had died.
                 scope.cancel()
                 await trio.lowlevel.checkpoint()
         async with opened(mqs[1], "a") as a:

@@ -1,4 +1,4 @@
-"""What operators see and do with a client: backlogs, dead letters, messages settled by handle."""
+"""A client for operators: backlogs, dead letters, messages settled by handle."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def test_backlog_says_what_became_of_each_message() -> None:
     assert found == {
         "ready": ready, "leased": 3, "waiting": 2, "dead": 1, "acked": 3, "lag": 16,
     }  # fmt: skip
-    # What several leaders gave for one call, and was too much, went back.
+    # Several leaders answered one call; the surplus went back.
     assert (to_hand_out, ready >= 1) == (11, True)
     assert queues == 4
 

@@ -58,7 +58,7 @@ async def read_all(mq: Client, group: str, count: int) -> None:
 
 
 async def delete_in_catalog(mq: Client, name: str) -> None:
-    """What a client does that ends before it has told the data groups."""
+    """Delete as a client that ends before it has told the data groups."""
     command = DeleteConsumerGroup(name, is_whole=True, has_offsets=True)
     message = Admin(msgspec.to_builtins(command))
     await mq._router.call_leader(SYSTEM_GROUP, FrameKind.ADMIN, message)

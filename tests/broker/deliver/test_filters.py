@@ -92,7 +92,7 @@ def test_consumer_of_the_group_without_a_filter_follows_the_subscription() -> No
 
 
 def test_seed_1109581_new_leader_takes_a_filter_over_as_soon_as_it_may() -> None:
-    """What it hands out before is not filtered."""
+    """Messages that the new leader hands out before that are not filtered."""
 
     async def job(cluster: Cluster, mq: Client) -> float:
         group = next(g for g in (1, 2, 3) if cluster.leader(g) != cluster.leader(0))
@@ -375,7 +375,7 @@ def test_leased_messages_follow_the_filter_of_their_place_in_the_log(
     async def job(_: Cluster, mq: Client) -> None:
         async with mq.consumer("orders", group="g", mode=mode, filter="n < 3") as c:
             await send(mq, numbers(*range(6)))
-            # Nobody popped yet: the boundary is not where they come, but where they are stored.
+            # No pop yet: the boundary is where messages are stored, not where they are handed out.
             await mq.admin.subscribe("orders", "g", "n >= 4")
             await trio.sleep(2)
             await send(mq, numbers(*range(6)))

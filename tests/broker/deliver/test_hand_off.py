@@ -37,7 +37,7 @@ def hand_off_with(job: Job, *, inputs: int = 3) -> None:
 
 
 async def bills(mq: Client) -> list[bytes]:
-    """What was made, whatever queue it is in."""
+    """The bills of all queues, sorted."""
     found: list[bytes] = []
     async with mq.consumer("bills") as c:
         while batch := await c.fetch(1_000, wait=3.0):
@@ -116,7 +116,7 @@ def test_hand_off_of_a_dead_process_ends_with_its_lease() -> None:
             t = p.transaction(acks=[await anext(c)])
             await t.send(b"half")
             assert len(await mq.open_transactions()) == 1
-            # Nobody is asked about it.
+            # No producer is asked about it.
             async with mq.check_back("", lambda _: True, after=0, every=0.5):
                 await trio.sleep(3)
             assert await mq.open_transactions() == []
@@ -138,7 +138,7 @@ def test_commit_from_elsewhere_acknowledges_too() -> None:
             await t.send(b"half")
             assert t.id is not None
             assert await mq.end_transaction(t.id, commit=True) == 1
-            # The application's own commit comes second, and is told the same.
+            # The application's own commit comes second, and gets the same answer.
             await t.commit()
             await message.ack()
             assert await bills(mq) == [b"half"]
@@ -226,7 +226,7 @@ def test_leader_may_die_between_half_and_commit() -> None:
                 await cluster.start(leader)
                 await cluster.wait_led(1)
             for each in ended:
-                # As after an answer that was lost, to whoever leads now.
+                # As after a lost answer: to the current leader.
                 assert each is not None
                 assert await mq.end_transaction(each, commit=True) == 0
             await trio.sleep(70)
@@ -378,7 +378,7 @@ def test_one_bill_for_each_order_while_nodes_die(seed: int) -> None:
                 c = mq.consumer("orders", group="billing", mode="pop", invisible=1.5, prefetch=8)
                 nursery.start_soon(consume, workers, c, p, until)
             await trio.sleep(SECONDS + 30)
-        # What is left is done in peace.
+        # The rest is done without faults.
         workers.random = Random("calm")
         async with mq.producer("bills") as p:
             c = mq.consumer("orders", group="billing", mode="pop", invisible=20)

@@ -52,7 +52,7 @@ async def send(mq: Client, bodies: list[bytes]) -> None:
 
 
 async def take(mq: Client, count: int = 10) -> list[bytes]:
-    """What a popping group is handed, and acknowledges."""
+    """Messages that a popping group is handed and acknowledges."""
     async with mq.consumer("t", group="g", mode="pop") as consumer:
         messages = await consumer.pop(count, wait=2)
         if messages:

@@ -25,7 +25,7 @@ MESSAGES = 4
 
 
 class Replica:
-    """What matching needs of a partition group, with batches of four messages each."""
+    """The parts of a partition group that matching needs; batches have four messages each."""
 
     number = 1
     is_leader = True
@@ -372,7 +372,7 @@ def test_masks_of_one_go_are_bounded_by_their_work() -> None:
     assert budget.is_spent
     assert budget.afford(placements(44)) == []
     assert len(MaskBudget().afford(placements(65_536))) == 1
-    # What is known of a single message costs nothing.
+    # A mask of a single message costs nothing: it is known.
     assert len(MaskBudget().afford(placements(1))) == 2_000
 
 

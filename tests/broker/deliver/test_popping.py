@@ -250,7 +250,7 @@ def test_leases_of_one_batch_in_one_answer_share_one_cut() -> None:
         await client.produce(QUEUE, sent, 0)
         for count in (3, 4, 5):
             await alice.pop(count)
-        # Who comes back is sent all that it has in hand.
+        # A consumer that comes back is sent all its messages in hand.
         alice.is_new = True
         popped, bodies = await alice.pop(1)
         assert len(popped.leases) >= 3
@@ -368,7 +368,7 @@ def test_attachment_that_never_was_is_said_to_be_unknown_yet() -> None:
 
 def test_ordered_group_gets_messages_of_one_key_one_after_the_other() -> None:
     async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
-        # What lies there is told by the leader, what comes later by the batch itself.
+        # The leader gives the keys of stored messages; later batches give their own.
         await client.produce(QUEUE, [b"a1", b"a2", b"b1"], 0, keys=["a", "a", "b"])
         popped, bodies = await alice.pop(9, wait_ms=1000)
         assert bodies == [b"a1", b"b1"]
@@ -463,7 +463,7 @@ def test_batch_that_is_applied_together_with_a_resumed_credit_is_not_lost() -> N
 def test_full_connection_does_not_end_the_list_of_what_a_consumer_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who resumes would take an answer without messages for the whole list, and lose all."""
+    """A resuming consumer would take an empty answer for the whole list, and lose all."""
 
     async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
         await client.produce(QUEUE, [b"x"], 0)

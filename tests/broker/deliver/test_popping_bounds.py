@@ -1,4 +1,4 @@
-"""What a leader keeps of consumers has a bound, and time goes on although a Tick is refused."""
+"""A leader's state of consumers is bounded, and time goes on although a Tick is refused."""
 
 from contextlib import suppress
 
@@ -137,7 +137,7 @@ def test_consumer_that_ends_frees_its_place_on_the_leader_without_a_record() -> 
                 await message.ack()
                 assert len(kept) == 1
             await cluster.wait_until(lambda: not kept)
-        # What a consumer leaves in hand stays its own.
+        # Messages that a consumer leaves in hand stay its own.
         async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
             (message,) = await consumer.pop(1, wait=5.0)
         await cluster.wait_until(lambda: not kept)

@@ -17,15 +17,15 @@ QUEUES = 2
 
 
 class Books:
-    """What clients were told."""
+    """The answers that clients got."""
 
     def __init__(self) -> None:
         self.dues: dict[bytes, int] = {}
-        """Stored for sure, and when it is due."""
+        """Due times of messages that are certainly stored."""
         self.unknown: set[bytes] = set()
-        """Nobody knows whether it was stored, or taken back."""
+        """Messages that may have been stored, or taken back."""
         self.gone: set[bytes] = set()
-        """Never to be seen."""
+        """Messages that must never be delivered."""
         self.committed: list[list[bytes]] = []
         self.undecided: list[list[bytes]] = []
 

@@ -242,7 +242,7 @@ def test_clone_of_a_group_that_pops_gets_what_that_was_not_handed() -> None:
 
 
 async def bodies_of(mq: Client, group: str) -> list[int]:
-    """What a group that pops is handed, and acks."""
+    """Numbers of the messages that a popping group is handed and acks."""
     async with mq.consumer("orders", group=group, mode="pop", prefetch=0) as consumer:
         found = await consumer.pop(20, wait=5.0)
         await consumer.ack(found)

@@ -1,4 +1,4 @@
-"""What a pass of the disk writes of what consensus handed out."""
+"""The records of consensus that one pass of the disk writes."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -49,7 +49,7 @@ def generation(cluster: Cluster, node: int) -> int:
 
 
 async def wait_voters(cluster: Cluster, *members: int) -> None:
-    """Wait until these member ids vote in every group, and nobody else does."""
+    """Wait until exactly these member ids vote in every group."""
     await cluster.wait_until(
         lambda: all(voters(cluster, group) == set(members) for group in GROUPS)
     )
@@ -108,7 +108,7 @@ def test_wiped_node_re_enters_and_counts_again(node: int, seed: int) -> None:
 def test_wiped_node_does_not_vote_before_it_has_what_it_once_acknowledged() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 3)
-        # What nodes 1 and 2 hold alone is acked, then 2 is wiped and 1 is down.
+        # Records that only nodes 1 and 2 hold are acked, then 2 is wiped and 1 is down.
         cluster.kill(3)
         await cluster.wait_led(*GROUPS)
         await produce_everywhere(cluster, 0, 10)
@@ -276,7 +276,7 @@ def test_old_folder_that_comes_back_after_another_took_its_place_stops(has_joine
         cluster.files[2].become(old)
         cluster.start_soon(2)
         words = await wait_gives_up(cluster, 2)
-        # Nobody was disturbed, and the new folder still has its place.
+        # No other member was disturbed, and the new folder still has its place.
         cluster.files[2].become(new)
         await cluster.start(2)
         await wait_voters(cluster, 1, member_id(2, 1), 3)
@@ -454,7 +454,7 @@ def test_number_of_a_removed_node_can_be_given_again() -> None:
     in_cluster(scenario)
 
 
-# What is remembered
+# Remembered identities
 
 
 def known(files: MemoryFiles, *nodes: Node) -> PeerIdentities:
@@ -544,7 +544,7 @@ def test_folder_that_took_part_unnamed_is_not_mistaken_for_the_one_that_was_name
         wipe(cluster, 2)
         await cluster.wait_led(0)
         leader = cluster.nodes[cluster.leader(0)]
-        # As if nobody had named it before.
+        # As if no command had named it before.
         for node in cluster.nodes.values():
             listed = node.catalog.nodes[2]
             node.catalog.nodes[2] = Node(2, listed.host, listed.port)

@@ -107,7 +107,7 @@ def test_group_that_moves_away_from_two_nodes_moves_back() -> None:
 
 
 def view(leader: int, term: int, voters: list[int], *learners: int) -> ClusterView:
-    """What one node says of partition group 7."""
+    """One node's view of partition group 7."""
     members = sorted({*voters, *learners})
     return ClusterView(
         "c", 1, [], [GroupView(7, leader, term, voters, [*learners], [], members)], []
@@ -119,7 +119,7 @@ def test_only_the_leader_itself_is_believed_to_lead() -> None:
     assert not has_left(3, 7, {1: view(0, 2, [2, 3]), 4: learner, 3: view(0, 3, [2, 3])})
     # Node 4 counts on the replica, and names no leader.
     assert not has_left(3, 7, {2: view(1, 2, [1, 2, 4]), 4: view(0, 2, [1, 2, 3])})
-    # Who was removed has no say, neither for nor against.
+    # A removed member has no say, neither for nor against.
     moved = {node: view(1, 2, [1, 2, 5]) for node in (1, 2, 5)}
     assert has_left(3, 7, moved | {4: view(1, 2, [1, 2, 3], 4)})
 

@@ -51,7 +51,7 @@ async def stored(cluster: Cluster, count: int = BATCHES, size: int = BATCH_BYTES
 
 
 async def produced(cluster: Cluster, first: int, count: int, size: int = BATCH_BYTES) -> None:
-    """Store batches of one message each, trying again while nobody can take them."""
+    """Store batches of one message each, trying again while no leader can take them."""
     for n in range(first, first + count):
         with trio.fail_after(120):
             while True:
@@ -80,7 +80,7 @@ async def read_patiently(cluster: Cluster, queue: int = QUEUE) -> list[bytes]:
 
 
 def findings(cluster: Cluster, group: int) -> list[Any]:
-    """What the nodes report as rotten."""
+    """Rotten pieces that the nodes report."""
     return [f for node in cluster.nodes.values() for f in node.repairs.status(group)]
 
 
@@ -252,7 +252,7 @@ def test_range_that_is_rotten_on_all_nodes_is_reported_and_the_rest_goes_on() ->
         assert segment_path(group) in finding["file"]
         assert "no peer has sound records" in finding["state"]
         assert "it cannot be read here either" in finding["state"]
-        # What lies elsewhere is read and written as ever.
+        # Records elsewhere are read and written as ever.
         await produced(cluster, BATCHES, 5)
         found: list[bytes] = []
         with trio.fail_after(60):
@@ -352,7 +352,7 @@ def test_acked_records_survive_when_the_only_other_holder_dies_after_rot() -> No
         cluster.files[rotten].flip(path, 8 * (len(cluster.files[rotten].bytes_of(path)) // 2))
         await cluster.start(rotten, behind)
         await trio.sleep(60)
-        # Both together are a majority, and neither has what was acked: nobody may lead.
+        # The two are a majority, and neither has the acked records: neither may lead.
         assert cluster.leader(group) == 0
         assert abstaining(cluster, group) == [rotten]
         status = cluster.nodes[rotten].status()
@@ -470,7 +470,7 @@ def test_seeded_damage_to_one_node_again_and_again_loses_nothing(seed: int) -> N
                 await cluster.start(victim)
             await trio.sleep(2)
             if victim in cluster.stopped:
-                # What was damaged was the last write: its log looked torn.
+                # The last write was damaged: its log looked torn.
                 assert "RecordsLost" in str(cluster.stopped[victim])
                 await cluster.start(victim)
             await read_patiently(cluster)
@@ -510,7 +510,7 @@ def test_rotten_snapshot_of_a_leader_is_not_sent_and_one_with_a_sound_one_leads(
         oldest = snapshot_paths(cluster, leader, group)[0]
         files = cluster.files[leader]
         files.flip(oldest, 8 * len(files.bytes_of(oldest)) - 4)
-        # Who comes with a blank disk needs the snapshot at which the kept log begins.
+        # A node with a blank disk needs the snapshot at which the kept log begins.
         blank = leader % 3 + 1
         cluster.kill(blank)
         cluster.wipe(blank)

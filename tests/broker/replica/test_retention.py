@@ -53,7 +53,7 @@ async def go_on(mq: Client, count: int = 150) -> None:
 
 
 def of_leader(cluster: Cluster) -> dict[str, Any]:
-    """What the leader of the queue's group tells of it."""
+    """Status of the queue's group, as its leader reports it."""
     node = cluster.nodes[cluster.leader_of(QUEUE)]
     number = node.catalog.group_of(QUEUE)
     found: list[dict[str, Any]] = node.status()["groups"]
@@ -107,7 +107,7 @@ def test_dead_letters_keep_no_more_than_the_settings_say() -> None:
         assert [letter.ids for letter in letters] == [(dead,)]
         with pytest.raises(Rejected):
             await mq.get(dead)
-        # The operator is told, by whoever leads, until somebody attends to the letter.
+        # Each leader reports the loss until an operator attends to the letter.
         assert of_leader(cluster)["dead_gone"] == 1
         cluster.kill(cluster.leader_of(QUEUE))
         await trio.sleep(8)
@@ -338,7 +338,7 @@ def test_letter_that_is_buried_while_others_are_looked_at_is_kept_too() -> None:
         attached.buried = 1
         attached.dead[1] = DeadLetter(8, run(50, 1), "", 0)
         assert retaining.keep_from(group, now=6000) == 201
-        # What retention wants since then stays until letters were looked for.
+        # A later wish of retention waits until letters were looked for.
         assert retaining.keep_from(replica(0), now=10**9) == 401
 
     trio.run(main)

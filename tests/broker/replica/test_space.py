@@ -193,7 +193,7 @@ def test_consumers_pop_ack_and_commit_until_half_of_the_reserve_is_left() -> Non
             for node in (1, 2, 3):
                 cluster.files[node].space = None
             await trio.sleep(3)
-            # What was acked stays acked, and the rest is handed out.
+            # Acked messages stay acked, and the rest is handed out.
             rest = [int(message.body) for message in await popping.pop(20, wait=5)]
             assert rest == list(range(10, 20))
             assert await reading.committed() == {0: 20}

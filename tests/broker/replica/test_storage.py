@@ -1,4 +1,4 @@
-"""What consensus reads of a group's log: the cache, and records that were fetched from disk."""
+"""Consensus reads a group's log: from the cache, and from records fetched from disk."""
 
 import pytest
 
@@ -49,5 +49,5 @@ def test_seed_70_lent_records_that_were_superseded_are_not_served() -> None:
     with pytest.raises(NotInMemory):
         storage.entries(3, 11, 10**6)
     storage.lend(2, old)
-    # What is not superseded may still be read.
+    # Records that are not superseded may still be read.
     assert storage.entries(1, 11, 10**6) == old[:2]

@@ -103,7 +103,7 @@ async def read_on(c: Consumer) -> None:
 
 
 class Reader:
-    """Reads with a consumer until it is told to end, and notes when what came."""
+    """Reads with a consumer until `is_over`, and notes (time, queue, number) of each message."""
 
     def __init__(self, c: Consumer) -> None:
         self.c = c
@@ -236,7 +236,7 @@ def test_frozen_member_loses_its_queues_at_its_lease_and_the_others_never_stop()
                 reader.is_over = True
         assert SESSION - 2 < moved_after < SESSION + 3
         assert refusals == [Reason.FENCED]
-        # What the frozen one had not committed came again.
+        # Messages that the frozen member had not committed came again.
         assert set(mine) <= {n for reader in readers for n in reader.numbers}
         for reader in readers:
             times = [at for at, queue, _ in reader.got if queue not in lost]
@@ -490,7 +490,7 @@ class Members:
         await committed(c)
 
     async def watch(self) -> None:
-        """What leaders have as committed never goes back."""
+        """Committed offsets of leaders never go back."""
         while not self.is_done:
             for node in self.cluster.nodes.values():
                 for group in node.groups.values():

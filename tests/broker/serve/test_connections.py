@@ -130,11 +130,11 @@ class Refusing:
     handled = 0
 
     def greet(self, hello: Hello) -> Welcome:
-        """Anybody is welcome."""
+        """Every client is welcome."""
         return Welcome(PROTOCOL, "test", 1, "x", "test", 16 * MIB, 16 * MIB)
 
     def handle(self, connection: Connection, frame: Frame) -> None:
-        """No."""
+        """Refuse the request."""
         self.handled += 1
         connection.refuse(frame.correlation, ErrorReply("busy", "no"))
 

@@ -17,7 +17,7 @@ SWEEPING = ("trimmed", "skipped", "reset", "filter gone")
 
 
 class Said(NamedTuple):
-    """What was said of one message."""
+    """One event of one message."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     term: int
@@ -31,7 +31,7 @@ class Said(NamedTuple):
 
 
 def of_message(rows: list[dict[str, Any]], queue: int, offset: int) -> list[Said]:
-    """What rows of events say of a message; what is said of all of a stretch is left out."""
+    """A message's events among these rows, without those that concern a whole stretch."""
     return [
         Said(
             row["index"],
@@ -72,7 +72,7 @@ def of_trace(trace: Trace) -> list[Said]:
 
 
 def disowned(said: list[Said]) -> list[Said]:
-    """Without what is told of a lease only where it was handed out."""
+    """Without consumer and token of ended leases: events have these in the hand-out's row only."""
     lost = ("expired", "dead letter", "given back")
     return sorted(
         each._replace(consumer=0, token=0) if each.what in lost else each for each in said
@@ -143,7 +143,7 @@ def test_events_equal_the_traces_of_all_messages(seed: int) -> None:
         size = draw.choice((100, 1000, 1 << 22))
         pages = {group: await all_pages(mq, group, size) for group in (1, 2, 3)}
         traces = [await mq.trace(each) for each in ids]
-        # What ran out or fell due meanwhile is later than what was read before.
+        # Events of leases and delays that ended meanwhile are later than the pages read.
         ends = {group: pages[group][-1].end for group in pages}
         topic = (await mq.admin.describe_topic("orders")).queues
         homes = {queue.queue: queue.partition_group for queue in topic}

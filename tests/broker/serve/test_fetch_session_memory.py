@@ -1,4 +1,4 @@
-"""What fetch sessions take: measured, bounded over the node, and given back."""
+"""Memory of fetch sessions: measured, bounded over the node, and given back."""
 
 import gc
 import tracemalloc

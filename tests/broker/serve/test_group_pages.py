@@ -1,4 +1,4 @@
-"""Consumer groups in pages: each group and each of its attachments is told once."""
+"""Consumer groups in pages: each group and each of its attachments appears once."""
 
 import pytest
 

@@ -49,7 +49,7 @@ def test_restarted_cluster_never_tells_a_latest_table_without_a_topic_it_has() -
         return any_table, latest_table
 
     any_table, latest_table = in_cluster(scenario)
-    # What makes the difference: a table that is told without asking the others may lack it.
+    # The difference: a table that was read without asking the other nodes may lack the topic.
     assert [] in any_table
     assert latest_table <= {"['t']", "not_leader", "unavailable"}
 

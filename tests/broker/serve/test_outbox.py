@@ -1,4 +1,4 @@
-"""What waits to be sent is held once, leaves in order, and is not held when it was sent."""
+"""Bytes that wait to be sent are held once, leave in order, and are freed once sent."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""What became of a message, as a client is told it: each way through a group, and what is kept."""
+"""A message's trace as clients see it: each way through a group, and how long rows are kept."""
 
 from typing import Any
 

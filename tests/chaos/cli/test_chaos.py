@@ -287,7 +287,7 @@ def test_kept_run_is_played_as_it_was(raftmq: CommandLine, tmp_path: Path, name:
     again = raftmq("chaos", "replay", place, "-o", "json").json
     assert again["trace_hash"] == first["trace_hash"]
     assert again["replay"] == first["replay"]
-    # What is named on the command line counts.
+    # The command line has precedence over the file.
     other = raftmq("chaos", "replay", place, "--mutant", "44", "-o", "json").json
     assert "--mutant 44" in other["replay"] or not other["violations"]
 

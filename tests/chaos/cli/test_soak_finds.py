@@ -1,6 +1,6 @@
-"""What broke in a soak is mended: each line of its page is played, and nothing breaks now.
+"""Bugs found by soaks are mended: each command line of the page is played, and nothing breaks now.
 
-Those of real processes are parsed only: what breaks there depends on the machine, too.
+Lines of real processes are only parsed: their outcome depends on the machine, too.
 """
 
 import shlex

@@ -135,7 +135,7 @@ def test_durable_view_knows_what_a_crash_must_leave() -> None:
     assert (durable.last, durable.floor()) == (0, 0)
     durable.synced()
     assert (durable.last, durable.floor()) == (4, 4)
-    # What is written over the third record may be there after a crash, or not.
+    # After a crash the record written over the third one may be there, or not.
     durable.wrote(chain(1, term=2, after=records[1]), HardState(2, 0, 0))
     assert (durable.last, durable.floor()) == (4, 2)
 

@@ -77,10 +77,10 @@ FOUR = Settings(nodes=4, proposals_per_second=10.0, segment_bytes=4096, cache_by
 NEEDS_MORE = {
     "rejoin": Event(1_200, "remove-voter", (4,)),
     "return": Event(1_200, "remove-voter", (4,)),
-    # Who is level reads nothing: the leader of that moment does for a new member.
+    # A level member reads nothing: only the leader reads, for a new member.
     "read-error": Event(3_600, "add-voter", (4,)),
 }
-"""What has to happen for a fault to find something."""
+"""Events that give a fault something to strike."""
 
 
 @pytest.mark.parametrize("name", sorted(HANDLERS))

@@ -4,7 +4,7 @@ And one short run in which something must be lost, or nothing of this means anyt
 Four runs, each with a schedule of its own seed; the seeds are fixed, so that a failure is one that
 can be had again. `raftmq chaos run --world real` plays others. On a slow machine fewer messages get
 through in that time, and more faults come too late to be made: then further seeds are played until
-both are enough. What a run promises is demanded of each, however slow the machine is.
+both are enough. Each run must keep all its promises, however slow the machine is.
 """
 
 from collections.abc import Sequence
@@ -34,15 +34,15 @@ CHANGES = (
 )  # fmt: skip
 """Changes of members, in an order in which each finds the members that it needs: in one run."""
 KINDS = [fault for fault in of_world(World.REAL) if fault.nodes_min <= NODES]
-"""What can be made with three nodes: all but `majorities-ring`."""
+"""Faults that three nodes can have: all but `majorities-ring`."""
 CAN = [fault.name for fault in KINDS if not (why_no_overlay() and fault.name in OVERLAY_ONLY)]
-"""What this machine can make."""
+"""Names of faults that this machine can make."""
 
 
 def dealt(seed: int) -> list[Event]:
     """Each kind falls to one seed in four, which plays it once, spread over the time of faults.
 
-    What a seed draws by itself would leave more than half of the kinds out.
+    Drawn events alone would leave out more than half of the kinds.
     """
     place = seed % len(SEEDS)
     others = [fault.name for fault in KINDS if fault.name not in CHANGES]
@@ -60,7 +60,7 @@ def dealt(seed: int) -> list[Event]:
 
 
 def dense(seed: int) -> Schedule:
-    """What the seed draws, and what falls to it."""
+    """The seed's drawn events and those dealt to it."""
     drawn = draw(seed * 1000, of_world(World.REAL), nodes=NODES, seconds=SECONDS)
     return drawn._replace(seed=seed, events=tuple(sorted((*drawn.events, *dealt(seed)))))
 
@@ -104,7 +104,7 @@ def test_disks_that_ignore_syncs_are_found_out(
         await power_off(arena, nodes)
 
     monkeypatch.setattr(RealArena, "_power_off", spoil_first)
-    # What is lost does not come back, however long one waits.
+    # Lost messages never come back: waiting longer is of no use.
     monkeypatch.setattr(play, "RECOVERY_SECONDS_MAX", 8.0)
     monkeypatch.setattr(play, "DRAIN_SECONDS_MAX", 8.0)
     everyone = Event(500, "power-loss-all", (1, 2, 3))

@@ -1,4 +1,4 @@
-"""What a fault did is counted."""
+"""The effects of faults are counted."""
 
 from random import Random
 from types import SimpleNamespace

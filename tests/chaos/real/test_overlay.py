@@ -89,7 +89,7 @@ async def test_faults_reach_system_calls_and_end_with_a_heal(tmp_path: Path) -> 
         await on(made, append)
         await made.refuse(1, "fsync", 5)
         async with made.spared(1):
-            # Who edits the files of a stopped node meets no fault, and takes none away.
+            # An edit of a stopped node's files meets no fault, and uses none up.
             await on(made, append)
         await fails(made, "Input/output")
         await made.refuse(1, "write", 5)

@@ -48,7 +48,7 @@ def processes_in(folder: Path) -> list[str]:
 
 
 def check(outcome: Outcome, *, faults: int) -> None:
-    """It is good, and at least so many kinds struck: a busy machine may be too late for one."""
+    """The outcome is valid, and at least `faults` kinds struck; a busy machine may miss one."""
     assert outcome.verdict is Verdict.VALID, str(outcome)
     assert not outcome.vacuous
     assert outcome.world is World.REAL
@@ -92,7 +92,7 @@ def test_faults_of_network_processes_clocks_and_clients_lose_nothing(tmp_path: P
     shown = spans(outcome.timeline, int(outcome.simulated_seconds * 1000))
     for node in (1, 3):
         lives = [one.role for one in sorted(shown, key=lambda s: s.start_ms) if one.node == node]
-        # Who is down when the rest must make progress without it is dead twice.
+        # A node that is down while the rest must make progress without it is dead twice.
         later = [life for life in lives[lives.index(DEAD) :] if life != DEAD]
         assert later[0] == UP, f"node {node} was killed and came back"
         assert lives[-1] in ("leader", "follower")

@@ -51,7 +51,7 @@ def frame_of(kind: int, header: bytes = b"") -> bytes:
 
 
 class Caller:
-    """Whoever connects."""
+    """The client's end of a connection."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream

@@ -1,4 +1,4 @@
-"""What rules say about a frame."""
+"""The verdict of rules on a frame."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""What handlers are told of the cluster that they act upon."""
+"""The state of the cluster as handlers of faults see it."""
 
 from random import Random
 from types import SimpleNamespace

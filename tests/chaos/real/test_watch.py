@@ -1,4 +1,4 @@
-"""What the observer writes on the time line of nodes that end and come again."""
+"""The observer's time line of nodes that end and come back."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

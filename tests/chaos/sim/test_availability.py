@@ -120,7 +120,7 @@ def test_lasting_fault_that_finds_nothing_to_strike_excuses_nothing() -> None:
         fault_begins=lambda number, _: lasting.add(number), fault_ends=lasting.discard
     )
     nemesis = Nemesis(state, Schedule(0, 60.0, ()), availability)  # type: ignore[arg-type]
-    # Clients are to be cut off from whoever leads, and nobody does.
+    # Clients are to be cut off from the leader, and there is none.
     nemesis._begin(0, Event(0, "cut-clients", (), lasts_ms=60_000))
     assert lasting == set()
 

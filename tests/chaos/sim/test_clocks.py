@@ -1,8 +1,8 @@
 """Wrong clocks and everything that has a deadline: leases, delays, transactions, sessions, claims.
 
 Clocks of nodes jump by seconds to days, forwards and backwards, for a while or until the heal, and
-whoever leads ends meanwhile. What is judged by times of clients is judged as sharply as the clocks
-were right; what is judged by the log's time is judged in full, and all must come to its end.
+leaders end meanwhile. Promises about clients' times are judged as sharply as the clocks were right;
+promises about the log's time are judged in full, and everything must come to its end.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""What is gathered of the servers decides the disk's invariants, and shows them broken."""
+"""Evidence gathered from the servers decides the disk's invariants, and shows them broken."""
 
 from collections.abc import Mapping
 from contextlib import suppress

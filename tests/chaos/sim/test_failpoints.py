@@ -15,7 +15,7 @@ from raftmq.chaos.world.disk import PowerLoss
 from raftmq.chaos.world.process import Process
 
 RARE = {"apply membership", "send snapshot", "receive snapshot", "receive repair", "receive member"}
-"""What happens in some runs only: who joins, who lags far behind, whose disk is damaged."""
+"""Failpoints reached in some runs only: a join, a long lag, a damaged disk."""
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from raftmq.chaos.sim.run import run
 from tests.chaos.campaigns import play_valid
 
 CHECKS = ("claims", "hand-off", "resets", "instances", "topic lives", "withheld", "pop a")
-"""What judges a run, each by its name among what was compared."""
+"""The checks that judge a run, by their names in `outcome.compared`."""
 
 
 def test_run_without_faults_does_all_and_is_judged_in_all() -> None:

@@ -1,4 +1,4 @@
-"""A node that leaves is said to be unused only when no data group counts on it."""
+"""A leaving node counts as unused only when no data group counts on it."""
 
 from types import SimpleNamespace
 from typing import Any, cast

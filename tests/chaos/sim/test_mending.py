@@ -1,4 +1,4 @@
-"""A damaged disk is its node's own business: after the heal it is whole, and nobody replaced it."""
+"""A node mends its own damaged disk: after the heal the disk is whole, and was not replaced."""
 
 import pytest
 import trio

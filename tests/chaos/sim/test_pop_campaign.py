@@ -28,7 +28,7 @@ SHORT_SEEDS = range(700, 800)
 """Many short runs meet more than few long ones: two bugs were in the first 36 seeds."""
 SHORT_PLAN = Plan(World.SIM, workload="pop", seconds=SHORT_SECONDS)
 OFTEN = 5
-"""A fault that was due so often must have had an effect."""
+"""Number of times due from which a fault must have had an effect."""
 QUIET = {
     "read-error": "so short a run reads from memory",
     "move-group": "no other node has room for it",
@@ -182,7 +182,7 @@ def test_withheld_message_that_is_seen_is_noticed_by_clients_and_in_the_log(
 
 
 def test_run_in_which_time_stands_still_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What spins is told with the seed, and the campaign goes on."""
+    """A spinning run is reported with its seed, and the campaign goes on."""
 
     def spin(self: Feeds, group: Any, key: Any, look: Any, records: Any) -> None:
         self._done(key)

@@ -1,4 +1,4 @@
-"""What clients and nodes showed is compared with the committed log; with nothing, it is not good.
+"""Evidence of clients and nodes is compared with the committed log; without evidence a run fails.
 
 Each of these bugs was planted once while the comparison was made of nothing, and was not seen.
 """
@@ -92,7 +92,7 @@ def test_groups_are_told_of_what_the_log_drops_before_it_does_and_of_no_more() -
     assert told(23, 5, 12) == []
     # The next batch goes untold.
     assert told(24, 5, 13) == [(0, True)]
-    # More is told than is dropped: by a leader before this one, and by this one.
+    # More is announced than dropped: by a leader before this one, and by this one.
     assert told(25, 11, 13) == [(6, False)]
     assert told(26, 11, 14, term=2) == []
     assert told(27, 13, 14) == [(2, False)]
@@ -100,6 +100,6 @@ def test_groups_are_told_of_what_the_log_drops_before_it_does_and_of_no_more() -
     # Within a batch.
     machine.serving.earliest[8] = 1
     assert follow(29) == [(0, True)]
-    # The messages of a queue that is gone are nobody's.
+    # The messages of a deleted queue belong to no group.
     machine.ends.clear()
     assert told(30, 13, 17) == []

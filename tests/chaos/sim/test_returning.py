@@ -15,7 +15,7 @@ KINDS = (
     "move-group", "return-node", "return-blank", "lose-group", "crash-write", "kill-leader",
     "isolate-leader", "slow-disk", "add-voter", "remove-voter", "replace-node",
 )  # fmt: skip
-"""What the seeds of this campaign are drawn from."""
+"""Faults from which this campaign's seeds draw."""
 SEEDS = range(3)
 SECONDS = 60.0
 FOUND = {

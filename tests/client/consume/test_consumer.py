@@ -384,7 +384,7 @@ async def test_damaged_batch_is_reported_and_never_handed_out(cluster: FakeClust
     batches[1] = (base, record._replace(encoded=bytes(damaged)))
     async with opened(cluster) as mq, mq.consumer("orders") as c:
         await anyio.sleep(0.05)
-        # What stands before it is handed out first, or a seek past it would lose that.
+        # Messages before it are handed out first, or a seek past it would lose them.
         assert (await c.fetch()).offsets == [0, 1, 2]
         with pytest.raises(UnreadableBatch, match="queue 0 of topic 'orders', batch at offset 3"):
             await c.fetch()
@@ -400,7 +400,7 @@ async def test_batch_of_an_old_broker_that_cannot_be_read_is_named_and_passed_ov
     cluster: FakeCluster,
 ) -> None:
     fill(cluster, queues=1, messages=3)
-    # The checksum fits, but the body lengths do not: what no broker takes any more.
+    # The checksum fits, but the body lengths do not: brokers no longer admit that.
     broken = made([vector(U32, [1, 0])], body=b"two")
     stamp = struct.pack("<QQQ", QUEUE, 7, 3)
     broken = resealed(broken[:8] + stamp + broken[32:])

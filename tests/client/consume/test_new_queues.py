@@ -1,4 +1,4 @@
-"""Queues that somebody else adds: a producer that names one asks before it refuses."""
+"""Queues that another client adds: a producer that names one asks before it refuses."""
 
 import anyio
 import pytest
@@ -29,7 +29,7 @@ def counted(cluster: FakeCluster, fate: Fate = Fate.DONE) -> list[int]:
 
 
 def grow(cluster: FakeCluster, queues: int) -> None:
-    """Somebody gives the topic more queues."""
+    """Another client gives the topic more queues."""
     cluster.change_catalog(AlterTopic("orders", queues))
 
 

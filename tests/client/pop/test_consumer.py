@@ -359,7 +359,7 @@ async def test_rest_of_credit_is_asked_for_at_once_and_ends_with_the_consumer(
         async with mq.consumer("orders", group="g", mode="pop") as c:
             assert len(await c.pop(10, wait=1.0)) == 3
             await anyio.sleep(2.0)
-            # Nobody came for more, but the leader may hand out what is left: of 32, for 5 s.
+            # No further pop, but the leader may hand out the rest of 32, for 5 s.
             assert asked == [(32, 5000, True), (29, 5000, True)]
         async with mq.producer("orders") as producer:
             await producer.send(b"late")

@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture
 def untended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks after leases but who hands messages on."""
+    """Leases are looked after only where messages are handed on."""
     monkeypatch.setattr(prefetcher, "TICK_SECONDS", 3600.0)
 
 

@@ -230,7 +230,7 @@ async def test_ack_that_was_sent_and_not_answered_is_in_doubt_and_a_repeat_tells
         with pytest.raises(OutcomeUnknown):
             await batch.ack(timeout=1.0)
         assert audit(cluster) == {"acked": 3}
-        # What is under way cannot be settled in another way.
+        # A settlement under way cannot be replaced by another.
         with pytest.raises(Rejected, match="no longer yours"):
             await batch[0].nack(timeout=1.0)
         # The next one has not left yet, and is taken back.

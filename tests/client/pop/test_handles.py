@@ -84,7 +84,7 @@ async def popped(cluster: FakeCluster, count: int, bodies: int | None = None) ->
 
 
 async def left(cluster: FakeCluster) -> int:
-    """How many messages somebody else is handed."""
+    """Number of messages that another consumer is handed."""
     async with (
         connect(URL, world=cluster) as mq,
         mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer,

@@ -23,7 +23,7 @@ FACTORS = st.floats(1, FACTOR_MAX, exclude_min=True)
 
 
 def schedule_ms(delays: list[float]) -> tuple[int, ...]:
-    """What a group is given."""
+    """The schedule that a group is given."""
     return policy_of(delays, None, None, "key", is_blocking=False).schedule_ms
 
 

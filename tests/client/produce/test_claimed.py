@@ -1,4 +1,4 @@
-"""Claimed sessions: work that is done piece by piece stores each message once, whoever does it."""
+"""Claimed sessions: work done piece by piece stores each message once, whichever client does it."""
 
 from random import Random
 

@@ -125,7 +125,7 @@ class Run:
                 for number in range(producers):
                     producing.start_soon(self.produce, mq, f"p{number}", count)
             self.cluster.fate = lambda _node, _frame: Fate.DONE
-            # What is still on its way arrives.
+            # Requests still on their way arrive.
             await anyio.sleep(0.25)
             with anyio.fail_after(30.0):
                 while [len(q) for q in handed] != [len(q) for q in self.cluster.stored()]:

@@ -1,4 +1,4 @@
-"""What a producer cannot be made with is said when it is made, in words that name what is right."""
+"""A producer with wrong settings is refused when it is made; the error names the right values."""
 
 from typing import Any
 

@@ -118,7 +118,7 @@ def test_overlap(archive: Path) -> None:
 
 
 def added(archive: Path, file: manifest.File) -> None:
-    """A version that nobody checked."""
+    """Append a version without a check."""
     before = manifest.newest(archive)
     ends = manifest.ends_after(before.ends, [file])
     version = Version(before.version + 1, False, ends=ends, topics=before.topics, files=(file,))

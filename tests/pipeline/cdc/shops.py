@@ -84,7 +84,7 @@ class Shop:
     execute: Callable[..., Any]
     """Run a statement with `?` for each value."""
     abort: type[Exception]
-    """What the database raises where a key is there already."""
+    """The database's error for a key that is there already."""
     has_words: bool = False
     """Whether keys are words, equal in any case where the database captures such keys."""
 
@@ -227,7 +227,7 @@ def assert_in_order(changes: list[dict[str, Any]]) -> None:
 
 
 def seen(source: Source, after: Place) -> list[dict[str, Any]]:
-    """What a capture would send of the changes that are there now, without a cluster."""
+    """Messages that a capture would send of the changes that are there now, without a cluster."""
     found: list[dict[str, Any]] = []
     for event in source.events(after):
         if isinstance(event, Idle):

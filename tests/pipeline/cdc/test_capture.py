@@ -77,7 +77,7 @@ def test_transactions_are_marked_where_they_end(
         ("c", "0"), ("c", "1"), ("c", "2"), ("d", "0"), ("c", "9"),
     ]  # fmt: skip
     if shop.url.startswith("sqlite"):
-        # What one read found counts as one transaction.
+        # All changes of one read count as one transaction.
         assert [c["last"] for c in found] == [False, False, False, False, True]
     else:
         assert [c["last"] for c in found] == [False, False, True, False, True]

@@ -1,4 +1,4 @@
-"""`raftmq pipeline cdc`: what is planned changes nothing, what is done is told."""
+"""`raftmq pipeline cdc`: plans change nothing, and each action is reported."""
 
 import json
 from pathlib import Path

@@ -27,7 +27,7 @@ def test_rebuilt_table_is_verified_and_a_row_changed_unseen_is_told(
     rows = ds.dataset(made["folder"], format="parquet").to_table().sort_by("id").to_pylist()
     assert [(row["id"], row["name"]) for row in rows] == [(1, "one"), (2, "two")]
 
-    # What is not captured yet is captured by `verify`.
+    # `verify` captures the changes that are not captured yet.
     sqlite_item.execute("DELETE FROM item WHERE id = 1")
     heading, line = on_spark.ok(*verify).stdout.splitlines()
     place, database, rebuilt, is_equal = line.split()

@@ -1,4 +1,4 @@
-"""What a database lacks for capture is told with the remedy, before anything is sent or lost."""
+"""Capture refuses a database that is not ready and names the remedy, before any send or loss."""
 
 import shutil
 from pathlib import Path
@@ -260,7 +260,7 @@ def test_mariadb_log_that_was_dropped_needs_a_snapshot(
     mariadb_item.execute("FLUSH BINARY LOGS")
     (last, *_) = mariadb_item.execute("SHOW MASTER STATUS").fetchone()
     while len(mariadb_item.execute("SHOW BINARY LOGS").fetchall()) > 1:
-        # It keeps logs that somebody reads, as the capture did until just now.
+        # MariaDB keeps logs that have a reader, as the capture was until just now.
         mariadb_item.execute(f"PURGE BINARY LOGS TO '{last}'")
     with pytest.raises(PipelineError, match=r"dropped its log binlog.*--snapshot"):
         capture_all(mq, mariadb_item, "purged")

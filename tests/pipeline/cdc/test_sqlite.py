@@ -1,4 +1,4 @@
-"""What SQLite alone does to a captured table: triggers in its own order, one writer at a time."""
+"""Capture peculiar to SQLite: triggers in its own order, one writer at a time."""
 
 from random import Random
 
@@ -133,7 +133,7 @@ def test_others_write_the_file_while_changes_are_sent(
             assert isinstance(event, Change)
             found.append(event.position)
             shop.execute("INSERT INTO item (id) VALUES (?)", 100 + len(found))
-        # What was written meanwhile is of the next look.
+        # Rows written meanwhile belong to the next look.
         assert len(found) == 30
         assert event.reached.position == found[-1] + 2
         assert isinstance(next(events), Idle)

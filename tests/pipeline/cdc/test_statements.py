@@ -1,4 +1,4 @@
-"""What a capture of MariaDB makes of statements in the binary log; no server is needed."""
+"""Statements in MariaDB's binary log as a capture reads them; no server is needed."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -43,7 +43,7 @@ def _all_examples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def identity(name: str, values: list[str]) -> tuple[str, ...]:
-    """What must be equal of an anomaly: its name and its messages."""
+    """The parts of an anomaly that must be equal: its name and its messages."""
     if name == "inconsistent-offset":
         # Three messages at one place are two pairs, and either checker pairs them as it likes.
         return (name,)

@@ -15,7 +15,7 @@ numbers = near | far
 
 
 def made(*parts: list[int]) -> Bitmap:
-    """What the parts amount to, each added at once."""
+    """The bitmap of all parts, each added at once."""
     bits = Bits()
     for part in parts:
         bits.add(np.array(part, np.int64))

@@ -1,4 +1,4 @@
-"""What is read of histories, what is refused, and what is stored; mostly without Spark."""
+"""Histories read, refused and stored; mostly without Spark."""
 
 import json
 from contextlib import nullcontext
@@ -144,7 +144,7 @@ def test_verdict_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(pq, "write_table", killed)
     with pytest.raises(KeyboardInterrupt):
         store([report], tmp_path)
-    # What an earlier run said must not be taken for this one's word.
+    # An earlier run's verdict must not be taken for this one's.
     assert not (tmp_path / "verdict.json").exists()
 
 

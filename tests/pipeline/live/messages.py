@@ -17,7 +17,7 @@ LENGTH = BOARD.window_ms * 1000
 
 
 class Message(NamedTuple):
-    """What a board looks at. `event` is in microseconds, None: unusable."""
+    """A message as a board reads it. `event` is in microseconds, None: unusable."""
 
     queue: int
     offset: int

@@ -64,8 +64,7 @@ def test_value_that_json_has_no_word_for_is_null() -> None:
 
 
 def dump(url: str, profile: Path) -> str:
-    """What a browser has made of the page. It prints that once the page is loaded: the first event
-    may have come by then or not."""
+    """The page's DOM in a browser as soon as it is loaded, with or without a first event."""
     program = installed()
     assert program is not None
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]

@@ -104,7 +104,7 @@ def test_there_is_a_bound_of_browsers(feed: Feed, monkeypatch: pytest.MonkeyPatc
         assert next_event(one) == next_event(other) == b"1"
         with closing(ask(page, "/events")) as refused:
             assert refused.status == 503
-        # Who leaves makes room, once a write to it fails.
+        # A reader that left makes room, once a write to it fails.
         one.close()
         deadline = time.monotonic() + 10
         while (answer := ask(page, "/events")).status == 503:

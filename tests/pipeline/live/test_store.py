@@ -1,4 +1,4 @@
-"""What a board has counted survives its process, and a crash between any two steps."""
+"""A board's counts survive its process, and a crash between any two steps."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -149,7 +149,7 @@ def test_board_equals_a_direct_computation_and_counts_what_is_late(
 
 
 class Crash(Exception):
-    """What a test does instead of killing the process."""
+    """Raised by a test instead of killing the process."""
 
 
 def test_nothing_is_counted_or_published_twice_whatever_is_lost_in_a_crash(

@@ -107,7 +107,7 @@ def test_watermark_follows_the_queue_that_is_furthest_behind() -> None:
     added = windows.add(partials([ahead, behind]))
     assert windows.watermark == 1_000_000 - 200_000
     assert not added.closed
-    # What the slow queue goes on with is not late.
+    # The slow queue's next message is not late.
     assert windows.add(partials([Message(1, 1, 1_000_100, "a", 1, 1)])).late == 0
 
 

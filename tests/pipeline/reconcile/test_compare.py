@@ -1,4 +1,4 @@
-"""What differs between two sides, and what was oversold, on tables made by hand and by chance."""
+"""Differences between two sides, and oversold items, on tables made by hand and by chance."""
 
 import random
 from collections import defaultdict

@@ -113,7 +113,7 @@ def test_command_reconciles_topics_as_they_were_pinned(
     with mq.producer("payments") as producer:
         producer.send(cents(1), key="order-7")
         producer.send(b"no JSON", key="order-8")
-    # What came later is not in it.
+    # Later messages are not in it.
     assert pinned.load(spark).count() == 40
     ended = raftmq(*command, "--out", str(tmp_path / "out"))
     assert ended.code == 5, ended.stderr

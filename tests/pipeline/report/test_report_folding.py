@@ -101,7 +101,7 @@ class Model:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """What a broker may tell: only what is in hand is settled, only what is dead comes back."""
+    """Possible events of a broker: only messages in hand are settled, only dead ones come back."""
     model, rows, time, dead, earliest = Model(), [], 1000, set[int](), 0
     leases, again, last = dict[int, int](), set[int](), 0
     for _ in range(draw(st.integers(1, 25))):

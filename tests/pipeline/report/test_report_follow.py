@@ -149,7 +149,7 @@ def test_report_goes_on_when_the_cluster_is_back_and_tells_once_that_it_waits(
 
 
 def told(notes: list[str]) -> list[str]:
-    """What was said of the cluster."""
+    """The notes about the cluster, in short."""
     words = {"waiting for the cluster: ": "waiting", "the cluster answers again, after": "answers"}
     return [word for note in notes for start, word in words.items() if note.startswith(start)]
 

@@ -211,7 +211,7 @@ def test_bad_rules_are_refused_with_a_reason(text: str, said: str, tmp_path: Pat
         ruling.read(path)
 
 
-# What is on disk
+# Tables on disk
 
 
 def test_row_that_is_written_again_takes_the_place_of_the_one_before(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def total(rows: list[dict[str, Any]], name: str) -> int:
 
 
 def lags(mq: "BlockingClient", topic: str) -> dict[str, tuple[int, int]]:
-    """What the broker says: lag, and messages that were never handed out, by group."""
+    """The broker's figures: lag, and messages that were never handed out, by group."""
     found: dict[str, tuple[int, int]] = {}
     for each in mq.admin.backlogs(topic=topic):
         lag, fresh = found.get(each.group, (0, 0))
@@ -48,8 +48,8 @@ def lags(mq: "BlockingClient", topic: str) -> dict[str, tuple[int, int]]:
 
 
 def consume(mq: "BlockingClient", topic: str, group: str, *, count: int) -> Counter[str]:
-    """Pop so many times a message: some are nacked, some rejected, some given back once. What that
-    came to, by column of the report."""
+    """Pop `count` messages: some are nacked, some rejected, some given back once. The result counts
+    them by column of the report."""
     did: Counter[str] = Counter()
     returned: set[str] = set()
     with mq.consumer(topic, group=group, mode="pop", prefetch=0) as consumer:

@@ -1,4 +1,4 @@
-"""What Spark wraps in layers comes out as one line and a remedy."""
+"""An error that Spark wrapped in layers comes out as one line and a remedy."""
 
 import pickle
 from typing import TYPE_CHECKING

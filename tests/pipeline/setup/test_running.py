@@ -1,4 +1,4 @@
-"""What goes wrong in a job leaves its command as two lines and an exit code."""
+"""An error in a job leaves its command as two lines and an exit code."""
 
 import json
 import logging

@@ -33,7 +33,7 @@ def attempt(
     mq: BlockingClient, batches: Any, *, name: str = "q", partition: int = 0, label: int = 1,
     topic: str = "orders", partitions: int = 0,
 ) -> Written:  # fmt: skip
-    """One attempt of one task: of a stream, or of a named write that has so many partitions."""
+    """One attempt of one task: of a stream, or, with `partitions`, of a named write."""
     named = "named" if partitions else ""
     options = Options(topic, "", timeout=20, write_id=named, partitions=partitions)
     return write(mq, Work(name, partition, label, is_cut_once=False), options, batches)

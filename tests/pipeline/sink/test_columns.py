@@ -1,4 +1,4 @@
-"""What rows may have, which options there are, and what is said when they are wrong."""
+"""Columns of rows, options of the sink, and the errors for wrong ones."""
 
 from datetime import UTC, datetime
 

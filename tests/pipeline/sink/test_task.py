@@ -266,7 +266,7 @@ def test_attempts_after_the_first_one_that_stored_rows_for_later_go_on(
 
 
 def stored_later(mq: BlockingClient, count: int) -> list[bytes]:
-    """What is there once so many messages came, and a moment later."""
+    """Bodies in the topic once `count` messages came, and half a second later."""
     bodies: list[bytes] = []
     with mq.consumer("orders") as consumer:
         while len(bodies) < count:

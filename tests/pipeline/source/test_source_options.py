@@ -1,4 +1,4 @@
-"""Options: what is said is what is meant, and what cannot be meant is an error that helps."""
+"""Options of the source mean exactly what they say; impossible ones raise an error that helps."""
 
 from datetime import UTC, datetime
 

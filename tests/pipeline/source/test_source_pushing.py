@@ -96,7 +96,7 @@ def test_rows_are_kept_as_spark_keeps_them(rows: list[dict[str, Any]], given: li
     expected = [row for row in rows if all(is_kept(each, row[each.attribute[0]]) for each in given)]
     table = pa.RecordBatch.from_pylist(rows, schema=schema)
     assert keep(table).to_pylist() == [{n: row[n] for n in schema.names} for row in expected]
-    # What need not be read has none of the rows.
+    # The parts that need not be read hold none of the rows.
     queue, offset, time = (
         whole_bound(taken, "queue"),
         whole_bound(taken, "offset"),

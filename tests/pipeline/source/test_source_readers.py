@@ -1,4 +1,4 @@
-"""What Spark's driver asks and its workers do, on a real cluster and without a JVM."""
+"""The calls of Spark's driver and workers, on a real cluster and without a JVM."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def stream(topic: str, **said: Any) -> StreamReader:
 
 
 def read(reader: BatchReader | StreamReader, parts: Iterable[Any]) -> Rows:
-    """What the tasks read, each with a reader that travelled to a worker."""
+    """Rows that the tasks read, each with a reader that travelled to a worker."""
     rows: Rows = []
     # The reader that drives a stream stays where it is; a fresh one travels.
     for part in parts:
@@ -244,7 +244,7 @@ def test_stream_reads_each_message_once_and_its_group_has_no_lag(
     assert reader.reportLatestOffset() == end
     later = reader.latestOffset(end, ALL)
     assert lag(mq, f"spark-{topic}") == 30
-    # What is planned again after a crash is the same.
+    # The plan after a crash is the same.
     again = stream(topic, job=topic)
     parts = again.partitions(end, later)
     assert parts == reader.partitions(end, later)
@@ -357,7 +357,7 @@ def test_leader_that_dies_in_mid_read_changes_nothing(
 ) -> None:
     body = os.urandom(20_000)
     with mq.producer(topic) as p:
-        # More than is fetched ahead, so that much is still to come from whoever leads then.
+        # More than is fetched ahead, so that much is still to come from the next leader.
         for _ in range(10):
             p.send_many(bodies=[body] * 150, queue=0)
     (group,) = {q.partition_group for q in mq.admin.describe_topic(topic).queues if q.queue == 0}

@@ -57,7 +57,7 @@ def topic(mq: "BlockingClient", request: pytest.FixtureRequest) -> str:
 
 
 def send(mq: "BlockingClient", topic: str, count: int) -> None:
-    """So many messages to each queue, a few at a time: a batch is never cut in two."""
+    """Send `count` messages to each queue, five at a time: a batch is never cut in two."""
     with mq.producer(topic) as p:
         for _ in range(count // 5):
             for queue in range(QUEUES):
@@ -88,7 +88,7 @@ def everything(mq: "BlockingClient", topic: str) -> list[Place]:
 
 
 def missing(folder: Path) -> list[Place]:
-    """What a table of gaps says, each place as often as it is in there."""
+    """All places in a table of gaps, each as often as the table has it."""
     rows = [row for path in folder.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
     return [(row["queue"], n) for row in rows for n in range(row["start"], row["end"])]
 
@@ -190,7 +190,7 @@ def test_archive_fails_or_goes_on_with_skip_lost_and_has_the_gap(
     overrun(mq, topic)
 
     def taken() -> int:
-        """What retention has taken so far: on a busy machine it goes on taking."""
+        """Number of messages that retention has taken so far; on a busy machine it still grows."""
         return sum(first for first, _ in bounds(mq, topic).values()) - 5 * QUEUES
 
     least = taken()

@@ -1,4 +1,4 @@
-"""What the driver learns of a batch of events: which hours are to be built."""
+"""The driver learns from a batch of events which hours are to be built."""
 
 from pathlib import Path
 from random import Random

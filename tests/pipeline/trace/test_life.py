@@ -36,7 +36,7 @@ def random_events(draw: Random) -> list[dict[str, Any]]:
             what = draw.choice(PLAIN) if draw.random() < 0.85 else draw.choice(SWEEPING)
             if trimmed == end:
                 continue
-            # What retention took is never touched again.
+            # Messages that retention took are never touched again.
             first = draw.randint(trimmed, end - 1)
             count, is_endless = draw.randint(1, end - first), False
             if what == "trimmed":

@@ -55,7 +55,7 @@ def test_trace_is_built_and_asked(
     assert (day[:10], names, count) == (rows[0]["timestamp"][:10], ["orders", "billing"], "10")
     assert len(on_spark.ok(*quantiles, "--topic", "others").stdout.splitlines()) == 1
 
-    # What was sent since the last run is not known; what the error names makes it known.
+    # Messages sent since the last run are unknown until the command that the error names has run.
     with mq.producer("orders") as producer:
         producer.send(b"late")
     ended = on_spark(*show, "10")

@@ -2,8 +2,8 @@
 
     python -m tests.quality.mutants [NUMBER ...]
 
-Writes docs/chaos/mutants.md and its .json: without numbers anew, with numbers their rows only. The
-exit status is 1 if one survives, or is killed by nobody expected.
+Writes docs/chaos/mutants.md and its .json: without numbers all rows, with numbers only theirs. The
+exit status is 1 if a mutant survives, or is killed by an unexpected killer.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Hunting a mutant: seed after seed until something notices, and who it was.
+"""Hunting a mutant: seed after seed until a promise breaks, and which one it was.
 
-A mutant counts as killed if any promise breaks with it planted; all the same it is noted whether
-that was one of those expected. A run that elects nobody or gets next to nothing done notices too:
-its `vacuous` is a killer of its own, V1.
+A mutant counts as killed if any promise breaks with it planted; the hunt also notes whether that
+promise was expected. A run that elects no leader or gets next to nothing done kills, too: its
+`vacuous` is a killer of its own, V1.
 
-A seed that has killed is played without the mutant, too: what breaks then as well is a bug of
-raftmq or of the harness, and no kill.
+A seed that has killed is played without the mutant, too: a promise that breaks then as well is a
+bug of raftmq or of the harness, and no kill.
 
 Invariants:
 - The schedules of a hunt depend on the mutant's kinds and the seed alone.
@@ -38,34 +38,34 @@ class BadSeed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """What came of one mutant."""
+    """The result of hunting one mutant."""
 
     mutant: Mutant
     seed: int
-    """The one that killed it; -1 if none did."""
+    """The seed that killed it; -1 if none did."""
     killer: str
-    """Whose promise broke first; empty if none did."""
+    """Name of the promise that broke first; empty if none did."""
     text: str
-    """What was seen."""
+    """The violation, as text."""
     seeds: int
-    """Number of seeds that were tried."""
+    """Number of seeds tried."""
     cpu_seconds: float
     at_ms: int = 0
-    """When in the run it showed."""
+    """Time of the violation within the run, in simulated milliseconds."""
 
     @property
     def is_killed(self) -> bool:
-        """Whether anybody noticed."""
+        """Whether any promise broke."""
         return bool(self.killer)
 
     @property
     def is_as_expected(self) -> bool:
-        """Whether one of those noticed who should."""
+        """Whether the killer is one of the expected ones."""
         return self.killer in self.mutant.killers
 
 
 def schedule_of(mutant: Mutant, seed: int) -> Schedule:
-    """What is played with this seed to bring the mutant out."""
+    """The schedule that this seed plays to bring the mutant out."""
     kinds = [FAULTS[name] for name in mutant.kinds] or None
     if mutant.workload:
         chosen = kinds or of_world(World.SIM)

@@ -1,4 +1,4 @@
-"""Somebody's service: reads payments from a topic, and books each of them once in a database."""
+"""A service under test: reads payments from a topic and books each of them once in a database."""
 
 import sqlite3
 import sys

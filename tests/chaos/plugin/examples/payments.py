@@ -65,7 +65,7 @@ def test_each_payment_is_booked_once(raftmq_cluster, bookkeeper, nemesis, histor
                     producer.send(str(number).encode(), key=str(number % 5))
                     accepted += 1
                 time.sleep(0.01)
-        # Everything is healed. What was accepted shall be booked before long.
+        # All faults are healed. Accepted payments must be booked within 30 s.
         until = time.monotonic() + 30
         while len(bookkeeper.booked()) < accepted and time.monotonic() < until:
             time.sleep(0.1)

@@ -198,7 +198,7 @@ def reads_before_its_first_commit(patch: Patch) -> None:
 
 
 def _reads_by_lease(patch: Patch, ticks: int) -> None:
-    """Grant a read at once if a quorum was heard from within so many ticks of the own clock."""
+    """Grant a read at once if a quorum was heard from within `ticks` of the own clock."""
 
     def start(core: Core, requester: int, context: bytes) -> None:
         if core.election_elapsed <= ticks:

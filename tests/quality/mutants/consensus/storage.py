@@ -83,7 +83,7 @@ def leaves_half_a_record(patch: Patch) -> None:
     patch.set(LogWriter, "_final", careless)
 
 
-# What the log remembers of commit
+# Commit indexes that the log remembers
 
 
 def believes_marks_alone(patch: Patch) -> None:

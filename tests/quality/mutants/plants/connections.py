@@ -1,4 +1,4 @@
-"""What plants mutants 211 to 219 and 231 to 236: bugs of links and connections.
+"""Plants of mutants 211 to 219 and 231 to 236: bugs of links and connections.
 
 Their table stands in `tests.quality.mutants.brokers.connections`, which needs no event loop.
 """
@@ -35,7 +35,7 @@ from raftmq.wire.messages import (
 
 
 class _Fatal(BaseException):
-    """What a link does not catch."""
+    """An exception that links do not catch."""
 
 
 def dies_of_a_name(patch: Patch) -> None:

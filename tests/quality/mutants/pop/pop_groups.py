@@ -38,7 +38,7 @@ def revives_the_next_message(patch: Patch) -> None:
     wake = Backlog.wake
 
     def from_there_on(self: Backlog, messages: Piece) -> None:
-        # What is gone before `trimmed` is read as what follows it.
+        # Messages that are gone before `trimmed` are read as those that follow it.
         trimmed = getattr(self, "trimmed", 0)
         gone, kept = messages.before(trimmed)
         if gone is None:
