@@ -185,7 +185,7 @@ class Witness:
         row = props.get("row")
         place = queue << _QUEUE_SHIFT | offset
         if not self._ledger.is_sent(row):
-            words = f"nobody sent row {row!r}, read at {_words(place)}: {body[:40]!r}"
+            words = f"row {row!r} was never sent, read at {_words(place)}: {body[:40]!r}"
             self._find(Kind.INVENTED, words)
             return
         assert isinstance(row, int)

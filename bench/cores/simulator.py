@@ -27,7 +27,7 @@ SAMPLE = 40
 def main() -> int:
     """Measure, or run seeds; the exit status is 1 if a seed is not good."""
     parser = argparse.ArgumentParser(prog="python -m bench.cores.simulator")
-    parser.add_argument("--seeds", type=int, default=0, help="run so many seeds; 0: measure")
+    parser.add_argument("--seeds", type=int, default=0, help="number of seeds to run; 0: measure")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=60.0, help="simulated, each seed")
     parser.add_argument("--budget", type=float, default=1e9, help="CPU-seconds, at most")

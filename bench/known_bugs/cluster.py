@@ -91,4 +91,4 @@ def _leads(member: Member) -> bool:
 
 
 def _deliver_nothing(message: Message) -> None:
-    raise AssertionError(f"nobody sends Raft messages of raftmq here: {message}")
+    raise AssertionError(f"raftmq's Raft messages are not sent here: {message}")

@@ -128,7 +128,7 @@ def page(text: str) -> str:
     )
     lines.append("")
     lines.append(
-        f"| issue | what is wrong | invariant | {old.version}: seed | in so many seeds "
+        f"| issue | what is wrong | invariant | {old.version}: seed | number of seeds "
         f"| {new.version} |"
     )
     lines.append("|---|---|---|---|---|---|")
@@ -138,8 +138,8 @@ def page(text: str) -> str:
             f"| {_meaning(bug.invariant)} | {_first(old.bugs.get(number))} "
             f"| {_in_seeds(new.bugs.get(number))} |"
         )
-    lines += ["", "The old version has them all at once, so that what breaks last (L8) may come of"]
-    lines += ["several of them. What the first seed of each shows:", ""]
+    lines += ["", "The old version has all bugs at once, so that the last break (L8) may come of"]
+    lines += ["several of them. The first seed of each shows:", ""]
     for number, _ in published:
         if number in old.bugs:
             first = old.bugs[number]
@@ -149,8 +149,8 @@ def page(text: str) -> str:
 
 
 def _other(versions: list[Found]) -> list[str]:
-    lines = ["", "## All that broke", ""]
-    header = " | ".join(f"{one.version}: seed | in so many seeds" for one in versions)
+    lines = ["", "## All broken invariants", ""]
+    header = " | ".join(f"{one.version}: seed | number of seeds" for one in versions)
     lines += [f"| invariant | {header} |", "|---|---|---|---|---|"]
     for name in sorted({name for one in versions for name in one.broken}, key=_order):
         cells = " | ".join(_first(one.broken.get(name)) for one in versions)

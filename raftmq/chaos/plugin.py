@@ -58,7 +58,7 @@ SECONDS = 10.0
 NODES = 3
 MARKER = (
     "chaos(seeds, faults, time, nodes): run the test once for each seed, with these faults "
-    "for so many seconds"
+    "for `time` seconds"
 )
 MARKER_WORDS = "faults of the marker `chaos`, or of --chaos-faults"
 _KNOWN = {"seeds", "faults", "time", "nodes"}

@@ -21,7 +21,7 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         "lost-postfix": "A message was acknowledged and never delivered, and nothing that its "
         "sender sent later was: an end of the log is missing, as after a power loss without a "
         "sync, or the reader had not come that far.",
-        "unexpected": "A message was delivered that nobody ever sent.",
+        "unexpected": "A message was delivered that was never sent.",
         "aborted-read": "A message was delivered whose send had failed for sure: `fail` promises "
         "that it did not happen and never will (Adya's G1a).",
         "duplicated": "A message was delivered more than once. At-least-once delivery allows it; "
@@ -29,8 +29,8 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         "redelivered-after-ack": "A delivery was asked for after the message's ack had completed, "
         "and brought the message again.",
         # Logs: offsets.
-        "lost-write": "A message was acknowledged at an offset, later offsets were read, and "
-        "nobody ever read it.",
+        "lost-write": "A message was acknowledged at an offset, later offsets were read, and the "
+        "message never was.",
         "unseen": "A message was acknowledged, and no reader ever came as far as its offset, "
         "though readers had the time to drain the log.",
         "inconsistent-offset": "One offset of one queue held two different messages: two replicas "
@@ -54,7 +54,7 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         "another order than they were sent in.",
         "order-overtake": "A message of a key was delivered while an earlier one of that key was "
         "out for delivery and not acked yet.",
-        # Consumer groups that pop: what becomes of a message.
+        # Consumer groups that pop: the fate of a message.
         "pop-lost": "A message was acknowledged, and in the end it is neither acked by a consumer, "
         "nor a dead letter, nor left to do: a hand-out was forgotten, or never made.",
         "unwanted": "A message was handed out that the group's filter keeps back.",
@@ -70,12 +70,12 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         "than the last time; or one more, although it had been given back.",
         "attempts-exceeded": "A message was handed out more often than its group allows.",
         "buried-early": "A message is a dead letter, and neither had it failed as often as its "
-        "group allows, nor had anybody rejected it for this reason.",
+        "group allows, nor had a consumer rejected it for this reason.",
         "buried-twice": "A message stands in two dead letters.",
         "not-buried": "A message was rejected, or failed for the last time, and is no dead letter.",
         "delivered-after-burial": "A message was handed out after it had been rejected, or had "
-        "failed for the last time, and nobody had asked for that.",
-        "books-unbalanced": "What a broker says of a group's backlog does not add up, or is not "
+        "failed for the last time, without a request to do so.",
+        "books-unbalanced": "A broker's figures of a group's backlog do not add up, or differ from "
         "what clients did.",
         # Consumer groups that pop: leases.
         "token-reused": "One token stands for two hand-outs: of two consumers, of two attempts, or "
@@ -83,44 +83,44 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         "token-order": "A pop that was begun after another one had ended gave a smaller token: a "
         "store that tells old owners from new ones by tokens refuses the new one.",
         "expired-delivery": "An application was given a message whose lease had run out.",
-        "two-leases": "A message was handed out again while it was surely in somebody's hand, and "
-        "nobody had given it back.",
+        "two-leases": "A message was handed out again while a consumer surely had it in hand and "
+        "had not given it back.",
         "fenced-wrongly": "A lease was refused as stale although it surely ran and nothing else "
         "had settled it.",
         "redelivered-early": "A message that failed was handed out before its wait was over.",
-        "redelivered-late": "A message that was due was not handed out in time, although somebody "
-        "popped all the time.",
+        "redelivered-late": "A message that was due was not handed out in time, although a "
+        "consumer popped all the time.",
         "key-inversion": "In an ordered group a message was handed out after a later one of its "
         "key had been.",
         "key-overtake": "In an ordered group a message was handed out while an earlier one of its "
         "key was not settled.",
         "rest-delivered": "In a group that is ordered by queue, a consumer was given a later "
-        "message of a lease after an earlier one had failed, or was not its own any more.",
+        "message of a lease after an earlier one had failed, or was no longer its own.",
         # Messages that are stored before they may be seen.
         "delivered-early": "A delayed message came before its time, by the stamp of the leader "
         "that put it into its queue, or by the clocks of clients.",
         "delivered-after-cancel": "A delayed message was taken back in time, and came all the "
         "same.",
-        "half-visible": "A message of a transaction came, and nobody had asked to commit it yet.",
+        "half-visible": "A message of a transaction came before any request to commit it.",
         "delivered-after-rollback": "A transaction was rolled back, and a message of it came.",
         "transaction-torn": "Some messages of a transaction came, and another one, that was "
         "acknowledged, never did.",
         "withheld-lost": "A delayed message fell due, or a transaction committed, and the message, "
         "which was acknowledged, never came.",
-        "outcome-changed": "A transaction was said to be committed and to be rolled back, or to "
-        "have ended as nobody had asked.",
-        "undecided-unlisted": "A transaction that nobody ended is not in the list of those that "
-        "are open: nobody would ever decide it.",
+        "outcome-changed": "A transaction was reported as committed and as rolled back, or with an "
+        "outcome that was never requested.",
+        "undecided-unlisted": "A transaction without an outcome is not in the list of open ones: "
+        "no check-back would ever decide it.",
         "ended-listed": "A transaction that has ended is listed as open.",
         # Claims, hand-offs, groups that are moved or broadcast, topics that change.
         "claims-overlap": "A claim was granted while another one of its key surely ran: two "
         "consumers do what only one may do.",
         "claim-disowned": "The first call that gave up a claim with long to run was told that "
-        "the claim was over: its holder believes that somebody else did the work.",
+        "the claim was over: its holder believes that another consumer did the work.",
         "made-twice": "Of one input two outputs can be seen: a hand-off counted twice, or the "
         "input came again although it was acknowledged with its output.",
-        "made-undone": "An output can be seen of a transaction that was rolled back, was never "
-        "committed, or that nobody began.",
+        "made-undone": "An output can be seen of a transaction that was rolled back, never "
+        "committed, or never begun.",
         "made-lost": "A hand-off was committed, and an output of it cannot be seen.",
         "input-lost": "An input was acknowledged to its producer, all inputs are done with, and "
         "no output of it can be seen.",
@@ -143,7 +143,7 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         # Registers.
         "nonlinearizable": "No order of the operations explains the answers, if each took effect "
         "at one moment between its call and its answer.",
-        "phantom-read": "A read returned a value that nobody had written, or before its write "
+        "phantom-read": "A read returned a value that was never written, or before its write "
         "began.",
         "zone-overlap": "Two values were each current during the same moment: forward zones "
         "overlap (Gibbons and Korach, condition 2).",

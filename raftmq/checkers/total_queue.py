@@ -179,7 +179,7 @@ def _neighbours(found: Traffic, place: int) -> tuple[set[int], list[int]]:
 def _unexpected(found: Traffic, place: int) -> Anomaly:
     deliveries = found.deliveries
     value, process = int(deliveries.value[place]), int(deliveries.process[place])
-    fact = f"process {process} was delivered {found.value_text(value)}, which nobody sent"
+    fact = f"process {process} was delivered {found.value_text(value)}, which was never sent"
     return Anomaly("unexpected", fact, (int(deliveries.operation[place]),), (value,))
 
 

@@ -144,7 +144,7 @@ def by_group(found: Traffic) -> dict[str, Traffic]:
 def doubt(found: Traffic) -> str:
     """Why this traffic cannot be judged; empty if it can."""
     if not len(found.sends.row):
-        return "vacuous: nobody sent anything"
+        return "vacuous: no message was sent"
     if not (found.sends.outcome == RowType.OK).any():
         return "vacuous: no send was acknowledged"
     if not (found.history.is_function(POLL) & (found.history.type == RowType.OK)).any():

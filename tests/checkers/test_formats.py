@@ -224,7 +224,7 @@ def test_explained_check_shows_the_anomaly_beside_the_verdict(tmp_path: Path) ->
     fill(tmp_path)
     result = run(tmp_path / "bad.log", "--explain")
     assert result.stdout == "bad.log  invalid\n"
-    assert "phantom-read: a read returned 1, that nobody had begun to write" in result.stderr
+    assert "phantom-read: a read returned 1, whose write had not begun" in result.stderr
     assert "process 0 ok read value=1" in result.stderr
 
 

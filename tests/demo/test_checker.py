@@ -135,7 +135,7 @@ def test_message_that_nobody_sent_is_invented(
     invented = message(13)._replace(props=props, offset=50)
     witness = seen(ledger, [*by_queue(), invented])
     assert found(witness) == {Kind.INVENTED: 1}
-    assert f"invented: nobody sent row {row!r}, read at queue 6, offset 50" in printed(
+    assert f"invented: row {row!r} was never sent, read at queue 6, offset 50" in printed(
         ledger, witness
     )
 

@@ -50,7 +50,7 @@ async def test_nothing_done_is_unknown_and_not_valid(tmp_path: Path) -> None:
     async with raftmq.open(tmp_path, check=True) as mq:
         checked = await mq.check()
     assert checked.verdict == "unknown"
-    assert "nobody sent" in str(checked)
+    assert "no message was sent" in str(checked)
 
 
 async def work(mq: raftmq.Embedded, name: str) -> Checked:

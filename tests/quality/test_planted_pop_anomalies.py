@@ -180,7 +180,7 @@ def test_redriven_message_starts_again() -> None:
 @pytest.mark.parametrize(
     ("calls", "why"),
     [
-        (0, "nobody sent anything"),
+        (0, "no message was sent"),
         (1, "no pop was answered"),
         (2, "nothing was settled"),
     ],
@@ -201,7 +201,7 @@ def test_without_a_list_of_what_is_left_nothing_is_valid() -> None:
     one_done(script)
     report = check_pop(script.history())
     assert report.verdict is Verdict.UNKNOWN
-    assert "nobody asked what is left" in report.reason
+    assert "the backlog was never asked for" in report.reason
 
 
 def test_each_anomaly_is_counted_and_a_few_are_explained() -> None:

@@ -128,8 +128,8 @@ def test_what_retention_may_have_taken_is_not_called_lost() -> None:
 @pytest.mark.parametrize(
     ("rules", "is_read", "is_listed", "why"),
     [
-        (WithheldRules(), False, True, "nobody read the queues from their start"),
-        (WithheldRules(), True, False, "nobody asked which transactions are open"),
+        (WithheldRules(), False, True, "the queues were never read from their start"),
+        (WithheldRules(), True, False, "the list of open transactions was never asked for"),
         (WithheldRules(is_drained=False), True, True, "not all had fallen due"),
     ],
 )

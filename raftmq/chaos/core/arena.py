@@ -166,7 +166,7 @@ class CoreArena(Arena):
             network.settle()
 
     def replay(self, pair: Pair) -> None:
-        """Messages of long ago between any nodes arrive once more."""
+        """Deliver old messages between any nodes again."""
         network = self.cluster.network
         old = [m for m in network.old if m.to in self.cluster.nodes]
         if not old:

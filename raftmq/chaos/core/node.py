@@ -163,7 +163,8 @@ class Node:
             self.disk.kill()
 
     def counts_again(self) -> None:
-        """Its member holds all records that it may have held: a copy again if its disk is sound."""
+        """The member again holds every record that it may have acknowledged, and counts as a copy
+        if its disk is sound."""
         self.cluster.counts["members that count again"] += 1
         self.cluster.tell(self.id, "counts again")
         self.cluster.safety.returned(self)
@@ -207,7 +208,7 @@ class Node:
         """A message has arrived."""
         replica = self.replica
         if replica is None:
-            self.cluster.counts["to nobody"] += 1
+            self.cluster.counts["to no process"] += 1
         else:
             replica.turn(replica.step, message)
 

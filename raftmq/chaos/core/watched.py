@@ -54,7 +54,7 @@ class WatchedRaft(Raft):
         self._late: deque[Message] = deque()
         """Committed records that a slow machine applies later, in their order."""
         self._due: list[Message] = []
-        """Those that it applies now."""
+        """Committed records that are applied now."""
 
     def step(self, message: Message, *, now: int = 0) -> StepRefusal | None:
         """Take in a message; a message of the replica to itself is checked as a promise too."""

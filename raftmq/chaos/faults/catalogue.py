@@ -169,8 +169,8 @@ _NETWORK = (
           _ONLY_SIM, Aim.PAIR),
     _once("needless-snapshot", "N26", "Members are sent snapshots that they do not need.",
           _ONLY_CORE),
-    _lasting("late-kind", "N29", "One kind of message comes late, or comes and comes late once "
-             "more, when others have overtaken it: votes, answers to appends, heartbeats, "
+    _lasting("late-kind", "N29", "One kind of message comes late, or comes and comes again late, "
+             "when others have overtaken it: votes, answers to appends, heartbeats, "
              "snapshots, appends, answers to heartbeats.", _ONLY_CORE, Aim.ALL,
              (1, 1, 2, 3, 4, 5, 6), "kind"),
 )  # fmt: skip

@@ -27,7 +27,7 @@ OPEN_MAX = 2
 """Findings that are unfolded: the first ones, of different names."""
 
 WORDS = {
-    Verdict.VALID: "What was promised held.",
+    Verdict.VALID: "All promises held.",
     Verdict.INVALID: "A promise was broken.",
     Verdict.UNKNOWN: "It cannot be said whether the promises held.",
 }
@@ -37,9 +37,9 @@ GUIDE = """
 did not and never will) or <b>unknown</b> (a timeout, a lost connection: it may have happened, or
 may still). A bar goes from the call to the answer; <b>unanswered</b> ones go on to the end.</p>
 <p>A <b>minimal sub-history</b> is a small set of operations that shows by itself that a promise
-was broken: whoever disbelieves the verdict has to explain only those.</p>
+was broken: a reader who doubts the verdict has to explain only those operations.</p>
 <p>A <b>fault</b> is something the harness did to a node, a disk, a clock or the network. From the
-green dashed line on everything was healed, and what was promised had to come true.</p>
+green dashed line on everything was healed, and each promise had to come true.</p>
 <p>A <b>role</b> is what a node was in a group of replicas: the leader of a term takes the writes,
 the others follow. Terms only rise; two leaders of one term would be a bug by themselves.</p>
 """
@@ -137,7 +137,7 @@ def _replay(case: Case) -> str:
 def _links(case: Case) -> str:
     links = [("broken", "What was broken")] if case.findings else []
     links += [("timeline", "Timeline")]
-    links += [("checkers", "What it was judged by")] if case.reports else []
+    links += [("checkers", "Checkers")] if case.reports else []
     links += [("run", "The run")] if case.outcome is not None else []
     links += [("guide", "How to read this page")]
     return "<p>" + " · ".join(f'<a href="#{name}">{text}</a>' for name, text in links) + "</p>"
@@ -310,7 +310,7 @@ def _checkers(case: Case) -> str:
         for report in case.reports
     ]
     table = pages.table(["checker", "verdict", "counted"], rows)
-    return f'<h2 id="checkers">What the history was judged by</h2>{table}'
+    return f'<h2 id="checkers">Checkers of the history</h2>{table}'
 
 
 def _run(case: Case) -> str:

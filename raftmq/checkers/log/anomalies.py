@@ -106,7 +106,7 @@ def _phantoms(found: Traffic) -> Found:
             Anomaly(
                 "unexpected",
                 f"process {deliveries.process[place]} was delivered "
-                f"{found.value_text(int(deliveries.value[place]))}, which nobody sent",
+                f"{found.value_text(int(deliveries.value[place]))}, which was never sent",
                 (int(deliveries.operation[place]),),
                 (int(deliveries.value[place]),),
             )

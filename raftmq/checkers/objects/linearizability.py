@@ -55,7 +55,7 @@ def check_linearizability(
     limit: Limit | None = None,
     is_shrinking: bool = True,
 ) -> Report:
-    """Judge the operations on single objects; by default the model is told by the functions."""
+    """Judge the operations on single objects; by default the functions determine the model."""
     if not len(history):
         return vacuous(CHECKER, "the history is empty")
     if model is None:

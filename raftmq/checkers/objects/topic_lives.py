@@ -55,7 +55,7 @@ def check_topic_lives(history: History) -> Report:
             message, life = pair_of(row.value)
             sent = put.get(message)
             if sent is None:
-                fact = f"{row.key}: message {message} came in life {life}, and was put by nobody"
+                fact = f"{row.key}: message {message} came in life {life}, and was never put"
                 found.note("topic-ghost", fact, row.call)
             elif sent.function == PUT_LATE or pair_of(sent.value)[1] != life:
                 fact = f"{row.key}: message {sent.value} came in life {life}"

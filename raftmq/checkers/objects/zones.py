@@ -157,7 +157,7 @@ def _phantoms(
     anomalies = []
     for place, has_failed in list(zip(places, aborted, strict=True))[:EXAMPLES_MAX]:
         value = int(operations.cluster[place]) % (len(history.values) + 1) - 1
-        why = "whose write had failed" if has_failed else "that nobody had begun to write"
+        why = "whose write had failed" if has_failed else "whose write had not begun"
         fact = f"a read returned {history.values[value]!r}, {why}"
         write = np.flatnonzero(
             operations.is_write & (operations.cluster == operations.cluster[place])

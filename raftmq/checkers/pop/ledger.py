@@ -87,7 +87,7 @@ def _judge(
 
 def _vacuous(history: History, sends: Sequence[Sent], traffic: Mapping[str, QueueTraffic]) -> str:
     if not sends:
-        return "nobody sent anything"
+        return "no message was sent"
     if not any(sent.call.outcome is RowType.OK for sent in sends):
         return "no send was acknowledged"
     if not (history.is_function(POP) & (history.type == RowType.OK)).any():
@@ -101,7 +101,7 @@ def _vacuous(history: History, sends: Sequence[Sent], traffic: Mapping[str, Queu
 def _doubt(traffic: Mapping[str, QueueTraffic], sends: Mapping[str, Sequence[Sent]]) -> str:
     for name in sorted({f"{of.group} {queue}" for of in traffic.values() for queue in sends}):
         if name not in traffic or traffic[name].books is None:
-            return f"{name}: nobody asked what is left: what is missing may be there"
+            return f"{name}: the backlog was never asked for: missing messages may be there"
     return ""
 
 
@@ -129,7 +129,7 @@ def _places(sends: Sequence[Sent], traffic: Mapping[str, QueueTraffic], found: F
             stands(of_queue.queue, one.offset, one.value, one)
             source = by_value.get(one.value)
             if source is None:
-                fact = f"{one.value!r} was handed out, {one}, and nobody sent it"
+                fact = f"{one.value!r} was handed out, {one}, and never sent"
                 found.add("unexpected", fact, (one,))
             elif source.call.outcome is RowType.FAIL:
                 fact = f"{one.value!r} was handed out, {one}, and its send failed"

@@ -122,7 +122,7 @@ def _look_for_lost(
     for offset in range(floor, end):
         found.compared += 1
         if offset not in settled:
-            fact = f"{of_queue.name}: after the reset to {reset.target} nobody acked {offset}"
+            fact = f"{of_queue.name}: after the reset to {reset.target} {offset} was never acked"
             found.note("reset-lost", fact, reset.call)
 
 

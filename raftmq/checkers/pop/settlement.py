@@ -195,7 +195,7 @@ def _burials(message: Message, rules: PopRules, found: Findings) -> None:
 def _why_wrong(message: Message, reason: str, attempt: int, rules: PopRules) -> str:
     if reason not in OF_TIME:
         if not any(one.argument == reason for one in message.maybe("reject")):
-            return "and nobody had rejected it so"
+            return "and no consumer had rejected it so"
         return ""
     if rules.attempts_max is not None and attempt != rules.attempts_max:
         return f"after {attempt} attempts of {rules.attempts_max}"

@@ -63,7 +63,7 @@ def check_withheld(history: History, rules: WithheldRules | None = None) -> Repo
     if not any(one.call.outcome is RowType.OK for one in traffic.messages):
         return vacuous(CHECKER, "no delayed message and none of a transaction was acknowledged")
     if traffic.last_found is None and not traffic.seen:
-        return vacuous(CHECKER, "nobody read anything")
+        return vacuous(CHECKER, "no message was read")
     found = Findings()
     by_transaction: dict[Value, list[Withheld]] = defaultdict(list)
     for message in traffic.messages:
@@ -87,9 +87,9 @@ def _doubt(
     traffic: WithheldTraffic, by_transaction: dict[Value, list[Withheld]], rules: WithheldRules
 ) -> str:
     if traffic.last_found is None:
-        return "nobody read the queues from their start: what is missing may be there"
+        return "the queues were never read from their start: missing messages may be there"
     if by_transaction and traffic.listed is None:
-        return "nobody asked which transactions are open"
+        return "the list of open transactions was never asked for"
     if not rules.is_drained:
         return "not all had fallen due when the queues were read"
     return ""
@@ -259,7 +259,7 @@ def _listing(
             fact = f"transaction {name!r} had ended, and is listed as open"
             found.add("ended-listed", fact, (*messages[:1], one), (listed.call,))
     elif begun and not is_asked:
-        fact = f"transaction {name!r} was begun, nobody ended it, and it is not listed as open"
+        fact = f"transaction {name!r} was begun and never ended, and is not listed as open"
         found.add("undecided-unlisted", fact, (begun[0], *endings), (listed.call,))
 
 
@@ -274,7 +274,7 @@ def _outcomes(name: Value, endings: Sequence[Ending], found: Findings) -> None:
             return
     for one in told:
         if not any(_may_explain(each, one) for each in endings):
-            fact = f"transaction {name!r}: {_said(one)}, and nobody had asked for that"
+            fact = f"transaction {name!r}: {_said(one)}, and that was never asked for"
             found.add("outcome-changed", fact, (one,))
             return
 

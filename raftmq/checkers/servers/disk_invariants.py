@@ -14,7 +14,7 @@ def recovery_repeats(evidence: Evidence) -> Looked:
     """L1."""
     require_some(evidence.recoveries, "recovery")
     found = [
-        Breach(f"node {one.node}: recovering once more left other bytes")
+        Breach(f"node {one.node}: recovering again left other bytes")
         for one in evidence.recoveries
         if one.digest != one.digest_again
     ]
@@ -66,9 +66,9 @@ def failed_sync_is_final(evidence: Evidence) -> Looked:
 
 def indexes_rebuild(evidence: Evidence) -> Looked:
     """L6."""
-    require_some(evidence.derived, "derived file that was made anew")
+    require_some(evidence.derived, "derived file that was rebuilt")
     found = [
-        Breach(f"node {one.node}: {one.name} made anew has other bytes")
+        Breach(f"node {one.node}: {one.name} rebuilt has other bytes")
         for one in evidence.derived
         if one.before != one.after
     ]

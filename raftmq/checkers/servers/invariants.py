@@ -84,11 +84,11 @@ INVARIANTS: Mapping[str, Invariant] = {
     ),
     "R13": _seen(
         "committed is durable",
-        "what is committed or acknowledged is on the disks of a majority",
+        "a committed or acknowledged entry is on the disks of a majority",
         raft.committed_is_durable,
     ),
     "R14": Invariant(
-        "sync before answer", "no answer leaves before what it promises is synced", "simulator"
+        "sync before answer", "no answer leaves before its promise is synced", "simulator"
     ),
     "R15": _seen(
         "committed stays",
@@ -120,7 +120,7 @@ INVARIANTS: Mapping[str, Invariant] = {
     ),
     "R23": _seen(
         "up to date implies complete",
-        "who could win an election now holds all that is committed",
+        "a node that could win an election now holds all committed entries",
         raft.electable_is_complete,
     ),
     "R24": Invariant(
@@ -133,7 +133,7 @@ INVARIANTS: Mapping[str, Invariant] = {
         "recovery is idempotent", "recovering twice leaves the same bytes", disk.recovery_repeats
     ),
     "L2": _seen(
-        "recovery keeps the synced", "what was synced is there after a recovery", disk.keeps_synced
+        "recovery keeps the synced", "synced entries are there after a recovery", disk.keeps_synced
     ),
     "L3": Invariant("reads are verified", "every read is checked by its checksum", "simulator"),
     "L4": _seen(
@@ -143,20 +143,20 @@ INVARIANTS: Mapping[str, Invariant] = {
     ),
     "L5": _seen(
         "a failed sync is final",
-        "a process whose fsync failed acknowledges nothing any more",
+        "a process whose fsync failed acknowledges nothing after that",
         disk.failed_sync_is_final,
     ),
     "L6": _seen(
-        "indexes are derived", "a derived file made anew has the same bytes", disk.indexes_rebuild
+        "indexes are derived", "a derived file rebuilt has the same bytes", disk.indexes_rebuild
     ),
     "L7": _seen("unbroken chain", "each entry names the one before it", disk.chain_is_unbroken),
     "L8": _seen(
         "acknowledged stays",
-        "what was acknowledged is in the logs in the end, a full disk or not",
+        "an acknowledged entry is in the logs in the end, a full disk or not",
         disk.acknowledged_stays,
     ),
     "Q1": Invariant("nothing is lost", "an acknowledged message is somewhere", "history"),
-    "Q2": Invariant("no phantoms", "nothing is handed out that nobody sent", "history"),
+    "Q2": Invariant("no phantoms", "only sent messages are handed out", "history"),
     "Q3": Invariant("content", "a message is handed out as it was sent", "history"),
     "Q4": Invariant("one place", "a message has one offset, an offset one message", "history"),
     "Q7": Invariant(
@@ -168,8 +168,8 @@ INVARIANTS: Mapping[str, Invariant] = {
         "conservation", "each message of each group is in one state at every index", "log"
     ),
     "Q9": Invariant("acked is over", "a message that was acked is never handed out again", "log"),
-    "Q10": Invariant("one lease", "while a lease runs, its messages are nobody else's", "log"),
-    "Q11": Invariant("comes again", "what was not settled comes again in time", "history"),
+    "Q10": Invariant("one lease", "while a lease runs, its messages have no other holder", "log"),
+    "Q11": Invariant("comes again", "an unsettled message comes again in time", "history"),
     "Q12": Invariant("attempts count", "an attempt is one more than the one before", "log"),
     "Q13": Invariant(
         "dead letters",
@@ -177,7 +177,7 @@ INVARIANTS: Mapping[str, Invariant] = {
         "history",
     ),
     "Q14": Invariant("fencing", "a token settles what it was handed out for, and no more", "log"),
-    "Q16": Invariant("nobody waits in vain", "what is due is handed out, if it is wanted", "log"),
+    "Q16": Invariant("no vain wait", "a message that is due and wanted is handed out", "log"),
     "Q18": Invariant("sent once, stored once", "a batch sent twice has one place", "log"),
     "Q19": Invariant(
         "order", "of a key, or a queue, one message after the other is handed out", "log"
@@ -199,12 +199,12 @@ INVARIANTS: Mapping[str, Invariant] = {
     ),
     "Q23": Invariant(
         "filter holds",
-        "what goes out for the first time matches, as was told since the filter came",
+        "a message first handed out matches, by the feeds since the filter came",
         "log",
     ),
     "Q24": Invariant(
         "offsets are kept",
-        "what is committed is what commits, claims and deletions give, by their epochs",
+        "committed offsets are those that commits, claims and deletions give, by their epochs",
         "log",
     ),
     "Q25": Invariant(
@@ -223,7 +223,7 @@ INVARIANTS: Mapping[str, Invariant] = {
         "no needless terms",
         "asking for votes in advance raises no term, and a leader without a majority steps down",
     ),
-    "V5": _watched("clients end", "once all is healed, what clients began comes to an end"),
+    "V5": _watched("clients end", "once all is healed, all calls of clients end"),
     "V6": _watched("no storm", "the number of messages and timers in a while has a bound"),
     "V7": _watched("available", "most calls succeed while a majority is well"),
     "V8": _watched(

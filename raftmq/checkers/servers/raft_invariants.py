@@ -195,8 +195,9 @@ def committed_is_durable(evidence: Evidence) -> Looked:
         holders = [node for node in voters if _holds(node, entry)]
         if 2 * len(holders) <= len(voters):
             copies = _copies(evidence, index)
-            names = ", ".join(str(node.node) for node in holders) or "nobody"
-            found.append(Breach(f"index {index} is committed and held by {names} only", copies))
+            names = ", ".join(str(node.node) for node in holders)
+            held = f"held by {names} only" if names else "held by no voter"
+            found.append(Breach(f"index {index} is committed and {held}", copies))
     return Looked(found, len(wanted))
 
 

@@ -53,7 +53,7 @@ def check_bag(case: Case) -> Found:
 def doubt(sent: int, acknowledged: int, answered_polls: int, distinct: int) -> str:
     """The reason why a history's messages cannot be judged; empty: they can."""
     if not sent:
-        return "vacuous: nobody sent anything"
+        return "vacuous: no message was sent"
     if not acknowledged:
         return "vacuous: no send was acknowledged"
     if not answered_polls:
@@ -162,7 +162,8 @@ def strange(rows: "DataFrame", kind: str) -> "DataFrame":
     )
     got = _got(rows)
     if kind == "unexpected":
-        fact = f.format_string("process %d was delivered %s, which nobody sent", "process", "value")
+        words = "process %d was delivered %s, which was never sent"
+        fact = f.format_string(words, "process", "value")
         return finding(
             got.join(sends, "value", "left_anti"),
             kind,

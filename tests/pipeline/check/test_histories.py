@@ -128,7 +128,7 @@ def test_nothing_sent_is_not_valid(spark: "SparkSession", tmp_path: Path) -> Non
     idle, other = (
         judge(spark, find(tmp_path / name), Rules()) for name in ("idle.parquet", "other.parquet")
     )
-    assert (idle.verdict, idle.checkers[0].reason) == ("unknown", "vacuous: nobody sent anything")
+    assert (idle.verdict, idle.checkers[0].reason) == ("unknown", "vacuous: no message was sent")
     assert other.verdict == "unknown"
     assert "not write" in other.checkers[0].reason
 

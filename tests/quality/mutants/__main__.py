@@ -124,7 +124,7 @@ def page(rows: Rows) -> str:
         row = rows.get(str(mutant.number))
         if row is not None:
             name = str(row["killer"])
-            killer = f"{name} {_meaning(name)}" if name else "**nobody**"
+            killer = f"{name} {_meaning(name)}" if name else "**none**"
             lines.append(
                 f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {mutant.hints or '-'} "
                 f"| {killer} | {row['seed']} "

@@ -58,7 +58,7 @@ def test_mutant_is_killed_by_an_expected_promise(mutant: Mutant) -> None:
     killed = hunt(mutant, first=seed, seeds_max=1)
     if not killed.is_killed:
         killed = hunt(mutant)
-    assert killed.is_as_expected, f"{killed.killer or 'nobody'}: {killed.text}"
+    assert killed.is_as_expected, f"{killed.killer or 'not killed'}: {killed.text}"
 
 
 def test_every_mutant_was_killed_within_the_limits() -> None:

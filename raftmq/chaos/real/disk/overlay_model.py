@@ -229,7 +229,7 @@ class OverlayModel:
         self._refuse(self.striking(inode.disk), "read")
         return bytes(inode.data[offset : offset + size])
 
-    # What happens to a machine
+    # Ends of a machine
 
     def power_loss(self, disk: str) -> dict[str, int]:
         """Forget what was not synced, except for an arbitrary part.

@@ -43,7 +43,7 @@ MUTANTS = (
             "waits_as_long_as_the_kernel", "outage", why="one seed in sixty draws an outage"),
     _mutant(214, "guests-stay", "A link that a Hello asked for outlives its connection.", "B3",
             "remembers_every_guest"),
-    _mutant(215, "superseded-believed", "Whoever says `superseded` ends the node.", "bug",
+    _mutant(215, "superseded-believed", "Any peer's answer `superseded` ends the node.", "bug",
             "believes_who_says_superseded"),
     _mutant(216, "places-for-all", "Silent connections are accepted without a limit.", "B2",
             "gives_a_place_to_everybody"),

@@ -93,7 +93,7 @@ MUTANTS = (
     Mutant(
         number=221,
         name="claim-given-up-by-any",
-        what="Anybody can give up a claim, not its claimant alone.",
+        what="Any process can give up a claim, not its claimant alone.",
         killers=("claims-overlap", "claim-disowned"),
         plant=believes_who_gives_a_claim_up,
         workload="flows",
@@ -102,7 +102,7 @@ MUTANTS = (
     Mutant(
         number=222,
         name="late-hand-off",
-        what="A hand-off is committed although its inputs are not in hand any more.",
+        what="A hand-off is committed although its inputs are no longer in hand.",
         killers=("V3", "made-twice", "made-undone", "Q22", "Q23", "assert"),
         plant=commits_inputs_that_are_not_in_hand,
         workload="flows",
@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         number=223,
         name="commits-what-is-read-ahead",
-        what="A consumer commits what it has fetched, not what its application was handed.",
+        what="A consumer commits all fetched messages, not only those handed to its application.",
         killers=("V3", "instance-skipped", "instance-lost"),
         plant=commits_what_it_has_read_ahead,
         workload="flows",

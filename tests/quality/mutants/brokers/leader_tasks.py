@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant(
         number=166,
         name="gives-up-one-more",
-        what="Groups are told to give up the first message that retention has left as well.",
+        what="Groups also give up the first message that retention has left.",
         killers=("Q25",),
         plant=_one_message_too_many,
         workload="pop",
@@ -149,8 +149,8 @@ MUTANTS = (
     Mutant(
         number=322,
         name="tells-after",
-        what="Groups are told what retention takes once a replica has dropped it (raftmq before "
-        "`35506e5`).",
+        what="Groups hear of retention only after a replica has dropped the messages (raftmq "
+        "before `35506e5`).",
         killers=("Q25", "key-inversion", "key-overtake"),
         plant=_tells_after,
         workload="pop",

@@ -56,8 +56,8 @@ MUTANTS = (
             "takes_a_lost_log_for_a_blank_one", ("member-id", "R4", "R6", "V3"),
             ("lose-group", "kill", "isolate-leader", "crash-write"),
             "one seed in forty draws the loss of a log"),
-    _mutant(183, "outgoing-unseen", "A node is said to be unused though the outgoing half of a "
-            "change needs it.", "forgets_outgoing_voters", ("V10", "V1", "V3"),
+    _mutant(183, "outgoing-unseen", "A node counts as unused though the outgoing half of a change "
+            "needs it.", "forgets_outgoing_voters", ("V10", "V1", "V3"),
             ("return-node", "slow-disk"),
             "it takes nodes that leave while changes that still need them are held up: one seed in "
             "seventy-five draws a slow disk and nodes that leave again and again"),

@@ -295,8 +295,8 @@ MUTANTS = (
         name="config-on-commit",
         what="A membership is used only from its commit on.",
         reason=(
-            "this is how it is meant here, as in etcd: a membership counts from where it is "
-            "applied. What makes that safe is broken by 35 and 107 instead"
+            "here a membership counts from where it is applied, as in etcd; 35 and 107 break the "
+            "rules that make this safe"
         ),
     ),
     Mutant(
@@ -347,7 +347,7 @@ MUTANTS = (
     Mutant(
         number=40,
         name="old-snapshot",
-        what="An old snapshot is installed, and what follows it is thrown away.",
+        what="An old snapshot is installed, and the records after it are thrown away.",
         killers=("R7", "R15", "assert"),
         plant=installs_old_snapshots,
     ),

@@ -372,7 +372,7 @@ MUTANTS = (
     Mutant(
         number=24,
         name="heartbeat-commits-all",
-        what="A heartbeat tells the whole commit index, also to who may hold other records.",
+        what="A heartbeat tells the whole commit index, also where other records may stand.",
         killers=("L2", "R5", "assert"),
         plant=heartbeats_commit_what_may_not_match,
     ),

@@ -212,7 +212,7 @@ MUTANTS = (
     Mutant(
         number=53,
         name="half-a-record",
-        what="What a full disk took of a write stays, and the next write follows it.",
+        what="The part of a write that a full disk took stays, and the next write follows it.",
         killers=("L2", "L4", "L7"),
         plant=leaves_half_a_record,
     ),
@@ -235,7 +235,7 @@ MUTANTS = (
     Mutant(
         number=126,
         name="start-without-sync",
-        what="What a killed process wrote and did not sync is not synced at the next start.",
+        what="Unsynced writes of a killed process are not synced at the next start.",
         killers=("L2", "R6", "R11", "R14"),
         plant=does_not_sync_at_the_start,
     ),
@@ -258,7 +258,7 @@ MUTANTS = (
     Mutant(
         number=129,
         name="one-too-far",
-        what="What proves a record to be committed is taken to prove the next one too.",
+        what="A proof that a record is committed is taken to prove the next one too.",
         killers=("R5", "R15", "R16", "R4", "R17", "assert"),
         plant=sealed_proves_the_next,
     ),

@@ -265,7 +265,7 @@ MUTANTS = (
     Mutant(
         number=145,
         name="retention-not-in-snapshot",
-        what="A replica that was restored does not know what retention took.",
+        what="A restored replica does not know which messages retention took.",
         killers=("R21", "Q8"),
         plant=forgets_what_retention_took,
         is_popping=True,
@@ -313,7 +313,7 @@ MUTANTS = (
     Mutant(
         number=151,
         name="feed-of-an-earlier-filter",
-        what="What a leader told under an earlier filter is taken in after a change.",
+        what="A leader's feed for an earlier filter is taken in after a change.",
         killers=("Q23",),
         plant=believes_a_feed_of_an_earlier_filter,
         is_popping=True,
@@ -321,7 +321,7 @@ MUTANTS = (
     Mutant(
         number=152,
         name="told-before-the-filter",
-        what="What was read ahead goes out, though the first filter does not let it through.",
+        what="Messages that were read ahead go out, though the first filter keeps them back.",
         killers=("Q23", "Q8", "assert"),
         plant=hands_out_what_it_was_told_before_the_filter,
         is_popping=True,
@@ -329,7 +329,7 @@ MUTANTS = (
     Mutant(
         number=153,
         name="filter-that-stays",
-        what="A group whose filter is taken away goes on to be told as if it had one.",
+        what="A group that lost its filter is fed as if it still had one.",
         killers=("Q16", "Q8", "Q23", "R21"),
         plant=takes_a_filter_that_goes_for_another_one,
         is_popping=True,
