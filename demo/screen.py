@@ -104,7 +104,7 @@ def tables(report: Report) -> RenderableType:
     holds = verdict(
         report.checks, "each acked message once to each group, as sent, in order by key"
     )
-    return Group("", proof(report.checks, "What the clients saw"), "", _figures(report), "", holds)
+    return Group("", proof(report.checks, "Clients' messages"), "", _figures(report), "", holds)
 
 
 def verdict(checks: Sequence[Check], words: str) -> Text:
@@ -158,7 +158,7 @@ def _cell(check: Check | None) -> Text:
 
 def _figures(report: Report) -> Table:
     figures = report.figures
-    table = _table("What it took", show_header=False)
+    table = _table("Costs", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column(style="dim")

@@ -108,7 +108,7 @@ class Sharing:
 
 
 async def _ack(messages: PoppedMessages) -> set[str]:
-    """Acknowledge, through a change of leader too; the ids of those that were not ours any more."""
+    """Acknowledge, through a change of leader too; the ids of those that were no longer ours."""
     while True:
         try:
             return {message.id for message in (await messages.ack()).fenced}

@@ -63,7 +63,7 @@ class CorruptRecord(RaftmqError):
     def __init__(self, message: str, *, position: int) -> None:
         super().__init__(f"{message} (at byte {position})")
         self.why = message
-        """What is wrong, without the place."""
+        """The problem, without the position."""
         self.position = position
 
 
@@ -204,7 +204,7 @@ class FilterSyntaxError(Rejected):
     def __init__(self, problem: str, *, text: str, position: int, length: int = 1) -> None:
         assert 0 <= position <= len(text), position
         self.problem = problem
-        """What is wrong, one line."""
+        """The problem, one line."""
         self.text = text
         """The whole filter."""
         self.position = position

@@ -1,4 +1,4 @@
-"""What pages for people share: one HTML file that fetches nothing, light or dark as the reader is.
+"""Parts of pages for people: one HTML file that fetches nothing, light or dark as the reader is.
 
     pages.page("report", [pages.fold("Counts", pages.table(["what", "#times"], rows))])
 

@@ -65,7 +65,7 @@ def _print(result: Result, *, is_json: bool) -> None:
         click.echo(json.dumps({"verdict": result.holds, "checks": checks}, indent=2))
         return
     words = "windows as counted one by one; each message once in the archive"
-    Console().print(proof(result.checks, "What the jobs wrote"), verdict(result.checks, words))
+    Console().print(proof(result.checks, "Results of the jobs"), verdict(result.checks, words))
 
 
 if __name__ == "__main__":

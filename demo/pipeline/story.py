@@ -205,7 +205,7 @@ class Story:
         return {name: self._rows - count for name, count in read.items()}
 
     async def _finish(self) -> None:
-        self._screen.note("all is acked and read; both jobs end, and run once more to the end")
+        self._screen.note("all is acked and read; both jobs end, and run again to the end")
         for driver in self._drivers:
             await to_thread.run_sync(driver.stop)
             await to_thread.run_sync(driver.finish, "--once")

@@ -177,7 +177,7 @@ class BatchHead(NamedTuple):
     crc: int
     """CRC-32C over the whole batch; `verify` checks it."""
     magic: int
-    """`MAGIC`."""
+    """`MAGIC` in every batch."""
     queue: int
     """The queue's number."""
     producer: int

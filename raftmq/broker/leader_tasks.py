@@ -1,4 +1,4 @@
-"""What leaders do now and then, apart from serving: each duty is small and may be done twice.
+"""The leaders' duties apart from serving: each is small and may be done twice.
 
 | duty | who | when |
 |---|---|---|
@@ -74,7 +74,7 @@ lost; so the pause is never less than two of these."""
 
 
 class _Look(NamedTuple):
-    """What was seen of a group that this node leads, and of the look before."""
+    """Findings about a group that this node leads, at this look and at the one before."""
 
     at: float
     """When, by trio's clock."""

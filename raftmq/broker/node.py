@@ -145,7 +145,7 @@ class Node:
         """True while clients are served."""
         self._fault: BaseException | None = None
 
-    # What its parts ask (`host.Host`)
+    # The face to its parts (`host.Host`)
 
     @property
     def disk_passes(self) -> int:
@@ -273,7 +273,7 @@ class Node:
             case _:
                 assert_never(effect)
 
-    # What connections ask (`connection.Handler`)
+    # The face to connections (`connection.Handler`)
 
     def greet(self, hello: Hello) -> Welcome:
         """Accept or refuse a client or peer that connected."""

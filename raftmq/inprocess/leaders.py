@@ -1,4 +1,4 @@
-"""Who leads what, by what the nodes of a test's cluster say of themselves."""
+"""The leader of each partition group of a test cluster, from the nodes' own status."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any

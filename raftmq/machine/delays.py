@@ -146,7 +146,7 @@ class Delays:
         self.now = 0
         """The time of the last record."""
 
-    # What the machine calls.
+    # Calls of the machine
 
     def pass_time(self, now: int) -> None:
         """A record of this time is about to be applied."""
@@ -308,7 +308,7 @@ class Delays:
             for chunk in delayed.chunks():
                 self._leave(np.frombuffer(chunk.places, dtype=np.int64))
 
-    # What a leader asks.
+    # Calls of a leader
 
     @property
     def queues(self) -> list[int]:

@@ -352,7 +352,7 @@ class PopGroups:
             if queue >> QUEUE_BITS == call.topic:
                 group.follow(queue, self._kept(queue, starts.get(queue, 0), end))
                 group.trim(queue, self.earliest.get(queue, 0))
-        # What was trimmed is traced under this record, not under the next one of the group.
+        # Trimmed messages are traced under this record, not under the next one of the group.
         self._touched.add(call.number)
         return Changed()
 

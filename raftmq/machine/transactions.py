@@ -69,7 +69,7 @@ ENDED_MS_MAX = 7 * 24 * 3600 * 1000
 NAME_CHARACTERS_MAX = 127
 """Characters of a producer group's name."""
 NOTE_CHARACTERS_MAX = 1000
-"""Characters of a note."""
+"""Longest note of a transaction, in characters."""
 
 _SPARE_TIMERS = 64
 _INPUT_BYTES = 100
@@ -109,7 +109,7 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin_transaction
     producer_group: str
     """The producer group that can say the outcome; empty for a hand-off: its leases say it."""
     note: str
-    """What the transaction is about, for the producers that are asked for the outcome."""
+    """The producer's words about the transaction, for producers that are asked for the outcome."""
     inputs: list[Input] = []
     """The messages that a hand-off acknowledges; empty: no hand-off."""
 
@@ -120,7 +120,7 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="end_transaction"):
     transaction: int
     """The transaction's number."""
     outcome: int
-    """An `Outcome`."""
+    """Number of an `Outcome`."""
 
 
 class Open:
@@ -132,7 +132,7 @@ class Open:
         self.producer_group = producer_group
         """The producer group that can say the outcome; empty for a hand-off."""
         self.note = note
-        """What the transaction is about, in its producer's words."""
+        """The producer's words about the transaction."""
         self.opened_ms = opened_ms
         """When the transaction was opened, milliseconds since 1970."""
         self.halves: list[Half] = []

@@ -24,7 +24,7 @@ class Fact(NamedTuple):
     """One examined thing."""
 
     check: str
-    """What was examined."""
+    """Name of the examined thing."""
     is_well: bool
     """Whether a pipeline runs with it."""
     found: str

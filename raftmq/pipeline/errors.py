@@ -16,9 +16,9 @@ class PipelineError(RaftmqError):
     def __init__(self, message: str, fix: str) -> None:
         super().__init__(f"{message}. Fix: {fix}")
         self.message = message
-        """What is wrong, without a full stop at the end."""
+        """The problem, without a full stop at the end."""
         self.fix = fix
-        """What to do about it: one sentence, often a command to type."""
+        """The remedy: one sentence, often a command to type."""
 
     def __reduce__(self) -> tuple[type["PipelineError"], tuple[str, str]]:
         return type(self), (self.message, self.fix)

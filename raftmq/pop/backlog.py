@@ -110,7 +110,7 @@ class Backlog:
         assert dead <= before.dead, "a reset makes messages dead"
         self.jumped = self.next - self.begun - sum(self.counts)
 
-    # What is fed
+    # Feeds
 
     @property
     def known(self) -> int:
@@ -147,7 +147,7 @@ class Backlog:
     def _new_window(self) -> Window:
         return Window(self._fill, is_keyed=self.is_keyed)
 
-    # What goes out
+    # Hand-out
 
     @property
     def has_returned(self) -> bool:

@@ -80,7 +80,7 @@ class Feed(msgspec.Struct, frozen=True, array_like=True, tag="feed"):
 
 
 class Deed(IntEnum):
-    """What a consumer does with messages in hand; see `raftmq.wire.popping.Action`."""
+    """A consumer's action on messages in hand; see `raftmq.wire.popping.Action`."""
 
     ACK = 0
     NACK = 1
@@ -93,7 +93,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     """One deed, on some messages of one lease."""
 
     deed: int
-    """A `Deed`."""
+    """Number of a `Deed`."""
     token: int
     """The lease's token."""
     base: int = 0

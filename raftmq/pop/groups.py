@@ -110,7 +110,7 @@ class PopGroup:
         # When the last hand-out was cut short; None: it was complete.
         self._cut_at: int | None = None
 
-    # What the queue does
+    # Calls for the queues
 
     def follow(self, queue: int, start: int) -> None:
         """Read a queue from an offset on. Nothing changes if the group reads it already."""
@@ -146,7 +146,7 @@ class PopGroup:
                 backlog.lose_waiting(gone)
         self.came(queue)
 
-    # What the leader tells of messages
+    # Feeds of the leader
 
     @property
     def is_fed(self) -> bool:
@@ -206,7 +206,7 @@ class PopGroup:
                 del self._underfed[queue]
         return found
 
-    # What consumers do
+    # Calls of consumers
 
     def ask(
         self,
@@ -353,7 +353,7 @@ class PopGroup:
         """When the lease on all of these messages ends; None: not all are in this hand."""
         return self._leases.held_until(token, consumer, messages, now)
 
-    # What time does
+    # Time
 
     @property
     def next_timer(self) -> int | None:
@@ -378,7 +378,7 @@ class PopGroup:
         timer = self.next_timer
         return timer is not None and timer <= now
 
-    # What operators do
+    # Calls of operators
 
     def redrive(self, number: int, messages: Span | None = None) -> Result:
         """Hand messages of a dead letter out again as if for the first time: all, or the named

@@ -141,7 +141,7 @@ class KeyedBacklog(Backlog):
         """As `has_returned`: a message behind the window does not go out."""
         return self.has_returned
 
-    # What goes out
+    # Hand-out
 
     def _take_fresh(self, count: int, end: int) -> Piece | None:
         assert self.window is not None

@@ -106,7 +106,7 @@ class MemberView(_Wire, frozen=True):
     """One member of a consumer group for one topic."""
 
     consumer_group: str
-    """The consumer group."""
+    """Name of the consumer group."""
     topic: str
     """The topic's name."""
     topic_id: int

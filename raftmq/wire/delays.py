@@ -14,7 +14,7 @@ class CancelDelayed(_Wire, frozen=True):
     """Take back delayed messages of one partition group. It may be repeated."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     queues: list[int]
     """For each message the number of its queue; 4,096 at the most."""
     dues: list[int]

@@ -276,7 +276,7 @@ class Committed(_Wire, frozen=True):
     """Ask for committed offsets, linearizably, of the queues of one partition group."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     consumer_group: str | None
     """The consumer group; None: all of them."""
     after_group: str = ""
@@ -289,7 +289,7 @@ class CommittedOffset(_Wire, frozen=True):
     """How far one consumer group has read one queue."""
 
     consumer_group: str
-    """The consumer group."""
+    """Name of the consumer group."""
     queue: int
     """The queue's number."""
     offset: int
@@ -357,7 +357,7 @@ class FindKey(_Wire, frozen=True):
     """Find messages by key in the queues of one partition group, newest first."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     topic: int
     """The topic's number."""
     key: bytes
@@ -409,7 +409,7 @@ class SubscriptionView(_Wire, frozen=True):
     topic_id: int
     """The topic's number."""
     consumer_group: str
-    """The consumer group."""
+    """Name of the consumer group."""
     expression: str
     """The filter, as SQL or tags."""
     version: int
@@ -461,7 +461,7 @@ class Transfer(_Wire, frozen=True):
     """Hand the leadership of a partition group to another node; goes to the group's leader."""
 
     partition_group: int
-    """The group."""
+    """The partition group's number; the request goes to its leader."""
     to: NodeNumberOrNone
     """The node that shall lead; 0: any other voter that is caught up."""
 

@@ -42,7 +42,7 @@ class Pop(_Wire, frozen=True):
     """
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     number: int
     """The attachment's number."""
     consumer: DrawnNumber
@@ -130,7 +130,7 @@ class SettleItem(_Wire, frozen=True):
     """One step of a `Settle`."""
 
     action: int
-    """An `Action`."""
+    """Number of an `Action`."""
     token: int
     """The lease's token."""
     base: int = 0
@@ -148,7 +148,7 @@ class Settle(_Wire, frozen=True):
     """Settle messages in hand: one request of a consumer to a partition group at a time."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     number: int
     """The attachment's number."""
     consumer: DrawnNumber
@@ -198,7 +198,7 @@ class Leave(_Wire, frozen=True):
     their lease runs out."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     number: int
     """The attachment's number."""
     consumer: DrawnNumber
@@ -212,7 +212,7 @@ class FindBacklogs(_Wire, frozen=True):
     """Ask for the backlogs of consumer groups in a partition group, linearizably."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     number: int = 0
     """The attachment's number; 0: all."""
     after_number: int = 0
@@ -263,7 +263,7 @@ class FindDead(_Wire, frozen=True):
     """Ask for the dead letters of a consumer group in one partition group, linearizably."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     number: int
     """The attachment's number."""
     after: int = 0
@@ -305,7 +305,7 @@ class ChangeDead(_Wire, frozen=True):
     messages of each."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     number: int
     """The attachment's number."""
     letters: list[int]
@@ -333,7 +333,7 @@ class ResetGroup(_Wire, frozen=True):
     dead letters from there on come again as messages; those before stay."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     number: int
     """The attachment's number."""
     queues: list[int]

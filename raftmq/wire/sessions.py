@@ -15,7 +15,7 @@ class ClaimSessions(_Wire, frozen=True):
     """Take over a producer's sessions on queues of one partition group."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     producer: int
     """The producer's id, 1 to 2^63 - 1."""
     queues: list[int]

@@ -23,7 +23,7 @@ class FindTrace(_Wire, frozen=True):
     """Ask which records touched a message, and how, linearizably."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     queue: int
     """The queue's number."""
     offset: int
@@ -80,7 +80,7 @@ class FindEvents(_Wire, frozen=True):
     """Ask for the events of all messages in a range of a log's records, linearizably."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     start: int
     """Index of the first record."""
     stop: int = 0

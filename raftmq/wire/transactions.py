@@ -38,7 +38,7 @@ class BeginTransaction(_Wire, frozen=True):
     """Open a transaction in one partition group, where all its messages will stand."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     transaction: int
     """The transaction's number: random, 1 to 2^63 - 1."""
     producer_group: str
@@ -54,7 +54,7 @@ class EndTransaction(_Wire, frozen=True):
     """Commit or roll back a transaction; the first outcome holds."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     transaction: int
     """The transaction's number."""
     is_commit: bool
@@ -78,7 +78,7 @@ class FindTransactions(_Wire, frozen=True):
     """Ask which transactions are open, linearizably."""
 
     partition_group: int
-    """The partition group."""
+    """The partition group's number; the request goes to its leader."""
     producer_group: str = ""
     """Only transactions of this producer group; empty: all."""
     age_ms_min: int = 0

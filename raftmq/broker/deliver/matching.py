@@ -168,7 +168,7 @@ class Matching:
         self.batches = 0
         """Batches matched since the start."""
 
-    # What fetches ask.
+    # Calls of fetches
 
     def scan(self, group: Group, kept: Sequence[Wanted], queue: int, offset: int) -> Scan:
         """Look up the batches from `offset` on for a consumer group with these filters."""

@@ -205,7 +205,7 @@ class Popping(Service):
                 self._say(group, calls.Leave(key.number, key.consumer), None)
         self.flush()
 
-    # What groups tell
+    # Calls of groups
 
     def flush(self) -> None:
         """Propose the commands of this step."""

@@ -111,7 +111,7 @@ class Machine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a group is made of; see the fields of `Group`."""
+    """The parts of a group; see the fields of `Group`."""
 
     raft: Raft
     storage: GroupStorage
@@ -352,7 +352,7 @@ class Group:
         self._lose_office()
 
     def give_up(self, why: str) -> None:
-        """Nobody can tell when the records under way will be written: say so to who waits."""
+        """The fate of the records under way is unknown: fail the tickets that wait for them."""
         unknown = ErrorReply("outcome_unknown", why, group=self.number)
         tickets, self._tickets = self._tickets, {}
         for _, ticket in tickets.values():

@@ -231,7 +231,7 @@ def assemble(
         start=recovered.start, last=recovered.end, terms=recovered.terms, bytes_max=cache_bytes
     )
     term, vote, commit = recovered.hard_state
-    # What was applied was committed, though its commit index may not have been synced.
+    # Applied records were committed, though the commit index may not have been synced.
     hard_state = HardState(term, vote, max(commit, machine.applied))
     storage = GroupStorage(cache, hard_state, conf_state, lambda: oldest_snapshot(store))
     return Parts(

@@ -125,7 +125,8 @@ class ReplicaRemoval:
         return self._node.id not in wanted.members or self._taker(group) > group.raft.id
 
     def _taker(self, group: Group) -> int:
-        """Who this node is to a group by the catalog; another one than here: its id is used up."""
+        """This node's member id in a group by the catalog; if it is higher than the replica's, the
+        replica's id is used up."""
         return member_of(self._node.catalog, group.number, self._node.id)
 
     async def _ask(self, due: list[int]) -> None:

@@ -22,7 +22,6 @@ class Write:
     """The writes of one group in a pass."""
 
     group: Group
-    """The group."""
     messages: list[Message] = field(default_factory=list[Message])
     """The storage messages, in order."""
     written: int = 0

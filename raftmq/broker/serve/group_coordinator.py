@@ -80,7 +80,7 @@ class GroupCoordinator(Service):
             FrameKind.MEMBERS: group_route(FindMembers, system_group(node), self._members),
         }
 
-    # What groups tell
+    # Calls of groups
 
     def led(self, group: Group, is_leader: bool) -> None:
         """Begin an office, or end it: members must go to the next leader of the system group."""

@@ -49,7 +49,7 @@ class _Play:
     )  # fmt: skip
     workload: str = option(
         "--workload", type=click.Choice(WORKLOADS), default="log", show_default=True,
-        help="What clients do; the core world has none.",
+        help="The work of clients; the core world has none.",
     )  # fmt: skip
     mutant: str | None = option(
         "--mutant",

@@ -169,8 +169,8 @@ def verify(
 ) -> Result:
     """Compare the table in the database with the rebuilt one, by digests at the same place.
 
-    Others may go on writing. What the topic lacks up to that place is captured first. Exits with 5
-    if they differ.
+    Others may go on writing. Changes that the topic lacks up to that place are captured first.
+    Exits with 5 if they differ.
     """
     from raftmq import blocking
     from raftmq.pipeline.cdc.capturing import plan

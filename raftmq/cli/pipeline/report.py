@@ -86,7 +86,7 @@ _since_option = click.option(
     "rules_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="What is an alert, as TOML.  [default: `raftmq pipeline report rules`]",
+    help="Rules of alerts, as TOML.  [default: `raftmq pipeline report rules`]",
 )
 @click.option("--dry-run", is_flag=True, help="Say what there is to read, and change nothing.")
 @with_output

@@ -43,7 +43,7 @@ class GroupAttachment(NamedTuple):
     """An attachment: a consumer group takes messages of a topic."""
 
     topic: str
-    """The topic."""
+    """Name of the topic."""
     number: int
     """The attachment's number; a group that is detached and attached again gets another one."""
     is_latest: bool

@@ -43,9 +43,9 @@ class Backlog(NamedTuple):
     """The unfinished messages of one queue, for a consumer group that pops."""
 
     group: str
-    """The consumer group."""
+    """Name of the consumer group."""
     topic: str
-    """The topic."""
+    """Name of the topic."""
     queue: int
     """The queue within the topic, from 0."""
     end: int
@@ -87,9 +87,9 @@ class DeadLetter(NamedTuple):
     """Neighbouring messages of one queue that failed together."""
 
     group: str
-    """The consumer group."""
+    """Name of the consumer group."""
     topic: str
-    """The topic."""
+    """Name of the topic."""
     number: int
     """The number of the group's attachment to the topic."""
     partition_group: int

@@ -17,7 +17,7 @@ class TopicInfo(NamedTuple):
     """A topic."""
 
     name: str
-    """Its name."""
+    """Unique among the topics that exist."""
     id: int
     """The topic's number; never used again."""
     queues: int
@@ -54,7 +54,7 @@ class GroupOffset(NamedTuple):
     """A consumer group's place in one queue."""
 
     topic: str
-    """The topic."""
+    """Name of the topic."""
     queue: int
     """The queue within the topic, from 0."""
     committed: int | None
@@ -82,7 +82,7 @@ class ConsumerGroup(NamedTuple):
     """A consumer group and its committed offsets."""
 
     name: str
-    """Its name."""
+    """The name; `group@instance` for an instance of a broadcast group."""
     offsets: list[GroupOffset]
     """By topic and queue: all queues of the topics in which it has committed an offset."""
     subscriptions: tuple[Subscription, ...] = ()

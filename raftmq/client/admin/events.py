@@ -71,7 +71,7 @@ class Events:
     """Rows of the records in [start, next) of a partition group's log; all columns equally long."""
 
     partition_group: int
-    """The partition group."""
+    """Number of the partition group."""
     start: int
     """The first record asked for."""
     next: int

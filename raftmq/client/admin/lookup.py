@@ -26,7 +26,7 @@ class Place(NamedTuple):
     """The place of a message."""
 
     topic: TopicView
-    """The topic."""
+    """The topic's row of the routing table."""
     number: int
     """The cluster-wide number of the queue."""
     queue: int

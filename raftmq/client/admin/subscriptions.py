@@ -12,9 +12,9 @@ class Subscription(NamedTuple):
     """A consumer group's filter on a topic."""
 
     topic: str
-    """The topic."""
+    """Name of the topic."""
     group: str
-    """The consumer group."""
+    """Name of the consumer group."""
     filter: str
     """The filter: tags or SQL."""
 

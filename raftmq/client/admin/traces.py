@@ -86,7 +86,7 @@ class Trace(NamedTuple):
     id: str
     """The message's id."""
     topic: str
-    """The topic."""
+    """Name of the topic."""
     queue: int
     """The queue within the topic."""
     offset: int

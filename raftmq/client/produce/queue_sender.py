@@ -102,7 +102,7 @@ class SenderHost:
     now_ms: Callable[[], int]
     """The wall clock, for the batches' base time."""
     limits: Limits
-    """What a batch may hold."""
+    """Bounds of a batch."""
     batch_bytes: int
     """A draft of this size goes out."""
     batch_messages: int
@@ -134,7 +134,6 @@ class Routed(NamedTuple):
     """A call's messages for one batch, and the sender that takes them."""
 
     sender: "QueueSender"
-    """The sender."""
     part: PendingPart
     """The messages."""
     positions: Positions
@@ -352,7 +351,7 @@ class QueueSender:
             batch.is_doubtful = True
             return refusal is not None
         if refusal.code == _DUPLICATE:
-            self._settle(batch, None, 0, True)  # stored so long ago that its offset is forgotten
+            self._settle(batch, None, 0, True)  # stored before; its offset is forgotten
             return True
         batch.refusal = refusal
         if refusal.code == NOT_LEADER:

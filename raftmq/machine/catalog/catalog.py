@@ -125,9 +125,9 @@ class Topic(msgspec.Struct, frozen=True, array_like=True):
     """A topic and the partition group of each of its queues."""
 
     name: str
-    """Its name."""
+    """Unique among the topics that exist."""
     id: int
-    """Its number."""
+    """The topic's number; never used again."""
     groups: list[int]
     """Partition group of queue n at position n."""
     created: int
@@ -154,7 +154,7 @@ class PutNode(msgspec.Struct, frozen=True, array_like=True, tag="put_node"):
     """Add a node, or change the address of one."""
 
     node: Node
-    """The node."""
+    """The node with its address."""
 
 
 class NameNode(msgspec.Struct, frozen=True, array_like=True, tag="name_node"):
@@ -169,8 +169,8 @@ class NameNode(msgspec.Struct, frozen=True, array_like=True, tag="name_node"):
 class RenewNode(msgspec.Struct, frozen=True, array_like=True, tag="renew_node"):
     """Put a blank data folder in the place of a node's lost one; its generation rises by one.
 
-    Refused if the node has neither the folder that is said to be lost nor none at all: another one
-    took the place meanwhile.
+    Refused if the node has another folder than `old`: that folder took the place meanwhile. A node
+    without a folder is not refused.
     """
 
     id: int
@@ -205,7 +205,7 @@ class Once(msgspec.Struct, frozen=True, array_like=True, tag="once"):
     request: int
     """A random number of the caller's own, from 1 on."""
     change: Change
-    """What to do."""
+    """The change; carried out once for each `request`."""
 
 
 Command = (
@@ -257,7 +257,7 @@ class Catalog:
         self.topics: dict[str, Topic] = {}
         """All topics by name."""
         self.subscribers = Subscribers()
-        """What consumer groups want of topics."""
+        """Subscriptions of consumer groups to topics, with their filters."""
         self.consumer_groups = ConsumerGroups()
         """Consumer groups with a mode and a policy, and which topics they take messages of."""
         self.memberships = Memberships()
@@ -426,7 +426,7 @@ class Catalog:
         if not group.members or len(set(group.members)) != len(group.members):
             return Refused(Reason.BAD_ARGUMENT, "a group needs members, each named once")
         old = self.groups.get(group.id)
-        # What a group remembers is not for who moves it to say.
+        # A move must not change the group's founders and replica generations.
         old = old or Group(group.id, [], group.members)
         self.groups[group.id] = msgspec.structs.replace(
             group, founders=old.founders, replicas=old.replicas

@@ -1,4 +1,4 @@
-"""What consumer groups there are, and which topics they take messages of: a part of the catalog.
+"""Consumer groups and their attachments to topics: a part of the catalog.
 
 A consumer group has a mode and a policy. To be served messages of a topic it is *attached* to it;
 each attachment gets a number that is never used again, and all that the data groups keep of it
@@ -118,7 +118,7 @@ class ConsumerGroup(msgspec.Struct, frozen=True, array_like=True):
     """A consumer group."""
 
     name: str
-    """Its name."""
+    """Unique among the groups that exist."""
     mode: Mode
     """How it is served."""
     policy: Policy

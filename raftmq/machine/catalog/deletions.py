@@ -52,7 +52,7 @@ class Deletion(msgspec.Struct, frozen=True, array_like=True):
     """A consumer group that was deleted."""
 
     name: str
-    """Its name."""
+    """The group's name; a later group may have the name again."""
     index: int
     """Index of the catalog's record that deleted it. Owner epochs of the deleted group are lower,
     those of a later group with this name are higher."""
@@ -158,7 +158,7 @@ def is_expelled(catalog: "Catalog", command: JoinGroup) -> bool:
 
 
 def gone(name: str) -> Refused:
-    """What a member of a deleted group hears."""
+    """The refusal for a member of a deleted group."""
     message = f"consumer group {name!r} was deleted: open the consumer again to create it"
     return Refused(Reason.UNKNOWN_GROUP, message)
 

@@ -122,7 +122,7 @@ class ReleaseQueues(msgspec.Struct, frozen=True, array_like=True, tag="release")
 
 
 class RenewMembers(msgspec.Struct, frozen=True, array_like=True, tag="renew"):
-    """What the leader heard: leases that are renewed, and those that ran out."""
+    """Members' leases as the leader saw them: renewed ones, and those that ran out."""
 
     heard: list[int]
     """Members whose lease runs for a whole session from now on."""
@@ -162,7 +162,7 @@ class Member(msgspec.Struct, array_like=True):
 
 
 class Holding(NamedTuple):
-    """What a member has."""
+    """A member's queues."""
 
     version: int
     """Index of the record that last changed any of it."""
@@ -192,7 +192,7 @@ class Assignment:
         """For each queue the member that shall have it."""
 
     def holding(self, number: int) -> Holding:
-        """What a member has."""
+        """The member's queues."""
         queues = [queue for queue, owner in enumerate(self.owners) if owner == number]
         epochs = [self.epochs[queue] for queue in queues]
         giving_up = [queue for queue in queues if self.targets[queue] != number]
@@ -261,7 +261,7 @@ def deal(owners: list[int], members: list[int]) -> list[int]:
         if owner:
             held[owner].append(queue)
     share, more = divmod(len(owners), len(members))
-    # Who has most keeps one more: the sort is stable, so of equals the earlier one.
+    # Members with the most queues keep one more; the sort is stable: of equals, the earlier one.
     order = sorted(members, key=lambda member: -len(held[member]))
     shares = {member: share + (at < more) for at, member in enumerate(order)}
     assert sum(shares.values()) == len(owners), "queues that are no member's share"

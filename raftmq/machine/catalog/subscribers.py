@@ -55,7 +55,7 @@ class Unsubscribe(msgspec.Struct, frozen=True, array_like=True, tag="unsubscribe
 
 
 class Subscription(msgspec.Struct, frozen=True, array_like=True):
-    """What a consumer group wants of a topic."""
+    """A consumer group's filter on a topic."""
 
     consumer_group: str
     """The consumer group's name."""

@@ -55,7 +55,7 @@ class Hour(NamedTuple):
     """A topic's files of an hour."""
 
     topic: str
-    """The topic."""
+    """Name of the topic."""
     hour: int
     """Hours since 1970, UTC."""
     files: list[File]

@@ -11,7 +11,7 @@ class Day(NamedTuple):
     """A topic's messages that were stored on a day, UTC."""
 
     topic: str
-    """The topic."""
+    """Name of the topic."""
     day: str
     """`2026-11-22`."""
     hours: int

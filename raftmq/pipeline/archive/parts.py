@@ -32,7 +32,7 @@ from .manifest import File, Range, Version
 
 HOUR_MICROSECONDS = 3_600_000_000
 GROUP_ROWS = 128 * 1024
-"""Rows of a row group."""
+"""Rows after which a row group of a Parquet file ends."""
 GROUP_BYTES = 32 * 1024 * 1024
 """Bytes of rows in memory after which a row group ends before it is full."""
 RANGES_MAX = 10_000

@@ -62,7 +62,7 @@ class Queued(NamedTuple):
     """A queue: the messages that are archived, and those that the cluster keeps."""
 
     topic: str
-    """The topic."""
+    """Name of the topic."""
     queue: int
     """The queue in it."""
     archived: int | None

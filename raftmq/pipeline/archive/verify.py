@@ -56,7 +56,7 @@ class Checked(NamedTuple):
     """A file has been looked at."""
 
     file: File
-    """The file."""
+    """The file, as the manifest lists it."""
     findings: list[Finding]
     """Findings about the file."""
 

@@ -81,7 +81,6 @@ class Planned(NamedTuple):
     """A plan, and how far it has come."""
 
     plan: Plan
-    """The plan."""
     is_new: bool
     """Whether it was not started yet."""
     is_done: bool

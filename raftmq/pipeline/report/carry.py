@@ -47,7 +47,7 @@ class Queue(msgspec.Struct):
     """The messages of a queue, with the storing times that may still be needed."""
 
     topic: str
-    """The topic."""
+    """Name of the topic."""
     queue: int
     """The queue within the topic."""
     first: int
@@ -98,7 +98,7 @@ class Reading(msgspec.Struct):
     """How far a consumer group is with a queue."""
 
     topic: str
-    """The topic."""
+    """Name of the topic."""
     queue: int
     """The queue within the topic."""
     group: str

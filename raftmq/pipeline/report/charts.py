@@ -86,7 +86,7 @@ class Sheet(NamedTuple):
     """The drawing of one topic."""
 
     topic: str
-    """The topic."""
+    """Name of the topic."""
     panels: tuple[Panel, ...]
     """In order."""
     gaps: tuple[int, ...]

@@ -61,7 +61,7 @@ class Attachment(msgspec.Struct, frozen=True):
     """A consumer group takes messages of a topic."""
 
     topic: str
-    """The topic."""
+    """Name of the topic."""
     group: str
     """The consumer group."""
     number: int

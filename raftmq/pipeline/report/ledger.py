@@ -32,7 +32,7 @@ class Standing(msgspec.Struct, frozen=True):
     """The state of a group that reads by offset, in a topic, at the time of a look."""
 
     topic: str
-    """The topic."""
+    """Name of the topic."""
     group: str
     """The consumer group; `group@instance`: an instance of one that broadcasts."""
     mode: str

@@ -31,7 +31,7 @@ class Task(msgspec.Struct, frozen=True):
     """A range of the log of a partition group."""
 
     partition_group: int
-    """The partition group."""
+    """Number of the partition group."""
     start: int
     """The first record."""
     stop: int
@@ -46,7 +46,7 @@ class Done(msgspec.Struct, frozen=True):
     """The result of a task."""
 
     partition_group: int
-    """The partition group."""
+    """Number of the partition group."""
     carry: bytes
     """The memory after the range."""
     facts: Facts

@@ -134,7 +134,7 @@ class Alert(msgspec.Struct, frozen=True):
     rule: str
     """The name of the rule."""
     topic: str
-    """The topic."""
+    """Name of the topic."""
     group: str
     """The consumer group; empty: it is about the topic itself."""
     minute: int

@@ -47,7 +47,7 @@ class Condition:
     """One filter on one column; it travels to the workers."""
 
     column: str
-    """The column."""
+    """Name of the column."""
     kind: str
     """The name of Spark's class: `EqualTo`, `In`, …."""
     value: Any = None

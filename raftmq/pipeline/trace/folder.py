@@ -35,9 +35,9 @@ from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 
 VERSION = 1
-"""Of `trace.json`."""
+"""Version of the format of `trace.json`."""
 NAME = "trace.json"
-"""Its name."""
+"""The file that says what the folder holds."""
 EVENTS, TIMELINES, QUANTILES = "events", "timelines", "quantiles"
 """The tables."""
 NEVER = -1
