@@ -4,7 +4,7 @@
 
 The application and the node share the interpreter. So each figure is taken twice: with Python's
 switch interval of 5 ms, which `raftmq.open` leaves alone, and with the 0.2 ms that a node sets in a
-process of its own; and once more in checked mode.
+process of its own; and again in checked mode.
 """
 
 import argparse

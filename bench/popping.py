@@ -5,7 +5,7 @@
 | scenario | measured |
 |---|---|
 | leases | memory of many leases of one message; the longest step in which they run out |
-| late | how late failed messages come again, while 50,000 messages/s flow through three nodes |
+| late | delay of repeated messages, while 50,000 messages/s flow through three nodes |
 | latency | from send to hand-out at 10,000 messages/s; the p50 of single awaited sends beside it |
 
 `leases` runs a bare state machine in this process, the others run three nodes.

@@ -63,7 +63,7 @@ def main(rows: int, keep: bool, is_json: bool) -> None:
 
 
 async def run(rows: int, screen: Screen, folder: Path | None) -> Report | None:
-    """The demo; None if a signal ended it."""
+    """Run the demo; None if a signal ended it."""
     report = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_end_on_signal, tasks.cancel_scope)

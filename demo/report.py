@@ -1,4 +1,4 @@
-"""The verdict: one line for each thing that was to be proven, and the figures beside it."""
+"""The verdict: one line for each promise to be proven, and the figures."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,40 +13,40 @@ PROMISES = {
     Kind.REORDERED: "in order for each key",
     Kind.MISPLACED: "where its receipt says",
 }
-"""What must hold for each consumer group."""
+"""Promises for each consumer group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was to be proven."""
+    """One promise to be proven."""
 
     promise: str
-    """What should be so."""
+    """The promise, as text."""
     group: str
-    """The consumer group that saw it; empty: it is not about one."""
+    """The consumer group whose reads decide; empty: the promise concerns no group."""
     violations: int
-    """How often it is not so."""
+    """Number of violations."""
     examples: list[str] = field(default_factory=list)
-    """The first of those, in words."""
+    """The first violations, in words."""
 
     @property
     def holds(self) -> bool:
-        """True if it was never violated."""
+        """Whether there is no violation."""
         return self.violations == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured. Rates are messages a second, the failover included."""
+    """The measured figures. Rates are messages a second, the failover included."""
 
     messages: int
-    """Sent."""
+    """Number of sent messages."""
     keyless: int
-    """Of those, without a key: no order is promised for them."""
+    """Number of sent messages without a key: no order is promised for them."""
     send_per_s: float
-    """Receipts."""
+    """Rate of receipts."""
     read_per_s: dict[str, float]
-    """By consumer group."""
+    """Consumer group → its rate."""
     frozen_with: int
     """Messages that the frozen consumer had in hand."""
     refused: int
@@ -54,39 +54,39 @@ class Figures:
     failover_seconds: float
     """The longest time without an ack in the queues whose leader was killed."""
     killed_node: int
-    """Which node that was."""
+    """The node that was killed."""
     new_leader: int
-    """Who took over its partition group."""
+    """The next leader of the partition group."""
     ready_seconds: float
-    """From nothing to a cluster with a leader for each partition group."""
+    """Time from the start to a cluster with a leader for each partition group."""
     total_seconds: float
-    """The whole demo."""
+    """Time of the whole demo."""
     memory_bytes_max: int
-    """The most this process held: producer, readers and checker together."""
+    """Peak memory of this process: producer, readers and checker together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How the demo went."""
+    """The result of the demo."""
 
     figures: Figures
-    """What was measured."""
+    """The measured figures."""
     checks: list[Check]
-    """What was proven, or not."""
+    """The checks, held or violated."""
 
     @property
     def holds(self) -> bool:
-        """True if every check holds."""
+        """Whether every check holds."""
         return all(check.holds for check in self.checks)
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The report as plain values, for `--json`."""
         checks = [{**asdict(check), "holds": check.holds} for check in self.checks]
         return {"verdict": self.holds, "figures": asdict(self.figures), "checks": checks}
 
 
 def checks_of(ledger: Ledger, errors: list[str], witnesses: list[Witness]) -> list[Check]:
-    """What the clients' observations prove; call `finish` of each witness before."""
+    """The checks that the clients' observations decide; call `finish` of each witness before."""
     unacked = ledger.rows - ledger.acked
     checks = [Check("each message was sent and acked", "", unacked, errors)]
     for witness in witnesses:

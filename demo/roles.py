@@ -22,37 +22,37 @@ from .flights import Flight
 TOPIC = "flights"
 QUEUES = 8
 SEND_SECONDS_MAX = 60.0
-"""A message whose receipt has not come by then counts as not acked."""
+"""Longest wait for a message's receipt; after that the message counts as not acked."""
 CHUNK_MESSAGES_MAX = 1_000
 WINDOW_MESSAGES_MAX = 32_000
-"""Messages that are cut into one call a queue, and under way at a time; less in a short run."""
+"""Messages cut into one call a queue, and under way at a time; fewer in a short run."""
 FETCH_MESSAGES = 500
 FETCH_SECONDS = 0.25
 COMMIT_SECONDS = 0.5
 QUIET_SECONDS_MAX = 30.0
-"""A reader that is given nothing for so long, while something is left to read, gives up."""
+"""A reader that gets no message for this time, while some are left, gives up."""
 
 Moment = Callable[[], None]
 
 
 @dataclass(slots=True)
 class AckTimes:
-    """When each partition group acked something: the longest pause around a moment."""
+    """Times of each partition group's acks: the longest pause around the fault."""
 
     last: dict[int, float] = field(default_factory=dict)
-    """Partition group → when it last acked."""
+    """Partition group → time of its last ack."""
     counts: dict[int, int] = field(default_factory=dict)
-    """Partition group → how many batches it has acked."""
+    """Partition group → number of batches acked."""
     fault_group: int = 0
     """The partition group whose leader was killed."""
     fault_at: float = float("inf")
-    """When that was."""
+    """Time of the kill."""
     pause_seconds: float = 0.0
     """The longest time between two acks of that group of which the later is after the fault; the
     first ack of all starts no pause."""
 
     def note(self, group: int, now: float) -> None:
-        """The group acked something."""
+        """Note an ack of the group."""
         before = self.last.get(group)
         self.last[group] = now
         self.counts[group] = self.counts.get(group, 0) + 1
@@ -70,12 +70,12 @@ class Sender:
     def __init__(self, ledger: Ledger, groups: list[int], moment: Moment) -> None:
         """`groups`: the partition group of each queue; `moment` is called after each receipt."""
         self.times = AckTimes()
-        """When acks came."""
+        """Times of the acks."""
         self.started = 0.0
         self.ended = 0.0
         """The first send and the last receipt, on the clock of anyio."""
         self.errors: list[str] = []
-        """Why messages were not acked; the first few."""
+        """The first few reasons why messages were not acked."""
         self._ledger = ledger
         self._groups = groups
         self._moment = moment
@@ -96,7 +96,7 @@ class Sender:
                     await self._slots.acquire()
                     for flight in part:
                         self._ledger.send(*flight)
-                    # The call that does not wait: two that do would have no order between them.
+                    # The non-waiting call: two waiting calls would have no order between them.
                     pending = producer.send_many_nowait(
                         [Outgoing(f.body, f.key, f.tag, f.props) for f in part],
                         timeout=SEND_SECONDS_MAX,
@@ -106,7 +106,7 @@ class Sender:
     def _by_queue(self, chunk: list[Flight]) -> Iterable[list[Flight]]:
         parts: dict[int, list[Flight]] = {}
         for flight in chunk:
-            # Those without a key go to any queue: a call of their own, -1.
+            # Messages without a key go to any queue: a call of their own, -1.
             queue = -1 if flight.key is None else queue_of(flight.key, len(self._groups))
             parts.setdefault(queue, []).append(flight)
         return parts.values()
@@ -133,22 +133,22 @@ class Sender:
 
 
 class Reader:
-    """One reader of all queues, in order, who commits as it goes: a whole pull group, or an
+    """One reader of all queues, in order, which commits as it goes: a whole pull group, or an
     instance of a broadcast group."""
 
     def __init__(self, witness: Witness, *, broadcast_group: str = "") -> None:
-        """`broadcast_group`: the group of which it is an instance; empty: it is a group."""
+        """`broadcast_group`: the group that the reader is an instance of; empty: a pull group."""
         self.witness = witness
-        """What it saw."""
+        """Takes in the messages read."""
         self._broadcast_group = broadcast_group
         self.seconds = 0.0
-        """From the first message to the last."""
+        """Time from the first message to the last."""
         self.trouble = ""
-        """Why it ended before the end of the queues; empty: it did not."""
+        """Why the reader ended before the end of the queues; empty: it reached the end."""
         self._ends: dict[int, int] | None = None
 
     def finish_at(self, ends: dict[int, int]) -> None:
-        """Nothing more will be sent: queue → the offset after its last message."""
+        """Tell the ends, as no more is sent: queue → the offset after its last message."""
         self._ends = ends
 
     async def run(self, mq: raftmq.Client) -> None:

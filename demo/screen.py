@@ -1,8 +1,8 @@
-"""What a person sees: notes, progress bars and, at the end, the table.
+"""The terminal's output: notes, progress bars and, at the end, the table.
 
-Notes and bars go to stderr; without a terminal the bars become a line now and then. The table (or
-the JSON) goes to stdout, by `__main__`. All that was shown is kept in `transcript`, so that a
-picture of a real run can be drawn.
+Notes and bars go to stderr; without a terminal the bars become a line from time to time. The table
+(or the JSON) goes to stdout, by `__main__`. `transcript` keeps all output, so that a picture of a
+real run can be drawn.
 """
 
 import time
@@ -19,19 +19,19 @@ from rich.text import Text
 from .report import Check, Report
 
 TABLE_WIDTH = 78
-"""Fits a terminal of 80 columns."""
+"""Width of the table: it fits a terminal of 80 columns."""
 PLAIN_STEPS = 5
-"""Without a terminal: lines of progress in all, if all goes quickly."""
+"""Without a terminal: number of progress lines in a quick run."""
 PLAIN_SECONDS = 15.0
 """Without a terminal: the longest time without a line while something is shown."""
 
 
 class Screen:
-    """Where notes and progress go. Made once a run."""
+    """The output of notes and progress. Made once a run."""
 
     def __init__(self, console: Console) -> None:
         self.transcript: list[RenderableType] = []
-        """What was shown, in order; the bars as they were at their end."""
+        """The output in order; the bars as they were at their end."""
         self._console = console
         self._started = time.monotonic()
         self._progress: Progress | None = None
@@ -45,7 +45,7 @@ class Screen:
 
     @contextmanager
     def progress(self, total: int, groups: Sequence[str]) -> Iterator[None]:
-        """Show how far sending and reading are, for the length of the block."""
+        """Show the progress of sending and reading for the length of the block."""
         progress = self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=40, complete_style="cyan", finished_style="green"),
@@ -90,7 +90,7 @@ class Screen:
 
 
 class _Rate(ProgressColumn):
-    """Messages a second just now; nothing once all are there."""
+    """Messages a second at present; empty once all are there."""
 
     def render(self, task: Task) -> Text:
         """One cell."""
@@ -104,7 +104,7 @@ def tables(report: Report) -> RenderableType:
     holds = verdict(
         report.checks, "each acked message once to each group, as sent, in order by key"
     )
-    return Group("", proof(report.checks, "Clients' messages"), "", _figures(report), "", holds)
+    return Group("", proof(report.checks, "What the clients saw"), "", _figures(report), "", holds)
 
 
 def verdict(checks: Sequence[Check], words: str) -> Text:
@@ -117,7 +117,7 @@ def verdict(checks: Sequence[Check], words: str) -> Text:
 
 
 def proof(checks: Sequence[Check], title: str) -> RenderableType:
-    """A line a promise, a column for who it was made to; below it examples of what is wrong."""
+    """A line for each promise, a column for each consumer group; below, examples of violations."""
     groups = list(dict.fromkeys(check.group for check in checks if check.group))
     table = _table(title)
     table.add_column("promise")
@@ -158,7 +158,7 @@ def _cell(check: Check | None) -> Text:
 
 def _figures(report: Report) -> Table:
     figures = report.figures
-    table = _table("Costs", show_header=False)
+    table = _table("What it took", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column(style="dim")

@@ -1,12 +1,13 @@
-"""Consumers that share a group's messages: each message is handed to one of them, who acknowledges.
+"""Consumers that share a group's messages: each message goes to one of them, which acknowledges it.
 
-Of the group `gates` one consumer freezes in the middle of the stream, with messages in hand. When
-their lease is over they go to the others; when it thaws, its acknowledgements are refused.
+One consumer of the group `gates` freezes in the middle of the stream, with messages in hand. When
+their lease is over, the messages go to the others; when the consumer thaws, its acknowledgements
+are refused.
 
 | group | a message counts as seen | so that it shows |
 |---|---|---|
-| pop | when its acknowledgement was accepted | each is done once, whoever had it in hand before |
-| ordered | when it is handed out | it comes after the one before it of its key is done |
+| pop | when its acknowledgement was accepted | each is done once, whichever consumers had it |
+| ordered | when it is handed out | the message before it of its key is done |
 """
 
 from typing import Literal
@@ -35,11 +36,11 @@ class Sharing:
         self, witness: Witness, *, mode: Literal["pop", "ordered"], consumers: int
     ) -> None:
         self.witness = witness
-        """What all of them saw."""
+        """Takes in the messages of all consumers."""
         self.seconds = 0.0
-        """From the first message to the last."""
+        """Time from the first message to the last."""
         self.trouble = ""
-        """Why it ended before all was seen; empty: it did not."""
+        """Why the group ended before all messages were seen; empty: all were seen."""
         self.frozen_with = 0
         """Messages that the frozen consumer had in hand."""
         self.refused = 0
@@ -56,11 +57,11 @@ class Sharing:
         self._is_frozen = True
 
     def finish_at(self, ends: dict[int, int]) -> None:
-        """Nothing more will be sent: queue → the offset after its last message."""
+        """Tell the ends, as no more is sent: queue → the offset after its last message."""
         self._total = sum(ends.values())
 
     async def run(self, mq: raftmq.Client) -> None:
-        """Pop until all was seen."""
+        """Pop until all messages were seen."""
         async with anyio.create_task_group() as tasks:
             for number in range(self._consumers):
                 tasks.start_soon(self._consume, mq, number)
@@ -101,14 +102,14 @@ class Sharing:
                 self.witness.see(m.body, m.key, m.tag, m.props, queue=m.queue, offset=m.offset)
 
     def _seen_before(self, messages: PoppedMessages) -> set[str]:
-        """Those that come again because their lease ran out, which is no fault."""
+        """Rows that come again because their lease ran out, which is no fault."""
         return {
             m.id for m in messages if m.attempt > 1 and self.witness.has_read(m.props.get("row"))
         }
 
 
 async def _ack(messages: PoppedMessages) -> set[str]:
-    """Acknowledge, through a change of leader too; the ids of those that were no longer ours."""
+    """Acknowledge, through a change of leader too; returns the ids of fenced messages."""
     while True:
         try:
             return {message.id for message in (await messages.ack()).fenced}

@@ -1,15 +1,15 @@
-"""What happens, in order: start, stream, freeze, kill at 40 %, failover, restart, prove.
+"""The story in order: start, stream, freeze, kill at 40 %, failover, restart, prove.
 
 | when | what |
 |---|---|
 | 20 % of the messages are acked | one of the consumers that share a group freezes |
-| 40 % of the messages are acked | SIGKILL to who leads the first queue's partition group |
-| 60 % are about to be sent | they wait until the kill has happened, so that it is never missed |
+| 40 % of the messages are acked | SIGKILL to the leader of the first queue's partition group |
+| 60 % are about to be sent | sending waits for the kill, so that the kill is never missed |
 | the killed leader's queues ack again | the node is started again, with the folder it had |
 | all are acked or given up | the readers learn where the queues end, and read to there |
 | the restarted node has caught up | the replicas' digests are compared |
 
-Left out: a fault of the network, the disk or the clock. This is one fault that anybody can see.
+Left out: faults of the network, the disk or the clock. Every viewer can see a kill.
 """
 
 import resource
@@ -34,7 +34,7 @@ from .sharing import Sharing
 BOARD, GATES, PLANES, WALL = "board", "gates", "planes", "wall"
 """The consumer groups: pull, pop, ordered, broadcast."""
 SCREENS = ("wall-1", "wall-2")
-"""The instances of the last one."""
+"""The instances of the broadcast group."""
 FREEZE_AT, KILL_AT, HOLD_AT = 0.2, 0.4, 0.6
 """Shares of the messages: acked when a consumer freezes and when the leader is killed, sent before
 that has happened."""
@@ -48,16 +48,16 @@ LOOK_SECONDS = 0.1
 
 @dataclass(slots=True)
 class Kill:
-    """What was killed."""
+    """The kill of a leader."""
 
     group: int
-    """The partition group whose leader it was."""
+    """The partition group whose leader is killed."""
     node: int = 0
-    """The node; 0: not yet."""
+    """The killed node; 0: none yet."""
     new_leader: int = 0
-    """Who leads the group after it; 0: not yet."""
+    """The group's next leader; 0: none yet."""
     seconds: float = 0.0
-    """The longest pause of the group's receipts until then."""
+    """The longest pause between receipts of the group so far."""
 
 
 async def tell(rows: int, screen: Screen, *, folder: Path | None = None) -> Report:
@@ -125,7 +125,7 @@ class Story:
             ]
 
     def figures(self, ready_seconds: float, total_seconds: float) -> Figures:
-        """What was measured."""
+        """The measured figures."""
         assert self._sender is not None
         ledger, sender = self._ledger, self._sender
         reading = {r.witness.name: r.witness.read / max(r.seconds, 1e-3) for r in self._readers}
@@ -163,7 +163,7 @@ class Story:
                 self._gates.freeze()
                 screen.note("one of the three consumers of `gates` freezes", style="bold red")
             if sender.errors:
-                # It went wrong before there was any fault: let the verdict say so.
+                # The run went wrong before any fault: let the verdict say so.
                 self._is_killed.set()
                 return
             await self._moved.wait()
@@ -202,7 +202,7 @@ class Story:
         ]
 
     async def _books(self, mq: raftmq.Client) -> list[Check]:
-        """What the brokers say of the groups that share: every message is acked."""
+        """The brokers' backlogs of the sharing groups: every message is acked."""
         total = sum((await self._ends(mq)).values())
         checks = []
         for name in (GATES, PLANES):
@@ -213,11 +213,11 @@ class Story:
         return checks
 
     async def _committed(self, mq: raftmq.Client) -> Check:
-        """What the pull group committed is where the queues end."""
+        """The pull group's committed offsets are the ends of the queues."""
         ends = await self._ends(mq)
         group = await mq.admin.describe_group(BOARD)
         committed = {offset.queue: offset.committed or 0 for offset in group.offsets}
-        # A queue that nothing was sent to needs no commit.
+        # A queue without messages needs no commit.
         wrong = [
             f"{BOARD}: queue {queue} ends at {end}, committed {committed.get(queue)}"
             for queue, end in ends.items()
@@ -258,13 +258,13 @@ class Story:
             show()
 
     def _stir(self) -> None:
-        """Something was acked: whoever waits for that looks again."""
+        """After an ack: wake the tasks that wait for acks."""
         moved, self._moved = self._moved, anyio.Event()
         moved.set()
 
 
 def disagreements(statuses: dict[int, dict[str, Any]], nodes: list[int]) -> list[str]:
-    """What the nodes' replicas differ in: applied index and digest of each partition group."""
+    """Differences between the nodes' replicas in applied index or digest, by partition group."""
     wrong = [f"node {node} does not answer" for node in nodes if node not in statuses]
     seen: dict[int, set[tuple[int, str]]] = {}
     for status in statuses.values():

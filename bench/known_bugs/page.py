@@ -34,7 +34,7 @@ class First:
     seed: int
     text: str
     seeds: int = 1
-    """Number of seeds in which it showed."""
+    """Number of seeds in which the break showed."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What judging a large history on Spark costs: `python -m bench.pipeline.check [OPERATIONS]`.
+"""The cost of judging a large history on Spark: `python -m bench.pipeline.check [OPERATIONS]`.
 
     python -m bench.pipeline.check 10000000 [--memory 2g] [--no-joins] [--folder DIR]
 

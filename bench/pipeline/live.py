@@ -1,4 +1,4 @@
-"""How old the oldest message is that a live page shows: `python -m bench.pipeline.live`.
+"""The age of the oldest message that a live page shows: `python -m bench.pipeline.live`.
 
     python -m bench.pipeline.live [--rates 5000,20000,50000] [--seconds 60] [--warm 20]
                                   [--json FILE]

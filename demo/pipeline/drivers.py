@@ -20,7 +20,7 @@ class Driver:
 
     def __init__(self, name: str, arguments: Sequence[str], *, url: str, folder: Path) -> None:
         self.name = name
-        """For people."""
+        """Name for people."""
         self._arguments = arguments
         self._url = url
         self._log = folder / f"{name}.log"
@@ -28,12 +28,12 @@ class Driver:
 
     @property
     def pid(self) -> int:
-        """Of the Python that drives; Java is its child."""
+        """Process id of the driver's Python; Java is its child."""
         assert self._process is not None
         return self._process.pid
 
     def start(self, *more: str) -> None:
-        """Start it; it goes on where the one before came to."""
+        """Start the job; it goes on where the job before ended."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "raftmq", "pipeline", *self._arguments, *more],
@@ -69,10 +69,10 @@ class Driver:
             self.kill()
 
     def finish(self, *more: str) -> None:
-        """Run it once more to the end of what there is.
+        """Run the job again, to the end of the topic.
 
         Raises:
-            DriverFailed: it did not end well.
+            DriverFailed: the job ended with an error.
         """
         self.start(*more)
         assert self._process is not None

@@ -1,4 +1,4 @@
-"""The proof: what the jobs wrote, against what plain Python makes of the data.
+"""The proof: the jobs' results, compared with those of plain Python.
 
 Nothing here asks Spark or the cluster: the windows and the archive are read as the Parquet files
 they are, and the archive's by what its manifest names.
@@ -23,7 +23,7 @@ Windows = dict[tuple[str, str], tuple[int, int]]
 
 
 def expected(flights: Iterable[Flight]) -> Windows:
-    """What the board should show: counted one by one.
+    """The expected windows of the board, counted flight by flight.
 
     >>> body = b'{"time_hour":"2013-01-01T10:00:00Z","distance":1400}'
     >>> expected([Flight(0, body, None, "UA", {})])
@@ -40,7 +40,7 @@ def expected(flights: Iterable[Flight]) -> Windows:
 
 
 def windows_of(folder: Path) -> Windows:
-    """What the job `live` wrote of windows that are closed."""
+    """The closed windows that the job `live` wrote."""
     found: Windows = {}
     for path in sorted(folder.glob("*.parquet")):
         for row in parquet.read_table(path).to_pylist():
@@ -53,7 +53,7 @@ def windows_of(folder: Path) -> Windows:
 def archived(folder: Path) -> pa.Table:
     """All rows of the files that the archive's manifest names."""
     files = load(folder).files
-    # Its folders' names say topic and hour, which the rows do as well.
+    # The names of its folders hold topic and hour, as the rows do.
     return pa.concat_tables(
         parquet.read_table(folder / file.path, partitioning=None) for file in files
     )

@@ -1,13 +1,13 @@
-"""What happens, in order: start, stream, kill a leader, kill both drivers, finish, prove.
+"""The story in order: start, stream, kill a leader, kill both drivers, finish, prove.
 
 | when | what |
 |---|---|
 | at once | both jobs start, and the departures begin to flow in the order of their time |
-| 30 % of the messages are acked | SIGKILL to who leads the first queue's partition group |
+| 30 % of the messages are acked | SIGKILL to the leader of the first queue's partition group |
 | 45 % | the node is started again |
 | 60 %, and both have written | SIGKILL to both drivers, Java with them; started again at once |
-| 80 % are about to be sent | they wait until that has happened, so that it is never missed |
-| all are acked and read | the jobs are stopped, and run once more to the end of the queues |
+| 80 % are about to be sent | sending waits until that has happened, so that it is never missed |
+| all are acked and read | the jobs are stopped, and run again to the end of the queues |
 
 Left out: faults of the network, the disk or the clock, which `raftmq chaos` has.
 """
@@ -46,7 +46,7 @@ sum = ["json.distance as miles"]
 KILL_LEADER_AT, RESTART_AT, KILL_DRIVERS_AT, HOLD_AT = 0.3, 0.45, 0.6, 0.8
 """Shares of the messages that are acked by then."""
 SENDING_SECONDS = 40.0
-"""How long the departures flow, whatever their number."""
+"""Time in which all departures are sent, in any run."""
 CHUNK = 500
 SECONDS_MAX = 900.0
 LOOK_SECONDS = 0.2
@@ -54,18 +54,18 @@ LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How the demo went."""
+    """The result of the demo."""
 
     checks: list[Check]
-    """What was proven, or not."""
+    """The checks, held or violated."""
     messages: int
-    """Sent."""
+    """Number of sent messages."""
     seconds: float
-    """In all."""
+    """Time of the whole demo."""
 
     @property
     def holds(self) -> bool:
-        """True if every check holds."""
+        """Whether every check holds."""
         return all(check.holds for check in self.checks)
 
 
@@ -138,7 +138,7 @@ class Story:
                 driver.kill()
 
     async def _send(self, mq: raftmq.Client, sent: list[Flight]) -> None:
-        """All of them at an even pace, in order, a chunk after the other."""
+        """Send all flights at an even pace, in order, chunk by chunk."""
         begun = anyio.current_time()
         async with mq.producer(TOPIC) as producer:
             for chunk in _chunks(sent):
@@ -178,7 +178,7 @@ class Story:
             await self._moved.wait()
 
     async def _show(self, mq: raftmq.Client) -> None:
-        """Move the bars, until both jobs have read what was acked."""
+        """Move the bars until both jobs have read all acked messages."""
         while True:
             for driver in self._drivers:
                 driver.check()
@@ -191,7 +191,7 @@ class Story:
             await anyio.sleep(LOOK_SECONDS)
 
     async def _read(self, mq: raftmq.Client) -> dict[str, int]:
-        """What each job has committed."""
+        """Number of messages that each job has committed."""
         groups = {group.name: group for group in await mq.admin.list_groups(topic=TOPIC)}
         read = dict.fromkeys((driver.name for driver in self._drivers), 0)
         for name in read:
