@@ -1,4 +1,4 @@
-"""Pages as their reader meets them: blocks in order, lines as printed, what a terminal then shows.
+"""Pages as their reader meets them: blocks in order, lines as printed, and the terminal's output.
 
 A test plays a page: the `Reader` types each block of a shell and runs each block of Python, from
 the first to the last, in one folder. The rules:
@@ -99,7 +99,7 @@ def assert_shows(screen: str, printed: list[str]) -> None:
 
 
 class Reader:
-    """Types what a page says in `folder`, and puts in what the page leaves to its reader.
+    """Types a page's lines in `folder`, and fills in the parts that the page leaves to its reader.
 
     Attributes:
         codes: words of a line → how it ends, where that is not 0.
@@ -138,14 +138,14 @@ class Reader:
         return "".join(shown)
 
     def execute(self, body: str) -> str:
-        """Run a block of Python; what it printed."""
+        """Run a block of Python; returns its output."""
         with _screen() as screen:
             code = compile(re.sub(r"raftmq://[\d.:,]+", self.url, body), "page", "exec")
             exec(code, self.names)
         return screen.getvalue()
 
     def type(self, step: Step) -> str:
-        """Run a line and compare how it ends; what it showed."""
+        """Run a line and compare its end with the page; returns its output."""
         if LEFT_OUT.match(step.line):
             return ""
         line = re.sub(r"--page \d+", "--page 0", step.line)

@@ -120,7 +120,7 @@ def test_strict_decoder_raises_one_family_of_errors(data: bytes) -> None:
 
 
 def plain_only(value: object) -> bool:
-    """Is this what `cbor2.dumps` writes as one would think?"""
+    """Whether the value has only types that `cbor2.dumps` writes in the usual form."""
     if isinstance(value, list | tuple):
         return all(map(plain_only, value))
     return value is None or type(value) in (bool, int, float, str, bytes)

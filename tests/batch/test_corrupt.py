@@ -316,7 +316,7 @@ def mutated(random_: random.Random, payload: bytes) -> bytes:
             case _:
                 start = random_.randrange(36, len(data))
                 data[at:at] = data[start : start + random_.randint(1, 40)]
-    # Let the columns take up the difference, so that it is not only the sum that gives us away.
+    # Let the columns take up the difference, so that the sum alone does not show the damage.
     difference = len(data) - len(payload)
     if difference and len(data) >= HEAD_BYTES and random_.random() < 0.8:
         (columns_bytes,) = struct.unpack_from("<I", payload, 56)

@@ -1,4 +1,4 @@
-"""The filter benchmark compares what gives equal answers, and says what it wanted."""
+"""The filter benchmark compares ways with equal answers, and states its targets."""
 
 import json
 from pathlib import Path

@@ -86,7 +86,7 @@ class RawClient:
         return [self._answers.pop(number) for number in numbers]
 
     async def ask(self, kind: int, request: msgspec.Struct, answer: type[S]) -> S:
-        """The same with structs."""
+        """As `request`, with structs."""
         return unpack(answer, (await self.request(kind, pack(request))).header)
 
     async def view(self) -> ClusterView:
@@ -112,7 +112,7 @@ class RawClient:
         return unpack(Produced, (await self.request(FrameKind.PRODUCE, b"", [batch])).header)
 
     async def fetch(self, queue: int, offset: int, wait_ms: int = 0) -> tuple[Fetched, bytes]:
-        """One queue, as it comes."""
+        """Fetch one queue; the raw answer."""
         request = Fetch([FetchFrom(queue, offset)], wait_ms, 1 << 20)
         frame = await self.request(FrameKind.FETCH, pack(request))
         return unpack(Fetched, frame.header), frame.body
@@ -144,7 +144,7 @@ class RawClient:
         return unpack(ErrorReply, self._answers.pop(0).header)
 
     async def flood(self, hello: Hello, queue: int, *, requests: int) -> None:
-        """Ask for much, many times at once, and read no answer."""
+        """Send many large requests at once, and read no answer."""
         fetch = pack(Fetch([FetchFrom(queue, 0)], 0, 1 << 24))
         parts = encode_frame(FrameKind.HELLO, 0, pack(hello))
         for correlation in range(1, requests + 1):

@@ -49,7 +49,7 @@ class Consumer:
         bytes_max: int = 1 << 20,
         is_kept: bool = False,
     ) -> tuple[Popped, list[bytes]]:
-        """The answer, and the bodies of the messages that are meant, lease by lease."""
+        """Pop; returns the answer, and the bodies of its messages, lease by lease."""
         request = Pop(
             self.group,
             self.number,

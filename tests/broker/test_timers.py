@@ -1,4 +1,4 @@
-"""Deadlines, and what is left of those that were cancelled."""
+"""Deadlines, and the memory of cancelled ones."""
 
 import gc
 import weakref
@@ -40,7 +40,7 @@ def test_calls_come_in_order_and_cancelled_ones_do_not() -> None:
             asked[0].cancel()
             asked[4].cancel()
             await trio.sleep(2.5)
-            # Without effect: it was made.
+            # Without effect: the call was made already.
             asked[3].cancel()
             asked[2].cancel()
             await trio.sleep(2)

@@ -91,7 +91,7 @@ class PopScript:
         self.recorder.ok_many(operation, [(f"{GROUP} t/0", books, None)])
 
     def ended(self, acked: int, dead: int = 0, **others: int) -> None:
-        """The books of a group that has nothing left to do."""
+        """The backlog of a group that has nothing left to do."""
         end = acked + dead + sum(others.values())
         names = ("leased", "waiting", "ready")
         self.booked(end, end, *(others.get(name, 0) for name in names), dead, acked, 0, 0)
@@ -113,7 +113,7 @@ class Held:
     attempt: int = 0
     token: int = 0
     until: int = 0
-    """Of the lease, or of the wait."""
+    """End of the lease, or of the wait."""
     consumer: int = -1
     reason: str = ""
     letter: int = 0
@@ -234,7 +234,7 @@ class PopModel:
         return 1
 
     def _give_back_rest(self, log: list[Held], offset: int, token: int) -> None:
-        """In order by queue: what comes after it in its lease, uncounted."""
+        """In order by queue, give back the later messages of the lease, uncounted."""
         for held in log[offset + 1 :] if self.order == "queue" else []:
             if held.where == "leased" and held.token == token:
                 held.where = "ready"
@@ -308,12 +308,12 @@ class PopModel:
 
 @dataclass
 class Consumer:
-    """One process, and what it has in hand."""
+    """One process, and its messages in hand."""
 
     process: int
     held: list[Got] = field(default_factory=list)
     ahead: list[tuple[Got, int]] = field(default_factory=list)
-    """Taken ahead: with the time when the lease ends."""
+    """Messages taken ahead, each with the end of its lease."""
 
 
 class Run:

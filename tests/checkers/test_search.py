@@ -153,7 +153,7 @@ def test_contradiction_of_a_stale_read_is_four_operations_of_22() -> None:
     found = contradiction(calls, REGISTER, outcome)
     shown = [(call.function, call.argument if call.argument is not None else call.result)
              for call in found]  # fmt: skip
-    # A later value was there already, the old one was read, and who wrote that.
+    # A later value was there already; the read of the old one, and the old value's write.
     assert ("write", 7) in shown
     assert ("read", 7) in shown
     assert len(shown) <= 4

@@ -195,7 +195,7 @@ def random_register_run(
         elif process not in answers and rng.random() < 0.7:
             happen(process)
         elif rng.random() < 0.1:
-            # The answer is lost; whether it happened or not, it may be either for all we know.
+            # The answer is lost: for the client, the operation may or may not have happened.
             recorder.unknown(doing.pop(process)[0])
             answers.pop(process, None)
             names[process] = fresh = fresh + 1

@@ -1,4 +1,4 @@
-"""One picture of a cluster out of what each node says."""
+"""One picture of a cluster, merged from the status of each node."""
 
 from typing import Any
 
@@ -111,7 +111,7 @@ def test_removal_warns_of_copies_that_no_node_is_free_to_take() -> None:
     assert lacking_without(placed(1, 2, 3), 3).startswith(told)
     # A node that is leaving takes nothing over.
     assert lacking_without(placed(1, 2, 3, 4, leaving=4), 3).startswith(told)
-    # The removal is refused, which says more.
+    # The removal is refused, and the refusal says more.
     assert lacking_without(placed(1, 2), 3) == ""
 
 
@@ -203,7 +203,7 @@ def test_behind_is_counted_by_the_leader_and_named_by_node() -> None:
 
 
 def test_how_far_a_dead_node_is_behind_is_not_known() -> None:
-    # A leader of after its death has heard nothing of it, and would count the whole log.
+    # A leader elected after the node's death knows no match of it, and would count the whole log.
     answers = told()
     progress = {1: {"match": 10}, 2: {"match": 9}, 3: {"match": 0}}
     answers[1] = node(1, replica(0, "leader", leader=1, term=1, progress=progress))

@@ -365,7 +365,7 @@ def test_frozen_node_makes_the_cluster_unhealthy(
         os.kill(pid, signal.SIGCONT)
     assert ended.code == 4
     assert ended.json["nodes"][1]["is_reachable"] is False
-    # It was asked, which the error denied.
+    # Formerly the error denied that a node was asked.
     assert ended.json["nodes"][1]["error"].endswith("in time: no answer came")
     assert "node 2" in ended.stderr
 

@@ -1,4 +1,4 @@
-"""A process that joins and leaves a cluster says at once what it waits for, and that it is out."""
+"""A process that joins or leaves a cluster reports at once why it waits, and that it has left."""
 
 import queue
 import re

@@ -35,7 +35,7 @@ ENDLESS = re.compile(r"^(top|group lag --watch|consume orders -g billing)$")
 
 
 def commands_of(block: str) -> list[str]:
-    """The command lines of a block, without prompts, comments, and what they print."""
+    """The command lines of a block, without prompts, comments and output."""
     lines = block.replace("\\\n", " ").splitlines()
     if any(line.startswith("$ ") for line in lines):
         lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
@@ -128,7 +128,7 @@ def test_pages_give_a_group_one_mode_each() -> None:
 
 
 class Reader:
-    """Types what a page says, and puts in what the page leaves to its reader."""
+    """Types a page's lines, and fills in the parts that the page leaves to its reader."""
 
     def __init__(self, raftmq: CommandLine, words: dict[str, str]) -> None:
         self.raftmq = raftmq
@@ -147,7 +147,7 @@ class Reader:
             self.handles = re.findall(r"^ *(\S{16,}) ", ended.stdout, re.MULTILINE) or self.handles
 
     def run(self, words: list[str]) -> Ended:
-        """Run words of a line, with what leads to and from files."""
+        """Run words of a line, with its redirections."""
         if "<" in words:
             at = words.index("<")
             return process(words[:at], data=Path(words[at + 1]).read_bytes())
@@ -263,7 +263,7 @@ def test_table_of_the_page_on_members_runs(blank: CommandLine) -> None:
         r"^\| `raftmq (.*?)` \|", (ROOT / "docs/members.md").read_text(), re.MULTILINE
     )
     assert len(lines) == 7
-    # To move a group there must be one: who consumes comes first.
+    # A group must exist before it can be moved: the consumer comes first.
     for line in sorted(lines, key=lambda line: not line.startswith("consume")):
         # A reader ends it with Ctrl-C when a message has come; a new instance hears later ones.
         ends = ["-n", "1", "--from", "earliest"] if line.startswith("consume") else []

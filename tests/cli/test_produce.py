@@ -1,4 +1,4 @@
-"""`raftmq produce` where not all is stored: the numbers, the error and the exit code agree."""
+"""`raftmq produce` with unstored messages: the numbers, the error and the exit code agree."""
 
 import re
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +18,7 @@ Connect = Callable[..., object]
 
 
 def _cluster_with(*fates: Fate) -> Connect:
-    """A cluster that treats batch after batch so, and all later ones as the last of them."""
+    """A cluster with these fates, batch by batch; the last fate holds for all later batches."""
     left = list(fates)
 
     def fate(_node: FakeNode, frame: Frame) -> Fate:

@@ -1,4 +1,4 @@
-"""Transactions from the command line, against a real three-node cluster."""
+"""Transactions from the command line, on a real three-node cluster."""
 
 from collections.abc import Iterator
 

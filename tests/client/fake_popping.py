@@ -65,7 +65,7 @@ class FakePopping:
         return self._cluster.clock_ms + round(anyio.current_time() * 1000)
 
     def pass_time(self, log: "Log") -> None:
-        """Whatever is due happens."""
+        """Let all due timers run."""
         if log.machine.serving.attached:
             self.run(log, calls.Tick())
 

@@ -1,4 +1,4 @@
-"""The blocking client: what it gives on to the async one."""
+"""The blocking client: calls that it passes on to the async one."""
 
 import inspect
 import socket

@@ -248,7 +248,7 @@ async def test_what_was_abandoned_is_fenced_off_by_the_next_batch(cluster: FakeC
         with pytest.raises(OutcomeUnknown):
             await p.send(b"old", timeout=0.1)
         await p.send(b"new")
-    # The old frame arrives at last, after all.
+    # The old frame arrives after all.
     from raftmq.log.record import Kind
     from raftmq.results import Refused
 

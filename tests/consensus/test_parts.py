@@ -471,6 +471,6 @@ def test_time_goes_on_after_another_leader_has_taken_it_further_ahead() -> None:
     core = Core(Config(id=1), MemoryStorage())
     core.log.last_timestamp = 10_000
     assert stamps(core, 1000, 1100) == [10_000, 10_050]
-    # Another leader came, whose clock is further ahead, and went.
+    # Meanwhile a leader whose clock is further ahead led.
     core.log.last_timestamp = 90_000
     assert stamps(core, 1200, 1300) == [90_000, 90_050]

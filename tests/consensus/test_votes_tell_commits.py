@@ -19,8 +19,8 @@ REPLACE = MembershipChange((Change(ChangeKind.ADD_VOTER, 4), Change(ChangeKind.R
 
 
 def left_alone(**settings: Any) -> Cluster:
-    """Node 4 takes the place of node 1, which leads, and which alone knows that it is so; its log
-    is longer than all others."""
+    """Node 4 replaces the leader, node 1. Node 1 alone knows that the change is committed, and its
+    log is longer than all others."""
     cluster = Cluster(3, spare=[4], **settings)
     cluster.elect(1)
     leave = cluster[1].log[-1][1] + 2

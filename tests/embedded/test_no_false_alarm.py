@@ -1,4 +1,4 @@
-"""Everything at once, by chance, in checked mode: what a healthy queue does is not called wrong."""
+"""Everything at once, by chance, in checked mode: a healthy queue raises no alarm."""
 
 from pathlib import Path
 from random import Random

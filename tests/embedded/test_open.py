@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.process]
 
 START_SECONDS_MAX = 1.0
 FAULT_SECONDS_MAX = 5.0
-"""To find out that the node has stopped; a call would wait for 30 s."""
+"""Longest time until the client knows that the node has stopped; a call would wait for 30 s."""
 
 
 @pytest.fixture(params=["trio", "asyncio"])

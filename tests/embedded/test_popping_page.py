@@ -26,7 +26,7 @@ def anyio_backend() -> str:
 
 
 def work(body: bytes) -> None:
-    """Now and then it fails."""
+    """Work that fails from time to time."""
     if int(body) % 3 == 1:
         raise OSError("busy")
     if int(body) % 3 == 2:
@@ -68,7 +68,7 @@ async def test_example_runs(example: str, tmp_path: Path, monkeypatch: pytest.Mo
                 if "async for message in" not in example:
                     await run(example, names)
                     return
-                # It has no end: it has done its work when all else is acked.
+                # The example has no end: its work is done when all other messages are acked.
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(run, example, names)
                     while await acked(mq) < MESSAGES - 2:

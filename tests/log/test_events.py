@@ -1,4 +1,4 @@
-"""All rows of a range, in pages, equal what was told record by record."""
+"""All rows of a range, in pages, equal the events given record by record."""
 
 from bisect import bisect_right
 from typing import NamedTuple

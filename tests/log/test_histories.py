@@ -1,8 +1,8 @@
 """Logs with histories that cross segments: superseded, sealed, dropped, killed, and opened again.
 
-A model is the chain of live records. Each step is drawn from a seed; what is applied is never
-superseded, and segments are sealed one at a time, as their records are applied. When a log is
-opened again it may lack some of its index files: nothing of it may be lost by that.
+A model is the chain of live records. Each step is drawn from a seed; applied records are never
+superseded, and segments are sealed one at a time, as their records are applied. A log that is
+opened again may lack some of its index files, and must lose nothing by that.
 """
 
 from random import Random
@@ -18,7 +18,7 @@ from .building import FOLDER, Chain, meta_at, open_store, read_all
 
 
 class History:
-    """One log, and what should be in it."""
+    """One log, and its expected content."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)

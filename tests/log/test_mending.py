@@ -40,7 +40,7 @@ def reopened(files: MemoryFiles) -> tuple[LogStore, Recovered]:
 
 
 def sealed_log(*, superseding: bool = False) -> tuple[MemoryFiles, Chain, LogStore]:
-    """A log with sealed segments, open; with records that were superseded if asked for."""
+    """An open log with sealed segments; `superseding`: with superseded records."""
     files, chain = MemoryFiles(), Chain()
     store, _ = open_store(files)
     write(store, chain, 6)
@@ -57,7 +57,7 @@ def sealed_log(*, superseding: bool = False) -> tuple[MemoryFiles, Chain, LogSto
 
 
 def mend(store: LogStore, name: int, give: Callable[[int], Record], *, keeps: bool = True) -> int:
-    """Rewrite a segment; how many records came from elsewhere."""
+    """Rewrite a segment; returns the number of records that came from elsewhere."""
     rewrite = store.rewrite(name, keeps_sound=keeps)
     assert rewrite is not None
     while (wanted := rewrite.lacks()) is not None:

@@ -34,7 +34,7 @@ from .building import (
 
 
 class Model:
-    """Which logs a crash may leave: the one at the last sync, or that with some frames more."""
+    """Logs that a crash may leave: the log at the last sync, or the same with some more frames."""
 
     def __init__(self) -> None:
         self.live: tuple[Record, ...] = ()
@@ -74,7 +74,7 @@ operations = st.lists(
 
 
 def run(plan: Plan, files: MemoryFiles, chain: Chain, model: Model) -> None:
-    """Carry out a plan, telling the model beforehand of all that may reach the disk."""
+    """Carry out a plan; the model hears beforehand of all writes that may reach the disk."""
     term = 1
     store, _ = open_store(files)
     for operation, argument in plan:

@@ -1,4 +1,4 @@
-"""Damage: what is torn is cut, what is rotten is refused, and neither is ever served."""
+"""Damage: torn records are cut, rotten ones refused, and neither is ever served."""
 
 import errno
 from random import Random
@@ -122,7 +122,7 @@ def test_a_torn_end_is_cut_and_the_log_goes_on() -> None:
 
 
 def test_garbage_that_looks_like_a_mark_in_a_payload_vouches_for_nothing() -> None:
-    # Someone sends a piece of a log file as a message, and the write that carries it is torn.
+    # A client sends a piece of a log file as a message, and the write that carries it is torn.
     files, chain = MemoryFiles(), Chain()
     store, _ = open_store(files, LogSettings())
     write(store, chain, 2)

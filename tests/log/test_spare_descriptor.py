@@ -26,7 +26,7 @@ def test_folder_is_synced_again_and_again_when_no_descriptor_is_left(tmp_path: P
             take_all(taken)
         for _ in range(3):
             files.sync_folder(str(tmp_path))
-        # Another error is none of its business.
+        # Other errors are raised as they are.
         with pytest.raises(FileNotFoundError):
             files.sync_folder(str(tmp_path / "none"))
     finally:

@@ -1,4 +1,4 @@
-"""A cancellation reports the message's fate, however late and often it is repeated."""
+"""A cancellation reports the message's fate, also late and in every repeat."""
 
 import pytest
 

@@ -113,10 +113,10 @@ def test_topic_beside_another_one_has_its_queues_in_the_same_groups(catalog: Cat
         run(catalog, AlterTopic(name, 9))
     orders, bills = (catalog.topics[name] for name in ("orders", "bills"))
     assert bills.groups == orders.groups
-    # The turn goes on as if nothing had been.
+    # The turn of the groups goes on as before.
     run(catalog, CreateTopic("next", 1))
     assert catalog.topics["next"].groups == [orders.groups[0]]
-    # A repeat is one.
+    # A repeat changes nothing.
     assert run(catalog, CreateTopic("bills", 9, "orders")) == Changed(3)
     assert reason(run(catalog, CreateTopic("bills", 9, "other"))) is Reason.TOPIC_EXISTS
     assert reason(run(catalog, CreateTopic("new", 9, "nope"))) is Reason.UNKNOWN_TOPIC
@@ -186,7 +186,7 @@ def test_blank_folder_takes_the_place_of_the_lost_one_and_no_other(catalog: Cata
     for _ in range(2):
         assert run(catalog, RenewNode(1, "aa", "bb")) == Changed()
         assert (catalog.nodes[1].incarnation, catalog.nodes[1].generation) == ("bb", 1)
-    # One that asked for the same place, and whose words were long under way.
+    # A late request of another folder for the same place.
     assert reason(run(catalog, RenewNode(1, "aa", "cc"))) is Reason.BAD_ARGUMENT
     assert run(catalog, RenewNode(1, "bb", "cc")) == Changed()
     assert catalog.nodes[1].generation == 2

@@ -370,7 +370,7 @@ class Model:
         self.topic_last = 0
 
     def run(self, command: Any) -> bool:
-        """True if the command is carried out, or was before."""
+        """True if the command is carried out now, or was before."""
         match command:
             case CreateTopic(name=name):
                 if name not in self.topics:

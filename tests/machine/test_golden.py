@@ -1,4 +1,4 @@
-"""Logs and snapshots that earlier versions wrote mean the same to this one."""
+"""This version reads logs and snapshots of earlier versions with the same meaning."""
 
 import json
 from pathlib import Path

@@ -93,7 +93,7 @@ def test_repeat_older_than_all_remembered_runs_is_known_as_a_duplicate() -> None
     log = Log()
     for sequence in range(100):
         log.send(sequence, producer=1)
-        log.send(sequence, producer=2)  # keeps the runs of producer 1 apart
+        log.send(sequence, producer=2)  # a record between the runs of producer 1
     assert reason(log.send(0, producer=1)) is Reason.DUPLICATE
     assert log.send(99, producer=1) == Appended(7, 198, 1, 0, duplicate=True)
 

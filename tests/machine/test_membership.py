@@ -58,7 +58,7 @@ class Table:
         return self.apply(ReleaseQueues(member, list(queues), [epochs[q] for q in queues]))
 
     def settle(self) -> None:
-        """Everybody gives up what they are to give up."""
+        """Each member gives up its surplus queues."""
         for member in list(self.memberships.of_member):
             self.release(member, *self.giving_up(member))
 

@@ -1,4 +1,4 @@
-"""Committed offsets: whose commit counts, what is fenced, what is forgotten when."""
+"""Committed offsets: commits that count, commits that are fenced, and forgetting."""
 
 import pytest
 from hypothesis import given

@@ -173,7 +173,7 @@ def test_settlement_of_which_a_part_was_settled_before_names_the_others() -> Non
     assert log.call(Settle(1, ALICE, 1 << 60, by_others, by_handle=True)) == [[1, 1]]
     rest = Step(Deed.ACK, handed.token, 0, b"\xfc\x0f")
     for _ in range(2):
-        # Bit 0 is the first one that was named, at offset 2.
+        # Bit 0 is the first named message, at offset 2.
         assert log.settle(1, rest) == [b"\x7d\x03"]
         log.machine = PartitionMachine.restore(log.machine.snapshot())
 
@@ -432,7 +432,7 @@ def test_running_credits_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch)
     for consumer in (1, 2, 3):
         log.ask(consumer, 1)
     assert log.call(Ask(1, 4, 1, 1000, 0)) == [Reason.TOO_LARGE]
-    # One that runs may be renewed, and one that ended makes room.
+    # A running request may be renewed, and an ended one makes room.
     assert log.call(Ask(1, 3, 2, 2000, 0), Leave(1, 2), Ask(1, 4, 1, 1000, 0)) == [None] * 3
     assert log.call(Ask(1, 5, 1, 1000, 0)) == [Reason.TOO_LARGE]
     log.pass_time(1500)
@@ -442,6 +442,6 @@ def test_running_credits_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch)
         None,
         Reason.TOO_LARGE,
     ]
-    # The same of a machine that was restored.
+    # A restored machine has the same state.
     again = PartitionMachine.restore(log.machine.snapshot())
     assert again.snapshot() == log.machine.snapshot()

@@ -1,4 +1,4 @@
-"""Member ids: what the catalog says of replicas whose logs were deleted or lost."""
+"""Member ids in the catalog, of replicas whose logs were deleted or lost."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_retired_replica_comes_back_as_another_member(catalog: Catalog) -> None:
     assert run(catalog, RetireReplica(1, 2)) == Changed(taker)
     assert member_of(catalog, 1, 2) == taker
     assert member_of(catalog, 0, 2) == member_of(catalog, 2, 2) == 2
-    # A repeat, or a word that was long under way, changes nothing.
+    # A repeat, or a late request, changes nothing.
     assert run(catalog, RetireReplica(1, 2)) == Changed(taker)
     assert run(catalog, PutGroup(Group(1, [1, 2, 3], [], {}))) == Changed()
     assert run(catalog, RetireReplica(1, 2, is_lost=True)) == Changed(taker)

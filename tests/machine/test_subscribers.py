@@ -1,4 +1,4 @@
-"""The catalog's subscriptions: who wants what."""
+"""The catalog's subscriptions of consumer groups to topics."""
 
 import cbor2
 import pytest

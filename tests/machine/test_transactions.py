@@ -1,4 +1,4 @@
-"""Transactions in the machine: all of one is seen or nothing, by its first outcome."""
+"""Transactions in the machine: all messages of one are seen, or none, by its first outcome."""
 
 import pytest
 from hypothesis import settings
@@ -95,7 +95,7 @@ def test_half_message_of_a_transaction_that_is_not_open_is_refused() -> None:
     log.end(5)
     assert reason(log.half(5, [b"a"])) is Reason.TRANSACTION_ENDED
     assert reason(log.begin(5)) is Reason.TRANSACTION_ENDED
-    # Rolled back before it began: what comes late is refused.
+    # Rolled back before it began: a late begin is refused.
     assert log.end(6, ROLLBACK) == Changed([ROLLBACK, 0, True])
     assert reason(log.begin(6)) is Reason.TRANSACTION_ENDED
     assert reason(log.end(7)) is Reason.UNKNOWN_TRANSACTION

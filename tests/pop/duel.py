@@ -1,8 +1,8 @@
 """A consumer group and its snapshot twin against a model that keeps a word for each message.
 
-The model does not foretell whom a message goes to. It says of each hand-out whether it was right
-(`judge`), and after each that nothing was kept back that a hungry consumer could have had
-(`nothing_is_kept_back`). Everything else, counts and timers too, it foretells.
+The model does not predict the consumer that gets a message. It judges each hand-out (`judge`), and
+after each it checks that no message was kept back from a waiting consumer
+(`nothing_is_kept_back`). It predicts everything else, counts and timers too.
 
 The events of messages are noted as they are reported, and must agree with the model at each step.
 """
@@ -83,7 +83,7 @@ class Message:
 
 @dataclass
 class Duel:
-    """The group, its twin and the model, told the same."""
+    """The group, its twin and the model, with the same calls."""
 
     kind: Kind
     begun: int = 0
@@ -137,7 +137,7 @@ class Duel:
         self.serve()
 
     def feed_elsewhere(self, queue: int, ahead: int) -> None:
-        """A leader that does not know how far it came changes nothing."""
+        """A feed at the wrong place, by a leader that lost track, changes nothing."""
         base = self.known[queue] + ahead
         assert self.tell("feed", queue, base, 3, mask=None, keys=b"") == 0
 
@@ -478,11 +478,11 @@ class Duel:
         return self.known[queue] < self.ends[queue] and self.width(queue) < self.bound("MIN")
 
     def width(self, queue: int) -> int:
-        """How much is known and was not looked at."""
+        """Number of messages that are known and were not looked at."""
         return self.known[queue] - self.first.backlogs[queue].next
 
     def bound(self, which: str) -> int:
-        """How much may be known of a queue at the most, or before it is enough."""
+        """Most messages known of a queue, and the number that is enough."""
         is_crowded = sum(map(self.width, QUEUES)) >= windows.FED_MAX
         bound: int = getattr(windows, f"{'CROWDED' if is_crowded else 'WINDOW'}_{which}")
         return bound

@@ -46,7 +46,7 @@ FENCED = Outcome.FENCED
 
 
 class PopLog(Log):
-    """A log in which consumers pop, and make of it what transactions send."""
+    """A log in which consumers pop, and send their results in transactions."""
 
     def __init__(self, mode: Mode = Mode.POP) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def test_input_that_was_settled_in_another_way_fences_its_hand_off(deed: Deed) -
     assert log.end(5) == Changed([FENCED, 1, True])
     log.release_all()
     assert OUT not in log.placed
-    # The others are in the same hand as before.
+    # The other messages stay with the same consumer.
     assert log.acked == acked
     assert log.settle(step(Deed.ACK, handed)) == 2
 
@@ -317,7 +317,7 @@ def test_state_of_before_there_were_hand_offs_is_read() -> None:
 
 
 class Play:
-    """Consumers hand off, settle, hang and come back by chance, against a plain picture of who has
+    """Consumers hand off, settle, hang and come back by chance, against a plain model of who has
     what."""
 
     def __init__(self, seed: int) -> None:

@@ -28,7 +28,7 @@ NOTICED = (AssertionError, KeyError, IndexError, ValueError)
 
 
 def after(owner: type, name: str, more: Callable[..., None]) -> Plant:
-    """A method does something more, afterwards."""
+    """Patch a method so that `more` runs after it."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         real = getattr(owner, name)
@@ -44,7 +44,7 @@ def after(owner: type, name: str, more: Callable[..., None]) -> Plant:
 
 
 def instead(owner: object, name: str, other: Any) -> Plant:
-    """Something is in the place of a name."""
+    """Patch a name with another value."""
     return lambda patch: patch.setattr(owner, name, other)
 
 

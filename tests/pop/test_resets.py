@@ -1,4 +1,4 @@
-"""Groups that are set to go on elsewhere: what comes again, what is skipped, what stays."""
+"""Groups that are reset: messages that come again, are skipped, or stay."""
 
 import random
 from collections import Counter
@@ -133,7 +133,7 @@ def test_what_was_held_for_its_key_comes_again_in_order() -> None:
     assert group(log).counts(QUEUE).held == 2
     reset(log, 2)
     assert group(log).counts(QUEUE).held == 0
-    # Its leader tells it of the messages from there on.
+    # The leader feeds the messages from there on.
     assert group(log).wants_feed(log.machine.ends) == [(QUEUE, 2)]
 
 
@@ -206,6 +206,6 @@ def test_request_that_arrives_again_does_nothing_and_gets_its_answer(
     log.machine = PartitionMachine.restore(log.machine.snapshot())
     assert log.call(redriven, back) == [1, None]
     assert log.ask(BOB, 10) == []
-    # The oldest are forgotten, and carried out again.
+    # The oldest requests are forgotten, and carried out again.
     assert log.call(ChangeDead(1, [1], True, [], [], 9), redriven, back) == [0, 0, None]
     assert [h.messages for h in log.ask(BOB, 10)] == [run(0, 4, 1)]

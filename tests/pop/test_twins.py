@@ -46,7 +46,7 @@ def test_place_of_a_consumer_that_waits_does_not_depend_on_stale_timers() -> Non
     twin = restored(log)
     log.now += 6_000
     log.call(Tick())
-    # Its credit ran out: a replica that kept it in memory must not keep its place either.
+    # Its credit ran out: a replica that still had the credit in memory must drop its place, too.
     log.call(Ask(GROUP, 1, 10, 60_000, 0, True))
     log.send(1)
     follow(log, twin)

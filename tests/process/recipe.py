@@ -10,8 +10,8 @@ def pay(database: Database, number: str) -> None:
 
 
 def is_paid(database: Database, number: str) -> bool:
-    """How a transaction ended. If it was not paid, it is refused, or a slow shop could pay after
-    this said no."""
+    """Whether the transaction was paid. An unpaid order is refused for good, or a slow shop could
+    pay it after this said no."""
     with database.transaction():
         database.execute("INSERT INTO orders VALUES (?, 'refused') ON CONFLICT DO NOTHING", number)
     outcome = database.execute("SELECT outcome FROM orders WHERE number = ?", number)
@@ -19,8 +19,7 @@ def is_paid(database: Database, number: str) -> bool:
 
 
 def is_new(database: Database, message_id: str) -> bool:
-    """Whether a message was not dealt with before; to be asked in the database transaction that
-    deals with it."""
+    """Whether the message is new; ask this in the database transaction that deals with it."""
     statement = "INSERT INTO done VALUES (?) ON CONFLICT DO NOTHING"
     return bool(database.execute(statement, message_id).rowcount == 1)
 
@@ -40,6 +39,6 @@ def ship_if_new(database: Database, message_id: str, number: str) -> bool:
 
 
 def ship_once(database: Database, message_id: str, number: str) -> bool:
-    """The same in a database transaction of its own: acknowledge when this has returned."""
+    """As `ship_if_new`, in a database transaction of its own; acknowledge after it has returned."""
     with database.transaction():
         return ship_if_new(database, message_id, number)

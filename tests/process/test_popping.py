@@ -60,11 +60,11 @@ async def test_frozen_consumer_costs_what_it_has_in_hand_and_nothing_else(tmp_pa
             before = sum(len(each.said("acked")) for each in others)
             await send(mq, range(500, 1000))
             await anyio.sleep(0.5)
-            # All that came since, but for what the frozen one had asked for before it froze.
+            # All messages since, except those that the frozen consumer had asked for before.
             went_on = sum(len(each.said("acked")) for each in others) - before
             assert went_on >= 500 - 3 * 2 * 10
             with anyio.fail_after(30):
-                # But for the one that it had begun with, and may have acknowledged.
+                # Except the message that it was working on, and may have acknowledged.
                 while len({body for p in poppers for body in p.said("acked")}) < 999:
                     await anyio.sleep(0.2)
             frozen.process.send_signal(signal.SIGCONT)

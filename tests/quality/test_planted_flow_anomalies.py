@@ -1,4 +1,4 @@
-"""Tests of the tests: claims, hand-offs, moves, broadcast and topics gone wrong are named."""
+"""Tests of the tests: planted anomalies of claims, hand-offs, moves and topics are named."""
 
 import pytest
 

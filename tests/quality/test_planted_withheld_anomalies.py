@@ -1,4 +1,4 @@
-"""Tests of the tests: delayed messages and transactions gone wrong in every way are named."""
+"""Tests of the tests: planted anomalies of delayed messages and transactions are named."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Where a node is reached: what is taken, what is not, and that every door asks the same rule."""
+"""Addresses of nodes: accepted ones, refused ones, and the one rule of every entry point."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""docs/wire.cddl says what the structs say: a rule a message, word for word."""
+"""docs/wire.cddl agrees with the structs: a rule for each message, word for word."""
 
 import re
 from pathlib import Path
@@ -73,7 +73,7 @@ def type_rule(type_: Any) -> str:
 
 
 def struct_rule(type_: type[msgspec.Struct]) -> str:
-    """The rule of a message: its fields in order, then what later versions may add."""
+    """The rule of a message: its fields in order, then fields of later versions."""
     lines = [f"{rule_name(type_)} = ["]
     for field in msgspec.structs.fields(type_):
         optional = "" if field.required else "? "

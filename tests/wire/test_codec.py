@@ -1,4 +1,4 @@
-"""Headers: every message goes through, evolves, and refuses what it is not."""
+"""Headers: every message survives encoding, accepts added fields, and refuses other types."""
 
 import array
 import random

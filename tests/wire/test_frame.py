@@ -1,4 +1,4 @@
-"""Frames: cut anywhere they come out whole, and nothing bad gets through."""
+"""Frames: cut anywhere they come out whole, and damaged ones are refused."""
 
 import random
 import struct

@@ -100,7 +100,7 @@ def test_message_of_a_member_passes(message: Message) -> None:
 
 @pytest.mark.parametrize("kind", sorted(raft.TRAVELLING_KINDS - {MessageKind.READ_INDEX}))
 def test_message_without_a_term_is_refused(kind: MessageKind) -> None:
-    """It would end a candidate, or get a vote in the term of today."""
+    """The message would end a candidate, or get a vote in the current term."""
     with pytest.raises(ProtocolError, match="term 0"):
         passed(Message(kind, 2, sender=1))
 
@@ -148,7 +148,7 @@ def test_change_of_members_that_cannot_be_is_refused(node: int | None) -> None:
     ],
 )
 def test_number_out_of_range_is_refused(field: str, value: int) -> None:
-    """A member's id has 63 bits; and from any other number one can count on."""
+    """A member's id has 63 bits; other numbers must leave room to count on."""
     plain = Message(MessageKind.VOTE, 2, sender=1, term=3)
     with pytest.raises(ProtocolError, match="RaftHeader"):
         passed(msgspec.structs.replace(plain, **{field: value}))

@@ -12,7 +12,7 @@ from tests.broker.scenario import QUEUE, in_cluster
 
 DAY_MS = 24 * 3600 * 1000
 FAR_MS = 2.0**44
-"""The year 2527: its milliseconds have more bits than a read's number has, less those to count."""
+"""The year 2527 in milliseconds: more bits than the number of a read has for its time."""
 LOG = Log(segment_bytes=64 * 1024, cache_bytes=1 << 20, reserve_bytes=0, retention_ms=120_000)
 
 
@@ -91,7 +91,7 @@ def test_clock_of_a_far_year_ends_no_node() -> None:
             cluster.machines[node].clock.skew_ms = FAR_MS
         await cluster.start(1, 2, 3)
         await cluster.wait_until(lambda: all(cluster.leader(group) for group in range(4)))
-        # A group that is to move asks its members for a sign of life, and reads the catalog.
+        # A group that shall move asks its members whether they are alive, and reads the catalog.
         await place(cluster, 1, 2)
         await trio.sleep(60)
         assert all(cluster.leader(group) for group in range(4))

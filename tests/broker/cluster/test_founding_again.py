@@ -47,7 +47,7 @@ def test_founders_without_folders_found_nothing_beside_nodes_that_joined_later()
             cluster.start_soon(node)
             await trio.sleep(2)
         await trio.sleep(10)
-        # The third has the word of both that the cluster is new, and may meet the later nodes then.
+        # The third one hears from both that the cluster is new, and may then meet the later nodes.
         ended = cluster.stopped.pop(3, None)
         assert ended is None or "FoundedBefore" in str(ended)
         ends.append(ended is not None)
@@ -73,10 +73,10 @@ def test_founders_that_founded_before_they_met_a_later_node_end() -> None:
         cluster.start_soon(4)
         await cluster.wait_until(lambda: set(cluster.stopped) == set(FOUNDERS))
         assert all("FoundedBefore" in str(fault) for fault in cluster.stopped.values())
-        # Their folders do not go on, either: node 4 is still there.
+        # A restart with their folders ends, too: node 4 is still there.
         await cluster.start(*FOUNDERS)
         await cluster.wait_until(lambda: set(cluster.stopped) == set(FOUNDERS))
-        # The later node holds what it had, and obeyed nothing.
+        # The later node kept its state and obeyed no founder.
         catalog = cluster.nodes[4].catalog
         assert sorted(catalog.nodes) == [1, 2, 3, 4, 5]
         assert "t" in catalog.topics
@@ -121,7 +121,7 @@ def test_strangers_that_object_to_a_founder_fill_no_memory() -> None:
     async def scenario(cluster: Cluster) -> None:
         process = Process(Machine("evil", cluster.agenda, MemoryFiles()), cluster.agenda, seed=1)
         listener = await cluster.network.listen(process, 80)
-        # The founder waits for the word of the two others.
+        # The founder waits for the answers of the two others.
         cluster.start_soon(1)
         await trio.sleep(1)
         for number in range(100, 120):
@@ -139,7 +139,7 @@ def test_strangers_that_object_to_a_founder_fill_no_memory() -> None:
 
 
 async def object_to_it(stream: trio.abc.Stream, number: int) -> None:
-    """Say Welcome as a node, and that the one that asks was known by another folder."""
+    """Say Welcome as a node that knew the asking node by another folder."""
     welcome = Welcome(PROTOCOL, "test", number, "x", "x", 1 << 20, 1 << 20)
     await stream.send_all(b"".join(encode_frame(FrameKind.HELLO | REPLY, 0, pack(welcome))))
     parser = FrameParser(1 << 20)

@@ -62,7 +62,7 @@ def test_nodes_added_to_the_settings_found_no_second_cluster() -> None:
         assert "`raftmq cluster add 2 node2:7400`" in told
         assert "`raftmq cluster add 3 node3:7400`" in told
         assert "only when the cluster is founded" in told
-        # As the words say.
+        # As the advice says.
         for node in (2, 3):
             cluster.kill(node)
             cluster.join[node] = peers(1)
@@ -78,7 +78,7 @@ def test_nodes_added_to_the_settings_found_no_second_cluster() -> None:
 
 @pytest.mark.parametrize("when", ["before", "later"])
 def test_blank_founder_of_four_founds_nothing_beside_three(when: str) -> None:
-    """Also if it is added while it waits, and after a restart."""
+    """Neither if it is added while it waits, nor after a restart."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 1)

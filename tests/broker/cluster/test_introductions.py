@@ -1,4 +1,4 @@
-"""Whom a node without a catalog believes: its settings, and the tables of those that they name."""
+"""A node without a catalog believes its settings, and the tables of the nodes named there."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -42,7 +42,7 @@ WELCOME = Welcome(PROTOCOL, "test", GUEST, "x", "x", 1 << 20, 1 << 20)
 async def guest(
     cluster: Cluster, node: int, answers: Lies, *, host: str = "evil"
 ) -> AsyncIterator[set[int]]:
-    """A stranger says Hello to a node and answers what that asks; the kinds of its questions."""
+    """A stranger says Hello to a node and answers its requests; yields the kinds of requests."""
     process = Process(Machine(host, cluster.agenda, MemoryFiles()), cluster.agenda, seed=1)
     listener = await cluster.network.listen(process, 80)
     asked: set[int] = set()

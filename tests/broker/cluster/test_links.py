@@ -1,4 +1,4 @@
-"""Links to other nodes: what addresses, strangers and bad answers can do to a node, and cannot."""
+"""Links to other nodes: wrong addresses, strangers and bad answers do a node no harm."""
 
 import socket
 from collections.abc import AsyncGenerator, Callable
@@ -286,7 +286,7 @@ def test_welcome_of_an_address_that_was_left_meanwhile_opens_no_link(
     async def moved_meanwhile(link: PeerLink, *arguments: Any) -> Any:
         found = await greet(link, *arguments)
         if link.peer.host == "node2":
-            # The Welcome is here, and its task has not gone on.
+            # The Welcome has arrived, and its task has not run yet.
             link.move(Peer(2, "node3", 7400))
         return found
 

@@ -45,7 +45,7 @@ async def move(cluster: Cluster, *members: int) -> None:
 
 
 async def replace(cluster: Cluster, old: int, new: int) -> None:
-    """Ask until the catalog's leader has the new node's word."""
+    """Ask until the catalog's leader has heard from the new node."""
     while True:
         try:
             await cluster.change("replace", old, new=new, host=f"node{new}", port=7400)
@@ -153,7 +153,7 @@ def test_leader_that_leaves_makes_the_change_itself_if_no_wanted_voter_is_up() -
 
 
 def test_learner_that_hangs_becomes_no_voter() -> None:
-    """It had caught up; the leader heard nothing of the catalog meanwhile."""
+    """The learner had caught up; the leader heard nothing of the catalog meanwhile."""
 
     async def scenario(cluster: Cluster) -> None:
         await one_group(cluster, 1)
@@ -211,7 +211,7 @@ def test_two_nodes_are_replaced_while_a_third_is_down() -> None:
 
 
 def test_voter_whose_disk_has_no_room_for_records_is_none_to_count_on() -> None:
-    """In a quiet group it lacks nothing; after the removal of node 2 nothing could be committed."""
+    """In a quiet group the voter lacks no record; without node 2 nothing could be committed."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 3)
@@ -270,7 +270,7 @@ def test_rounds_are_paced_while_the_catalog_is_written_to(monkeypatch: pytest.Mo
 
 
 async def use_up_the_id_of_voter_3(cluster: Cluster) -> None:
-    """In group 1, of which it stays a voter."""
+    """Use up the id of node 3's member in group 1, where it stays a voter."""
     retire = encode_commands([RetireReplica(1, 3, True)])
     ticket = Callback(lambda _: None, lambda _: None)
     cluster.nodes[5].groups[0].propose(Kind.COMMANDS, retire, ticket)
@@ -278,7 +278,8 @@ async def use_up_the_id_of_voter_3(cluster: Cluster) -> None:
 
 
 def test_voter_whose_id_was_used_up_gets_a_snapshot() -> None:
-    """It stands for its node, so no next member comes; what it lacks is in the log no longer."""
+    """The voter stands for its node, so no next member comes; its missing records are gone from the
+    log."""
 
     async def scenario(cluster: Cluster) -> None:
         await one_group(cluster, 1, 2, 3)
@@ -412,7 +413,7 @@ def test_answers_to_the_roll_call_of_an_earlier_round_do_not_count() -> None:
 
 
 def test_members_that_cannot_reach_each_other_are_not_left_to_themselves() -> None:
-    """All of them reach the leader that goes; one of them has to lead before."""
+    """All members reach the leader that goes; one of them has to lead before it goes."""
 
     async def scenario(cluster: Cluster) -> None:
         cluster.raft = Raft()

@@ -37,7 +37,7 @@ async def check_everywhere(cluster: Cluster, count: int) -> None:
 
 
 def linked(cluster: Cluster, node: int) -> list[int]:
-    """Which of the other nodes keep a link to a node."""
+    """The other nodes that keep a link to a node."""
     return [
         number
         for number, other in cluster.nodes.items()
@@ -376,10 +376,10 @@ FOUNDED, MOVED = [1, 2, 3], [1, 2, 4]
     [
         ({1: told(3, 1, MOVED), 2: told(3, 1, MOVED)}, True),
         ({1: told(3, 1, FOUNDED), 2: told(3, 1, FOUNDED)}, False),
-        # The leader alone, or with who is no voter, may be one of old.
+        # The leader alone, or together with a non-voter, may be an old one.
         ({1: told(3, 1, MOVED)}, False),
         ({1: told(3, 1, MOVED), 5: told(3, 1, MOVED)}, False),
-        # A voter that is behind has nothing of it in writing; one that has no replica is no word.
+        # A voter that is behind has not stored the change; a node without a replica proves nothing.
         ({1: told(3, 1, MOVED), 4: told(2, 3, FOUNDED)}, False),
         ({1: told(3, 1, MOVED), 4: told(0, 0, [])}, False),
         # A member of an older term may not know that it was added again.
@@ -411,11 +411,11 @@ def test_node_joins_though_most_of_the_nodes_it_was_told_of_are_gone() -> None:
             )
             cluster.kill(old)
         await produce_everywhere(cluster, 0, 5)
-        # It was told of nodes 1, 2 and 3, of which only 2 is left.
+        # Its settings name nodes 1, 2 and 3, of which only 2 is left.
         cluster.start_soon(6)
         await cluster.change("add", 6, host="node6", port=7400)
         await cluster.wait_until(lambda: 6 in cluster.members(0))
-        # Nor is its own word for it enough when it lost its folder.
+        # After the loss of its folder the node's own word is not enough.
         cluster.kill(6)
         cluster.wipe(6)
         await cluster.start(6)
@@ -432,7 +432,7 @@ def test_node_that_joins_may_be_restarted_before_it_is_let_in() -> None:
         await cluster.change("add", 4, host="node4", port=7400)
         for node in followers:
             cluster.kill(node)
-        # Its peer no longer leads a majority, so no node's word counts.
+        # The leader has lost its majority, so no node's answer counts.
         cluster.start_soon(4)
         await trio.sleep(2)
         assert not cluster.nodes[4].is_serving

@@ -103,7 +103,7 @@ def test_transfer_to_a_node_that_the_group_is_leaving_is_refused() -> None:
 
 
 def test_note_of_who_shall_lead_does_not_undo_a_move() -> None:
-    """The leader of the group has not heard of the move yet, and the note holds all members."""
+    """The group's leader has not heard of the move yet, so its note names all members."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 3)

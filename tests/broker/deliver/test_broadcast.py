@@ -21,7 +21,7 @@ def opened(mq: Client, instance: str | None = None, **settings: Any) -> Consumer
 
 
 async def take(c: Consumer, wait: float = 3) -> list[int]:
-    """All that comes before it is quiet, in the order of the numbers."""
+    """Numbers of all messages until no more come, sorted."""
     got: list[int] = []
     while batch := await c.fetch(100, wait=wait):
         got += [int(m.body) for m in batch]

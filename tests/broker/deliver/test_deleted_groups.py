@@ -34,7 +34,7 @@ def machines(cluster: Cluster) -> Iterator[PartitionMachine]:
 
 
 def kept(cluster: Cluster) -> set[str]:
-    """Under which names anything is kept in any replica of a data group."""
+    """Names under which any replica of a data group keeps anything."""
     found: set[str] = set()
     for machine in machines(cluster):
         offsets = machine.offsets

@@ -43,7 +43,7 @@ async def take(c: Consumer, count: int) -> list[int]:
 
 
 async def drain(c: Consumer) -> list[int]:
-    """The property `n` of all messages that come before it is quiet."""
+    """The property `n` of all messages until no more come."""
     got: list[int] = []
     while batch := await c.fetch(100, wait=6):
         got += [m.props["n"] for m in batch]  # type: ignore[misc]
@@ -360,7 +360,7 @@ def test_popping_group_gets_what_its_filter_asks_for_from_the_first_message_on()
 
 
 async def pop_all(c: Any) -> list[int]:
-    """The property `n` of all messages that come before it is quiet, each acknowledged."""
+    """The property `n` of all messages until no more come, each acknowledged."""
     got: list[int] = []
     while popped := await c.pop(10, wait=6.0):
         got += [message.props["n"] for message in popped]
@@ -421,7 +421,7 @@ def test_many_popping_groups_are_fed_bit_by_bit(monkeypatch: pytest.MonkeyPatch)
 
 
 def batches_answered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many batches each answer brings, from now on."""
+    """Number of batches in each answer from now on."""
     answers: list[int] = []
     real = Fetches._describe
 

@@ -1,4 +1,4 @@
-"""Hand-offs in whole simulated clusters: of each message that is popped something is made once."""
+"""Hand-offs in whole simulated clusters: each popped message gives one result."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -46,7 +46,7 @@ async def bills(mq: Client) -> list[bytes]:
 
 
 async def acked(mq: Client) -> int:
-    """How many orders are done with."""
+    """Number of orders that are acked."""
     backlogs = await mq.admin.backlogs(group="billing", topic="orders")
     return sum(each.acked for each in backlogs)
 
@@ -329,7 +329,7 @@ def test_transaction_has_inputs_or_a_group() -> None:
 
 
 class Workers:
-    """Consumers that make one message of each, while nodes die; some hang now and then."""
+    """Consumers that make one message of each, while nodes die; some hang from time to time."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -343,7 +343,7 @@ class Workers:
                 for part in batch.by_partition_group():
                     await self.make(p, [*part])
             except (Unavailable, OutcomeUnknown):
-                # Whatever became of it: if it is not acknowledged, it comes again.
+                # In any case an unacknowledged message comes again.
                 self.doubtful += 1
 
     async def make(self, p: Producer, messages: list[PoppedMessage]) -> None:

@@ -22,8 +22,8 @@ LATE_SECONDS = 6.0
 
 @asynccontextmanager
 async def late_answer(cluster: Cluster, mq: Client) -> AsyncIterator[trio.Event]:
-    """The answer to the next change that a client asks for comes so late that it asks again; the
-    event: it is under way."""
+    """Delay the answer to the client's next change until the client asks again; yields the
+    event that is set when the change is under way."""
     router, asked = mq._router, trio.Event()
     call_leader = router.call_leader
     me = mq._world._process.machine.name  # type: ignore[attr-defined]

@@ -79,7 +79,7 @@ class Waiting:
 
 
 class Ticking(trio.abc.Clock):
-    """Time passes by being looked at, so that work takes time, and always the same."""
+    """A clock that advances with each reading, so that work takes a fixed time."""
 
     STEP = TURN_SECONDS / 20
 
@@ -125,7 +125,7 @@ def matched(replica: Replica, *, bytes_max: int = 1 << 20) -> tuple[Matching, Wa
 
 
 def run_beside(matching: Matching, replica: Replica, other: Callable[[], object]) -> int:
-    """Match all batches while something else has its turn again and again; how often it had."""
+    """Match all batches beside another task; returns the number of turns that the task had."""
     turns = 0
 
     async def main() -> None:
@@ -411,5 +411,5 @@ def test_counts_of_passed_messages_are_kept_up_to_a_bound(monkeypatch: pytest.Mo
         matching.count_passed(QUEUE, f"group {n}", 1)
         matching.count_passed(QUEUE, "busy", 1)
     assert len(matching._passed) == 3
-    # A count that grows stays.
+    # A growing count is kept.
     assert matching.passed(QUEUE, "busy") == 10

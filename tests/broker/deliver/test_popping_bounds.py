@@ -78,13 +78,13 @@ def test_consumers_of_a_connection_have_a_bound(monkeypatch: pytest.MonkeyPatch)
             with pytest.raises(Refused, match=r"too_large: .* open another connection"):
                 await one.pop(1)
             assert len(kept) == 8
-        # Those that are known go on, also if they begin again; another connection has its own.
+        # Known consumers go on, also after a restart; another connection has a bound of its own.
         opened[0].is_new = True
         again, _ = await opened[0].pop(1)
         assert leases[0].token in [lease.token for lease in again.leases]
         async with cluster.client(cluster.leader_of(QUEUE)) as other:
             assert (await Consumer(other, alice.number, me=200).pop(1))[0].leases
-        # One that has nothing in hand makes place, at the second look at the latest.
+        # A consumer without messages in hand makes room, at the second look at the latest.
         await opened[7].ack(leases[7])
         came: list[int] = []
         for one in [*opened[8:], *opened[8:]]:
@@ -109,7 +109,7 @@ def test_results_of_settlements_are_remembered_up_to_a_bound(
     for one in (log.machine.serving, machine.serving):
         assert [key[1] for key in one._consumers] == [9, 10]
         assert one._results == 8
-    # A repeat of a remembered one gets its results.
+    # A repeat of a remembered settlement gets its results.
     assert log.call(Settle(GROUP, 10, 1, [])) == [[1, 1, 1, 1]]
 
 

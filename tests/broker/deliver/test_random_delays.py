@@ -51,7 +51,7 @@ async def send_later(p: Producer, books: Books, random: Random, name: bytes) -> 
 
 
 async def take_back(p: Producer, books: Books, body: bytes, message_id: str) -> None:
-    """Cancel, and note what it says."""
+    """Cancel messages, and note the answers."""
     try:
         await p.cancel(message_id, timeout=4)
         books.gone.add(body)

@@ -226,7 +226,7 @@ def test_clone_of_a_group_that_pops_gets_what_that_was_not_handed() -> None:
         (settings,) = await admin.consumer_groups(name="h")
         assert (settings.mode, settings.schedule, settings.attempts_max) == ("pop", (3.0,), 2)
         assert await bodies_of(mq, "h") == await bodies_of(mq, "g") == list(range(4, 10))
-        # It exists by now, and stands at the end.
+        # The group exists by now, and stands at the end.
         await admin.reset_group("g", "orders", to=2)
         (change,) = await admin.clone_group("g", "h", "orders")
         assert (change.before, change.after) == (10, 2)

@@ -56,7 +56,7 @@ class Borders:
         return [node for node in sorted(self.cluster.nodes) if node != self.leader]
 
     def differ(self, node: int) -> None:
-        """As a bug would: a message that was acked is acked nowhere else."""
+        """Change a count in the state of one replica, as a bug would."""
         self.machine(node).delays.dropped += node
 
     def mended(self, node: int) -> int:
@@ -97,7 +97,7 @@ def test_follower_that_differs_is_rebuilt_and_serves_the_right_state() -> None:
         assert borders.mended(wrong) == 1
         borders.assert_alike()
         assert [borders.mended(node) for node in borders.followers[1:]] == [0]
-        # Its snapshots are those of the others, too.
+        # Its snapshots are equal to those of the others.
         border = borders.group(wrong).store.snapshots[-1]
         assert border in borders.group(borders.leader).store.snapshots
 

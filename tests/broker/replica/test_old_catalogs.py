@@ -27,7 +27,7 @@ async def begin(cluster: Cluster) -> int:
     await cluster.found("t", 3)
     await lead(cluster, 0, 5)
     await place(cluster, 2, 1, 3)
-    # No other group waits for node 1 to let go of node 3.
+    # No other group waits until node 1 gives node 3 up.
     for group in (2, 3):
         await place(cluster, 2, 4, 5, group=group)
     await cluster.wait_until(lambda: cluster.members(2) == cluster.members(3) == {2, 4, 5})

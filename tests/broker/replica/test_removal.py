@@ -1,4 +1,4 @@
-"""When a node takes itself for removed from the cluster: whom it asks, and whom it believes."""
+"""A node that takes itself for removed: the nodes it asks, and the answers it believes."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ def view(version: int, *nodes: int, leader: int = 0) -> ClusterView:
 
 
 class Asked:
-    """A node that asks, its catalog, and what the others answer."""
+    """A node that asks, its catalog, and the others' answers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: dict[int, ClusterView] = {}
@@ -35,7 +35,7 @@ class Asked:
         monkeypatch.setattr(removal, "ask_all", ask_all)
 
     def knows(self, *nodes: int, leaving: int = 0) -> None:
-        """The own catalog, from now on."""
+        """Set the node's own catalog."""
         found = {n: SimpleNamespace(is_leaving=n == leaving) for n in nodes}
         self.catalog.nodes = found
 

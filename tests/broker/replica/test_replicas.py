@@ -213,7 +213,7 @@ def test_client_cannot_retire_a_replica() -> None:
 
 
 def told(conf: GroupView) -> dict[int, ClusterView]:
-    """All voters say the same of a group."""
+    """The same view of a group from each node."""
     return {node: ClusterView("c", 1, [], [conf], []) for node in (1, 2, 3, 4, 5)}
 
 

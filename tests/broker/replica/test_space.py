@@ -1,4 +1,4 @@
-"""Disks that fill up: who has no space gives the leadership away, and can still vote and clean up.
+"""Full disks: a node without space gives its leadership away, and can still vote and clean up.
 
 One node's disk is made small; the reserve is most of what it has left.
 """

@@ -39,7 +39,7 @@ def rot(cluster: Cluster, node: int, path: str, section: int) -> None:
 
 
 def meet_rot(node: Node, group: int, names: list[int]) -> None:
-    """Look into the indexes of segments, one right after the other, and say what is damaged."""
+    """Read the indexes of segments one right after the other; returns the damaged ones."""
     replica = node.groups[group]
     for name in names:
         (segment,) = [one for one in replica.store.sealed if one.name == name]

@@ -34,7 +34,7 @@ def with_clients(
 def with_processes(
     job: Callable[[Cluster, list[Client], Clients], Awaitable[Any]], *, clients: int, seed: int = 1
 ) -> Any:
-    """The same for a job that starts processes of its own."""
+    """As `with_clients`, for a job that starts processes of its own."""
 
     async def scenario(cluster: Cluster) -> Any:
         await cluster.found("orders", QUEUES)
@@ -97,7 +97,7 @@ async def committed(c: Consumer) -> None:
 
 
 async def read_on(c: Consumer) -> None:
-    """Read until that is refused."""
+    """Read until a read is refused."""
     while True:
         await c.fetch(1, wait=1)
 

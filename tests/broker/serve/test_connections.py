@@ -1,4 +1,4 @@
-"""Connections of strangers: what they may hold, for how long, and whose place they take."""
+"""Connections of strangers: bounds of memory, time and places."""
 
 import errno
 import gc
@@ -124,7 +124,7 @@ def test_frames_beyond_the_limit_are_read_one_after_the_other() -> None:
 
 
 class Refusing:
-    """A handler that welcomes everybody and refuses every request."""
+    """A handler that welcomes every client and refuses every request."""
 
     is_serving = True
     handled = 0
@@ -167,12 +167,12 @@ def test_large_frames_that_come_slowly_one_behind_the_other_are_all_read() -> No
 
 
 class MostHeld(Load):
-    """Remembers the most that was held."""
+    """Remembers the peak of held bytes."""
 
     most = 0
 
     def add(self, size: int) -> None:
-        """As the load, and remember."""
+        """As `Load.add`; also note the peak."""
         super().add(size)
         self.most = max(self.most, self.request_bytes)
 

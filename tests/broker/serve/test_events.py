@@ -52,7 +52,7 @@ def of_message(rows: list[dict[str, Any]], queue: int, offset: int) -> list[Said
 
 
 def of_trace(trace: Trace) -> list[Said]:
-    """The same, from the trace of the message. Of leases that ran out events tell no owner."""
+    """The same from the message's trace. Events of expired leases name no owner."""
     said = [
         Said(
             event.index,
@@ -94,7 +94,7 @@ def rows_of(pages: list[Events]) -> list[dict[str, Any]]:
 
 
 async def settle_some(mq: Client, group: str, draw: Random) -> None:
-    """Pop, and settle what came in one way or the other; some is left to run out."""
+    """Pop, and settle the messages in various ways; some leases are left to run out."""
     async with mq.consumer("orders", group=group, mode="pop", prefetch=0, invisible=1.0) as c:
         for _ in range(draw.randint(1, 3)):
             some = list(await c.pop(draw.randint(1, 30), wait=0.5))
@@ -113,7 +113,7 @@ async def settle_some(mq: Client, group: str, draw: Random) -> None:
 
 
 async def live(cluster: Cluster, mq: Client, draw: Random) -> list[str]:
-    """Some random life, with leaders that die; the ids of all messages."""
+    """Random work while leaders die; returns the ids of all messages."""
     ids: list[str] = []
     for group in GROUPS:
         await mq.admin.create_consumer_group(group, schedule=[0.1, 0.5], attempts_max=3)

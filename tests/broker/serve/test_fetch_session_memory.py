@@ -20,7 +20,7 @@ from .test_fetch_sessions import Reader, fetches_of, led_by, opened
 
 
 async def _read(reader: Reader, asked: list[FetchFrom]) -> None:
-    """Ask until something comes; a connection that is full may be told that there is nothing."""
+    """Ask until messages come; a full connection may get an empty answer."""
     while not reader.bodies:
         await reader.ask(*asked)
 
@@ -36,7 +36,7 @@ def test_idle_session_gives_way_to_another_where_the_node_is_at_its_bound() -> N
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_read, waiting, [])
                 await trio.sleep(0.5 * IDLE_SECONDS)
-                # All were busy a moment ago: none gives way.
+                # All sessions were busy a moment ago: none is dropped for the new one.
                 assert (await opened(cluster, client, queues)).session == 0
                 later.wait_ms = 0
                 await later.ask()
@@ -46,7 +46,7 @@ def test_idle_session_gives_way_to_another_where_the_node_is_at_its_bound() -> N
                 assert fetches.sessions.queues == 9
                 with pytest.raises(Refused, match="there is no fetch session"):
                     await idle.ask()
-                # One that reads and one that asked a minute ago stay.
+                # A session that waits and one that asked a minute ago stay.
                 await later.ask()
                 await client.produce(queues[0], [b"x"], 0)
             assert waiting.bodies == {queues[0]: [b"x"]}
@@ -89,7 +89,7 @@ def test_fetch_that_is_kept_in_no_session_counts_with_what_its_queues_take() -> 
             for reader in readers:
                 nursery.start_soon(_read, reader, asked)
             await trio.sleep(5)
-            # Some wait; the node does not take in the others.
+            # Some requests wait; the node does not read the others.
             waiting = list(fetches_of(cluster, 1).sessions._open.values())
             assert sum(map(len, waiting)) == 2
             assert bound <= load.request_bytes < 1.1 * bound + before

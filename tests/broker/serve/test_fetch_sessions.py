@@ -205,7 +205,7 @@ def test_queue_on_disk_does_not_starve_while_another_always_has_something_in_mem
                 await client.produce(hot, [b"%d" % n], n, producer=hot)
                 await reader.ask(*asked)
                 asked = []
-            # Each has its turn.
+            # Each queue has its turn.
             assert len(reader.bodies[cold]) == 3
             assert len(reader.bodies[hot]) >= 7
 
@@ -227,7 +227,7 @@ def test_unknown_session_or_epoch_is_refused_and_nothing_is_left_of_it(is_known:
                 await reader.ask()
             if is_known:
                 assert_nothing_is_left(fetches_of(cluster, leader))
-            # All is sent again, and goes on.
+            # All is sent again, and the session goes on.
             again = await opened(cluster, client, [QUEUE])
             await client.produce(QUEUE, [b"x"], 0)
             await again.ask()
@@ -392,21 +392,21 @@ def test_session_beyond_a_bound_lasts_for_one_request(
             assert beyond.session == 0
             assert len(fetches.sessions) == 3
             assert fetches.sessions.queues == 9
-            # It is served all the same, with all its queues each time.
+            # A reader beyond the bound is served without a session: it names all queues each time.
             await client.produce(queues[1], [b"x"], 0)
             await beyond.ask(*[FetchFrom(queue, 0) for queue in queues])
             assert beyond.bodies == {queues[1]: [b"x"]}
             for reader in readers:
                 await reader.ask()
                 assert reader.bodies == {queues[1]: [b"x"]}
-            # One that grows beyond the bound is answered, and not kept.
+            # A session that grows beyond the bound is answered, and not kept.
             if bound != "sessions":
                 await client.admin("create_topic", "more", 9)
                 await cluster.wait_known("more")
                 more = [q for q in range(2 * QUEUE, 2 * QUEUE + 9) if cluster.leader_of(q) == 1]
                 await readers[0].ask(FetchFrom(queues[1], 0), *[FetchFrom(q, 0) for q in more])
                 assert readers[0].session == 0
-            # Where one ends, there is room for another.
+            # The end of one session makes room for another.
             last = Fetch([], 0, 0, session=readers[1].session, epoch=-1)
             await client.ask(FrameKind.FETCH, last, Fetched)
             assert (await opened(cluster, client, queues)).session
@@ -444,7 +444,7 @@ def test_group_in_a_session_gets_what_matches_also_after_its_filter_changed() ->
                 await send(client, one, 3, 11)
             assert trio.current_time() - begun < 3
             assert reader.offsets[one] == 4
-            # While it rests, and while it does not ask.
+            # Between requests, and during a long pause.
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(reader.ask)
                 await trio.sleep(0.1)

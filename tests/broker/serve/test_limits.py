@@ -78,7 +78,7 @@ def test_connection_with_as_many_requests_as_allowed_is_not_read() -> None:
                 await client._stream.send_all(b"".join(frame))
             started = trio.current_time()
             fetched = await client.request(FrameKind.FETCH, pack(Fetch([], 0, 1)))
-            # It was taken when one of the three was over.
+            # The request was taken when one of the three had ended.
             assert trio.current_time() - started > 0.9
             assert unpack(Fetched, fetched.header).queues == []
 

@@ -1,4 +1,4 @@
-"""The routing table: what any node tells, and what only the leader of the system group may say."""
+"""The routing table: any node's copy, and the latest one of the system group's leader."""
 
 import trio
 

@@ -140,7 +140,7 @@ def test_fetch_of_very_many_queues_is_answered_in_parts() -> None:
         await cluster.found("t", 30_000)
         queues = [FetchFrom(QUEUE + n, 5) for n in range(30_000)]
         async with cluster.client(1) as client:
-            # Every queue has something to say: the offset is past its end, or led elsewhere.
+            # Every queue has an error: the offset is past its end, or the queue is led elsewhere.
             answer = await client.ask(FrameKind.FETCH, Fetch(queues, 0, 1 << 20), Fetched)
             again = await client.ask(FrameKind.FETCH, Fetch(queues, 0, 1 << 20), Fetched)
         assert len(answer.queues) == 4096

@@ -1,4 +1,4 @@
-"""Numbers that no client of ours sends: each is refused with what would be right."""
+"""Numbers that raftmq's client never sends: each is refused with the right range."""
 
 import struct
 from typing import Any
@@ -55,7 +55,7 @@ def test_delivery_time_that_no_clock_shows_is_refused_with_the_range(time: int) 
 
 
 def requests(attachment: int) -> list[tuple[FrameKind, msgspec.Struct, str, tuple[int, ...]]]:
-    """Kind, request, field, and values that mean nothing there."""
+    """Kind, request, field, and meaningless values of the field."""
     item = SettleItem(0, 1, 0, b"\1")
     pop = Pop(GROUP, attachment, 77, 1, 10, 30_000, 1000)
     settle = Settle(GROUP, attachment, 77, 1, [item])

@@ -60,7 +60,7 @@ def test_exception_rolls_back() -> None:
 
 
 def test_transactions_of_a_leader_whose_clock_was_ahead_are_listed() -> None:
-    """By a clock that is right again they are opened tomorrow."""
+    """By a clock that is right again, their opening lies in the future."""
 
     async def job(cluster: Cluster, mq: Client) -> None:
         clocks = [machine.clock for machine in cluster.machines.values()]

@@ -136,7 +136,7 @@ def test_artifacts_hold_the_run_its_history_and_its_page(
 def test_run_that_cannot_be_kept_is_refused_before_it_is_played(
     raftmq: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # It was played, and its verdict was lost: a broken promise ended with 1 and two lines on pip.
+    # Formerly the run was played and its verdict lost: exit code 1, and two lines about pip.
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     ended = raftmq(*KILLS, "--seed", "3", "--artifacts", str(tmp_path / "kept"))
     assert ended.code == ExitCode.FAILED
@@ -263,7 +263,7 @@ def test_what_is_no_schedule_is_refused_with_what_would_be_one(
 def test_node_that_the_core_world_lacks_is_refused_with_those_it_has(
     raftmq: CommandLine, command: str, fault: str
 ) -> None:
-    # It was a broken promise: a KeyError of the harness.
+    # Formerly a KeyError of the harness, reported as a broken promise.
     text = f'{{"seed": 7, "seconds": 6, "events": [[1000, "{fault}", [2, 9], 1000, 0]]}}'
     ended = raftmq("chaos", command, text, "--world", "core")
     assert (ended.code, ended.stdout) == (ExitCode.USAGE, "")

@@ -1,4 +1,4 @@
-"""The chapter that teaches by a bug does what it says: its lines are typed here."""
+"""The chapter about a bug is true: its lines are typed here."""
 
 import re
 import shlex

@@ -68,7 +68,7 @@ def test_planted_bug_is_found_kept_and_replayed_by_the_line_on_the_page(
     kept = [folder.name for folder in (tmp_path / "found").iterdir()]
     nodes = plan_of(found.seed, [World.CORE]).nodes
     assert f"core-nodes-{nodes}-seed-{found.seed}" in kept
-    # It is the bug that breaks the run: the same line without the bug does not.
+    # Only the bug breaks the run: the same line without the bug is clean.
     well = raftmq(*shlex.split(found.replay)[1:])
     assert well.code == ExitCode.OK, well.stdout
 

@@ -34,7 +34,7 @@ ARENAS: dict[World, type[Arena]] = {
 }
 HANDLERS = {World.CORE: CORE, World.SIM: SIM, World.REAL: REAL}
 ANSWERS = ("members", "leader")
-"""Methods of an arena that tell something and change nothing."""
+"""Methods of an arena that only answer questions."""
 VERBS = [
     name
     for name, value in vars(Arena).items()

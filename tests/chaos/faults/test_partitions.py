@@ -9,7 +9,7 @@ THREE, FOUR, FIVE, SEVEN = [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4
 
 
 def reached(node: int, everyone: list[int], cut: list[Pair]) -> set[int]:
-    """Whom a node reaches in both directions, itself included."""
+    """Nodes that a node reaches in both directions, itself included."""
     return {o for o in everyone if not {(node, o), (o, node)} & set(cut)}
 
 

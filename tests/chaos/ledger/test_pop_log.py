@@ -79,7 +79,7 @@ def _returns(value: Any) -> Any:
 
 
 def _forgets_leases(patch: pytest.MonkeyPatch) -> None:
-    """As if they were in the leader's memory only."""
+    """Forget leases in snapshots, as if the leader's memory alone held them."""
     patch.setattr(Leases, "load", _returns(None))
 
 

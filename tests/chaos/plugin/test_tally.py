@@ -1,4 +1,4 @@
-"""The suite's last words: the kinds of faults that struck, and those that never did."""
+"""The suite's summary: the kinds of faults that struck, and those that never did."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Edits of a stopped node's files: the log notices, or is what it was before."""
+"""Edits of a stopped node's files: the log notices them, or is as before."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -29,7 +29,7 @@ def spend(seconds: float) -> None:
 
 
 def hold(path: Path, *, busy: float = 0.0, idle: float = 0.0) -> float:
-    """Hold a loop up in one step, and return what is read of that afterwards."""
+    """Block a loop in one step; returns the gauges read afterwards."""
 
     async def main() -> None:
         trio.lowlevel.add_instrument(Holds(path))

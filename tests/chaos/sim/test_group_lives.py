@@ -1,4 +1,4 @@
-"""Groups that are moved while they work: what may come again, and what may not."""
+"""Groups that are moved while they work: some messages may come again, and no others."""
 
 from collections import Counter
 from contextlib import nullcontext

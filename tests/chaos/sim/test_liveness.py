@@ -1,4 +1,4 @@
-"""Whom liveness mode leaves dead: never a majority of what a group is about to consist of."""
+"""Nodes that liveness mode leaves dead: never a majority of a group's next membership."""
 
 from types import SimpleNamespace
 
@@ -28,7 +28,7 @@ NINE, ELEVEN = tuple(range(1, 10)), tuple(range(1, 12))
     [
         (NINE, NINE, {6, 7, 8, 9}, True),
         (NINE, NINE, {5, 6, 7, 8, 9}, False),
-        # Two who joined are about to vote: seed 1000221 left five of eleven.
+        # Two joined nodes are about to vote: seed 1000221 left five of eleven.
         (NINE, ELEVEN, {3, 6, 7, 9, 10, 11}, False),
         (NINE, ELEVEN, {3, 6, 7, 9, 10}, True),
     ],

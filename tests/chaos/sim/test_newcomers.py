@@ -14,7 +14,8 @@ from raftmq.chaos.workloads.newcomers import ASKED, QUEUES, Newcomers
 from raftmq.chaos.workloads.popping import RED
 
 ALLOWED = ASKED * (QUEUES + 1)
-"""By each leader once, and by the pop that begins at once after the filter came."""
+"""Most unfiltered messages: one answer of each leader, and of the pop right after the filter came.
+"""
 
 
 def read_filtered(

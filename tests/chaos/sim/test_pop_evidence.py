@@ -40,7 +40,7 @@ def test_state_that_a_restored_replica_has_wrong_is_found_out(
             session.timestamp += 1
 
     monkeypatch.setattr(Producers, "load", wrong)
-    # The next batch of a producer hides what was wrong: with other seeds all of them send one.
+    # A producer's next batch hides the error: with other seeds all producers send one.
     assert "R21" in names(run(Schedule(4, 5, RESTARTS), workload="pop"))
 
 
@@ -56,7 +56,7 @@ def test_token_that_is_in_no_record_is_found_out(monkeypatch: pytest.MonkeyPatch
 
 
 def test_run_that_compared_nothing_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As it was: the nodes had ended when they were looked at.
+    # As in a former bug: the nodes had ended before the look.
     monkeypatch.setattr(PopEvidence, "look", lambda self, state: None)
     outcome = run(Schedule(1, 4, ()), workload="pop")
     assert not outcome.is_good
@@ -83,14 +83,14 @@ def test_groups_are_told_of_what_the_log_drops_before_it_does_and_of_no_more() -
     batches = [(0, 3), (3, 2), (5, 4), (9, 1), (10, 1), (11, 1), (12, 1)]
     for index, (base, count) in enumerate(batches, 10):
         assert follow(index, Appended(7, base, count, 0, False, 0)) == []
-    # Whether a group follows the queue makes no difference: one may be opened until the trim.
+    # A group may still be opened before the trim, so a queue without a group counts as well.
     del group.backlogs[7]
     assert told(19, 0, 11) == [(0, True)]
     group.follow(7, 0)
     assert told(21, 3, 11) == [(3, False)]
     assert told(22, 5, 11) == [(2, False)]
     assert told(23, 5, 12) == []
-    # The next batch goes untold.
+    # The drop of the next batch is not announced.
     assert told(24, 5, 13) == [(0, True)]
     # More is announced than dropped: by a leader before this one, and by this one.
     assert told(25, 11, 13) == [(6, False)]

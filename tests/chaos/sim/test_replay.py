@@ -27,7 +27,7 @@ def test_what_was_refused_and_changes_of_nodes_are_not_sent_again() -> None:
             out=SimpleNamespace(record=b"".join([hello, *sent])),
             back=SimpleNamespace(record=said),
         )
-        # Of the second one nothing is left to be sent again.
+        # The second connection has no request that may be sent again.
         for sent in (requests, requests[1:2])
     ]
     again: list[bytes] = []
@@ -40,5 +40,5 @@ def test_what_was_refused_and_changes_of_nodes_are_not_sent_again() -> None:
         )
         play_again(state, lambda *_: True)
         assert state.agenda.effects["frames sent again"] > 0
-    # The second request was refused, and the fourth adds a node, say.
+    # The second request was refused, and the fourth is one that must not be repeated.
     assert set(again) == {hello, requests[0], requests[2]}

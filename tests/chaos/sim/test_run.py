@@ -75,7 +75,7 @@ SHY = {
 
 
 def nodes_for(kinds: list[Fault]) -> int:
-    """As many nodes as each of these kinds needs."""
+    """Number of nodes that these kinds need."""
     return max(3, *[kind.nodes_min for kind in kinds])
 
 

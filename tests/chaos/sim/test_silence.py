@@ -1,4 +1,4 @@
-"""All clients stand still after the heal: leaders let time pass, and nothing else has to."""
+"""All clients stand still after the heal: the leaders alone let time pass."""
 
 from raftmq.chaos.faults import Schedule
 from raftmq.chaos.sim.run import run

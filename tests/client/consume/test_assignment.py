@@ -1,4 +1,4 @@
-"""A member of a group, by itself: how long its silence lasts."""
+"""A group's member alone: the length of its silence."""
 
 from collections.abc import Awaitable
 from types import SimpleNamespace
@@ -68,7 +68,7 @@ def test_silence_of_a_fenced_member_counts_from_its_fencing() -> None:
             for _ in range(2):
                 await trio.sleep(FENCED_AT - 2)
                 silences.append(assigned.silent_since)
-            # Not since the end of the lease that it had, and not since before it.
+            # The silence begins at the fencing, not at the end of the former lease, nor before.
             assert silences == [None, FENCED_AT]
             nursery.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""Fetch sessions as a consumer uses them: what is sent, and what it survives."""
+"""Fetch sessions of a consumer: its requests, and the faults that it survives."""
 
 from collections.abc import Callable
 
@@ -103,7 +103,7 @@ async def test_consumer_that_is_closed_leaves_no_session(cluster: FakeCluster) -
             await read_all(c, 27)
             await until(lambda: kept(cluster) == 3)
         await until(lambda: kept(cluster) == 0)
-        # One whose first answer has not come yet, too.
+        # So does a session whose first answer has not come yet.
         async with mq.consumer("orders", start="latest") as c:
             assert len(await c.fetch(wait=0.01)) == 0
         await until(lambda: kept(cluster) == 0)

@@ -80,7 +80,7 @@ async def test_leaving_gives_back_what_a_leader_has_that_is_looked_for(
     async with opened(cluster) as mq:
         async with mq.consumer("orders", group="g", mode="pop", prefetch=20) as c:
             await c.pop(1, wait=5.0)
-            # The request that leaving makes, to learn what is on its way, is refused at first.
+            # Leaving asks for the messages on their way; that request is refused at first.
             cluster.fate = once(FrameKind.POP, fate)
         assert audit(cluster).get("leased", 0) == 1
 

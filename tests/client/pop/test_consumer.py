@@ -80,7 +80,7 @@ async def test_nothing_is_acked_if_the_body_raised(cluster: FakeCluster) -> None
             async with mq.consumer("orders", group="g", mode="pop") as c:
                 await anext(c)
                 raise ValueError("mine")
-        # The one that was seen stays leased, the others are there for anyone.
+        # The message that was seen stays leased, the others are ready for any consumer.
         assert audit(cluster) == {"leased": 1, "ready": 4}
 
 
@@ -90,7 +90,7 @@ async def test_leaving_gives_back_what_was_not_handed_on(cluster: FakeCluster) -
         async with mq.consumer("orders", group="g", mode="pop") as c:
             assert await c.pop(2, wait=5.0)
             await anyio.sleep(0.05)
-            # The requests that stand are left, too.
+            # Standing requests have leased more messages.
             assert audit(cluster)["leased"] > 2
         found = audit(cluster)
         assert found["leased"] == 2
@@ -106,7 +106,7 @@ async def test_what_is_handed_out_while_the_consumer_leaves_is_given_back(
     fill(cluster, queues=1, messages=0)
     async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
         assert not await c.pop(1, wait=0.05)
-        # The request is known to be met when the answer is under way at the earliest.
+        # The answer is under way before the client knows that the request is met.
         cluster.fate = lambda _, f: Fate.DONE
         add(cluster, QUEUE, 3)
         await c.aclose()
@@ -333,7 +333,7 @@ async def test_more_is_asked_for_while_all_is_taken_at_once_and_less_if_it_lies_
             await batch.ack()
         assert asked[0] == 32
         assert max(asked) > 250, "half of 500 is gone before more is asked for"
-        # The lease of 30 s, less what was lost on the way: what lies here goes back.
+        # The lease of 30 s, less the time on the way: prefetched messages go back.
         await anyio.sleep(25.0)
         assert "leased" not in audit(cluster)
         del asked[:]

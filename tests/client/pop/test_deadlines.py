@@ -1,4 +1,4 @@
-"""The consumer and the time that its leases have left: nothing is handed on that is over."""
+"""The consumer and the remaining time of its leases: no expired message is handed on."""
 
 import anyio
 import pytest

@@ -36,12 +36,12 @@ def state_of(lease: HeldLease, offset: int) -> str:
 
 
 class Model:
-    """The lease and what it should say."""
+    """The lease beside its expected states."""
 
     def __init__(self) -> None:
         self.lease = HeldLease(group=1, token=7, queue_number=3, attempt=1, base=FIRST + 8)
         self.states = dict.fromkeys(range(FIRST, LAST), "unseen")
-        # It stands for a settlement under way, whose bits must follow the lease's base.
+        # A settlement under way, whose bits must follow the lease's base.
         self.item = Item(self.lease, Action.ACK, -1, "")
         self.lease.items.append(self.item)
 
@@ -68,7 +68,7 @@ class Model:
             "done": (["busy"], "done"),
             "undo": (["busy"], "in hand"),
             "lose": (["shelved", "in hand"], "lost"),
-            # A list of what is ours may come between the commit and its answer.
+            # A list of our messages may come between the commit and its answer.
             "hand off": (["in hand", "lost", "unlisted"], "done"),
         }[what]
         chosen = {n for n in offsets if states[n] in before}
@@ -88,7 +88,7 @@ class Model:
             case "lose":
                 lease.lose(bits)
             case "hand off":
-                # Those that are being settled stay so: their own answer tells.
+                # Messages that are being settled stay so: the answer to their settlement decides.
                 busy = {n for n in offsets if states[n] == "busy"}
                 lease.set_done(Action.ACK, bits | bits_of(lease, busy))
         states |= dict.fromkeys(chosen, then)

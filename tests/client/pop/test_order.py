@@ -57,7 +57,7 @@ async def test_message_that_failed_comes_before_what_was_taken_ahead(
             for m in messages:
                 await (VERBS[verb](m) if len(got) == 4 else m.ack())
         assert [m.body for m in got] == BODIES[:4] + BODIES[3:]
-        # The others' attempt was not theirs.
+        # The other messages get their attempt back.
         attempts = [2 if n == 4 and verb != "give back" else 1 for n in range(11)]
         assert [m.attempt for m in got] == attempts
         assert audit(ordered) == {"acked": 10}
@@ -96,7 +96,7 @@ async def test_part_of_a_lease_that_comes_late_is_not_handed_on(ordered: FakeClu
     ordered.pop_seconds = 0.05
     async with opened(ordered) as mq, mq.consumer("orders", group="g", mode="ordered") as c:
         (first,) = await c.pop(1, wait=5.0)
-        # The rest of the lease is on its way, and the leader learns late of what failed.
+        # The rest of the lease is on its way, and the leader hears late of the failure.
         ordered.fate = lambda _, f: Fate.BUSY if f.kind == FrameKind.SETTLE else Fate.DONE
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(first.nack)
@@ -153,7 +153,7 @@ async def test_lease_of_which_an_ack_is_refused_is_not_handed_on(
         (first,) = await c.pop(1, wait=5.0)
         group = group_of(ordered)
         if how == "expired":
-            # By the leader's clock, and not by ours.
+            # The lease is over by the leader's clock, and not by ours.
             (held,) = group.held_by(c._consumer, 0)
             group.pass_time(held.deadline)
         else:

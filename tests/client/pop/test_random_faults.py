@@ -101,7 +101,7 @@ class Run:
         while True:
             count = self.random.choice([1, 3, 10])
             with anyio.move_on_after(self.random.choice([0.001, 0.01, 1.0])):
-                # Nothing may come between what `pop` gives and what we note.
+                # No other task may run between the return of `pop` and our note.
                 batch = await c.pop(count, wait=self.random.choice([0.0, 0.05]))
                 self.took(list(batch))
                 if batch:

@@ -51,7 +51,7 @@ def test_commit_of_the_same_files_twice_counts_once(tmp_path: Path) -> None:
 
 def test_second_driver_that_overlaps_is_refused(tmp_path: Path) -> None:
     archived(tmp_path, rows(0, 10))
-    # It looked before the other one committed.
+    # The writer looked before the other one committed.
     files = parts.write(tmp_path, [rows(5, 20)], name="late", after=Version())
     with pytest.raises(PipelineError, match=r"offsets 5 to 10 of queue 0 of orders are archived"):
         commit(tmp_path, files, topics=TOPICS)
@@ -194,7 +194,7 @@ class Crash(BaseException):
 
 
 def crash_after(patch: pytest.MonkeyPatch, calls: int) -> None:
-    """This many calls that change the disk happen, and none after."""
+    """Let this many calls that change the disk happen, then crash."""
     left = [calls]
 
     def wrap(name: str) -> None:

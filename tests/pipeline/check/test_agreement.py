@@ -1,4 +1,4 @@
-"""Spark's checkers and those of raftmq.chaos say the same of random histories full of mistakes."""
+"""Spark's checkers and those of raftmq.checkers agree on random histories full of mistakes."""
 
 import random
 from collections import Counter
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LIMITED = (total_queue, anomalies, order, key_order)
 ONE_OF_PAIR = {"realtime-send": 1, "order-inversion": 1, "order-overtake": 1}
-"""Of a pair these name the later message: more than one earlier one may show the same."""
+"""Anomalies of pairs that name the later message: several earlier ones may show the same."""
 BOTH = {"nonmonotonic-send", "internal-nonmonotonic-send", "internal-send-skip"}
 
 
@@ -96,7 +96,7 @@ def test_careless_broker_is_judged_alike(
     write_parts(history, tmp_path / "history", parts=2, group_rows=5000)
     rules = Rules(is_send_contiguous=True, examples_max=10**5)
     report = judge(spark, find(tmp_path / "history"), rules, checkers=[checker])
-    # Whatever there is to find was there to be found.
+    # Every kind of anomaly occurred.
     assert set(assert_agree(history, report, rules)) == set(kinds)
     assert set(kinds) <= set(dictionary.ANOMALIES)
 

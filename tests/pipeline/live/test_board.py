@@ -1,4 +1,4 @@
-"""A board is read from TOML, and what is wrong with it is named by its field."""
+"""A board is read from TOML, and each error names its field."""
 
 from pathlib import Path
 from typing import Any

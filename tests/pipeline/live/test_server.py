@@ -1,4 +1,4 @@
-"""The page is served to this machine, and its data pushed to each browser as it takes it."""
+"""The page is served to this machine, and its data is pushed at each browser's own pace."""
 
 import http.client
 import json

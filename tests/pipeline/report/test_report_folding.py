@@ -181,7 +181,7 @@ def test_flows_add_up_the_same_however_the_log_is_cut(
             parts.flow(minute, *key).add(each)
     whole = fold(*rows).flows
     if RETURNING & {row["what"] for row in rows}:
-        # Of what comes back it may be forgotten when it was stored.
+        # The storing time of a message that comes back may be forgotten.
         for each in (*parts.flows.values(), *whole.values()):
             each.waits.clear()
     assert parts.flows == whole
@@ -305,7 +305,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         fold(event(n, "stored", n), handed, carry=carry)
     assert len(carry.queues["orders", 0].starts) <= 8
     assert carry.leases.tokens.tolist() == [97, 98, 99, 100]
-    # The oldest keeps its time; of others it is that of a neighbour before it.
+    # The oldest keeps its time; others get the time of a neighbour before them.
     assert carry.queues["orders", 0].time_of(0) == 0
     assert 80 <= carry.queues["orders", 0].time_of(99) <= 99
 

@@ -1,4 +1,4 @@
-"""How groups stand that read by offset, as a look at the cluster finds it."""
+"""Positions of groups that read by offset, from a look at the cluster."""
 
 from types import SimpleNamespace
 from typing import Any

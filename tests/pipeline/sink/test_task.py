@@ -1,4 +1,4 @@
-"""A task of a write stores each row once, whatever becomes of its attempts."""
+"""A task of a write stores each row once, whichever of its attempts fail."""
 
 from collections.abc import Iterator, Sequence
 from random import Random

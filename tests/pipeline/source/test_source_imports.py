@@ -1,4 +1,4 @@
-"""Spark looks for its sources in processes of their own: what they load, each of them waits for."""
+"""Spark looks for sources in processes of their own, each of which waits for its imports."""
 
 import subprocess
 import sys

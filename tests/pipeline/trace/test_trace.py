@@ -1,4 +1,4 @@
-"""A trace of a real cluster says of each message what the cluster says of it."""
+"""A trace of a real cluster agrees with the cluster on each message."""
 
 import json
 import threading
@@ -60,7 +60,7 @@ def settle(message: "BlockingPoppedMessage") -> bool:
 
 
 class Traced(NamedTuple):
-    """A trace, and what the cluster itself says."""
+    """A trace, and the cluster's own answers."""
 
     folder: Path
     traces: dict[tuple[int, int], Trace]

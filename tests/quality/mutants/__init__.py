@@ -1,4 +1,4 @@
-"""The test of the tests: known ways to get it wrong, each planted and hunted down.
+"""The test of the tests: known bugs, each planted and hunted down.
 
 Start reading at `raftmq.chaos.mutant` (the form of a mutant), then `hunts`; the lists stand in the
 rooms `consensus`, `pop` and `brokers`. `plants` holds the patches that need the event loop.

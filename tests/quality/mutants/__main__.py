@@ -1,4 +1,4 @@
-"""Hunts all mutants, with a progress bar, and writes the table of who killed whom.
+"""Hunts all mutants, with a progress bar, and writes the table of their killers.
 
     python -m tests.quality.mutants [NUMBER ...]
 
@@ -23,7 +23,7 @@ from tests.quality.mutants.hunts import CPU_SECONDS_MAX, SEEDS_MAX, SIM_CPU_SECO
 DOCS = Path("docs/chaos")
 
 Rows = dict[str, dict[str, int | float | str]]
-"""By number: what is kept of a hunt."""
+"""Number → the kept result of a hunt."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

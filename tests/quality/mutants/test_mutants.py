@@ -1,4 +1,4 @@
-"""The test of the tests: planted bugs are noticed, by one of those who should.
+"""The test of the tests: planted bugs are noticed, each by one of its expected killers.
 
 All that were cheap to kill when `make mutants` ran last are planted each time. Of the others a few
 are, chosen by the commit: the same for one commit, others for the next.
@@ -45,7 +45,7 @@ def is_cheap(mutant: Mutant) -> bool:
 
 
 def sample() -> list[Mutant]:
-    """The cheap ones, and a few of the others by turns."""
+    """The cheap mutants, and a few of the others by turns."""
     dear = [mutant for mutant in PLANTED if not is_cheap(mutant)]
     start = zlib.crc32(commit().encode()) % max(len(dear), 1)
     return [m for m in PLANTED if is_cheap(m)] + (dear + dear)[start : start + SAMPLE]
@@ -54,7 +54,7 @@ def sample() -> list[Mutant]:
 @pytest.mark.parametrize("mutant", sample(), ids=lambda mutant: mutant.name)
 def test_mutant_is_killed_by_an_expected_promise(mutant: Mutant) -> None:
     seed = int(found()[str(mutant.number)]["seed"])
-    # The seed that killed it last time; if the simulation has changed since, all from the first.
+    # The seed that killed last time; if the simulation has changed since, all seeds from the first.
     killed = hunt(mutant, first=seed, seeds_max=1)
     if not killed.is_killed:
         killed = hunt(mutant)

@@ -1,4 +1,4 @@
-"""Mutants of the client library, and of what a machine promises it.
+"""Mutants of the client library, and of the machine's promises to it.
 
 They are hunted with whole brokers in the simulated world, by the workload named with each. Modules
 of the client are loaded when a mutant is planted, so that hunts on cores need no event loop.

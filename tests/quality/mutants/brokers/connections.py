@@ -1,6 +1,6 @@
 """Mutants of links and connections, hunted on whole brokers: the core simulator has no connections.
 
-Sources: what a reading of the code found, before it was mended; see docs/decisions, the page on
+Sources: bugs that a reading of the code found, before their mend; see docs/decisions, the page on
 strangers and outages.
 """
 

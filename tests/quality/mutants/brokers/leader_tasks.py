@@ -1,4 +1,4 @@
-"""Mutants of what leaders do apart from serving: retention by age, and deadlines.
+"""Mutants of the leaders' tasks apart from serving: retention by age, and deadlines.
 
 They are hunted on whole brokers, as consensus alone has neither retention nor wall clocks. Modules
 of the broker are loaded when a mutant is planted, so that hunts on cores need no event loop.

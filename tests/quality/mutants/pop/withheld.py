@@ -3,8 +3,8 @@
 They are hunted on random logs of one machine (`raftmq.chaos.ledger`), as those of consumer groups;
 the simulated world kills them as well, with `--workload pop`.
 
-Sources: issues of Apache RocketMQ, as named; else what the rules of `raftmq.machine.delays` and
-`raftmq.machine.transactions` rule out, one after the other.
+Sources: issues of Apache RocketMQ, as named; else breaches of the rules in `raftmq.machine.delays`
+and `raftmq.machine.transactions`, one after the other.
 """
 
 from typing import Any
