@@ -105,7 +105,7 @@ class Reader:
         codes: words of a line → how it ends, where that is not 0.
         endless: words of a line → what its reader waits for before Ctrl-C.
         apart: words of a line of `raftmq pipeline` that needs a process of its own.
-        names: what the blocks of Python have defined.
+        names: the definitions of the blocks of Python.
         typed: how many lines of a shell were run.
     """
 

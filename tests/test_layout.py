@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: sizes, headings, links, and what the cores import."""
+"""The house rules that a machine can check: sizes, headings, links, and imports of the cores."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""Messages as hypothesis draws them, and what a batch of them must give back."""
+"""Messages as hypothesis draws them, and the rows that a batch of them must give back."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""The hall of known bugs: its streams, what it looks for, its page, and a sample of runs."""
+"""The hall of known bugs: its streams, its detectors, its page, and a sample of runs."""
 
 import json
 import os

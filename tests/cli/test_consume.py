@@ -1,4 +1,4 @@
-"""`raftmq consume` against a cluster in memory: what needs no process of its own."""
+"""`raftmq consume` against a cluster in memory, in this process."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -94,7 +94,7 @@ def bury_together(raftmq: CommandLine, topic: str, group: str) -> dict[str, str]
         blocking.connect(os.environ["RAFTMQ_URL"]) as mq,
         mq.consumer(topic, group=group, mode="pop", prefetch=0) as consumer,
     ):
-        # Handles are settled one by one; what one consumer rejects together is one letter.
+        # Handles are settled one by one; messages that a consumer rejects together are one letter.
         consumer.pop(100, wait=5.0).reject()
     shown = raftmq.ok("dlq", "show", topic, "-g", group, "-o", "json").lines
     assert len({each["letter"] for each in shown}) == 1

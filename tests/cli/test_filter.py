@@ -1,4 +1,4 @@
-"""`raftmq filter` needs no cluster: what it prints, and what it refuses."""
+"""`raftmq filter`, which needs no cluster: its output and its refusals."""
 
 from pathlib import Path
 

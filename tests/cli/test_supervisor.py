@@ -20,7 +20,7 @@ SECONDS_MAX = 20.0
 
 
 class Run:
-    """A supervisor over stand-ins, and what it said."""
+    """A supervisor over stand-ins, and its output."""
 
     def __init__(self, folder: Path, words: list[str]) -> None:
         self.playground = Playground(folder, is_temporary=False)

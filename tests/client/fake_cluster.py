@@ -1,8 +1,8 @@
 """A cluster in memory that speaks the protocol, for the client's tests.
 
 Consensus is abstracted away: each partition group is one real `PartitionMachine` fed by one list of
-records, and `leaders` says which node may feed it. So what is stored, and what a repeat is
-answered, is the truth of `raftmq.pop`; the connections, refusals and silences are scripted.
+records, and `leaders` says which node may feed it. So stored messages, and the answers to repeats,
+are those of `raftmq.machine`; the connections, refusals and silences are scripted.
 
 `fate` is asked about each request and says what happens to it:
 

@@ -1,4 +1,4 @@
-"""Transactions at a node of the fake cluster: what is open and how it ends is `raftmq.pop`'s truth.
+"""Transactions at a node of the fake cluster; `raftmq.machine` decides how each one ends.
 
 Nothing releases the messages of a transaction that was committed; `ended` says how many it had.
 """

@@ -67,7 +67,7 @@ def make_raft(
 
 
 class Node:
-    """One node: core, storage, and what its machine has seen."""
+    """One node: core, storage, and the records that its machine has applied."""
 
     def __init__(self, number: int, storage: MemoryStorage, settings: dict[str, object]) -> None:
         self.id = number
@@ -170,7 +170,7 @@ class Cluster:
         self.cuts.clear()
 
     def collect(self) -> list[Message]:
-        """Let every node work; what they send waits."""
+        """Let every node work; their messages wait."""
         for node in self.nodes.values():
             self.messages += node.work()
         return self.messages

@@ -1,4 +1,4 @@
-"""The nodes of the etcd replay: a core, its storage, the work of its threads, and what it prints.
+"""The nodes of the etcd replay: a core, its storage, the work of its threads, and its output.
 
 Source: the behaviour of these parts is fixed by etcd-io/raft's rafttest package.
 """

@@ -1,4 +1,4 @@
-"""Golden scripts: a cluster driven by short commands, and what it did in a small notation.
+"""Golden scripts: a cluster driven by short commands, and its actions in a small notation.
 
 | command | does |
 |---|---|
@@ -6,7 +6,7 @@
 | `campaign 1`, `tick 1 5`, `propose 1 x y`, `read 1 r`, `transfer 1 2`, `forget 2` | tells a node |
 | `change 1 v4 r1 explicit` | proposes a membership change: voter, learner, remove |
 | `cut 3`, `heal`, `lose`, `restart 3`, `snapshot 1 2` | harms the network or a node, or compacts |
-| `settle` | delivers until nothing moves, and prints each message and what changed |
+| `settle` | delivers until nothing moves, and prints each message and each change |
 | `show` | prints each node |
 
 A message reads `1>2 append t2 after 3@1 [x y] commit 3`: sender, receiver, kind, term, the record

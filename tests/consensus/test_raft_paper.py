@@ -1,7 +1,7 @@
 """The paper's sentences as tests, in its order: Raft (extended version) §5.1 to §5.4, §6, §7.
 
 Each test quotes what it checks and names the section. Nodes run the plain protocol of the paper;
-what the thesis adds is in `test_raft_thesis`.
+the additions of the thesis are in `test_raft_thesis`.
 """
 
 import pytest
@@ -274,7 +274,7 @@ def test_follower_deletes_a_conflicting_entry_and_all_that_follow_it(
     assert [term for term, _ in node.log] == expected
 
 
-# Figure 7: what a leader of term 8 may meet.
+# Figure 7: logs that a leader of term 8 may meet.
 FIGURE_7 = {
     "a, a missing entry": (1, 1, 1, 4, 4, 5, 5, 6, 6),
     "b, many missing entries": (1, 1, 1, 4),

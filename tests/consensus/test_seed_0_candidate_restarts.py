@@ -34,7 +34,7 @@ class AsyncNode:
         self.raft = self._made()
 
     def work(self, *, is_writing: bool) -> list[Message]:
-        """Do what there is to do; what is sent to others."""
+        """Do all due work; returns the messages to other nodes."""
         sent: list[Message] = []
         while self.raft.has_ready():
             for message in self.raft.ready().messages:

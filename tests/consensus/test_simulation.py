@@ -30,7 +30,7 @@ def test_promises_hold_at_every_step() -> None:
         total.update(outcome.counts)
     assert total["elections"] > 2 * len(SEEDS)
     assert total["committed"] > 50 * len(SEEDS)
-    # Never vacuous: what is rare happened too.
+    # Never vacuous: rare events happened, too.
     happened = ["crashes", "starts", "messages lost", "snapshots taken", "snapshots installed",
                 "fetched", "memberships applied", "reads", "CONFLICT_FOUND", "APPEND_REJECTED",
                 "VOTE_REJECTED", "SNAPSHOT_SENT"]  # fmt: skip

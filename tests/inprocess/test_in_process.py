@@ -1,4 +1,4 @@
-"""The cluster of threads: what is acknowledged outlives its leader."""
+"""The cluster of threads: acknowledged messages outlive their leader."""
 
 import threading
 from pathlib import Path

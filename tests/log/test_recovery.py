@@ -1,4 +1,4 @@
-"""Crashes, torn ends, rot and full disks: what a log holds when it is opened again."""
+"""Crashes, torn ends, rot and full disks: the content of a log that is opened again."""
 
 import errno
 from collections.abc import Callable

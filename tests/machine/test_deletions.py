@@ -1,4 +1,4 @@
-"""Deleted consumer groups in the catalog: what waits for data groups, and for how long."""
+"""Deleted consumer groups in the catalog: deletions wait for data groups within bounds."""
 
 import pytest
 

@@ -77,7 +77,7 @@ class Disk:
 
 
 def losses(root: Path, work: Callable[[], object]) -> tuple[list[View], View]:
-    """Do the work. Returns what a loss within it may leave, and what a loss after it leaves."""
+    """Do the work. Returns the states that a loss within it may leave, and those after it."""
     disk = Disk(root)
     seen: list[View] = []
 

@@ -407,7 +407,7 @@ class Duel:
         return isinstance(found, KeyedBacklog) and found._chained >= keyed.HELD_MAX
 
     def check(self) -> None:
-        """Counts, timers and what is known."""
+        """Compare counts, timers and known messages."""
         self.trace()
         audit = self.tell("audit")
         totals: Counter[str] = Counter()

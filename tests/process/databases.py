@@ -1,7 +1,7 @@
 """Local databases as the recipe of docs/transactions.md uses them: SQLite and PostgreSQL alike.
 
 A database is named by one text, so that processes can be told of it: `sqlite:PATH`, or
-`postgresql:` and what libpq takes.
+`postgresql:` and libpq's connection string.
 """
 
 import os

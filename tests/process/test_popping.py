@@ -21,7 +21,7 @@ RATE = 200
 
 
 class Popper:
-    """A consumer's process, and what it said."""
+    """A consumer's process, and its output."""
 
     def __init__(self, url: str, path: Path) -> None:
         self._path = path

@@ -55,7 +55,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Of an empty database, or what is as good: it has the recipe's tables and no rows."""
+    """Name of a database with the recipe's tables and no rows."""
     if request.param == "sqlite":
         name = f"sqlite:{tmp_path / 'shop.db'}"
     else:
@@ -76,7 +76,7 @@ async def mq(nodes: Cluster) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def topic(mq: Client) -> str:
-    """A topic of this test's own; what fails in it comes again soon."""
+    """A topic of this test's own; failed messages come again soon."""
     topic = f"orders-{next(NUMBERS)}"
     await mq.admin.create_topic(topic, queues=1)
     if not await mq.admin.consumer_groups(name=GROUP):

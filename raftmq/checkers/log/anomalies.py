@@ -11,7 +11,7 @@ over the offsets that are known to hold one: the *rank*.
 | duplicate | one value, two offsets |
 | lost-write | acknowledged below what was read, never read |
 | unseen | acknowledged above what was read, never read, though readers drained the log |
-| poll-skip, nonmonotonic-poll | ranks of two polls in a row of one process; `assign` starts anew |
+| poll-skip, nonmonotonic-poll | ranks of two polls in a row of one process; `assign` starts over |
 | internal-poll-skip, internal-nonmonotonic-poll | ranks inside one poll |
 | nonmonotonic-send, internal-nonmonotonic-send | offsets of one process's sends, in order |
 | internal-send-skip | ranks inside one send, if `is_send_contiguous` |

@@ -124,7 +124,7 @@ def test_replica_that_moved_away_is_deleted_and_can_come_back() -> None:
         await trio.sleep(5)
         assert group not in cluster.nodes[old].groups
         await check_everywhere(cluster, 10)
-        # Node 4 leaves: what it carried goes to the node that has no copy, by a snapshot.
+        # Node 4 leaves: its replicas go to the node that has no copy, by a snapshot.
         await cluster.change("remove", 4)
         await cluster.wait_until(lambda: old in cluster.members(group))
         await cluster.wait_until(lambda: 4 not in cluster.nodes[1].catalog.nodes)

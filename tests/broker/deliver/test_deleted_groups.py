@@ -86,7 +86,7 @@ def test_instance_that_comes_between_two_parts_of_a_deletion_is_spared() -> None
 
 def play_late_deletions(seed: int) -> str:
     """A broadcast group is deleted and made again, while leaders carry out its deletions late, in
-    parts, in any order and twice: what is wrong in the end, or empty."""
+    parts, in any order and twice; returns the error in the end, or empty."""
     random, offsets, catalog = Random(seed), Offsets(10**6), Catalog()
     ends = {1: 10**6, 2: 10**6}
     expected: dict[tuple[str, int], int] = {}

@@ -1,4 +1,4 @@
-"""Consumer groups with filters, in whole simulated clusters: what they get, miss, wait for."""
+"""Consumer groups with filters, in whole simulated clusters: the messages that they get."""
 
 from collections.abc import Mapping
 from contextlib import suppress

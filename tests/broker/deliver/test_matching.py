@@ -1,4 +1,4 @@
-"""Matching: what is kept of each batch, how much, and for how long."""
+"""Matching: the masks kept of each batch, their memory, and how long they are kept."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

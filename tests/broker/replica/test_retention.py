@@ -62,7 +62,7 @@ def of_leader(cluster: Cluster) -> dict[str, Any]:
 
 
 def led(cluster: Cluster) -> tuple[int, dict[str, Any] | None]:
-    """The first index of the queue's log, and what its leader keeps for dead letters."""
+    """The first index of the queue's log, and the bytes that its leader keeps for dead letters."""
     status = of_leader(cluster)
     return status["first_index"], status["kept_for_dead"]
 

@@ -485,7 +485,7 @@ class Members:
                 assert c._assigned is not None
                 number = c._assigned._member.join_command.member
                 assert self.owners.setdefault((m.queue, cursor.epoch), number) == number
-        # Work: what happens to the process now leaves it with messages that are not committed.
+        # Work: a fault of the process now leaves it with uncommitted messages.
         await trio.sleep(self.random.uniform(0, 1))
         await committed(c)
 

@@ -377,7 +377,7 @@ class SlowClock:
         self._now = now
 
     def current_time(self) -> float:
-        """The real time of the run and what the test added."""
+        """The real time of the run, plus the time that the test added."""
         return trio.current_time() + self._now[0]
 
     def __getattr__(self, name: str) -> object:

@@ -25,7 +25,7 @@ from tests.broker.scenario import QUEUE, in_cluster
 
 
 class Reader:
-    """A session as a client has it: offsets that it keeps itself, and what it read."""
+    """A session as a client has it: offsets that it keeps itself, and the bodies read."""
 
     def __init__(self, client: RawClient, *, wait_ms: int = 60_000, **more: Any) -> None:
         self.client = client

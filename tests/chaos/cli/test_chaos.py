@@ -1,4 +1,4 @@
-"""`raftmq chaos`: exit codes, what is printed where, and that everything printed can be used."""
+"""`raftmq chaos`: exit codes, stdout and stderr; everything printed can be used."""
 
 import json
 import os

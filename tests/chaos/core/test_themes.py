@@ -1,4 +1,4 @@
-"""Themes of the core simulator: who has one, what it draws, and what its settings do."""
+"""Themes of the core simulator: the seeds that have one, its draws, the effect of its settings."""
 
 from dataclasses import asdict, replace
 

@@ -1,4 +1,4 @@
-"""Nodes in namespaces: the kernel's own TCP between them, and what rules do to its packets."""
+"""Nodes in namespaces: the kernel's own TCP between them, and the rules for its packets."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""The disks behind the overlay: what is durable, and what each fault does."""
+"""The disks behind the overlay: their durable state, and the effect of each fault."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Packets: what is made up has the checksums that a kernel demands."""
+"""Packets: forged ones have the checksums that a kernel demands."""
 
 import struct
 

@@ -33,7 +33,7 @@ class Nodes:
 
 
 def observed(nodes: Nodes) -> tuple[Watch, list[Happening]]:
-    """An observer, and what it writes."""
+    """An observer, and its entries."""
     told: list[Happening] = []
 
     def note(node: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Lanes, rates and quantiles say what the history says, and what they leave out."""
+"""Lanes, rates and quantiles agree with the history, and state what they leave out."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Administrators whose answers get lost: what each was told, and what all see, has an order.
+"""Administrators whose answers get lost: their answers and the visible states have one order.
 
 Groups that are reset, or deleted under their consumers, get all again, once each time.
 """

@@ -1,4 +1,4 @@
-"""Service while a majority is well: what is judged, and that a lack of it is found out."""
+"""Service while a majority is well: the judged windows, and planted outages that must be found."""
 
 import os
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Consumer groups that have just been made: what their first filter may let by."""
+"""New consumer groups: the number of unfiltered messages that they may get at first."""
 
 from collections import Counter
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""Whole runs: what a seed gives, that it gives the same again, and that planted bugs are found."""
+"""Whole runs: a seed gives the same run again, and planted bugs are found."""
 
 import pytest
 

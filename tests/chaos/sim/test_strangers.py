@@ -1,4 +1,4 @@
-"""Strangers, outages and names that are lost: short campaigns, and what they catch in old code."""
+"""Strangers, outages and names that are lost: short campaigns, and the old bugs that they catch."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""The simulated world itself: time, pauses, deaths, links, and what disks do."""
+"""The simulated world itself: time, pauses, deaths, links, and disks."""
 
 import errno
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""The consumer that pops: hand-out, settling, what is given back, and what comes again."""
+"""The consumer that pops: hand-out, settling, giving back, and redelivery."""
 
 from functools import partial
 from typing import Any

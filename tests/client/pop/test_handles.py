@@ -1,4 +1,4 @@
-"""Handles: texts that name messages under a lease, and what is settled by them."""
+"""Handles: texts that name messages under a lease, and settling by them."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""The consumer in a group that keeps the order of queues: what is not acked is not overtaken."""
+"""The consumer in a group that keeps the order of queues: no unacked message is overtaken."""
 
 from collections.abc import Awaitable, Callable
 

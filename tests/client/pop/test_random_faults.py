@@ -36,7 +36,7 @@ FATES.remove(Fate.BEHIND)
 
 
 class Run:
-    """One random run and what its consumers saw."""
+    """One random run, and the messages that its consumers saw."""
 
     def __init__(self, cluster: FakeCluster, seed: int, fault_share: float) -> None:
         self.cluster = cluster

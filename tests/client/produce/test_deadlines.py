@@ -16,7 +16,7 @@ from raftmq.wire.messages import AdminDone, FrameKind, TopicView
 
 
 class SlowRouter:
-    """Each request takes three seconds, or what is left of its timeout."""
+    """Each request takes three seconds, or the rest of its timeout."""
 
     seconds_max = 30.0
 

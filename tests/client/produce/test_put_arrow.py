@@ -1,4 +1,4 @@
-"""Rows of Arrow become messages: where they go, what they hold, and which are refused."""
+"""Rows of Arrow become messages: their queues, their content, and refused rows."""
 
 from datetime import UTC, datetime
 from typing import Any

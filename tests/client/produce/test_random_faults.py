@@ -1,4 +1,4 @@
-"""Random faults: what was acked is stored once and in order, and a consumer sees just the log.
+"""Random faults: acked messages are stored once and in order, and a consumer sees just the log.
 
 Each seed draws a fate for every request: connections cut before or after the batch was applied,
 lost answers, refusals, leaders that move. Producers of all kinds send; a consumer reads meanwhile.
@@ -30,7 +30,7 @@ FATES = [f for f in Fate if f not in {Fate.DONE, Fate.IGNORED, Fate.APPLIED_AND_
 
 
 class Run:
-    """One random run and what its producers were told."""
+    """One random run, and the answers that its producers got."""
 
     def __init__(self, cluster: FakeCluster, seed: int, *, fault_share: float) -> None:
         self.cluster = cluster
@@ -103,7 +103,7 @@ class Run:
             self.denied.add(body)
 
     async def run(self, *, producers: int, count: int) -> list[list[bytes]]:
-        """Produce and consume; what the consumer was handed, by queue."""
+        """Produce and consume; returns the messages that the consumer was handed, by queue."""
         handed: list[list[bytes]] = [[] for _ in range(QUEUES)]
         self.cluster.fate = self.fate
         async with (

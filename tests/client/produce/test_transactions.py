@@ -1,4 +1,4 @@
-"""Transactions: calls that overlap, timeouts, and what is known of a call in several parts."""
+"""Transactions: calls that overlap, timeouts, and the outcome of a call in several parts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -91,7 +91,7 @@ async def test_rollback_waits_until_the_beginning_is_answered(cluster: FakeClust
 async def test_block_with_a_cancelled_send_is_rolled_back(
     cluster: FakeCluster, kind: FrameKind
 ) -> None:
-    """It is cancelled while it waits for its turn, or for what it asks."""
+    """The send is cancelled while it waits for its turn, or for an answer."""
     async with producing(cluster) as p, anyio.create_task_group() as tasks:
         t = await p.transaction(group="shop").__aenter__()
         await t.send(b"0")

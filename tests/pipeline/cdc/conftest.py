@@ -14,7 +14,7 @@ from tests.process.mariadb import mariadb
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    """One node for all of them: what is killed here is the capture."""
+    """One node for all tests: only the capture is killed here."""
     with Nodes(1) as nodes:
         yield nodes
 

@@ -1,4 +1,4 @@
-"""A table in each kind of database, written at random, and what a topic's changes make of it."""
+"""A table in each kind of database, written at random, and the table rebuilt from the topic."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -115,7 +115,7 @@ def test_snapshot_that_was_cut_short_begins_anew(
     with opened(shop, changes) as source:
         steps = capture(mq, source, changes)
         assert next(steps).phase == "snapshot"
-        # As in a kill: what follows is never sent.
+        # As in a kill: later changes are never sent.
         steps.close()  # type: ignore[attr-defined]  # it is a generator
     assert fold(contents(mq, changes)) == []
     shop.execute("DELETE FROM item WHERE id < 5")

@@ -74,7 +74,7 @@ KINDS = {
         ("flags bit(9)", 0b101010101, "341"),
     ],
 }
-"""A column, what is written, and what a message has of it."""
+"""A column, the written value, and the value in the message."""
 
 
 def test_values_are_alike_from_a_snapshot_and_from_the_stream(

@@ -1,4 +1,4 @@
-"""Replays into a real cluster: what was archived, in order, once."""
+"""Replays into a real cluster: the archived messages, in order, once."""
 
 import time
 from pathlib import Path

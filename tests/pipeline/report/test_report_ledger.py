@@ -1,4 +1,4 @@
-"""When minutes are closed, what their rows say, and when alerts open and close."""
+"""Closing of minutes, the rows of minutes, opening and closing of alerts."""
 
 from pathlib import Path
 from typing import Any

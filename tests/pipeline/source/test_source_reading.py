@@ -23,7 +23,7 @@ BATCH = 10
 
 
 class Made:
-    """A queue of batches of ten; what it answers can be disturbed. It is its own client, consumer
+    """A queue of batches of ten; a test can disturb its answers. It is its own client, consumer
     and administrator."""
 
     def __init__(self, end: int) -> None:

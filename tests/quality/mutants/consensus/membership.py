@@ -1,6 +1,6 @@
 """Mutants of applying, membership, snapshots and reads: 30 to 47 but 32, 105 to 108, 121, 122, 130.
 
-Sources: Raft §6, §7, thesis §4 and §6.4 for what is broken; issues of other implementations as
+Sources: Raft §6, §7, thesis §4 and §6.4 for the broken rules; issues of other implementations as
 named.
 """
 

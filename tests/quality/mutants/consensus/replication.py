@@ -1,6 +1,6 @@
 """Mutants of replication and commit: numbers 13 to 29 and 32.
 
-Sources: Raft §5.3, §5.4.2, figure 2 and 8 for what is broken; issues of other implementations as
+Sources: Raft §5.3, §5.4.2, figure 2 and 8 for the broken rules; issues of other implementations as
 named.
 """
 
@@ -422,7 +422,7 @@ MUTANTS = (
         number=103,
         name="conflicts-kept",
         what="Conflicting records are not truncated.",
-        # R13: what it acknowledges is not what it kept.
+        # R13: the acknowledged records are not the stored ones.
         killers=("R3", "R5", "R13", "R14"),
         plant=keeps_conflicting_records,
     ),

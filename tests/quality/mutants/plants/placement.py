@@ -1,4 +1,4 @@
-"""Plants of `tests.quality.mutants.brokers.placement`: what they patch needs the event loop."""
+"""Plants of `tests.quality.mutants.brokers.placement`: the patched code needs the event loop."""
 
 from raftmq.broker.cluster import placement, reconfiguration
 from raftmq.chaos.mutant import Patch

@@ -3,7 +3,7 @@
 They are hunted on random logs of one machine (`raftmq.chaos.ledger`), which need no cluster; the
 simulated world kills them as well, with `--workload pop`.
 
-Sources: issues of Apache RocketMQ as named, and what reading its POP of early 2026 shows.
+Sources: issues of Apache RocketMQ as named, and a reading of its POP of early 2026.
 """
 
 from collections.abc import Iterable
