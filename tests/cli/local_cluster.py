@@ -74,7 +74,7 @@ class LocalCluster:
 
 
 class Foreground:
-    """`raftmq up` in the foreground, with what it printed."""
+    """`raftmq up` in the foreground, with its output."""
 
     def __init__(self, *arguments: str) -> None:
         self.started = time.monotonic()

@@ -68,7 +68,7 @@ async def test_leases_that_were_settled_are_forgotten(cluster: FakeCluster) -> N
             (message,) = await c.pop(1, wait=5.0)
             await message.ack()
             most = max(most, *(len(each.leases) for each in sessions_of(c)))
-    # The table is cleared of what is over each time that it has doubled.
+    # The table drops ended calls each time that it has doubled.
     assert 10 <= most <= 17
 
 

@@ -24,7 +24,7 @@ class Argument(NamedTuple):
 
 
 class Directive(NamedTuple):
-    """One command with what it must print."""
+    """One command with its expected output."""
 
     line: int
     command: str

@@ -30,7 +30,7 @@ class AsyncNode:
         return make_raft(self.storage, self.number, async_storage_writes=True)
 
     def crash(self) -> None:
-        """Start again from what is durable."""
+        """Start again from the durable state."""
         self.raft = self._made()
 
     def work(self, *, is_writing: bool) -> list[Message]:

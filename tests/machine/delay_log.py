@@ -14,7 +14,7 @@ from raftmq.results import Appended, Changed, Delayed, Result
 
 
 class DelayLog:
-    """Feeds a machine, and a twin that is restored from snapshots now and then."""
+    """Feeds a machine, and a twin that is restored from snapshots at times."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits

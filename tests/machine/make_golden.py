@@ -1,6 +1,6 @@
 """Writes a golden log of a data group's machine: `python -m tests.machine.make_golden FOLDER/v1`.
 
-Run once for each version of what machines write; the files are committed, and every later version
+Run once for each version of the machines' formats; the files are committed, and every later version
 must come to the same. The log holds what random clients say to groups of each mode, with delays,
 transactions, dead letters, resets and retention; the other files what a machine makes of it.
 """

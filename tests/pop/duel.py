@@ -462,7 +462,7 @@ class Duel:
             assert each.traced == word or is_again, each
 
     def find_events(self) -> None:
-        """The rows of a segment give each message the events that it was told of."""
+        """The rows of a segment give each message the events that the group reported."""
         section = memoryview(self.builder.section())
         for (queue, offset), each in self.messages.items():
             after = offset % 2 * self.checks // 2

@@ -50,7 +50,7 @@ class Database:
         self._connection.close()
 
     def column(self, statement: str) -> list[str]:
-        """The first column of what is found, sorted."""
+        """The first column of the rows found, sorted."""
         return sorted(row[0] for row in self.execute(statement).fetchall())
 
 

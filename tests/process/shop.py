@@ -1,4 +1,4 @@
-"""A shop that pays and tells of it, as a process that may be killed: `shop URL DATABASE FIRST`.
+"""A shop that pays and announces it, as a process that may be killed: `shop URL DATABASE FIRST`.
 
 The note of each transaction is the primary key of its local work (`recipe`).
 """

@@ -71,7 +71,7 @@ async def test_folder_of_another_node_or_cluster_is_refused_and_left_alone() -> 
 
 
 def contents(nodes: Cluster, node: int) -> dict[str, bytes]:
-    """Every file of a data folder, but the one that says who locked it last."""
+    """Every file of a data folder, except the one that names its last locker."""
     folder = nodes.data(node)
     return {
         str(path.relative_to(folder)): path.read_bytes()

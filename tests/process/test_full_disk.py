@@ -68,7 +68,7 @@ def disks(tmp_path: Path) -> Iterator[Disks]:
 
 
 async def fill(producer: raftmq.Producer) -> tuple[list[raftmq.Receipt], str]:
-    """Send until the cluster refuses: the receipts of what was acked, and why it refused."""
+    """Send until the cluster refuses: the receipts of acked messages, and the reason."""
     receipts = []
     while True:
         try:

@@ -48,7 +48,7 @@ class RestoreSnapshot(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """Records were applied: place them, wake who waits for them."""
+    """Records were applied: place them, wake the tasks that wait for them."""
 
     records: list[Record]
     results: list[list[Result]]

@@ -6,7 +6,7 @@
 Consumers ask and settle at random, also by handle, repeat their calls, name tokens that are not
 theirs; filters come, change and go while feeds are under way (`random_filters`); messages are
 delayed, and transactions opened (`random_withheld`); others read by offset (`random_offsets`);
-groups are deleted, and made again at once or later; time passes by leaps; now and then another
+groups are deleted, and made again at once or later; time passes by leaps; at times another
 replica takes over, restored from a snapshot. A twin with another history of timers follows
 (`twins`). With a *crowd*, a hundred consumers wait for few messages.
 

@@ -239,7 +239,7 @@ class Popping:
             self.drained.add(group)
 
     async def operate(self, mq: Client, process: int, random: Random) -> None:
-        """Look through dead letters now and then: some are redriven, a few thrown away.
+        """Look through dead letters from time to time: redrive some, purge a few.
 
         Raises:
             Unavailable, OutcomeUnknown: no node could be reached.

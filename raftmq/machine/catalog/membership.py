@@ -396,7 +396,7 @@ class Memberships:
                 released += 1
         if released:
             assignment.members[command.member].version = index
-            # It shall not be dealt back to who has just given it up, if another one lacks it.
+            # Not back to the member that has just given the queue up, if another member lacks one.
             _give(assignment, index)
         return Changed(released)
 

@@ -92,7 +92,7 @@ def play_late_deletions(seed: int) -> str:
     expected: dict[tuple[str, int], int] = {}
     proposed: list[ForgetOffsets] = []
     for now in range(1, random.randint(20, 120)):
-        # It is the catalog's index as well: of deletions, and of what owners are granted.
+        # The number is the catalog's index as well: of deletions, and of owners' grants.
         match random.choice(["commit"] * 4 + ["propose", "apply", "apply", "delete"]):
             case "commit":
                 name, queue = f"b@{random.randrange(8)}", random.choice([1, 2])

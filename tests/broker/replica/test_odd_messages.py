@@ -83,7 +83,7 @@ def test_vote_of_the_highest_term_leaves_terms_for_the_next_elections(term: int)
 
 
 def test_node_that_knows_only_nodes_that_are_gone_believes_their_heirs() -> None:
-    """It has no member to ask who leads today, and would wait for ever."""
+    """The node has no member to ask for the current leader, and would wait for ever."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 3)

@@ -1,6 +1,6 @@
 """Full disks: a node without space gives its leadership away, and can still vote and clean up.
 
-One node's disk is made small; the reserve is most of what it has left.
+One node's disk is made small; the reserve is most of its free space.
 """
 
 import pytest

@@ -358,7 +358,7 @@ def test_ctrl_c_ends_seeds_under_way_in_all_processes(
     ) as running:
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
         try:
-            # Two workers, and the tracker of what they share.
+            # Two workers, and the tracker of their shared memory.
             wait_until(lambda: len(children.read_text().split()) >= 3, what="workers")
             time.sleep(3)
             for _ in range(2):

@@ -87,7 +87,7 @@ def test_same_seed_gives_the_same_run_in_every_process() -> None:
 
 
 HANG = Event(2000, "client-hang", (), 6000)
-"""A consumer stands still with what it was handed, for longer than its leases run."""
+"""A consumer stands still with messages in hand, for longer than its leases run."""
 
 
 def test_consumer_that_hangs_costs_its_own_leases_and_nothing_else() -> None:
@@ -159,7 +159,7 @@ def test_mutant_is_killed_in_whole_brokers(name: str) -> None:
     with planted(mutant):
         outcome = run(Schedule(6, 10, (HANG,)), workload="pop")
     assert outcome.verdict is Verdict.INVALID
-    # A ledger that goes on after what broke first says it in other words too.
+    # A ledger that goes on after the first break reports it in other words, too.
     expected = {*mutant.killers, "Q8", "bug", "assert"}
     assert {violation.name for violation in outcome.violations} & expected
 

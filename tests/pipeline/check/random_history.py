@@ -1,4 +1,4 @@
-"""Random histories of a broker that makes mistakes of every kind, now and then."""
+"""Random histories of a broker that sometimes makes mistakes, of every kind."""
 
 import random
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class Careless:
             self.end(process)
         for process in READERS:
             for queue in QUEUES:
-                # The drain: most of what is left is read.
+                # The drain: most remaining messages are read.
                 while self.positions.get((process, queue), 0) < len(self.logs[queue]):
                     operation = self.recorder.invoke(process, "poll", queue)
                     self.delivered(process, operation, queue)

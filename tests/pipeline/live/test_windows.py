@@ -15,7 +15,7 @@ from tests.pipeline.live.messages import BOARD, LENGTH, Message, direct, partial
 
 @st.composite
 def batches(draw: st.DrawFn, *, lag_us: int) -> list[list[Message]]:
-    """Batches of queues whose event times go on, each up to so far behind what it reached."""
+    """Batches of queues whose event times rise, with messages that are late within a bound."""
     ends: Counter[int] = Counter()
     made = []
     for batch in range(draw(st.integers(0, 8))):

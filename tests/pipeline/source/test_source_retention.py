@@ -164,7 +164,7 @@ def test_stream_goes_on_behind_gaps_that_stand_in_the_table(
     send(mq, topic, 20)
     query = stream.start(holds=True)
     planned = {queue: end for queue, (_, end) in bounds(mq, topic).items()}
-    # All of what is planned goes, and some of what comes next.
+    # Retention takes all planned messages, and some of the next ones.
     overrun(mq, topic)
     stream.goes_on.set()
     query.awaitTermination(WAIT_SECONDS)

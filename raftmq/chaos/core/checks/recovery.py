@@ -3,7 +3,7 @@
 | promise | what is compared |
 |---|---|
 | R6, R11 | the recovered term and vote with what was synced |
-| L1 | the disk's bytes before and after a second recovery, on a copy, now and then |
+| L1 | the disk's bytes before and after a second recovery, on a copy, at times |
 | L2 | the recovered log with what was synced: all of that is there |
 | L4 | what was cut: never anything that was synced |
 | L3 | records that are read back, byte for byte, with what was written |

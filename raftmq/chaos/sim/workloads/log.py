@@ -4,7 +4,7 @@
 |---|---|
 | producer-1 .. n | sends with and without keys, one by one, many at once, without waiting |
 | looker | looks for keys, if disks rot |
-| consumer-a, consumer-b | read all queues as two groups, commit now and then, start again where |
+| consumer-a, consumer-b | read all queues as two groups, commit at times, start again where |
 | | they had committed |
 
 Every value is a number that was never sent before; the body carries it, and some padding. The
