@@ -122,7 +122,7 @@ def consume(session: Session, options: _Options, output: str) -> int:
     \b
     raftmq consume orders -n 10
     raftmq consume orders -g billing -o json
-    raftmq consume orders -g billing --assigned
+    raftmq consume orders -g workers --assigned
     raftmq consume orders --from 15m -f '%k\\t%v\\n'
     """
     if options.template is not None and _is_given("output"):
