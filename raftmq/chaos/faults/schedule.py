@@ -44,7 +44,8 @@ PATIENT_EVERY = 4
 """One seed in this many has a patient schedule; see `draw_mixed`."""
 
 VISITS = ("strangers", "duplicate", "stale-replay", "outage")
-"""Kinds that strike in every campaign, however few seeds the campaign has: see `with_visits`."""
+"""Kinds that strike in each campaign whose schedules are not all patient, however few seeds the
+campaign has: see `with_visits`."""
 
 VISITED_EVERY = 5
 """One seed in this many is visited."""

@@ -14,7 +14,8 @@
    that led.
    Clients send nothing by then, so the records of these changes are the last ones.
 
-Each step has a time by which a working cluster is done; a late step breaks V1, V3, V5 or V11.
+Each step has a time by which a working cluster is done. A late step breaks V1, V3, V5 or V11, and
+is the last one.
 
 In *liveness mode* a random quorum is healed and the rest stays dead, as long as every partition
 group keeps a majority of its voters: the product promises that a minority may fail for good.
@@ -86,8 +87,9 @@ LEVEL_SECONDS = 30.0
 """Until all replicas have applied the same."""
 
 
-class _Wrecked(Exception):
-    """Half of the nodes broke on bugs, which are violations: the cluster cannot come to rest."""
+class _Hopeless(Exception):
+    """The cluster cannot come to rest: a step was late, or half of the nodes broke on bugs. The
+    violation that says so is there already, and each later step needs this one."""
 
 
 async def drain(
@@ -97,7 +99,8 @@ async def drain(
     is_liveness: bool = False,
     at_rest: Callable[[], None] = lambda: None,
 ) -> None:
-    """Bring a healed cluster to rest; a step that does not end in time becomes a violation.
+    """Bring a healed cluster to rest; a step that does not end in time becomes a violation and the
+    last step.
 
     Args:
         state: the state of the run.
@@ -105,7 +108,7 @@ async def drain(
         is_liveness: whether as many nodes as the groups can bear stay dead.
         at_rest: called when clients have nothing left to do, and before members change.
     """
-    with suppress(_Wrecked):
+    with suppress(_Hopeless):
         await _drain(state, workload, is_liveness=is_liveness)
         at_rest()
         if not is_liveness:
@@ -135,11 +138,11 @@ async def _drain(state: RunState, workload: Workload, *, is_liveness: bool) -> N
     await _require(
         state, "V3", DRAIN_SECONDS, lambda: workload.is_drained, "queues are not read to their end"
     )
-    await level(state)
+    await _level(state)
     if not is_liveness:
         _require_readable(state)
         await rebuild_indexes(state)
-        await level(state)
+        await _level(state)
 
 
 async def _change_members_at_rest(state: RunState) -> None:
@@ -160,7 +163,7 @@ async def _change_members_at_rest(state: RunState) -> None:
     await _change_members_beside_the_unheard(state)
     await _change_members_in_the_round_of_another_group(state)
     await _change_members_to_the_parted(state)
-    await level(state)
+    await _level(state)
 
 
 async def _change_members_unheard(state: RunState) -> None:
@@ -341,11 +344,17 @@ async def _lose_power(state: RunState, *, but: int = 0) -> None:
     await _require(state, "V1", LEADER_SECONDS, partial(_is_led, state), what)
     if but:
         state.let_up(but)
-    await level(state)
+    await _level(state)
 
 
 async def level(state: RunState) -> None:
-    """Wait until the replicas of each partition group are equal, and note the voters."""
+    """Wait until the replicas of each partition group are equal, and note the voters; if they are
+    not in time, that becomes a violation."""
+    with suppress(_Hopeless):
+        await _level(state)
+
+
+async def _level(state: RunState) -> None:
     await _require(state, "V3", LEVEL_SECONDS, partial(_is_level, state), "replicas differ")
     for group in state.watch.moments:
         state.final_members[group] = state.cluster.members(group)
@@ -366,7 +375,7 @@ async def _require(
     # Polling costs little in simulated time.
     while not holds():
         if 2 * len(state.cluster.broken) >= len(state.members()):
-            raise _Wrecked
+            raise _Hopeless
         passed = trio.current_time() - began
         if passed >= seconds and passed >= seconds + more():
             break
@@ -375,6 +384,7 @@ async def _require(
         return
     text = f"{otherwise}, {trio.current_time() - began:.0f} s later"
     state.violations.append(Violation(name, state.watch.now_ms, f"{text}; {_situation(state)}"))
+    raise _Hopeless
 
 
 def _situation(state: RunState) -> str:

@@ -9,16 +9,29 @@ import pytest
 from raftmq.chaos.campaign import Plan
 from raftmq.chaos.faults import Schedule, World
 from raftmq.chaos.sim.run import WorkloadName, run
+from raftmq.checkers import total_queue
+from raftmq.checkers.log import anomalies
+from raftmq.checkers.objects import linearizability
 from tests.chaos.sim.processes import trace_hash_in_another_process
 
 SECONDS = 60.0
 SEEDS = range(500, 600)
 AGAIN_EVERY = 10
 WORKLOADS: tuple[WorkloadName, ...] = ("log", "log", "queue", "register")
+CHECKERS: dict[WorkloadName, tuple[str, ...]] = {
+    "log": (total_queue.CHECKER, anomalies.CHECKER),
+    "queue": (total_queue.CHECKER,),
+    "register": (linearizability.CHECKER,),
+}
+"""By workload: the checkers that compare in each run of it."""
 
 
 def nodes_of(seed: int) -> int:
     return 5 if seed % 5 == 3 else 3
+
+
+def workload_of(seed: int) -> WorkloadName:
+    return WORKLOADS[seed % len(WORKLOADS)]
 
 
 def schedule_of(seed: int) -> Schedule:
@@ -29,10 +42,11 @@ def schedule_of(seed: int) -> Schedule:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_minute_of_faults_breaks_no_promise(seed: int) -> None:
-    workload, is_liveness = WORKLOADS[seed % len(WORKLOADS)], seed % 8 == 1
+    workload, is_liveness = workload_of(seed), seed % 8 == 1
     schedule, nodes = schedule_of(seed), nodes_of(seed)
     outcome = run(schedule, workload=workload, is_liveness=is_liveness, nodes=nodes)
     assert outcome.is_good, str(outcome)
+    assert all(outcome.compared[checker] for checker in CHECKERS[workload])
     if seed % AGAIN_EVERY == 0:
         again = trace_hash_in_another_process(
             schedule, workload=workload, is_liveness=is_liveness, nodes=nodes
