@@ -66,7 +66,7 @@ def rows(draw: st.DrawFn) -> tuple[list[dict[str, Any]], pa.RecordBatch]:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(rows(), st.data())
 def test_arrow_equals_rows_also_in_slices(
     drawn: tuple[list[dict[str, Any]], pa.RecordBatch], data: st.DataObject

@@ -137,7 +137,7 @@ def test_bytes_of_another_kind_are_refused(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_parquet_gives_back_what_was_written(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:

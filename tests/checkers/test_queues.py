@@ -30,7 +30,7 @@ seeds = st.integers(0, 2**32)
 
 
 @given(seeds)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_perfect_log_is_valid(seed: int) -> None:
     history = random_log_run(random.Random(seed))
     assume((history.outcomes()[history.operation[history.is_function("send")]] == 1).any())
@@ -146,7 +146,7 @@ LOST = {"lost-prefix", "lost-middle", "lost-postfix"}
     ],
 )
 @given(seed=seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_spoilt_log_is_invalid_by_name(
     spoil: Spoil, in_log: set[str], in_bag: set[str], seed: int
 ) -> None:
@@ -384,13 +384,13 @@ def ordered_run(rng: random.Random, *, spoil: bool) -> History:
 
 
 @given(seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_one_message_of_a_key_at_a_time_is_in_order(seed: int) -> None:
     assert check_key_order(ordered_run(random.Random(seed), spoil=False)).verdict is Verdict.VALID
 
 
 @given(seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_message_before_its_turn_is_an_inversion(seed: int) -> None:
     history = ordered_run(random.Random(seed), spoil=True)
     report = check_key_order(history)

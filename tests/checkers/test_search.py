@@ -89,14 +89,14 @@ def few_calls(draw: st.DrawFn, model: Model) -> list[Call]:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_search_finds_an_order_exactly_when_there_is_one(model: Model, data: st.DataObject) -> None:
     calls = data.draw(few_calls(model))
     assert search(calls, model).is_linearizable is some_order_explains(calls, model)
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_a_perfect_register_answers_is_linearizable(seed: int) -> None:
     history = random_register_run(random.Random(seed), is_unique=False)
     report = check_linearizability(history)
@@ -117,7 +117,7 @@ def with_another_read(history: History, rng: random.Random) -> History:
 
 
 @given(seeds)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_zones_and_search_agree(seed: int) -> None:
     rng = random.Random(seed)
     history = random_register_run(rng)
@@ -128,7 +128,7 @@ def test_zones_and_search_agree(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_operations_that_are_reported_are_a_contradiction_by_themselves(seed: int) -> None:
     rng = random.Random(seed)
     history = with_another_read(random_register_run(rng), rng)

@@ -124,7 +124,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(steps, st.integers(500, 20_000))
 def test_the_cache_answers_like_a_list_or_says_that_it_does_not_know(
     plan: list[tuple[str, list[int] | int]], bytes_max: int

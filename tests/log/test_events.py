@@ -89,7 +89,7 @@ def pages(group: Group, start: int, stop: int, *, rows: int, bits: int, limit: i
     return found
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.sampled_from(["add", "keep", "reopen", "drop"]), max_size=6), st.integers(0, 999)
 )

@@ -205,7 +205,7 @@ class Group:
             assert self.store.stamp(index) == (1, self.chain.records[index].timestamp)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from(["add", "keep", "reopen", "lose", "drop"]), max_size=8),
     st.integers(0, 999),

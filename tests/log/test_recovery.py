@@ -104,7 +104,7 @@ def run(plan: Plan, files: MemoryFiles, chain: Chain, model: Model) -> None:
             store.append(records, state)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(operations, st.integers(1, 60), st.integers(0, 2**32))
 @example([("append", [10, 700]), ("sync", None), ("append", [600])], 60, 1)
 def test_a_crash_leaves_what_was_synced_and_perhaps_some_frames_more(
@@ -371,7 +371,7 @@ def test_a_crash_at_every_call_of_installing_leaves_the_old_log_or_the_new(borde
 # A full disk.
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.integers(0, 3000),
     st.lists(st.lists(st.integers(0, 300), max_size=3), min_size=1, max_size=12),

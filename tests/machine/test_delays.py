@@ -507,7 +507,7 @@ class DelayMachine(RuleBasedStateMachine):
 
 
 TestDelayMachine = DelayMachine.TestCase
-TestDelayMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDelayMachine.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 # -- The shelf -------------------------------------------------------------------------------------
@@ -520,7 +520,7 @@ TestDelayMachine.settings = settings(max_examples=60, stateful_step_count=40, de
     taken=st.integers(0, 6 * CHUNK_ROWS),
     after=st.tuples(st.integers(0, 20), st.integers(0, 9 * CHUNK_ROWS)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_shelf_is_a_sorted_list(
     steps: list[tuple[int, int]], taken: int, after: tuple[int, int]
 ) -> None:

@@ -203,7 +203,7 @@ def step(log: Log, action: Any, now: int) -> list[Result]:
     raise AssertionError(action)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(STEPS, max_size=40), st.integers(0, 40))
 def test_snapshot_and_replay_equals_replay(actions: list[object], cut: int) -> None:
     limits = Limits(sessions_max=4, session_idle_ms_max=20)
@@ -230,7 +230,7 @@ def test_repeat_of_what_never_was_one_batch_is_refused() -> None:
     assert result.reason is Reason.OUT_OF_ORDER
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(SENDS, max_size=60))
 def test_each_accepted_message_has_one_offset_and_offsets_have_no_gap(
     sends: list[tuple[int, int, int, int, int]],

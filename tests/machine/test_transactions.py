@@ -337,4 +337,4 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 TestTransactionMachine = TransactionMachine.TestCase
-TestTransactionMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTransactionMachine.settings = settings(max_examples=60, stateful_step_count=40)

@@ -101,7 +101,7 @@ class Game(RuleBasedStateMachine):
 
 
 TestGame = Game.TestCase
-TestGame.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+TestGame.settings = settings(max_examples=250, stateful_step_count=40)
 
 
 @pytest.mark.parametrize("kind", KINDS)

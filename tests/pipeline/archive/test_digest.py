@@ -31,7 +31,7 @@ def batch(found: list[dict[str, object]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(found, schema=SCHEMA)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(ROW, max_size=12), st.randoms(), st.integers(0, 12))
 def test_digest_is_the_same_however_rows_are_cut_and_sorted(found, random, cut) -> None:  # type: ignore[no-untyped-def]
     whole = digest(batch(found))
@@ -44,7 +44,7 @@ def test_digest_is_the_same_however_rows_are_cut_and_sorted(found, random, cut) 
     assert add(digest(other.slice(0, cut)), digest(other.slice(cut))) == whole
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(ROW, min_size=1, max_size=6), ROW, st.data())
 def test_digest_differs_when_a_row_does(found, other, data) -> None:  # type: ignore[no-untyped-def]
     at = data.draw(st.integers(0, len(found) - 1))

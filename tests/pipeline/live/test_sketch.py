@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq.pipeline.live import sketch
@@ -32,7 +32,6 @@ def test_estimate_is_within_its_error(count: int) -> None:
 
 
 @given(st.lists(st.integers(0, 300), max_size=5), st.integers(0, 9), st.randoms())
-@settings(deadline=None)
 def test_parts_in_any_order_and_twice_come_to_the_same(
     sizes: list[int], seed: int, random: Random
 ) -> None:

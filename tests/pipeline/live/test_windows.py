@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq.pipeline.errors import PipelineError
@@ -47,7 +47,6 @@ def run(windows: Windows, made: list[list[Message]]) -> list[Added]:
 
 
 @given(batches(lag_us=200_000))
-@settings(deadline=None)
 def test_windows_equal_a_direct_computation_if_nothing_is_later_than_the_lateness(
     made: list[list[Message]],
 ) -> None:
@@ -62,7 +61,6 @@ def test_windows_equal_a_direct_computation_if_nothing_is_later_than_the_latenes
 
 
 @given(batches(lag_us=900_000))
-@settings(deadline=None)
 def test_each_message_is_in_its_window_or_late_or_unusable(made: list[list[Message]]) -> None:
     windows = Windows(BOARD)
     kept: list[Message] = []
@@ -88,7 +86,6 @@ def test_each_message_is_in_its_window_or_late_or_unusable(made: list[list[Messa
 
 
 @given(batches(lag_us=600_000), st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_order_of_rows_within_a_batch_does_not_matter(made, random) -> None:  # type: ignore[no-untyped-def]
     one, other = Windows(BOARD), Windows(BOARD)
     for batch in made:

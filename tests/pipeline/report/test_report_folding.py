@@ -145,7 +145,7 @@ def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
     return rows
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(histories(), st.integers(1, 8))
 def test_lag_and_age_equal_those_of_a_model_however_the_log_is_cut(
     rows: list[dict[str, Any]], size: int
@@ -170,7 +170,7 @@ def test_lag_and_age_equal_those_of_a_model_however_the_log_is_cut(
     assert found == expected
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(histories(), st.integers(1, 8))
 def test_flows_add_up_the_same_however_the_log_is_cut(
     rows: list[dict[str, Any]], size: int
@@ -313,7 +313,6 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 # Parts
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(1, 10)), max_size=12))
 def test_offsets_equal_a_set(steps: list[tuple[bool, int, int]]) -> None:
     found, model = Offsets(), set[int]()
@@ -331,7 +330,6 @@ def test_offsets_equal_a_set(steps: list[tuple[bool, int, int]]) -> None:
     )
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=50), st.sampled_from([0.5, 0.9, 0.99]))
 def test_quantile_is_within_two_percent(values: list[int], share: float) -> None:
     counts = durations.counted(np.array(values), np.ones(len(values), np.int64))

@@ -95,7 +95,7 @@ def test_trim_concerns_only_what_was_not_trimmed_before() -> None:
     assert again.trims == {"3/0/1": 12}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 10**9))
 def test_touched_hours_equal_those_found_one_by_one(seed: int) -> None:
     draw = Random(seed)

@@ -94,7 +94,7 @@ def followed(rows: list[dict[str, Any]], offset: int, attachment: int) -> dict[s
     }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 10**9))
 def test_timelines_equal_what_following_each_message_says(seed: int) -> None:
     draw = Random(seed)
