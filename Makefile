@@ -10,7 +10,8 @@ SYNC := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --quiet --inexact
 # second, where the environment forbids to keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
+WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 SOURCES := raftmq tests bench demo docs/generate.py docs/chapters.py
 

@@ -11,6 +11,7 @@ from tests.pages import ROOT
 PLAYED = Path(__file__).with_name("played_pages.py")
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 @pytest.mark.timeout(1200)
 def test_pages_of_the_pipeline_play() -> None:

@@ -29,6 +29,7 @@ def test_chaos_of_the_readme_plays(reader: Reader) -> None:
     assert "1 seed: 1 valid" in shown
 
 
+@pytest.mark.campaign
 def test_chapter_on_chaos_plays(reader: Reader) -> None:
     if why_no_namespaces():
         reader.codes["--network namespaces"] = ExitCode.USAGE

@@ -20,6 +20,7 @@ EVENTS = (
 )
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 @pytest.mark.timeout(200)
 def test_leader_that_dies_costs_no_message_and_no_lease(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def test_short_runs_lose_no_message_and_break_no_lease() -> None:
     assert not often & set(totals.never_struck) - set(QUIET)
 
 
+@pytest.mark.campaign
 def test_same_seed_gives_the_same_run_in_every_process() -> None:
     schedule = draw(11, of_world(World.SIM), nodes=3, seconds=12)
     here = run(schedule, workload="pop")
@@ -101,6 +102,7 @@ HANG = Event(2000, "client-hang", (), 6000)
 """A consumer stands still with messages in hand, for longer than its leases run."""
 
 
+@pytest.mark.campaign
 def test_consumer_that_hangs_costs_its_own_leases_and_nothing_else() -> None:
     calm = run(Schedule(4, 12, ()), workload="pop")
     hung = run(Schedule(4, 12, (HANG,)), workload="pop")
