@@ -88,7 +88,7 @@ _READ_CONTEXT_BITS = (1 << 63) - 1
 
 
 class Machine(Protocol):
-    """The replicated machine of a group; see `raftmq.pop`."""
+    """The replicated machine of a group; see `raftmq.machine`."""
 
     applied: int
     """Index of the last record applied."""
