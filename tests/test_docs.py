@@ -2,6 +2,8 @@
 
 import ast
 import doctest
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -12,9 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from raftmq import broker
 from raftmq.broker.settings import Peer, Settings
+from raftmq.broker.system_world import CannotListen
 from raftmq.checkers import INVARIANTS
 from raftmq.errors import Reason
+from raftmq.log.faults import Dropped, LogFault
+from raftmq.results import UnsupportedVersion
 from raftmq.wire import (
     assignment,
     consumer_groups,
@@ -310,6 +316,23 @@ def test_files_and_names_of_the_code_map_exist() -> None:
             if f"class {owner}" not in code or not re.search(rf"\b{name}\b", code):
                 missing.append(f"{owner}.{name}, of {heading}")
     assert not missing
+
+
+def faults_below(fault: type[Exception]) -> set[type[Exception]]:
+    """The class and all its subclasses in raftmq."""
+    classes = {fault}.union(*(faults_below(each) for each in fault.__subclasses__()))
+    return {each for each in classes if each.__module__.startswith("raftmq.")}
+
+
+def test_faults_that_end_a_node_are_the_rows_of_the_table_of_operations() -> None:
+    for module in pkgutil.walk_packages(broker.__path__, f"{broker.__name__}."):
+        importlib.import_module(module.name)
+    # Records that retention took are refused to who asks for them; the base is never raised.
+    ending = faults_below(LogFault) - {LogFault, Dropped} | {CannotListen, UnsupportedVersion}
+    page = (DOCS / "operations.md").read_text()
+    table = page.split("### A node will not start or has stopped")[1].split("\n### ")[0]
+    named = re.findall(r"`([A-Z]\w+)`", " ".join(first_column(table)))
+    assert sorted(named) == sorted(fault.__name__ for fault in ending)
 
 
 def test_make_targets_that_pages_name_exist() -> None:
