@@ -71,8 +71,9 @@ class World(Protocol):
     """All that a node touches outside itself."""
 
     files: FileSystem
-    """The disk; for jobs on a worker. On the loop only while a replica is opened, and where a node
-    that is met for the first time is written down."""
+    """The disk; for jobs on a worker. On the loop only while the node starts, while a replica is
+    opened, restored or cleared, in a small pass on a quick disk, and where a node that is met for
+    the first time is written down."""
     random: Random
     """The source of every random choice of a node."""
     descriptors_max: int
