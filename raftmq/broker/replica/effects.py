@@ -1,5 +1,5 @@
 """The effects of a group: all that `Group.pump` and `Group.persisted` ask their process to do, in
-order.
+order. The answers to tickets and reads are not effects: the group calls them itself.
 
 The broker's node and the core simulator perform them, each with one `match` over this closed union.
 An effect is performed before the next one is computed.
@@ -48,7 +48,8 @@ class RestoreSnapshot(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """Records were applied: place them, wake the tasks that wait for them."""
+    """Records were applied, and their tickets answered: place them in the indexes, and let fetches
+    and services act on them."""
 
     records: list[Record]
     results: list[list[Result]]

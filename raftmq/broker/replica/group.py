@@ -4,11 +4,12 @@ A group does no I/O. Whatever arrives (a proposal, a peer's message, a finished 
 put into the group, and the group is *marked*; the node's pump then runs each marked group once. So
 all that arrived meanwhile shares one append, one message to each follower, one write and one fsync:
 that is the group commit. `pump` yields the effects (`effects`) in order; the node performs them.
+Tickets and waiting reads are answered by the group itself, by plain calls.
 
     propose ───┐                     ┌─> Send      (append, heartbeat, vote)
     step ──────┤                     ├─> Persist   (and later: persisted)
     tick ──────┼─> mark ─> pump ─────┼─> ReadBack  (and later: fetched)
-    persisted ─┤                     ├─> Applied   (tickets, waiting reads, fetches)
+    persisted ─┤                     ├─> Applied   (indexes, fetches, services)
     fetched ───┘                     └─> TakeSnapshot, Led, ...
 
 Order of effects (Raft §5.3, and `raftmq.consensus`): appends go to the followers while the leader's
