@@ -335,6 +335,16 @@ def test_faults_that_end_a_node_are_the_rows_of_the_table_of_operations() -> Non
     assert sorted(named) == sorted(fault.__name__ for fault in ending)
 
 
+def test_exceptions_are_caught_where_the_page_for_contributors_says() -> None:
+    sources = [path for path in (ROOT / "raftmq").rglob("*.py") if "chaos" not in path.parts]
+    catching = {name(path) for path in sources if "except Exception" in path.read_text()}
+    line = re.search(
+        r"^- \*\*`except Exception`\*\*.*", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert line
+    assert catching == set(re.findall(r"`(raftmq/[\w/]+\.py)`", line[0]))
+
+
 def test_make_targets_that_pages_name_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for path in PAGES:
