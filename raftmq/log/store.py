@@ -6,8 +6,9 @@
     store.read(low, high, bytes_max)        # any thread, at any time
 
 After `open`, one thread (the node's disk thread) makes all calls but `read`, `read_at`,
-`statistics`, `segments` and those that say "any thread", which other threads may make beside it;
-`raftmq.log.reading` explains why that is safe.
+`statistics`, `segments` and those that say "any thread". Other threads may make these calls beside
+it, and read the properties, `layout`, `sealed` and `proven_commit`: each is one value, which the
+disk thread replaces. `raftmq.log.reading` explains why that is safe.
 
 The life of a segment:
 
@@ -31,7 +32,8 @@ Sources: Raft §5.3, §7; etcd's WAL and snapshotter; "Can Applications Recover 
 (ATC '20); the commit log and light queue indexes of MetaQ and RocketMQ.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import google_crc32c
@@ -241,24 +243,18 @@ class LogStore(LogWriter):
             OSError: the system lacks descriptors or memory for a read now.
         """
         view = self._view
-        try:
+        with self._missing_is_rot():
             return read_range(
                 self._files, self._folder, view, low=low, high=high, bytes_max=bytes_max
             )
-        except Dropped as dropped:
-            self._refuse_if_lost(dropped)
-            raise
 
     def read_at(self, indexes: Iterable[int], bytes_max: int) -> list[Record]:
         """The records at rising `indexes`, as many of them as fit in `bytes_max`, at least one.
 
         Neighbours less than 32 KiB apart are read by one call. Otherwise as `read`.
         """
-        try:
+        with self._missing_is_rot():
             return read_scattered(self._files, self._folder, self._view, indexes, bytes_max)
-        except Dropped as dropped:
-            self._refuse_if_lost(dropped)
-            raise
 
     def stamps(self, indexes: npt.NDArray[np.uint64]) -> Stamps:
         """Terms and timestamps of the kept records at rising `indexes`; as `stamp`, for many."""
@@ -271,19 +267,21 @@ class LogStore(LogWriter):
 
         A row a record. The bytes are those on the disk: no checksum is compared.
         """
-        try:
-            view = self._view
+        view = self._view
+        with self._missing_is_rot():
             return read_heads(self._files, self._folder, view, indexes, start=start, size=size)
-        except Dropped as dropped:
-            self._refuse_if_lost(dropped)
-            raise
 
-    def _refuse_if_lost(self, dropped: Dropped) -> None:
-        """A segment's file was missing: rot if the log still has the segment, else retention."""
-        for segment in self._view.segments:
-            if segment.base <= dropped.index <= segment.last:
-                message = f"the file with record {dropped.index} is missing"
-                raise RotFound(message, file=self.path_of(segment), position=0)
+    @contextmanager
+    def _missing_is_rot(self) -> Iterator[None]:
+        """A missing file is rot if the log still has the segment, else retention took the file."""
+        try:
+            yield
+        except Dropped as dropped:
+            for segment in self._view.segments:
+                if segment.base <= dropped.index <= segment.last:
+                    message = f"the file with record {dropped.index} is missing"
+                    raise RotFound(message, file=self.path_of(segment), position=0) from dropped
+            raise
 
     def segments(self) -> list[SegmentSize]:
         """All segments, oldest first, for deciding what to drop."""

@@ -5,7 +5,8 @@ records chain by checksum, so one equal record stands for equal logs up to that 
 
 | looked at | promises |
 |---|---|
-| after each event, the node it happened to | R1, R2, R6, R7, R16, R24, and as leader R9, R10 |
+| after each event, the node it happened to | R1, R2, R6, R7, R16, R24, V4, as leader R9, R10 |
+| each second of a leader | V4 |
 | a record enters a log | R3, R15, R17 |
 | a node wins an election | R1, R4, R18 |
 | a leader's commit index rises | R12, R13, R23 |

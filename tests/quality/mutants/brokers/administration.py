@@ -1,4 +1,4 @@
-"""Mutants of administrative calls whose answers are lost: from 255 on.
+"""Mutants of administrative calls whose answers are lost.
 
 They are hunted with whole brokers in the simulated world, by `--workload admin`.
 

@@ -1,4 +1,4 @@
-"""Mutants of bugs that close readings of this project found: numbers from 290 on.
+"""Mutants of bugs that close readings of this project found.
 
 Each puts back what the code did before its fix. They are hunted with whole brokers in the simulated
 world, whose modules are loaded when a mutant is planted: hunts on cores need no event loop.

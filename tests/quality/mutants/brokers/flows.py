@@ -1,4 +1,4 @@
-"""Mutants of claims, hand-offs, groups that are moved, and broadcast groups: from 221 on.
+"""Mutants of claims, hand-offs, groups that are moved, and broadcast groups.
 
 They are hunted with whole brokers in the simulated world, by `--workload flows`. Modules of the
 client are loaded when a mutant is planted, so that hunts on cores need no event loop.

@@ -1,4 +1,4 @@
-"""Mutants of bugs that hostile readings found in calls that overlap or follow each other: from 353.
+"""Mutants of bugs that hostile readings found in calls that overlap or follow each other.
 
 Each puts back what the code did before its fix. They are hunted with whole brokers in the simulated
 world, whose modules are loaded when a mutant is planted: hunts on cores need no event loop.

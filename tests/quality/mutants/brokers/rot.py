@@ -1,4 +1,4 @@
-"""Mutants of rot outside the records, hunted on whole brokers: numbers 276 and 277.
+"""Mutants of rot outside the records, hunted on whole brokers.
 
 Each of them was a bug: a bit of a snapshot cost a log, a bad sector of an index the node.
 

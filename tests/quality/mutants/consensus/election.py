@@ -1,4 +1,4 @@
-"""Mutants of elections and votes: numbers 1 to 12, 101, 102, 109 and 132 to 134.
+"""Mutants of elections and votes.
 
 Sources: Raft §5.1, §5.2, §5.4.1, thesis §4.2.3 and §9.6 for the broken rules; issues of other
 implementations as named.

@@ -1,4 +1,4 @@
-"""Mutants of applying, membership, snapshots and reads: 30 to 47 but 32, 105 to 108, 121, 122, 130.
+"""Mutants of applying, membership, snapshots and reads.
 
 Sources: Raft §6, §7, thesis §4 and §6.4 for the broken rules; issues of other implementations as
 named.

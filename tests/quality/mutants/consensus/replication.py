@@ -1,4 +1,4 @@
-"""Mutants of replication and commit: numbers 13 to 29 and 32.
+"""Mutants of replication and commit.
 
 Sources: Raft §5.3, §5.4.2, figure 2 and 8 for the broken rules; issues of other implementations as
 named.

@@ -1,4 +1,4 @@
-"""Mutants of the log store: numbers 48 to 53, 124 to 129, 131, 350, and 358.
+"""Mutants of the log store.
 
 Sources: "All File Systems Are Not Created Equal" (OSDI '14), "Can Applications Recover from fsync
 Failures?" (ATC '20), Protocol-Aware Recovery (FAST '18); issues as named.

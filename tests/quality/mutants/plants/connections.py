@@ -1,4 +1,4 @@
-"""Plants of mutants 211 to 219 and 231 to 236: bugs of links and connections.
+"""Mutants of links and connections, planted.
 
 Their table stands in `tests.quality.mutants.brokers.connections`, which needs no event loop.
 """

@@ -1,4 +1,4 @@
-"""Mutants 180 to 184, 323 to 329 and 372 to 374, planted: bugs of members that return.
+"""Mutants of members that return, planted.
 
 Their table stands in `tests.quality.mutants.brokers.returning_members`, which needs no event loop.
 """

@@ -1,8 +1,8 @@
-"""Mutants of hand-outs, and of state that a snapshot forgets: numbers from 140 on.
+"""Mutants of who is handed what, and of what a snapshot forgets.
 
 Most of them part replicas that have one log, and are found by the twin with another history of
 timers (`raftmq.chaos.ledger.twins`): its results, hand-outs, events, digest or snapshot differ.
-Those from 151 on are about filters and feeds that cross, settling by handle, and deleted groups.
+The others are about filters and feeds that cross, settling by handle, and deleted groups.
 
 Sources: bugs that two close readings found in this project, and blind spots of its ledger.
 """

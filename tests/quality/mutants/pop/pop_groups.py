@@ -1,4 +1,4 @@
-"""Mutants of consumer groups that pop: numbers 54 to 66.
+"""Mutants of consumer groups that pop.
 
 They are hunted on random logs of one machine (`raftmq.chaos.ledger`), which need no cluster; the
 simulated world kills them as well, with `--workload pop`.

@@ -1,4 +1,4 @@
-"""Mutants of delayed messages and transactions: numbers 110 to 120.
+"""Mutants of delayed messages and transactions.
 
 They are hunted on random logs of one machine (`raftmq.chaos.ledger`), as those of consumer groups;
 the simulated world kills them as well, with `--workload pop`.
