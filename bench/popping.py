@@ -86,8 +86,8 @@ class _Log:
         self._chain = record.crc
         self.machine.apply(record)
         # The shell does the same after each record.
-        self.machine.serving.take_handed()
-        self.machine.serving.take_traced()
+        self.machine.pop_groups.take_handed()
+        self.machine.pop_groups.take_traced()
 
 
 def leases(count: int) -> list[Figure]:
@@ -106,7 +106,7 @@ def leases(count: int) -> list[Figure]:
     for _ in range(0, count, len(requests)):
         log.add(Kind.COMMANDS, payload, 0)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    group = log.machine.serving.attached[1].group
+    group = log.machine.pop_groups.attached[1].group
     assert group.counts(QUEUE).leased == count
     steps: list[float] = []
     tick = encode_commands([Tick()])

@@ -1,23 +1,23 @@
-"""The leaders' duties apart from serving: each is small and may be done twice.
+"""Periodic tasks of leaders. Each task is small and idempotent.
 
-| duty | who | when |
+| task | leader | when |
 |---|---|---|
-| found the cluster | leader of the system group | the catalog is empty |
-| name the nodes' data folders | leader of the system group | a node is up that has no name yet |
-| spread the leadership | leader of any group | the group's first member is well and does not lead |
-| give the leadership away | leader of any group | the disk is full here and not elsewhere |
-| retention | leader of a data group | sealed segments are too old or too many (`retention`) |
-| forget deleted topics | leader of a data group | its machine knows queues of a deleted topic |
-| take over subscriptions | leader of a data group | the catalog has newer ones than its log |
-| forget deleted consumer groups | leader of a data group | its machine serves some |
-| forget what those committed | leader of a data group | the catalog has newer deletions |
-| forget deletions | leader of the system group | all data groups have carried them out |
-| count what retention took | leader of a data group | it was of use to a consumer group |
-| change members (`member_changes`) | leader of any group | the catalog wants others than it has |
-| forget nodes that left | leader of the system group | a leaving node is in no group |
+| found the cluster | of the system group | the catalog is empty |
+| name the nodes' data folders | of the system group | a node is up that has no name yet |
+| spread the leadership | of any group | the group's first member is well and does not lead |
+| give the leadership away | of any group | the disk is full here and not elsewhere |
+| retention | of a data group | sealed segments are too old or too many (`retention`) |
+| forget deleted topics | of a data group | its machine knows queues of a deleted topic |
+| take over subscriptions | of a data group | the catalog has newer ones than its log |
+| forget deleted consumer groups | of a data group | its machine serves some |
+| forget what those committed | of a data group | the catalog has newer deletions |
+| forget deletions | of the system group | all data groups have carried them out |
+| count what retention took | of a data group | it was of use to a consumer group |
+| change members (`member_changes`) | of any group | the catalog wants others than it has |
+| forget nodes that left | of the system group | a leaving node is in no group |
 
-A duty is only a proposal; whether it happens, the log decides. One that gets lost with a change of
-leader is done again by the next one.
+A task is only a proposal; the log decides whether it takes effect. The next leader does a task
+again that a change of leader lost.
 """
 
 from collections import Counter
@@ -209,17 +209,17 @@ class LeaderTasks(Service):
     def _propose(
         self, name: str, group: Group, payload: bytes, *, then: Callable[[], None] = lambda: None
     ) -> None:
-        """Propose a duty's commands, unless the same duty is under way; `then` if they are done."""
-        duty = (name, group.number)
-        if duty in self._under_way:
+        """Propose a task's commands, unless the task is under way; `then` if they are done."""
+        task = (name, group.number)
+        if task in self._under_way:
             return
-        self._under_way.add(duty)
+        self._under_way.add(task)
 
         def done(_: object) -> None:
-            self._under_way.discard(duty)
+            self._under_way.discard(task)
             then()
 
-        ticket = Callback(done, lambda _: self._under_way.discard(duty))
+        ticket = Callback(done, lambda _: self._under_way.discard(task))
         group.propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)
 
     def _found(self) -> None:
@@ -272,9 +272,9 @@ class LeaderTasks(Service):
 
     def _prune_deletions(self) -> None:
         """Forget deletions of consumer groups that every data group has carried out."""
-        duty = ("prune", SYSTEM_GROUP)
-        if len(self._node.catalog.deletions) and duty not in self._under_way:
-            self._under_way.add(duty)
+        task = ("prune", SYSTEM_GROUP)
+        if len(self._node.catalog.deletions) and task not in self._under_way:
+            self._under_way.add(task)
             self._node.start_soon(self._ask_and_prune)
 
     async def _ask_and_prune(self) -> None:
@@ -384,7 +384,7 @@ class LeaderTasks(Service):
         known = self._node.catalog.consumer_groups
         gone = [
             number
-            for number in group.machine.serving.attached
+            for number in group.machine.pop_groups.attached
             if number <= known.number_last and number not in known.attachments
         ]
         if gone:
@@ -414,16 +414,16 @@ class LeaderTasks(Service):
         if ("lose", group.number) in self._under_way:
             # A look at 20,000 queues holds the loop for tens of milliseconds.
             return False
-        serving = group.machine.serving
+        pop_groups = group.machine.pop_groups
         # Also of queues that no group follows: one that is opened before the record is dropped
         # begins by these offsets.
         kept = [
             (queue, earliest)
             for queue in sorted(group.machine.ends)
-            if (earliest := _earliest(group, queue, since)) > serving.earliest.get(queue, 0)
+            if (earliest := _earliest(group, queue, since)) > pop_groups.earliest.get(queue, 0)
         ]
         if kept:
-            attached = serving.attached.values()
+            attached = pop_groups.attached.values()
             followed = Counter(queue for each in attached for queue in each.group.backlogs)
             self._tell(group, list(_parts(kept, followed)))
         return not kept

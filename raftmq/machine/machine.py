@@ -121,12 +121,12 @@ class PartitionMachine:
         """How far consumer groups have read."""
         self.subscriptions = Subscriptions()
         """Which filter of a consumer group holds for which batch."""
-        self.serving = PopGroups(self.subscriptions)
+        self.pop_groups = PopGroups(self.subscriptions)
         """Consumer groups that pop."""
         self.delays = Delays(self._limits.delayed_max)
         """Messages that wait for their time, or for their release."""
         self._producers = Producers(self._limits.sessions_max)
-        self.transactions = Transactions(self.delays, self.serving, self._producers)
+        self.transactions = Transactions(self.delays, self.pop_groups, self._producers)
         """Open transactions, and the outcomes of others."""
 
     @property
@@ -138,7 +138,7 @@ class PartitionMachine:
     def next_timer(self) -> int | None:
         """When something here is due without a new message or command, delayed messages apart;
         None: never."""
-        timers = (self.serving.next_timer, self.transactions.next_timer)
+        timers = (self.pop_groups.next_timer, self.transactions.next_timer)
         return min((timer for timer in timers if timer is not None), default=None)
 
     def apply(self, record: Record) -> list[Result]:
@@ -153,7 +153,7 @@ class PartitionMachine:
                 f"record {record.index} has version {record.version}, this software knows up to "
                 f"{self.record_version}: upgrade this node"
             )
-        self.serving.begin(record.timestamp)
+        self.pop_groups.begin(record.timestamp)
         self.offsets.pass_time(record.timestamp)
         self.delays.pass_time(record.timestamp)
         self.transactions.pass_time(record.timestamp)
@@ -171,7 +171,7 @@ class PartitionMachine:
         if results:
             # Words of a refusal may differ between versions of the software, its reason may not.
             step += _encode([x.reason if isinstance(x, Refused) else x for x in results])
-        for number, handed in self.serving.finish(self.ends, record.timestamp, record.index):
+        for number, handed in self.pop_groups.finish(self.ends, record.timestamp, record.index):
             consumer, token, queue, (base, bits, attempt), deadline = handed
             step += _DELIVERY_DIGEST.pack(number, consumer, token, queue, base, attempt, deadline)
             step += bits.to_bytes((bits.bit_length() + 7) // 8, "little")
@@ -241,9 +241,9 @@ class PartitionMachine:
         queue, count, hashes_at = head.queue, head.count, head.key_hashes_at
         end = self.ends.get(queue, 0)
         self.ends[queue] = end + count
-        if not self.serving.is_idle:
+        if not self.pop_groups.is_idle:
             keys = bytes(record.payload[hashes_at : hashes_at + 4 * count]) if hashes_at else b""
-            self.serving.came(queue, end, count, keys)
+            self.pop_groups.came(queue, end, count, keys)
         return Appended(queue, end, count, record.timestamp, False, hashes_at)
 
     def _run(self, payload: bytes, now: int) -> list[Result]:
@@ -272,7 +272,7 @@ class PartitionMachine:
             case Resubscribe():
                 result = self.subscriptions.apply(command, self.applied + 1)
                 for change in command.changes:
-                    self.serving.resubscribed(change.topic, change.consumer_group)
+                    self.pop_groups.resubscribed(change.topic, change.consumer_group)
                 return result
             case Cancel():
                 return self.delays.cancel(command)
@@ -283,7 +283,7 @@ class PartitionMachine:
             case End():
                 return self.transactions.end(command, now, self.applied + 1)
             case _:
-                return self.serving.run(command, self.ends, now)
+                return self.pop_groups.run(command, self.ends, now)
 
     def _claim(self, command: ClaimSessions, now: int) -> Result:
         """[epoch, messages stored, offset of the first, highest part] for each queue.
@@ -303,7 +303,7 @@ class PartitionMachine:
 
     def _drop(self, queues: set[int]) -> None:
         self._producers.drop_queues(queues)
-        self.serving.drop_queues(queues)
+        self.pop_groups.drop_queues(queues)
         self.offsets.drop_queues(queues)
         self.delays.drop_queues(queues)
         for queue in queues:
@@ -322,7 +322,7 @@ class PartitionMachine:
                 self._producers.dump(),
                 self.offsets.dump(),
                 self.subscriptions.dump(),
-                self.serving.dump(self.delays.now),
+                self.pop_groups.dump(self.delays.now),
                 self.offsets.dump_owned(),
                 self.delays.dump(),
                 self.transactions.dump(),
@@ -353,7 +353,7 @@ class PartitionMachine:
         if later:
             machine.subscriptions.load(later[0])
         if len(later) > 1:
-            machine.serving.load(later[1])
+            machine.pop_groups.load(later[1])
         if len(later) > 3:
             machine.delays.load(later[3], state)
         if len(later) > 4:

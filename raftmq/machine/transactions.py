@@ -153,9 +153,9 @@ class Open:
 class Transactions:
     """All transactions of a data group's machine."""
 
-    def __init__(self, delays: Delays, serving: PopGroups, producers: Producers) -> None:
+    def __init__(self, delays: Delays, pop_groups: PopGroups, producers: Producers) -> None:
         self._delays = delays
-        self._serving = serving
+        self._pop_groups = pop_groups
         self._producers = producers
         self.open: dict[int, Open] = {}
         """Open transactions by number, the oldest first."""
@@ -283,7 +283,7 @@ class Transactions:
         if not self._delays.commit(transaction.halves, index):
             return Refused(Reason.BAD_ARGUMENT, "too much is committed by one record")
         for each in inputs:
-            self._serving.ack(each, now)
+            self._pop_groups.ack(each, now)
         self._close(number, outcome, now)
         return Changed([int(outcome), transaction.count, True])
 
@@ -321,7 +321,7 @@ class Transactions:
         """When the first of the inputs' leases ends; None: an input is not in hand."""
         first: int | None = None
         for each in inputs:
-            until = self._serving.held_until(each, now)
+            until = self._pop_groups.held_until(each, now)
             if until is None:
                 return None
             first = until if first is None else min(first, until)

@@ -65,8 +65,8 @@ class FakePopping:
         return self._cluster.clock_ms + round(anyio.current_time() * 1000)
 
     def pass_time(self, log: "Log") -> None:
-        """Let all due timers run."""
-        if log.machine.serving.attached:
+        """Whatever is due happens."""
+        if log.machine.pop_groups.attached:
             self.run(log, calls.Tick())
 
     def run(self, log: "Log", *commands: calls.Call) -> Result:
@@ -103,7 +103,7 @@ class FakePopping:
                 await send((pack(popped), body))
                 return
             changed = self._cluster.changed
-            timer = log.machine.serving.next_timer
+            timer = log.machine.pop_groups.next_timer
             stop = until if timer is None else min(until, max(timer, now + 1))
             with anyio.move_on_after((stop - now) / 1000):
                 await changed.wait()
@@ -193,7 +193,7 @@ class FakePopping:
         groups = self._cluster.catalog.consumer_groups
         if number not in groups.attachments:
             return ErrorReply("unknown_group", f"there is no attachment {number}")
-        if number in log.machine.serving.attached:
+        if number in log.machine.pop_groups.attached:
             return []
         attachment = groups.attachments[number]
         group = groups.groups[attachment.consumer_group]
@@ -213,8 +213,8 @@ class FakePopping:
         ]
 
     def _answer(self, log: "Log", request: Pop, told: dict[int, int]) -> tuple[Popped, list[bytes]]:
-        """Leases that the consumer holds and was not yet told of."""
-        group = log.machine.serving.attached[request.number].group
+        """What the consumer has and was not told of."""
+        group = log.machine.pop_groups.attached[request.number].group
         leases: list[Lease] = []
         wanted: dict[int, dict[int, Record]] = {}
         room, is_more, now = self.answer_messages, False, self.now_ms()

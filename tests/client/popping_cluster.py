@@ -21,7 +21,7 @@ def audit(cluster: FakeCluster) -> dict[str, int]:
     total: dict[str, int] = {}
     for group, log in cluster.logs.items():
         cluster.nodes[cluster.leaders[group]].popping.pass_time(log)
-        for attached in log.machine.serving.attached.values():
+        for attached in log.machine.pop_groups.attached.values():
             for state, count in attached.group.audit().items():
                 total[state] = total.get(state, 0) + count
     return {state: count for state, count in total.items() if count}

@@ -154,10 +154,10 @@ async def test_topics_can_be_made_however_long_founding_takes(
     found = LeaderTasks._found
     skipped: list[object] = []
 
-    def slowly(duties: LeaderTasks) -> None:
+    def slowly(tasks: LeaderTasks) -> None:
         if skipped:
-            found(duties)
-        skipped.append(duties)
+            found(tasks)
+        skipped.append(tasks)
 
     monkeypatch.setattr(LeaderTasks, "_found", slowly)
     async with raftmq.open(tmp_path) as mq:

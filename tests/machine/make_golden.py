@@ -32,13 +32,13 @@ def play(machine: PartitionMachine, records: Sequence[Record]) -> list[list[Any]
         answers = [_told(result) for result in machine.apply(record)]
         handed = [
             [number, one.consumer, one.token, one.queue, *one.messages, one.deadline]
-            for number, one in machine.serving.take_handed()
+            for number, one in machine.pop_groups.take_handed()
         ]
-        machine.serving.take_traced()
+        machine.pop_groups.take_traced()
         # Of which messages a settlement has settled, earlier versions told how many.
         told.update(json.dumps([answers, handed], default=_count).encode())
         if record.index % MARK_EVERY == 0 or record is records[-1]:
-            attached = sorted(machine.serving.attached.items())
+            attached = sorted(machine.pop_groups.attached.items())
             counts = {number: one.group.audit() for number, one in attached}
             marks.append([record.index, told.hexdigest(), sorted(machine.ends.items()), counts])
     # As it is read back: keys are texts.

@@ -76,7 +76,7 @@ class Log:
         return [r.reason if isinstance(r, Refused) else r.value for r in results]  # type: ignore[union-attr]
 
     def handed(self) -> list[Handed]:
-        self.held += (deliveries := self.machine.serving.take_handed())
+        self.held += (deliveries := self.machine.pop_groups.take_handed())
         return [delivery.handed for delivery in deliveries]
 
     def open(self, number: int = 1, *, starts: dict[int, int] | None = None) -> None:
@@ -145,7 +145,7 @@ def test_group_does_not_begin_with_what_retention_took_before_it_was_opened() ->
     (first,) = log.ask(ALICE, 100)
     assert (first.queue, first.messages) == (QUEUE, run(4, 6, 1))
     assert log.ask(BOB, 100) == []
-    group = log.machine.serving.attached[1].group
+    group = log.machine.pop_groups.attached[1].group
     assert (group.counts(QUEUE).lost, group.backlogs[QUEUE].begun) == (0, 4)
     group.audit()
     assert [(h.queue, h.messages) for h in log.send(1, queue=QUEUE | 1)] == [
@@ -191,7 +191,7 @@ def test_each_deed_does_what_it_says() -> None:
         1,
         500,
     ]
-    audit = log.machine.serving.attached[1].group.audit()
+    audit = log.machine.pop_groups.attached[1].group.audit()
     assert audit == audit | {"acked": 1, "waiting": 1, "dead": 1, "ready": 1, "leased": 1}
     too_long = Step(Deed.EXTEND, handed.token, delay_ms=10**12)
     assert (
@@ -205,7 +205,7 @@ def test_lease_that_runs_out_is_taken_back_by_any_record() -> None:
     log.open()
     log.send(1)
     (handed,) = log.ask(ALICE, 1)
-    assert log.machine.serving.next_timer == handed.deadline
+    assert log.machine.pop_groups.next_timer == handed.deadline
     assert log.ask(BOB, 1, wait_ms=10_000) == []
     log.now += 100
     assert log.send(0 + 1, queue=QUEUE | 9)[0].queue == QUEUE | 9
@@ -230,7 +230,7 @@ def test_unknown_and_closed_attachments_are_refused() -> None:
     assert log.call(Leave(1, ALICE), Tick(), ChangeDead(1, [1], False)) == [
         None, None, Reason.UNKNOWN_GROUP
     ]  # fmt: skip
-    assert log.machine.serving.next_timer is None
+    assert log.machine.pop_groups.next_timer is None
 
 
 def test_deleted_topic_takes_its_attachments_with_it() -> None:
@@ -239,7 +239,7 @@ def test_deleted_topic_takes_its_attachments_with_it() -> None:
     log.send(1)
     log.ask(ALICE, 1)
     log.call(DropQueues([QUEUE]))
-    assert log.machine.serving.attached == {}
+    assert log.machine.pop_groups.attached == {}
 
 
 def test_record_opens_a_bounded_number_of_leases_and_the_next_one_the_rest(
@@ -253,13 +253,13 @@ def test_record_opens_a_bounded_number_of_leases_and_the_next_one_the_rest(
     log.send(2)
     replica = PartitionMachine.restore(log.machine.snapshot())
     assert [number for number, _ in log.held] == [1, 1, 2]
-    assert log.machine.serving.next_timer == log.now
+    assert log.machine.pop_groups.next_timer == log.now
     for _ in range(3):
         log.pass_time(0)
         replica.apply(log.records[-1])
         assert replica.digest == log.machine.digest
     assert [number for number, _ in log.held] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert log.machine.serving.next_timer == log.now + 100
+    assert log.machine.pop_groups.next_timer == log.now + 100
 
 
 def test_messages_that_retention_took_are_lost_and_counted() -> None:
@@ -268,7 +268,7 @@ def test_messages_that_retention_took_are_lost_and_counted() -> None:
     log.send(10)
     log.ask(ALICE, 4)
     log.call(Lose([QUEUE], [6]))
-    assert log.machine.serving.attached[1].group.audit()["lost"] == 6
+    assert log.machine.pop_groups.attached[1].group.audit()["lost"] == 6
     (handed,) = log.ask(BOB, 10)
     assert handed.messages == run(6, 4, 1)
 
@@ -305,7 +305,7 @@ def test_some_messages_of_a_dead_letter_are_handed_out_or_thrown_away_and_the_re
     assert log.call(
         ChangeDead(1, [1], False, [2], [bits(0, 1, 5)]), ChangeDead(1, [1], True, [0], [bits(0, 9)])
     ) == [3, 2]
-    group = log.machine.serving.attached[1].group
+    group = log.machine.pop_groups.attached[1].group
     left = sorted({*range(10)} - {*redriven, *purged})
     assert list(group.dead[1].messages.offsets()) == left
     assert group.dead[1].reason == "no"
@@ -321,7 +321,7 @@ def test_change_of_a_part_of_a_dead_letter_that_is_said_again_changes_nothing() 
     assert log.call(change) == [2]
     # The letter now begins with other messages than were named.
     assert log.call(change) == [0]
-    assert log.machine.serving.attached[1].group.dead[1].messages == run(2, 8, 1)
+    assert log.machine.pop_groups.attached[1].group.dead[1].messages == run(2, 8, 1)
 
 
 def test_parts_of_dead_letters_that_name_nothing_change_nothing() -> None:
@@ -329,12 +329,12 @@ def test_parts_of_dead_letters_that_name_nothing_change_nothing() -> None:
     bury_ten(log)
     far = (1 << 62, -(1 << 62), 10, -4)
     letters = [1] * len(far)
-    before = log.machine.serving.dump(0)
+    before = log.machine.pop_groups.dump(0)
     assert log.call(ChangeDead(1, letters, True, [*far], [bits(0, 3)] * len(far))) == [0]
     assert log.call(ChangeDead(1, [1], True, [0], [b""])) == [0]
     assert log.call(ChangeDead(1, [1, 1], True, [0], [bits(0)])) == [Reason.BAD_ARGUMENT]
     assert log.call(ChangeDead(1, [1], True, [], [bits(0)])) == [Reason.BAD_ARGUMENT]
-    assert log.machine.serving.dump(0) == before
+    assert log.machine.pop_groups.dump(0) == before
 
 
 def test_letter_of_which_a_part_has_left_is_alike_in_a_replica_from_a_snapshot() -> None:
@@ -351,10 +351,9 @@ def test_letter_of_which_a_part_has_left_is_alike_in_a_replica_from_a_snapshot()
         log.call(change)
         replica.apply(log.records[-1])
         assert replica.digest == log.machine.digest
-        assert replica.serving.dump(0) == log.machine.serving.dump(0)
-    assert log.machine.serving.attached[1].group.audit() == {
-        **dict.fromkeys(log.machine.serving.attached[1].group.audit(), 0), "leased": 9, "purged": 1
-    }  # fmt: skip
+        assert replica.pop_groups.dump(0) == log.machine.pop_groups.dump(0)
+    audit = log.machine.pop_groups.attached[1].group.audit()
+    assert audit == {**dict.fromkeys(audit, 0), "leased": 9, "purged": 1}
 
 
 def test_record_of_software_that_knew_whole_letters_only_means_whole_ones() -> None:
@@ -362,7 +361,7 @@ def test_record_of_software_that_knew_whole_letters_only_means_whole_ones() -> N
     bury_ten(log)
     # The array ended after `is_purge` then.
     log.add(Kind.COMMANDS, cbor2.dumps([["change_dead", 1, [1], True]]))
-    assert log.machine.serving.attached[1].group.audit()["purged"] == 10
+    assert log.machine.pop_groups.attached[1].group.audit()["purged"] == 10
 
 
 def test_replica_from_a_snapshot_goes_on_like_the_others() -> None:
@@ -394,10 +393,10 @@ def test_replica_from_a_snapshot_goes_on_like_the_others() -> None:
         log.handed()
         replica.apply(log.records[-1])
         assert replica.digest == log.machine.digest, step
-        assert replica.serving.dump(0) == log.machine.serving.dump(0)
+        assert replica.pop_groups.dump(0) == log.machine.pop_groups.dump(0)
         if step % 100 == 50:
             replica = PartitionMachine.restore(replica.snapshot())
-    for attached in log.machine.serving.attached.values():
+    for attached in log.machine.pop_groups.attached.values():
         audit = attached.group.audit()
         assert audit["acked"]
         assert audit["dead"]
@@ -422,7 +421,7 @@ def test_settlements_by_handle_are_counted_apart_from_the_consumers_own() -> Non
     late = Settle(1, ALICE, 7, [all_of(one)], by_handle=True)
     assert log.call(late) == [Reason.OUT_OF_ORDER]
     log.call(CloseGroups([1]))
-    assert len(log.machine.serving._consumers) == 0
+    assert len(log.machine.pop_groups._consumers) == 0
 
 
 def test_running_credits_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

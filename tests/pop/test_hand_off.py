@@ -66,8 +66,8 @@ class PopLog(Log):
 
     def pop(self, consumer: int = ALICE, count: int = 1) -> list[Handed]:
         self.run(Ask(GROUP, consumer, count, 0, 0))
-        self.twin.serving.take_handed()
-        return [each.handed for each in self.machine.serving.take_handed()]
+        self.twin.pop_groups.take_handed()
+        return [each.handed for each in self.machine.pop_groups.take_handed()]
 
     def settle(self, step: Step, consumer: int = ALICE) -> int:
         sequence = self.settled[consumer] = self.settled.get(consumer, 0) + 1
@@ -82,7 +82,7 @@ class PopLog(Log):
 
     @property
     def acked(self) -> int:
-        return self.machine.serving.attached[GROUP].group.audit()["acked"]
+        return self.machine.pop_groups.attached[GROUP].group.audit()["acked"]
 
 
 def input_of(handed: Handed, messages: Span | None = None) -> Input:
@@ -289,18 +289,18 @@ def test_hand_off_of_an_ordered_group_lets_the_next_message_go() -> None:
     first = log.machine.ends.get(QUEUE, 0)
     batch = encode([b"a", b"b"], keys=["k", "k"])
     log.add(Kind.BATCH, batch.to_bytes(queue=QUEUE, producer=78, first_sequence=first))
-    group = log.machine.serving.attached[2].group
-    twin = log.twin.serving.attached[2].group
+    group = log.machine.pop_groups.attached[2].group
+    twin = log.twin.pop_groups.attached[2].group
     for each in (group, twin):
         each.feed(QUEUE, 0, 2, mask=None, keys=b"\x01\0\0\0" * 2)
     log.run(Ask(2, ALICE, 5, 1000, 0))
     log.run(Ask(2, BOB, 5, 1000, 0))
-    (one,) = [each.handed for each in log.machine.serving.take_handed() if each.number == 2]
+    (one,) = [each.handed for each in log.machine.pop_groups.take_handed() if each.number == 2]
     assert one.messages == Span(0, 1, 1)
     ours = Input(2, ALICE, one.token, 0, b"\x01")
     assert log.hand_off(5, ours) == Changed()
     assert log.end(5) == Changed([COMMIT, 0, True])
-    (other,) = [each.handed for each in log.machine.serving.take_handed() if each.number == 2]
+    (other,) = [each.handed for each in log.machine.pop_groups.take_handed() if each.number == 2]
     assert (other.consumer, other.messages) == (BOB, Span(1, 1, 1))
 
 
@@ -311,7 +311,7 @@ def test_state_of_before_there_were_hand_offs_is_read() -> None:
     opened, ended = log.machine.transactions.dump()
     old = [[row[:5] for row in opened], ended]
     other = PartitionMachine()
-    loaded = Transactions(other.delays, other.serving, Producers(1))
+    loaded = Transactions(other.delays, other.pop_groups, Producers(1))
     loaded.load(old)
     assert loaded.dump() == [opened, ended]
 

@@ -30,7 +30,7 @@ def opened(kind: str = "pop", *, is_blocking: bool = False) -> Log:
 
 
 def group(log: Log) -> PopGroup:
-    return log.machine.serving.attached[1].group
+    return log.machine.pop_groups.attached[1].group
 
 
 def send(log: Log, *keys: str) -> None:
@@ -179,7 +179,7 @@ def _trace(log: Log, states: dict[int, str]) -> None:
     """Update the messages' states from their traces."""
     for offset in range(len(states), log.machine.ends.get(QUEUE, 0)):
         states[offset] = "fresh"
-    for traced in log.machine.serving.take_traced():
+    for traced in log.machine.pop_groups.take_traced():
         for event in traced.events:
             for offset, state in states.items():
                 if event.bits == 0:

@@ -99,7 +99,7 @@ def test_crash_at_any_record_leaves_each_message_in_one_state() -> None:
     prefix = Counter(starts={})
     for record in counter.records:
         prefix.machine.apply(record)
-        if GROUP in prefix.machine.serving.attached and QUEUE in prefix.group.backlogs:
+        if GROUP in prefix.machine.pop_groups.attached and QUEUE in prefix.group.backlogs:
             following = prefix.group.backlogs[QUEUE].next
             assert sum(prefix.group.audit().values()) == following
 
@@ -248,7 +248,7 @@ def test_8479_topic_that_is_made_anew_knows_nothing_of_the_old_one() -> None:
     counter.send(3)
     (handed,) = counter.pop(ALICE)
     counter.call(DropQueues([QUEUE]))
-    assert counter.machine.serving.next_timer is None
+    assert counter.machine.pop_groups.next_timer is None
     # A new topic has a new number; even if it had the old one, nothing would be left.
     counter.forget_sent(QUEUE)
     counter.open()

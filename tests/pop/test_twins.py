@@ -24,8 +24,8 @@ from .counter import GROUP, QUEUE, TOPIC, Counter, step
 
 def restored(log: Counter) -> PartitionMachine:
     twin = PartitionMachine.restore(log.machine.snapshot())
-    log.machine.serving.take_handed()
-    log.machine.serving.take_traced()
+    log.machine.pop_groups.take_handed()
+    log.machine.pop_groups.take_traced()
     return twin
 
 
@@ -50,8 +50,8 @@ def test_place_of_a_consumer_that_waits_does_not_depend_on_stale_timers() -> Non
     log.call(Ask(GROUP, 1, 10, 60_000, 0, True))
     log.send(1)
     follow(log, twin)
-    handed = log.machine.serving.take_handed()
-    assert handed == twin.serving.take_handed()
+    handed = log.machine.pop_groups.take_handed()
+    assert handed == twin.pop_groups.take_handed()
     assert [each.handed.consumer for each in handed] == [2]
     assert log.machine.snapshot() == twin.snapshot()
 
@@ -61,10 +61,10 @@ def test_snapshot_has_no_credits_whose_time_is_over() -> None:
     log.call(Ask(GROUP, 1, 10, 1_000, 0, True))
     log.now += 1_000
     log.call(Tick())
-    (attached,) = log.machine.serving.attached.values()
+    (attached,) = log.machine.pop_groups.attached.values()
     assert attached.group.credit_of(1) is not None
     twin = restored(log)
-    assert twin.serving.attached[GROUP].group.credit_of(1) is None
+    assert twin.pop_groups.attached[GROUP].group.credit_of(1) is None
     assert twin.snapshot() == log.machine.snapshot()
 
 
@@ -79,7 +79,7 @@ def test_group_that_is_full_is_not_changed_by_a_timer_for_nothing(
         log.call(Ask(GROUP, consumer, 2, 10 * consumer, 60_000, True))
     log.now += 45
     log.call(Tick())
-    group = log.machine.serving.attached[GROUP].group
+    group = log.machine.pop_groups.attached[GROUP].group
     assert group.is_full
     before = group.dump(log.now)
     assert not woken_in_vain(group, log.machine.ends, log.now)
@@ -103,14 +103,14 @@ def test_opening_a_group_is_traced_under_its_own_record() -> None:
     log = Counter(starts={QUEUE: 0})
     log.send(5)
     log.call(Lose([QUEUE], [2]))
-    log.machine.serving.take_traced()
+    log.machine.pop_groups.take_traced()
     log.call(OpenGroup(GROUP, TOPIC, "g", 1, Mode.POP, Policy(), [QUEUE], [0]))
-    (traced,) = log.machine.serving.take_traced()
+    (traced,) = log.machine.pop_groups.take_traced()
     assert traced.index == log.machine.applied
     twin = restored(log)
     log.call(Ask(GROUP, 1, 1, 0, 0))
     follow(log, twin)
-    assert log.machine.serving.take_traced() == twin.serving.take_traced()
+    assert log.machine.pop_groups.take_traced() == twin.pop_groups.take_traced()
 
 
 @pytest.mark.parametrize("crowd", [0, 30, 120])
@@ -142,16 +142,16 @@ def test_digest_tells_who_was_handed_what(differ: Any) -> None:
     for queue in (QUEUE, QUEUE + 1):
         log.send(1, queue=queue)
     twin = restored(log)
-    group = twin.serving.attached[GROUP].group
+    group = twin.pop_groups.attached[GROUP].group
     log.call(Ask(GROUP, 7, 1, 1000, 0, True))
     for record in log.records[twin.applied :]:
         group._credits.put(7, Credit(1, 30_000, log.now + 1000, True), 0)
         differ(group)
-        ask, twin.serving._ask = twin.serving._ask, lambda *_: Changed()  # type: ignore[method-assign]
-        twin.serving._touched.add(GROUP)
+        ask, twin.pop_groups._ask = twin.pop_groups._ask, lambda *_: Changed()  # type: ignore[method-assign]
+        twin.pop_groups._touched.add(GROUP)
         twin.apply(record)
-        twin.serving._ask = ask  # type: ignore[method-assign]
-    assert len(twin.serving.take_handed()) == len(log.machine.serving.take_handed()) == 1
+        twin.pop_groups._ask = ask  # type: ignore[method-assign]
+    assert len(twin.pop_groups.take_handed()) == len(log.machine.pop_groups.take_handed()) == 1
     assert twin.digest != log.machine.digest
 
 

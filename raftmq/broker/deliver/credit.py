@@ -13,7 +13,7 @@ on their way varies."""
 def is_idle(group: Group, number: int, consumer: int) -> bool:
     """True if a consumer has nothing in hand, and no credit that runs."""
     assert isinstance(group.machine, PartitionMachine)
-    attached = group.machine.serving.attached.get(number)
+    attached = group.machine.pop_groups.attached.get(number)
     if attached is None:
         return True
     now = group.now_ms()
@@ -26,7 +26,7 @@ def has_credit(group: Group, request: Pop) -> bool:
     """True if credit that stands serves the request: the credit is for at most `request.count`
     messages and at least half of them, with an equal lease time, and lasts for the wait."""
     assert isinstance(group.machine, PartitionMachine)
-    attached = group.machine.serving.attached.get(request.number)
+    attached = group.machine.pop_groups.attached.get(request.number)
     credit = None if attached is None else attached.group.credit_of(request.consumer)
     if attached is None or credit is None or not credit.is_kept:
         return False

@@ -103,9 +103,9 @@ class Feeds(Service):
         rest = self._rest.get(group.number)
         if rest is not None:
             # Groups that wait keep their place, so that frequent calls starve none of them.
-            rest.update(dict.fromkeys(machine.serving.fed))
+            rest.update(dict.fromkeys(machine.pop_groups.fed))
             return
-        self._rest[group.number] = dict.fromkeys(machine.serving.fed)
+        self._rest[group.number] = dict.fromkeys(machine.pop_groups.fed)
         self._go_on(group.number)
 
     def _go_on(self, partition_group: int) -> None:
@@ -125,7 +125,7 @@ class Feeds(Service):
         if group is None or not group.is_leader:
             return
         assert isinstance(group.machine, PartitionMachine)
-        pop_group = group.machine.serving.fed.get(number)
+        pop_group = group.machine.pop_groups.fed.get(number)
         if pop_group is None:
             return
         for queue, start in pop_group.wants_feed(group.machine.ends):
@@ -162,7 +162,7 @@ class Feeds(Service):
 
     def _feed(self, group: Group, key: _Key, start: int) -> None:
         assert isinstance(group.machine, PartitionMachine)
-        attached = group.machine.serving.attached[key.number]
+        attached = group.machine.pop_groups.attached[key.number]
         kept = group.machine.subscriptions.of(attached.topic, attached.name)
         look = (
             self._look_filtered(group, key, kept, start)
@@ -268,7 +268,7 @@ def _subscription(group: Group, key: _Key) -> int:
     """The number of a group's latest filter, as the log has it now; 0: the group has no filter; -1:
     there is no such group here, or another node leads."""
     assert isinstance(group.machine, PartitionMachine)
-    attached = group.machine.serving.attached.get(key.number)
+    attached = group.machine.pop_groups.attached.get(key.number)
     if attached is None or not group.is_leader:
         return -1
     return group.machine.subscriptions.number_of(attached.topic, attached.name)

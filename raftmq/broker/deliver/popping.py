@@ -225,7 +225,7 @@ class Popping(Service):
         machine = group.machine
         if not isinstance(machine, PartitionMachine):
             return
-        handed = machine.serving.take_handed()
+        handed = machine.pop_groups.take_handed()
         touched, self._met = self._met, {}
         # A replica that differs may hand out other messages than the group does.
         if not group.is_leader or group.differs:
@@ -299,7 +299,7 @@ class Popping(Service):
         if consumer.since is None:
             # Leases up to here are listed now, later ones come by `applied`: each lease once.
             consumer.since = machine.applied + 1 << SLOT_BITS
-            attached = machine.serving.attached[request.number].group
+            attached = machine.pop_groups.attached[request.number].group
             consumer.is_serial = attached.order is Order.QUEUE
             consumer.outbox.extend(attached.held_by(consumer.key.consumer, group.now_ms()))
             if consumer.outbox:
@@ -405,7 +405,7 @@ class Popping(Service):
         catalog = self._node.catalog
         attachment = catalog.consumer_groups.attachments[number]
         consumer_group = catalog.consumer_groups.groups[attachment.consumer_group]
-        attached = group.machine.serving.attached.get(number)
+        attached = group.machine.pop_groups.attached.get(number)
         if attached is not None and attached.version >= consumer_group.version:
             return None
         if (group.number, number) in self._opening:

@@ -63,13 +63,13 @@ def note(
             start = HEADER_BYTES + hashes_at
             index.add_keys(record.index, record.encoded[start : start + 4 * count])
     if isinstance(machine, PartitionMachine):
-        for at, number, events in machine.serving.take_traced():
+        for at, number, events in machine.pop_groups.take_traced():
             index.add_events(at, number, events)
     return touched
 
 
 class AfterApply(Service):
-    """The housekeeping of one node's logs."""
+    """Indexes, seals and trims the logs of one node after records were applied."""
 
     def __init__(self, node: Host, space: Space, worker: Worker, disk: DiskLoop) -> None:
         self._node = node

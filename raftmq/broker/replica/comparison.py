@@ -288,8 +288,8 @@ class Comparing:
                 machine.apply(record)
             if isinstance(machine, PartitionMachine):
                 # Leases and traces were sent and indexed when the records were applied first.
-                machine.serving.take_handed()
-                machine.serving.take_traced()
+                machine.pop_groups.take_handed()
+                machine.pop_groups.take_traced()
 
     async def _fetch(self, group: Group, index: int, crc: int) -> bool:
         """Get the snapshot with this CRC from a member that has it, in place of the one here."""

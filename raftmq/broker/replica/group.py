@@ -332,7 +332,7 @@ class Group:
         self._borders = {index for index in borders if index > self.machine.applied}
 
     def fetched(self, peer: int, records: list[Record]) -> None:
-        """Records that were asked for with `fetch_records` are here."""
+        """The records of a `ReadBack` are here."""
         self.storage.lend(peer, records)
         self.raft.entries_fetched(peer)
         self._mark(self)

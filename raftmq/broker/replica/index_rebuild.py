@@ -122,7 +122,7 @@ class IndexRebuild:
             results = [machine.apply(record) for record in records]
             note(builder if low >= segment.base else SegmentBuilder(0), machine, records, results)
             if isinstance(machine, PartitionMachine):
-                machine.serving.take_handed()  # sent when the records were applied first
+                machine.pop_groups.take_handed()  # sent when the records were applied first
         columns = builder.columns(base=segment.base, record_count=segment.count)
         again = await run_on(self._disk, partial(group.store.reindex, segment, columns))
         if again is not None:

@@ -126,7 +126,7 @@ class Retention:
             return
         survey, seen, turn = Survey(group.index), dict[int, int](), Turn()
         assert isinstance(group.machine, PartitionMachine)
-        for number, attached in list(group.machine.serving.attached.items()):
+        for number, attached in list(group.machine.pop_groups.attached.items()):
             seen[number] = attached.group.buried
             letters = list(attached.group.dead.values())
             for at in range(0, len(letters), LETTERS_IN_PIECE):
@@ -143,7 +143,7 @@ def _with_newer(group: Group, look: _Look) -> int | None:
     """The first record that a dead letter needs, those that came after the look included."""
     assert isinstance(group.machine, PartitionMachine)
     survey = Survey(group.index)
-    for number, attached in group.machine.serving.attached.items():
+    for number, attached in group.machine.pop_groups.attached.items():
         seen = look.seen.get(number, 0)
         newer = range(seen + 1, attached.group.buried + 1)
         dead = attached.group.dead

@@ -1,7 +1,7 @@
 """A group's durable log as consensus reads it: the cache, and records fetched back from disk.
 
 Consensus asks synchronously and must not wait. Records that have left the cache are read on another
-thread (`Host.fetch_records`) and *lent* here until they have been used.
+thread (effect `ReadBack`) and *lent* here until they have been used.
 
 Invariants:
 - Lent records are dropped when their reader has passed them, so memory is bounded by one fetch for

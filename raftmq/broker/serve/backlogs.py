@@ -54,7 +54,7 @@ class Backlogs(Service):
     def _find_dead(self, request: FindDead, group: Group, asked: OpenRequest) -> Answer:
         def page() -> Answer:
             assert isinstance(group.machine, PartitionMachine)
-            attached = group.machine.serving.attached.get(request.number)
+            attached = group.machine.pop_groups.attached.get(request.number)
             return FoundDead([]) if attached is None else dead_page(attached.group, request)
 
         return asked.read(group, page)
@@ -73,10 +73,10 @@ class Backlogs(Service):
 def backlogs_page(machine: PartitionMachine, request: FindBacklogs) -> FoundBacklogs:
     """A page of the backlogs of a data group's consumer groups."""
     after = (request.after_number, request.after_queue)
-    keys = [key for key in _queues(machine.serving, request.number) if key > after]
+    keys = [key for key in _queues(machine.pop_groups, request.number) if key > after]
     page = nsmallest(PAGE_MAX, keys)
     found = [
-        _view(machine.serving.attached[number].group, number, queue, machine.ends.get(queue, 0))
+        _view(machine.pop_groups.attached[number].group, number, queue, machine.ends.get(queue, 0))
         for number, queue in page
     ]
     return FoundBacklogs(found, len(page) < len(keys))
@@ -98,14 +98,14 @@ def dead_page(group: PopGroup, request: FindDead) -> FoundDead:
     return FoundDead(found, len(found) < len(numbers))
 
 
-def _queues(serving: PopGroups, number: int) -> list[tuple[int, int]]:
+def _queues(pop_groups: PopGroups, number: int) -> list[tuple[int, int]]:
     """(attachment, queue) of each backlog that is asked for."""
-    numbers = [number] if number else list(serving.attached)
+    numbers = [number] if number else list(pop_groups.attached)
     return [
         (each, queue)
         for each in numbers
-        if each in serving.attached
-        for queue in serving.attached[each].group.backlogs
+        if each in pop_groups.attached
+        for queue in pop_groups.attached[each].group.backlogs
     ]
 
 

@@ -123,7 +123,7 @@ def _view(
     row: EventRow, *, term: int, at: int, leaders: Mapping[int, int], machine: PartitionMachine
 ) -> MessageEventView:
     reason = ""
-    attached = machine.serving.attached.get(row.number)
+    attached = machine.pop_groups.attached.get(row.number)
     if row.kind == EventKind.DEAD and attached is not None:
         letter = attached.group.dead.get(row.detail)
         reason = "" if letter is None else letter.reason

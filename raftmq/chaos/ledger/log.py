@@ -3,7 +3,7 @@
     ledger = PopLog()
     for record in records:                       # from the first one on
         results = machine.apply(record)
-        ledger.follow(record, results, machine.serving.take_handed(), machine)
+        ledger.follow(record, results, machine.pop_groups.take_handed(), machine)
     print(ledger.breaches)
 
 Each record is read a second time, by `model`, and compared with what the machine made of it.
@@ -452,14 +452,14 @@ class PopLog:
         opened = {number: one.count for number, one in machine.transactions.open.items()}
         self._note_withheld(self.withheld.compare(machine.delays.count, opened))
         self._note_committed(self.committed.compare(machine.offsets))
-        if set(machine.serving.attached) != set(self.groups):
-            attached, known = sorted(machine.serving.attached), sorted(self.groups)
+        if set(machine.pop_groups.attached) != set(self.groups):
+            attached, known = sorted(machine.pop_groups.attached), sorted(self.groups)
             self._breach("Q8", 0, f"the machine serves {attached}, and should serve {known}")
             return
         for number, group in self.groups.items():
             if number in self._broken:
                 continue
-            real = machine.serving.attached[number].group
+            real = machine.pop_groups.attached[number].group
             # For a group that is fed, the machine may not know yet which messages may go out.
             if not real.is_fed and group.hungry():
                 fact = f"group {number}: {group.credits} stand, and there are messages"

@@ -151,8 +151,8 @@ class RandomLog:
         self._chain = record.crc
         self._records.append(record)
         results = self.machine.apply(record)
-        handed = self.machine.serving.take_handed()
-        traced = self.machine.serving.take_traced()
+        handed = self.machine.pop_groups.take_handed()
+        traced = self.machine.pop_groups.take_traced()
         self._note_difference(self.twin.follow(record, results, handed, traced, self.machine))
         for number, one in handed:
             self.held[number].append(one)
@@ -192,7 +192,7 @@ class RandomLog:
 
     def feed(self) -> None:
         """Feed the groups as the leader does; some feeds are made at a later step."""
-        for number, group in self.machine.serving.fed.items():
+        for number, group in self.machine.pop_groups.fed.items():
             for queue, base in group.wants_feed(self.machine.ends):
                 hashes = self._hashes[queue][base : base + 20]
                 keys = struct.pack(f"<{len(hashes)}I", *hashes)
@@ -233,8 +233,8 @@ class RandomLog:
         other = PartitionMachine.restore(snapshot)
         for record in self._records[other.applied :]:
             other.apply(record)
-        other.serving.take_handed()
-        other.serving.take_traced()
+        other.pop_groups.take_handed()
+        other.pop_groups.take_traced()
         if other.snapshot() != state:
             self.ledger.note("R21", "a replica that was restored has another state")
         self.machine = other
@@ -266,7 +266,7 @@ class RandomLog:
 
     def change_dead(self, number: int) -> ChangeDead:
         """An operator attends to dead letters: to whole ones, or to some messages of each."""
-        rng, attached = self.rng, self.machine.serving.attached.get(number)
+        rng, attached = self.rng, self.machine.pop_groups.attached.get(number)
         dead = {} if attached is None else attached.group.dead
         # An operator names letters from a list, and maybe one that does not exist.
         letters = rng.sample([*dead, 1 << 40], min(3, len(dead) + 1))

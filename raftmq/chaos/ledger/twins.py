@@ -3,8 +3,8 @@
     twin = Twin(Random("twin 7"))
     for record in records:
         results = machine.apply(record)
-        fact = twin.follow(record, results, machine.serving.take_handed(),
-                           machine.serving.take_traced(), machine)
+        fact = twin.follow(record, results, machine.pop_groups.take_handed(),
+                           machine.pop_groups.take_traced(), machine)
 
 Both replicas apply each record. Between records the twin meets events that one replica may meet and
 the other not: it is restored from its own snapshot, so that its timers are those of present leases
@@ -59,8 +59,8 @@ class Twin:
         own = self.machine
         pairs = (
             ("results", results, own.apply(record)),
-            ("hand-outs", handed, own.serving.take_handed()),
-            ("events", traced, own.serving.take_traced()),
+            ("hand-outs", handed, own.pop_groups.take_handed()),
+            ("events", traced, own.pop_groups.take_traced()),
             ("digests", machine.digest, own.digest),
         )
         for what, first, second in pairs:
@@ -82,7 +82,7 @@ class Twin:
 
     def _wake(self, now: int) -> str:
         """Wake the groups in which nothing is due. Returns how a group changed; empty: none did."""
-        for number, attached in self.machine.serving.attached.items():
+        for number, attached in self.machine.pop_groups.attached.items():
             timer = attached.group.next_timer
             if timer is None or timer > now:
                 self.woken += 1

@@ -39,7 +39,7 @@ def kept(cluster: Cluster) -> set[str]:
     for machine in machines(cluster):
         offsets = machine.offsets
         found |= offsets.committed.keys() | offsets.epochs.keys() | offsets.leases.keys()
-        found |= {each.name for each in machine.serving.attached.values()}
+        found |= {each.name for each in machine.pop_groups.attached.values()}
     return found
 
 

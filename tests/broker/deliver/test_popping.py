@@ -351,7 +351,7 @@ def test_deleted_group_is_refused_and_forgotten_by_the_data_groups() -> None:
         assert refused.value.reply.code == Reason.UNKNOWN_GROUP.value
         machine = cluster.nodes[cluster.leader_of(QUEUE)].groups[1].machine
         assert isinstance(machine, PartitionMachine)
-        assert machine.serving.attached == {}
+        assert machine.pop_groups.attached == {}
 
     with_group(job)
 

@@ -106,7 +106,7 @@ def test_results_of_settlements_are_remembered_up_to_a_bound(
         handed = [one for _ in range(4) for one in log.pop(consumer, 1)]
         log.settle(consumer, *[step(Deed.ACK, one) for one in handed])
     machine = PartitionMachine.restore(log.machine.snapshot())
-    for one in (log.machine.serving, machine.serving):
+    for one in (log.machine.pop_groups, machine.pop_groups):
         assert [key[1] for key in one._consumers] == [9, 10]
         assert one._results == 8
     # A repeat of a remembered settlement gets its results.
@@ -122,7 +122,7 @@ def test_consumers_that_settle_are_remembered_up_to_a_bound(
     for consumer in range(1, 11):
         log.settle(consumer, step(Deed.ACK, log.pop(consumer, 1)[0]))
     machine = PartitionMachine.restore(log.machine.snapshot())
-    for one in (log.machine.serving, machine.serving):
+    for one in (log.machine.pop_groups, machine.pop_groups):
         assert [key[1] for key in one._consumers] == [8, 9, 10]
 
 

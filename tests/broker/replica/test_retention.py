@@ -135,7 +135,7 @@ def test_consumer_groups_are_told_of_what_retention_takes_before_a_replica_drops
             for queue in machine.ends:
                 first = group.index.earliest(queue, since=machine.log_start)
                 if first is not None:
-                    dropped.append((machine.serving.earliest.get(queue, 0), first))
+                    dropped.append((machine.pop_groups.earliest.get(queue, 0), first))
         trims(self, group)
 
     monkeypatch.setattr(AfterApply, "_trim", trim)
@@ -214,8 +214,8 @@ def test_leader_looks_for_what_its_log_lacks_once_an_office_and_when_retention_m
     group.raft = SimpleNamespace(term=1)
     group.machine.ends[7] = 100
     group.index.earliest = lambda queue, *, since: looks.append(queue)
-    # No message of the queue is kept; the log has its end.
-    group.machine.serving.earliest[7] = 100
+    # Nothing of the queue is kept, which the log has already.
+    group.machine.pop_groups.earliest[7] = 100
     own = leader_tasks.LeaderTasks(
         cast("Any", node), keep_up=unused, retention=unused, trimmable=unused
     )
@@ -226,7 +226,7 @@ def test_leader_looks_for_what_its_log_lacks_once_an_office_and_when_retention_m
         return len(looks)
 
     assert count() == 1
-    group.machine.serving.attached[2] = group.machine.serving.attached[1]
+    group.machine.pop_groups.attached[2] = group.machine.pop_groups.attached[1]
     assert count() == 1, "a consumer group that is opened begins by what was told"
     group.index.drops += 1
     assert count() == 2
@@ -292,7 +292,7 @@ def replica(letters: int, groups: int = 1) -> Any:
         group = PopGroup(Policy())
         group.dead = {n: DeadLetter(7, run(500 + n, 1), "", 0) for n in range(1, letters + 1)}
         group.buried = letters
-        machine.serving.attached[number] = Attached(1, f"g{number}", 1, group)
+        machine.pop_groups.attached[number] = Attached(1, f"g{number}", 1, group)
     store = SimpleNamespace(segments=lambda: SEGMENTS)
     index = SimpleNamespace(
         drops=0,
@@ -334,7 +334,7 @@ def test_letter_that_is_buried_while_others_are_looked_at_is_kept_too() -> None:
         group = replica(0)
         await retaining.look(group, now=6000)
         assert retaining.keep_from(group, now=6000) == 401
-        attached = group.machine.serving.attached[1].group
+        attached = group.machine.pop_groups.attached[1].group
         attached.buried = 1
         attached.dead[1] = DeadLetter(8, run(50, 1), "", 0)
         assert retaining.keep_from(group, now=6000) == 201

@@ -65,8 +65,8 @@ def test_random_logs_have_offsets_deletions_handles_and_feeds_that_cross_filters
 def test_nothing_that_was_handed_out_or_traced_piles_up() -> None:
     one = log(3)
     one.play(50)
-    assert not one.machine.serving.take_handed()
-    assert not one.machine.serving.take_traced()
+    assert not one.machine.pop_groups.take_handed()
+    assert not one.machine.pop_groups.take_traced()
 
 
 def test_same_seed_gives_the_same_log() -> None:

@@ -69,7 +69,7 @@ def test_groups_are_told_of_what_the_log_drops_before_it_does_and_of_no_more() -
     kept, machine = KeptQueues(), PartitionMachine()
     group = PopGroup(Policy(), Mode.POP)
     group.follow(7, 0)
-    machine.serving.attached[1] = Attached(0, "g", 1, group)
+    machine.pop_groups.attached[1] = Attached(0, "g", 1, group)
     machine.ends = {7: 13}
 
     def follow(index: int, *results: Appended, term: int = 1) -> list[tuple[int, bool]]:
@@ -77,7 +77,7 @@ def test_groups_are_told_of_what_the_log_drops_before_it_does_and_of_no_more() -
         return [(count, bool(fact)) for count, fact in kept.follow(record, results, machine)]
 
     def told(index: int, earliest: int, log_start: int, *, term: int = 1) -> list[tuple[int, bool]]:
-        machine.serving.earliest[7], machine.log_start = earliest, log_start
+        machine.pop_groups.earliest[7], machine.log_start = earliest, log_start
         return follow(index, term=term)
 
     batches = [(0, 3), (3, 2), (5, 4), (9, 1), (10, 1), (11, 1), (12, 1)]
@@ -98,7 +98,7 @@ def test_groups_are_told_of_what_the_log_drops_before_it_does_and_of_no_more() -
     assert told(27, 13, 14) == [(2, False)]
     assert told(28, 13, 15) == [(0, True)]
     # Within a batch.
-    machine.serving.earliest[8] = 1
+    machine.pop_groups.earliest[8] = 1
     assert follow(29) == [(0, True)]
     # The messages of a deleted queue belong to no group.
     machine.ends.clear()

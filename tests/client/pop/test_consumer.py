@@ -55,7 +55,7 @@ async def test_message_tells_its_lease(cluster: FakeCluster) -> None:
         assert 19 < messages[0].remaining <= 20
         assert batch.deadline == messages[0].deadline
         (handed,) = next(
-            iter(cluster.log_of(QUEUE).machine.serving.attached.values())
+            iter(cluster.log_of(QUEUE).machine.pop_groups.attached.values())
         ).group.held_by(c._consumer, 0)
         assert abs(messages[0].deadline - handed.deadline) <= 2
 
@@ -145,7 +145,7 @@ async def test_rejected_message_is_a_dead_letter(cluster: FakeCluster) -> None:
         assert (await c.ack([batch[1], batch[2]])).settled == 2
         assert audit(cluster) == {"dead": 1, "acked": 2}
         (letter,) = next(
-            iter(cluster.log_of(QUEUE).machine.serving.attached.values())
+            iter(cluster.log_of(QUEUE).machine.pop_groups.attached.values())
         ).group.dead.values()
         assert letter.reason == "no such customer"
 

@@ -131,7 +131,7 @@ async def test_lease_that_the_leader_does_not_list_is_lost(cluster: FakeCluster)
     fill(cluster, queues=1, messages=10)
     async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
         first = await c.pop(10, wait=5.0)
-        (attached,) = cluster.log_of(QUEUE).machine.serving.attached.values()
+        (attached,) = cluster.log_of(QUEUE).machine.pop_groups.attached.values()
         # As if the time of the lease had run out by the leader's clock, and not by ours.
         held = list(attached.group.held_by(c._consumer, 0))
         attached.group.pass_time(held[0].deadline)
@@ -298,7 +298,7 @@ async def test_retention_takes_the_lowest_of_what_is_acked(cluster: FakeCluster)
     fill(cluster, queues=1, messages=10)
     async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
         batch = await c.pop(10, wait=5.0)
-        (attached,) = cluster.log_of(QUEUE).machine.serving.attached.values()
+        (attached,) = cluster.log_of(QUEUE).machine.pop_groups.attached.values()
         attached.group.trim(QUEUE, 4)
         settlement = await batch.ack()
         assert settlement.settled == 6

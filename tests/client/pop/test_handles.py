@@ -251,7 +251,7 @@ async def test_handles_that_are_rejected_together_are_one_dead_letter(cluster: F
         settled = await mq.settle(handles, "reject", reason="no")
         assert settled == [n != 4 for n in range(10)]
     (attached,) = [
-        each for log in cluster.logs.values() for each in log.machine.serving.attached.values()
+        each for log in cluster.logs.values() for each in log.machine.pop_groups.attached.values()
     ]
     (letter,) = attached.group.dead.values()
     assert (letter.messages.size, letter.reason) == (9, "no")

@@ -32,7 +32,7 @@ def ordered(cluster: FakeCluster) -> FakeCluster:
 
 
 def group_of(cluster: FakeCluster) -> PopGroup:
-    (attached,) = cluster.log_of(QUEUE).machine.serving.attached.values()
+    (attached,) = cluster.log_of(QUEUE).machine.pop_groups.attached.values()
     return attached.group
 
 

@@ -84,16 +84,16 @@ class PopEvidence(Twins):
             assert index in records, f"no node applied record {index}"
             record = records[index]
             results = machine.apply(record)
-            ledger.follow(record, results, machine.serving.take_handed(), machine)
+            ledger.follow(record, results, machine.pop_groups.take_handed(), machine)
             for given_up, fact in kept.follow(record, results, machine):
                 self.compared[GIVEN_UP] += given_up
                 if fact:
                     ledger.note("Q25", fact)
             # No index takes these here: they must not pile up.
-            machine.serving.take_traced()
+            machine.pop_groups.take_traced()
             for fact in self.at_border_differ(number, index, machine):
                 ledger.note("R21", fact)
-        for attached in machine.serving.attached.values():
+        for attached in machine.pop_groups.attached.values():
             attached.group.audit()
 
     def _miscounted(self, history: History, ledgers: list[PopLog]) -> Iterator[PopBreach]:
@@ -157,13 +157,13 @@ class KeptQueues:
             if isinstance(result, Appended) and not result.duplicate:
                 self._ends[result.queue].append(result.base_offset + result.count)
                 self._indexes[result.queue].append(record.index)
-        for queue, earliest in machine.serving.earliest.items():
+        for queue, earliest in machine.pop_groups.earliest.items():
             before, _ = self._told.get(queue, (0, 0))
             if earliest > before:
                 self._told[queue] = earliest, record.term
                 is_border = earliest in self._ends[queue]
-                what = f"the leader announces that queue {queue} begins at offset {earliest}"
-                attached = machine.serving.attached.values()
+                what = f"groups are told that queue {queue} begins at offset {earliest}"
+                attached = machine.pop_groups.attached.values()
                 is_followed = any(queue in each.group.backlogs for each in attached)
                 given_up = earliest - before if is_followed else 0
                 yield given_up, "" if is_border else f"{what}, and no batch does"

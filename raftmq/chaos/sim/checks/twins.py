@@ -90,8 +90,8 @@ class Twins:
             machine.apply(records[index])
             if isinstance(machine, PartitionMachine):
                 # No consumer and no index takes these: they must not pile up.
-                machine.serving.take_handed()
-                machine.serving.take_traced()
+                machine.pop_groups.take_handed()
+                machine.pop_groups.take_traced()
             for fact in self.at_border_differ(number, index, machine):
                 yield PopBreach("R21", index, fact)
         yield from self.in_the_end_differ(number, machine)
