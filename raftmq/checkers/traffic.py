@@ -152,8 +152,3 @@ def doubt(found: Traffic) -> str:
     if not found.is_unique:
         return "a value was sent twice: a loss or a duplicate of it cannot be told"
     return ""
-
-
-def ordered_groups(*columns: Integers) -> Integers:
-    """Places sorted by the columns, the first one first; equal ones stay in order."""
-    return np.lexsort(columns[::-1])

@@ -43,16 +43,10 @@ def majority_index(reached: list[int]) -> int:
     return reached[(len(reached) - 1) // 2]
 
 
-def committed_index(voters: Iterable[int], matched: Mapping[int, int]) -> int:
-    """The highest index that a majority of `voters` has reached; missing ones count as 0."""
-    return majority_index([matched.get(voter, 0) for voter in voters])
-
-
-def joint_committed_index(
-    incoming: Iterable[int], outgoing: Iterable[int], matched: Mapping[int, int]
-) -> int:
+def joint_committed_index(incoming: list[int], outgoing: list[int]) -> int:
     """Thesis §4.3: agreement needs majorities of both memberships, so the lower one counts."""
-    return min(committed_index(incoming, matched), committed_index(outgoing, matched))
+    index = majority_index(incoming)
+    return min(index, majority_index(outgoing)) if outgoing else index
 
 
 def vote_result(voters: Iterable[int], votes: Mapping[int, bool]) -> VoteResult:

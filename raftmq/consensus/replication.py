@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from raftmq.consensus.core import Core
 from raftmq.consensus.messages import Message, MessageKind
 from raftmq.consensus.progress import REPLICATE, SNAPSHOT, Progress
-from raftmq.consensus.quorum import majority_index
+from raftmq.consensus.quorum import joint_committed_index
 from raftmq.consensus.storage import Compacted, NotInMemory, SnapshotTemporarilyUnavailable
 from raftmq.consensus.trace import Event
 from raftmq.consensus.types import Fetch, Role
@@ -149,9 +149,10 @@ def advance_commit(core: Core) -> bool:
     log entries from the leader's current term are committed by counting replicas". All records
     from the leader's no-op on are of its term, so comparing indexes is enough.
     """
-    index = majority_index([progress.match for progress in core.incoming])
-    if core.outgoing:
-        index = min(index, majority_index([progress.match for progress in core.outgoing]))
+    index = joint_committed_index(
+        [progress.match for progress in core.incoming],
+        [progress.match for progress in core.outgoing],
+    )
     if index <= core.log.committed or index < core.term_first_index:
         return False
     core.log.commit_to(index)

@@ -144,15 +144,16 @@ def _committed(
 ) -> str:
     text = _bars(incoming | outgoing, matched)
     joint = quorum.joint_committed_index
+    one, two = _reached(incoming, matched), _reached(outgoing, matched)
     if is_joint:
-        index = joint(incoming, outgoing, matched)
-        checks = {"symmetry": joint(outgoing, incoming, matched)}
+        index = joint(one, two)
+        checks = {"symmetry": joint(two, one)}
     else:
-        index = quorum.committed_index(incoming, matched)
+        index = quorum.majority_index(one)
         checks = {
             "alternative computation": _committed_by_counting(incoming, matched),
-            "zero-joint quorum": joint(incoming, set(), matched),
-            "self-joint quorum": joint(incoming, incoming, matched),
+            "zero-joint quorum": joint(one, []),
+            "self-joint quorum": joint(one, list(one)),
         }
         checks |= dict(_lowered(incoming, matched, index))
     for name, other in checks.items():
@@ -161,13 +162,18 @@ def _committed(
     return f"{text}{_index(index)}\n"
 
 
+def _reached(voters: set[int], matched: dict[int, int]) -> list[int]:
+    return [matched.get(voter, 0) for voter in voters]
+
+
 def _lowered(voters: set[int], matched: dict[int, int], index: int) -> Iterator[tuple[str, int]]:
     """A voter below the committed index does not hold it up: lowering the voter changes nothing."""
     for voter in sorted(voters):
         own = matched.get(voter, 0)
         if index > own > 0:
             for lower in (own - 1, 0):
-                lowered = quorum.committed_index(voters, matched | {voter: lower})
+                reached = _reached(voters, matched | {voter: lower})
+                lowered = quorum.majority_index(reached)
                 yield f"overlaying {voter}->{lower}", lowered
 
 

@@ -326,10 +326,6 @@ class MemoryFiles:
         """A file's content."""
         return bytes(self.inode(path).data)
 
-    def durable_bytes(self, path: str) -> int:
-        """How many bytes of a file a power loss cannot take."""
-        return self.inode(path).low
-
     def put(self, path: str, data: bytes) -> None:
         """Write a file, durably, past all faults."""
         folder, name = os.path.split(path)

@@ -7,7 +7,7 @@ named.
 from collections.abc import Sequence
 
 from raftmq.chaos.mutant import Mutant, Patch
-from raftmq.consensus import Message, MessageKind, Raft, follower, leader, replication
+from raftmq.consensus import Message, MessageKind, Raft, follower, leader, quorum, replication
 from raftmq.consensus.core import Core
 from raftmq.consensus.inflights import Inflights
 from raftmq.consensus.log import RaftLog
@@ -288,7 +288,7 @@ def keeps_conflicting_records(patch: Patch) -> None:
 
 def commits_with_a_minority(patch: Patch) -> None:
     """104"""
-    patch.set(replication, "majority_index", lambda reached: sorted(reached)[-2:][0])
+    patch.set(quorum, "majority_index", lambda reached: sorted(reached)[-2:][0])
 
 
 MUTANTS = (
