@@ -318,6 +318,23 @@ def test_files_and_names_of_the_code_map_exist() -> None:
     assert not missing
 
 
+def source_words() -> set[str]:
+    """All words of the code, and of the names of its files and folders."""
+    files = [ROOT / "Makefile", ROOT / "pyproject.toml", DOCS / "wire.cddl", *DOCS.glob("*.py")]
+    for folder in ("raftmq", "tests", "bench", "deploy"):
+        files += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".toml")]
+    texts = [text for path in files for text in (name(path), path.read_text())]
+    return {word for text in texts for word in re.findall(r"\b[A-Za-z_]\w+", text)}
+
+
+def test_words_in_backticks_of_architecture_and_tour_are_in_the_code() -> None:
+    code = source_words()
+    for path in (ROOT / "ARCHITECTURE.md", *(DOCS / "tour").glob("*.md")):
+        for quoted in re.findall(r"`([^`\n]+)`", prose(path)):
+            missing = set(re.findall(r"\b[A-Za-z_]\w+", quoted)) - code
+            assert not missing, f"{name(path)}: `{quoted}`: {missing}"
+
+
 def faults_below(fault: type[Exception]) -> set[type[Exception]]:
     """The class and all its subclasses in raftmq."""
     classes = {fault}.union(*(faults_below(each) for each in fault.__subclasses__()))
