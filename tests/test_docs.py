@@ -207,6 +207,13 @@ def test_files_and_tests_that_a_page_names_exist(path: Path) -> None:
             assert found, f"{file}::{test}"
 
 
+def test_pages_that_state_behaviour_name_a_test_that_shows_it() -> None:
+    pages = ["README.md", "docs/filters.md", "docs/operations.md", "docs/popping.md"]
+    for path in [*map(ROOT.joinpath, pages), *(DOCS / "tour").glob("[0-9]*.md")]:
+        named = [file for file, _ in PATH.findall(prose(path))]
+        assert any(re.search(r"/test_\w+\.py$", file) for file in named), name(path)
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_lists_and_tables_stand_after_a_blank_line(path: Path) -> None:
     lines = prose(path).splitlines()
