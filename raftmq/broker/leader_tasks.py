@@ -74,7 +74,7 @@ lost; so the pause is never less than two of these."""
 
 
 class _Look(NamedTuple):
-    """Findings about a group that this node leads, at this look and at the one before."""
+    """Progress of a led group at one look, with the look before."""
 
     at: float
     """When, by trio's clock."""
@@ -315,8 +315,8 @@ class LeaderTasks(Service):
             self._hand_over(group, [preferred])
 
     def _hand_over(self, group: Group, heirs: Iterable[int]) -> bool:
-        """Hand over to the first member that was not asked in vain a moment ago; False: all of them
-        were, or there are none."""
+        """Transfer the leadership to the first candidate that has not failed recently. False: there
+        is none."""
         if group.raft.status().transferee:
             return True
         asked = self._asked.setdefault((group.number, group.raft.term), {})
@@ -429,7 +429,7 @@ class LeaderTasks(Service):
         return not kept
 
     def _tell(self, group: Group, parts: list[Lose]) -> None:
-        """Propose these, one after the other: all of them at once would be applied at once."""
+        """Propose the commands one at a time, so that no single step applies all of them."""
 
         def told() -> None:
             if rest := parts[1:]:

@@ -106,7 +106,7 @@ class Core:
         self.now = 0
         """The latest time the shell told, in ms; only stamps records."""
         self.behind_since: tuple[int, int] | None = None
-        """Where the clock was found to be behind the log: its time, and the log's."""
+        """Clock and log time from which stamps go on at half the pace; None: not behind."""
 
         self.membership = Membership()
         self.members: Members = {}

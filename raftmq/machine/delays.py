@@ -118,7 +118,7 @@ class Half(NamedTuple):
     queue: int
     """The queue's number."""
     number: int
-    """Of the first message; the others follow."""
+    """Number of the first message; the others have consecutive numbers."""
     count: int  # type: ignore[assignment]  # hides tuple.count, which is unused here
     """How many."""
 

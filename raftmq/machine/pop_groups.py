@@ -466,7 +466,7 @@ class PopGroups:
 
     def _lose(self, call: Lose, ends: Mapping[int, int]) -> Result:
         for queue, earliest in zip(call.queues, call.earliest, strict=False):
-            # Two leaders in a row may tell of the same loss, the former one late.
+            # Consecutive leaders may report the same loss; the earlier report may arrive late.
             if not self.earliest.get(queue, 0) < earliest <= ends.get(queue, 0):
                 continue
             self.earliest[queue] = earliest

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 RUNNING_MAX = 10_000
 """Consumers of one group whose credit runs in one partition group: each is in every snapshot."""
 _SWEEP_MIN = 64
-"""With fewer consumers no sweep looks for those whose time is over."""
+"""Below this number of consumers, expired credit is not swept."""
 
 
 class Credit(NamedTuple):

@@ -19,7 +19,7 @@ WIDTH_MAX = 65_536
 """From the first offset of a lease to its last: bounds a lease's memory, and its bits on the
 wire."""
 JOINED_WIDTH_MAX = 8_192
-"""The same for pieces that are joined one by one: each step copies the bits."""
+"""Maximum width of a piece built by joining; each join copies the bits."""
 KEY_BYTES = 4
 """Bytes of a key's hash."""
 _FEW = 16

@@ -63,7 +63,7 @@ class _Carrying(NamedTuple):
     queue: int
     """Messages of this queue and of queues with a higher number."""
     after: Key
-    """In this queue: rows after this one."""
+    """In `queue`, only rows after this key."""
 
 
 class _State:

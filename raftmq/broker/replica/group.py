@@ -73,9 +73,9 @@ __all__ = ["Group", "Machine", "Parts", "generation_of", "member_id", "node_of"]
 PROPOSE_RECORDS_MAX = 1024
 """Records appended in one go; bounds how long the loop is held."""
 PROPOSE_BYTES_MAX = 8 * 1024 * 1024
-"""The same in bytes."""
+"""Bytes appended in one go, exceeded by one record at most."""
 LEADERS_MAX = 1000
-"""Terms whose leader is remembered."""
+"""Newest terms whose leaders are remembered."""
 READS_MAX = 64
 """Reads that wait for another leader's word, which may be lost."""
 
@@ -98,13 +98,13 @@ class Machine(Protocol):
     log_start: int
     """The first index that retention keeps."""
     record_version: int
-    """Of the records that are proposed, and the newest that `apply` takes."""
+    """Version of proposed records, and the newest that `apply` accepts."""
 
     def apply(self, record: Record) -> list[Result]:
         """Apply the record at `applied + 1`."""
 
     state_version: int
-    """Of what `snapshot` gives: equal versions give equal bytes."""
+    """Version of the snapshot format; machines of one version and one log give equal bytes."""
 
     def snapshot(self) -> bytes:
         """The whole state."""
@@ -235,7 +235,7 @@ class Group:
         return self.is_leader and is_caught_up and not self.differs
 
     def became_current(self, records: list[Record]) -> bool:
-        """True if these, applied a moment ago, are what a leader lacked to be current."""
+        """True if applying these records made the leader current."""
         return self.is_current and records[0].index <= self._office_index
 
     @property
@@ -353,7 +353,7 @@ class Group:
         self._lose_office()
 
     def give_up(self, why: str) -> None:
-        """The fate of the records under way is unknown: fail the tickets that wait for them."""
+        """Fail all tickets as `outcome_unknown`: their records may be written at any time."""
         unknown = ErrorReply("outcome_unknown", why, group=self.number)
         tickets, self._tickets = self._tickets, {}
         for _, ticket in tickets.values():

@@ -125,8 +125,7 @@ class ReplicaRemoval:
         return self._node.id not in wanted.members or self._taker(group) > group.raft.id
 
     def _taker(self, group: Group) -> int:
-        """This node's member id in a group by the catalog; if it is higher than the replica's, the
-        replica's id is used up."""
+        """This node's member id in a group by the catalog; a lower id must not be used again."""
         return member_of(self._node.catalog, group.number, self._node.id)
 
     async def _ask(self, due: list[int]) -> None:

@@ -245,7 +245,7 @@ class Catalog:
         self.digest = 0
         """CRC-32C over all that was applied."""
         self.version = 0
-        """Index of the last record that changed anything but who reads what."""
+        """Index of the last record that changed more than members and their queues."""
         self.log_start = 1
         """Part of every machine's face; the catalog trims nothing."""
         self.nodes: dict[int, Node] = {}
@@ -426,7 +426,7 @@ class Catalog:
         if not group.members or len(set(group.members)) != len(group.members):
             return Refused(Reason.BAD_ARGUMENT, "a group needs members, each named once")
         old = self.groups.get(group.id)
-        # A move must not change the group's founders and replica generations.
+        # A command that moves a group must not change its founders or replica generations.
         old = old or Group(group.id, [], group.members)
         self.groups[group.id] = msgspec.structs.replace(
             group, founders=old.founders, replicas=old.replicas
@@ -535,8 +535,8 @@ class Catalog:
         return Changed(topic.id)
 
     def _spread(self, beside: Topic | None, first: int, end: int) -> list[int]:
-        """Groups for the queues from `first` up to `end`, in turn: from that of a topic's first
-        queue on, or from the one whose turn it is."""
+        """Groups of the queues from `first` up to `end`, round-robin. Queue 0 has the group of
+        `beside`'s queue 0; for None, the next group in turn."""
         groups = [number for number in sorted(self.groups) if number != SYSTEM_GROUP]
         at = self.topic_last - 1 if beside is None else groups.index(beside.groups[0])
         return [groups[(at + n) % len(groups)] for n in range(first, end)]

@@ -75,7 +75,7 @@ class Deletions:
         return len(self._of_name)
 
     def after(self, index: int) -> Iterator[Deletion]:
-        """Those behind an index, in their order."""
+        """Deletions above `index`, in order."""
         return (each for each in self._of_name.values() if each.index > index)
 
     def find(self, name: str) -> Deletion | None:

@@ -122,7 +122,7 @@ class ReleaseQueues(msgspec.Struct, frozen=True, array_like=True, tag="release")
 
 
 class RenewMembers(msgspec.Struct, frozen=True, array_like=True, tag="renew"):
-    """Members' leases as the leader saw them: renewed ones, and those that ran out."""
+    """Member leases that the leader renews, and those that it found expired."""
 
     heard: list[int]
     """Members whose lease runs for a whole session from now on."""
@@ -261,7 +261,8 @@ def deal(owners: list[int], members: list[int]) -> list[int]:
         if owner:
             held[owner].append(queue)
     share, more = divmod(len(owners), len(members))
-    # Members with the most queues keep one more; the sort is stable: of equals, the earlier one.
+    # Members with the most queues keep the remainder; the stable sort gives ties to the earlier
+    # member.
     order = sorted(members, key=lambda member: -len(held[member]))
     shares = {member: share + (at < more) for at, member in enumerate(order)}
     assert sum(shares.values()) == len(owners), "queues that are no member's share"
@@ -396,7 +397,8 @@ class Memberships:
                 released += 1
         if released:
             assignment.members[command.member].version = index
-            # Not back to the member that has just given the queue up, if another member lacks one.
+            # A free queue goes to its target at once: not back to the member that released it while
+            # another member is short.
             _give(assignment, index)
         return Changed(released)
 
