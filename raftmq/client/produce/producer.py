@@ -429,7 +429,8 @@ class Producer:
         try:
             queues = self._queues
             assert queues is not None
-            sender = queues.sender(queues.pick(message[1], queue))
+            _body, key, _tag, _props, _due = message
+            sender = queues.sender(queues.pick(key, queue))
             entry = PendingSend(
                 queue_number=sender.queue_number, size=size, deadline=deadline, arguments=message
             )

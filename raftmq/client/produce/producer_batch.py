@@ -26,7 +26,10 @@ from .receipts import PendingMany, Receipt, SentRange
 __all__ = ["Entry", "PendingMany", "PendingPart", "PendingSend", "ProducerBatch"]
 
 Arguments = tuple[bytes, str | bytes | None, str | None, Mapping[str, Value | None] | None, int]
-"""Body, key, tag, properties, and when to deliver it (milliseconds since 1970; 0: at once)."""
+"""Body, key, tag, properties, and when to deliver it (milliseconds since 1970; 0: at once).
+
+A plain tuple, as one is made for each message: a `NamedTuple` makes `send_nowait` 5 to 10 % slower.
+"""
 
 
 class Entry(ABC):
@@ -124,7 +127,7 @@ class PendingSend(Entry):
     ) -> None:
         super().__init__(queue_number=queue_number, count=1, size=size, deadline=deadline)
         self._arguments: Arguments | None = arguments
-        self.deliver_at_ms = arguments[4]
+        _body, _key, _tag, _props, self.deliver_at_ms = arguments
         """Delivery time, milliseconds since 1970; 0: at once."""
 
     @property
