@@ -306,6 +306,7 @@ def messages_page() -> str:
     names = ["messages", "fetches", "popping", "consumer_groups", "assignment"]
     names += ["delays", "transactions", "sessions", "traces"]
     paths = [f"raftmq/wire/{name}.py" for name in names]
+    paths.insert(3, "raftmq/pop/actions.py")  # after `popping`, whose items name the actions
     parts = [
         "# Messages of the protocol\n",
         *[markdown(docstring(module(path))) for path in paths],

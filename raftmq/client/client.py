@@ -25,7 +25,12 @@ from raftmq.client.consume.progress import Progress, take_progress
 from raftmq.client.consume.start import OnTrimmed, Start
 from raftmq.client.pop.acked import find_acked
 from raftmq.client.pop.consumer import PopConsumer
-from raftmq.client.pop.handles import deed_of, parse_handle, settle_handles, settlement_number
+from raftmq.client.pop.handles import (
+    disposition_of,
+    parse_handle,
+    settle_handles,
+    settlement_number,
+)
 from raftmq.client.produce.claimed import ClaimedProducer, claim_part
 from raftmq.client.produce.delays import cancel_delayed
 from raftmq.client.produce.producer import Producer
@@ -267,9 +272,11 @@ class Client:
                 part.
         """
         parsed = [parse_handle(handle) for handle in handles]
-        deed = deed_of(action, delay=delay, reason=reason)
+        disposition = disposition_of(action, delay=delay, reason=reason)
         number = settlement_number(self._world)
-        settled = await settle_handles(self._router, parsed, deed, number=number, timeout=timeout)
+        settled = await settle_handles(
+            self._router, parsed, disposition, number=number, timeout=timeout
+        )
         return [handle in settled for handle in parsed]
 
     async def acked_before(

@@ -28,7 +28,7 @@ from raftmq.client.produce.transactions import Transaction
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import RaftmqError, Reason, Rejected
-from raftmq.wire.popping import Action
+from raftmq.pop.actions import Action
 
 from .tape import Reader, Row, Tape, digest, shown
 

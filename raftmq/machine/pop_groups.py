@@ -31,13 +31,13 @@ from typing import Any, NamedTuple, assert_never
 
 from raftmq.errors import Reason
 from raftmq.log.traces import MessageEvent
+from raftmq.pop.actions import FENCED, OVER_LIMIT, REASON_CHARACTERS_MAX, Action
 from raftmq.pop.calls import (
     Ask,
     Call,
     ChangeDead,
     Claim,
     CloseGroups,
-    Deed,
     Feed,
     Leave,
     Lose,
@@ -74,12 +74,6 @@ WAIT_MS_MAX = 10 * 60 * 1000
 """No credit stands for longer: its consumer asks again."""
 NACK_MS_MAX = 7 * 24 * 3600 * 1000
 """No failed message waits for longer."""
-REASON_CHARACTERS_MAX = 1000
-"""Characters kept of the reason for a rejection."""
-FENCED = -1
-"""In the results of a settlement: the consumer no longer has the lease."""
-OVER_LIMIT = -2
-"""In the results of a settlement: a number is out of its range."""
 
 
 class Delivery(NamedTuple):
@@ -564,7 +558,7 @@ def _tokens(index: int) -> Callable[[], int]:
 
 def _step(group: PopGroup, consumer: int, step: Step, now: int) -> int | bytes:
     """Carry out one step of a settlement; its result, see `spans.told`."""
-    if step.deed == Deed.EXTEND:
+    if step.action == Action.EXTEND:
         if not 0 < step.delay_ms <= INVISIBLE_MS_MAX:
             return OVER_LIMIT
         extended = group.extend(consumer, step.token, now, invisible_ms=step.delay_ms)
@@ -573,16 +567,16 @@ def _step(group: PopGroup, consumer: int, step: Step, now: int) -> int | bytes:
     if messages is None or step.delay_ms > NACK_MS_MAX:
         return OVER_LIMIT
     token = step.token
-    match step.deed:
-        case Deed.ACK:
+    match step.action:
+        case Action.ACK:
             result = group.ack(consumer, token, messages, now)
-        case Deed.NACK:
+        case Action.NACK:
             delay_ms = None if step.delay_ms < 0 else step.delay_ms
             result = group.nack(consumer, token, messages, now, delay_ms=delay_ms)
-        case Deed.REJECT:
+        case Action.REJECT:
             reason = step.reason[:REASON_CHARACTERS_MAX]
             result = group.reject(consumer, token, messages, now, reason=reason)
-        case Deed.GIVE_BACK:
+        case Action.GIVE_BACK:
             result = group.give_back(consumer, token, messages, now)
         case _:
             return OVER_LIMIT

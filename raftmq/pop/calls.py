@@ -5,8 +5,6 @@ random number of its own. Times in commands are lengths: each begins at the stam
 carries the command.
 """
 
-from enum import IntEnum
-
 import msgspec
 
 from .policy import Mode, Policy
@@ -79,21 +77,11 @@ class Feed(msgspec.Struct, frozen=True, array_like=True, tag="feed"):
     hold. -1: an older leader sent no number, so there is no check."""
 
 
-class Deed(IntEnum):
-    """A consumer's action on messages in hand; see `raftmq.wire.popping.Action`."""
-
-    ACK = 0
-    NACK = 1
-    REJECT = 2
-    GIVE_BACK = 3
-    EXTEND = 4
-
-
 class Step(msgspec.Struct, frozen=True, array_like=True):
-    """One deed, on some messages of one lease."""
+    """One action, on some messages of one lease."""
 
-    deed: int
-    """Number of a `Deed`."""
+    action: int
+    """An `Action` of `actions`."""
     token: int
     """The lease's token."""
     base: int = 0

@@ -20,8 +20,6 @@ number, and a `ResetGroup` or `ChangeDead` a random one: a repeat does nothing a
 of the first, as long as that is among the last 4,096 of its partition group.
 """
 
-from enum import IntEnum
-
 import msgspec
 
 from .fetches import FetchedQueue
@@ -105,32 +103,15 @@ class Popped(_Wire, frozen=True):
     than an ack, all later messages of that lease leave it, too."""
 
 
-class Action(IntEnum):
-    """The actions on messages in hand."""
-
-    ACK = 0
-    """The messages are done."""
-    NACK = 1
-    """The messages failed: hand them out again, later."""
-    REJECT = 2
-    """The messages can never succeed: dead letters at once."""
-    GIVE_BACK = 3
-    """The messages were not begun: any consumer may have them; this attempt does not count."""
-    EXTEND = 4
-    """The whole lease runs longer."""
-
-
 SETTLE_ITEMS_MAX = 4096
 """Items in one `Settle`."""
-REASON_CHARACTERS_MAX = 1000
-"""Characters that are kept of a `SettleItem.reason`."""
 
 
 class SettleItem(_Wire, frozen=True):
     """One step of a `Settle`."""
 
     action: int
-    """Number of an `Action`."""
+    """An `Action` of `raftmq.pop.actions`."""
     token: int
     """The lease's token."""
     base: int = 0
@@ -163,18 +144,12 @@ class Settle(_Wire, frozen=True):
     requests have a sequence of their own."""
 
 
-FENCED = -1
-"""In `Settled.results`: the lease is no longer this consumer's; nothing was done."""
-OVER_LIMIT = -2
-"""In `Settled.results`: a number is out of its range; nothing was done."""
-
-
 class Settled(_Wire, frozen=True):
     """The settlement is on the disks of a majority."""
 
     results: list[int]
     """For each item: the number of messages that were settled, for `EXTEND` the milliseconds that
-    the lease runs from now on; or `FENCED` or `OVER_LIMIT`."""
+    the lease runs from now on; or `FENCED`, -1, or `OVER_LIMIT`, -2: see `raftmq.pop.actions`."""
     bits: list[bytes] = msgspec.field(default_factory=list)
     """For each item of which some messages were not in hand: the settled ones, from the first
     message that the item names on, as in `Lease`. Empty for other items; no entries if there is no

@@ -7,10 +7,10 @@ import trio
 
 from raftmq.batch import Batch
 from raftmq.broker.settings import Log
+from raftmq.pop.actions import Action
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import FrameKind
 from raftmq.wire.popping import (
-    Action,
     BacklogView,
     FindBacklogs,
     FoundBacklogs,

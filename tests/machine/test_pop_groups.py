@@ -12,13 +12,13 @@ from raftmq.log.record import Kind, Record
 from raftmq.log.record import encode as encode_record
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import DropQueues, PartitionMachine
-from raftmq.machine.pop_groups import FENCED, OVER_LIMIT, Delivery
+from raftmq.machine.pop_groups import Delivery
+from raftmq.pop.actions import FENCED, OVER_LIMIT, Action
 from raftmq.pop.calls import (
     Ask,
     Call,
     ChangeDead,
     CloseGroups,
-    Deed,
     Leave,
     Lose,
     OpenGroup,
@@ -101,10 +101,10 @@ class Log:
         return self.handed()
 
 
-def all_of(handed: Handed, deed: Deed = Deed.ACK, **more: Any) -> Step:
+def all_of(handed: Handed, action: Action = Action.ACK, **more: Any) -> Step:
     base, bits, _ = handed.messages
     return Step(
-        deed, handed.token, base, bits.to_bytes(bits.bit_length() // 8 + 1, "little"), **more
+        action, handed.token, base, bits.to_bytes(bits.bit_length() // 8 + 1, "little"), **more
     )
 
 
@@ -169,9 +169,9 @@ def test_settlement_of_which_a_part_was_settled_before_names_the_others() -> Non
     log.open()
     log.send(12)
     (handed,) = log.ask(ALICE, 12)
-    by_others = [Step(Deed.ACK, handed.token, n, b"\1") for n in (3, 9)]
+    by_others = [Step(Action.ACK, handed.token, n, b"\1") for n in (3, 9)]
     assert log.call(Settle(1, ALICE, 1 << 60, by_others, by_handle=True)) == [[1, 1]]
-    rest = Step(Deed.ACK, handed.token, 0, b"\xfc\x0f")
+    rest = Step(Action.ACK, handed.token, 0, b"\xfc\x0f")
     for _ in range(2):
         # Bit 0 is the first named message, at offset 2.
         assert log.settle(1, rest) == [b"\x7d\x03"]
@@ -183,8 +183,8 @@ def test_each_deed_does_what_it_says() -> None:
     log.open()
     log.send(5)
     (handed,) = log.ask(ALICE, 5)
-    step = [Step(deed, handed.token, n, b"\1") for n, deed in enumerate(Deed)]
-    assert log.settle(1, *step[:4], Step(Deed.EXTEND, handed.token, delay_ms=500)) == [
+    step = [Step(action, handed.token, n, b"\1") for n, action in enumerate(Action)]
+    assert log.settle(1, *step[:4], Step(Action.EXTEND, handed.token, delay_ms=500)) == [
         1,
         1,
         1,
@@ -193,9 +193,9 @@ def test_each_deed_does_what_it_says() -> None:
     ]
     audit = log.machine.pop_groups.attached[1].group.audit()
     assert audit == audit | {"acked": 1, "waiting": 1, "dead": 1, "ready": 1, "leased": 1}
-    too_long = Step(Deed.EXTEND, handed.token, delay_ms=10**12)
+    too_long = Step(Action.EXTEND, handed.token, delay_ms=10**12)
     assert (
-        log.settle(2, too_long, Step(9, handed.token, 4, b"\1"), Step(Deed.ACK, 0))
+        log.settle(2, too_long, Step(9, handed.token, 4, b"\1"), Step(Action.ACK, 0))
         == [OVER_LIMIT] * 3
     )
 
@@ -279,7 +279,7 @@ def test_dead_letters_are_handed_out_again_or_thrown_away() -> None:
     log.send(2)
     (handed,) = log.ask(ALICE, 2)
     log.settle(
-        1, Step(Deed.REJECT, handed.token, 0, b"\1"), Step(Deed.REJECT, handed.token, 1, b"\1")
+        1, Step(Action.REJECT, handed.token, 0, b"\1"), Step(Action.REJECT, handed.token, 1, b"\1")
     )
     assert log.call(ChangeDead(1, [1, 7], False), ChangeDead(1, [1, 2], True)) == [1, 1]
     (again,) = log.ask(ALICE, 2)
@@ -295,7 +295,7 @@ def bury_ten(log: Log) -> None:
     log.open()
     log.send(10)
     (handed,) = log.ask(ALICE, 10)
-    log.settle(1, all_of(handed, Deed.REJECT, reason="no"))
+    log.settle(1, all_of(handed, Action.REJECT, reason="no"))
 
 
 def test_some_messages_of_a_dead_letter_are_handed_out_or_thrown_away_and_the_rest_stays() -> None:
@@ -384,10 +384,10 @@ def test_replica_from_a_snapshot_goes_on_like_the_others() -> None:
             case _ if held:
                 sequence += 1
                 number, handed = held.pop(-draw.randint(1, min(9, len(held))))
-                deed = draw.choice([*Deed])
+                action = draw.choice([*Action])
                 delay_ms = draw.choice([5, 30])
                 call = Settle(
-                    number, handed.consumer, sequence, [all_of(handed, deed, delay_ms=delay_ms)]
+                    number, handed.consumer, sequence, [all_of(handed, action, delay_ms=delay_ms)]
                 )
                 log.call(call)
         log.handed()

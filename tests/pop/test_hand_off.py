@@ -18,10 +18,10 @@ from raftmq.machine.transactions import (
     Outcome,
     Transactions,
 )
+from raftmq.pop.actions import Action
 from raftmq.pop.calls import (
     Ask,
     CloseGroups,
-    Deed,
     Lose,
     OpenGroup,
     ResetGroup,
@@ -91,9 +91,9 @@ def input_of(handed: Handed, messages: Span | None = None) -> Input:
     return Input(GROUP, handed.consumer, handed.token, base, content)
 
 
-def step(deed: Deed, handed: Handed, delay_ms: int = -1) -> Step:
+def step(action: Action, handed: Handed, delay_ms: int = -1) -> Step:
     named = input_of(handed)
-    return Step(deed, named.token, named.base, named.bits, delay_ms)
+    return Step(action, named.token, named.base, named.bits, delay_ms)
 
 
 def began(count: int = 3) -> tuple[PopLog, Handed]:
@@ -157,25 +157,25 @@ def test_lease_that_runs_out_ends_its_hand_off_without_being_asked() -> None:
 
 def test_extended_lease_keeps_its_hand_off_open() -> None:
     log, handed = began()
-    log.settle(Step(Deed.EXTEND, handed.token, delay_ms=5 * LEASE_MS))
+    log.settle(Step(Action.EXTEND, handed.token, delay_ms=5 * LEASE_MS))
     log.tick(handed.deadline + 1)
     assert log.machine.transactions.next_timer == log.now - LEASE_MS - 1 + 5 * LEASE_MS
     log.restore_twin()
     assert log.end(5) == Changed([COMMIT, 1, True])
 
 
-@pytest.mark.parametrize("deed", [Deed.ACK, Deed.NACK, Deed.REJECT, Deed.GIVE_BACK])
-def test_input_that_was_settled_in_another_way_fences_its_hand_off(deed: Deed) -> None:
+@pytest.mark.parametrize("action", [Action.ACK, Action.NACK, Action.REJECT, Action.GIVE_BACK])
+def test_input_that_was_settled_in_another_way_fences_its_hand_off(action: Action) -> None:
     log, handed = began(3)
     one = Handed(ALICE, handed.token, QUEUE, Span(1, 1), 0)
-    assert log.settle(step(deed, one, 0 if deed is Deed.NACK else -1)) == 1
+    assert log.settle(step(action, one, 0 if action is Action.NACK else -1)) == 1
     acked = log.acked
     assert log.end(5) == Changed([FENCED, 1, True])
     log.release_all()
     assert OUT not in log.placed
     # The other messages stay with the same consumer.
     assert log.acked == acked
-    assert log.settle(step(Deed.ACK, handed)) == 2
+    assert log.settle(step(Action.ACK, handed)) == 2
 
 
 def test_two_hand_offs_of_one_message_commit_once() -> None:
@@ -198,14 +198,14 @@ def test_hand_off_may_take_some_messages_of_a_lease_and_several_leases() -> None
     assert log.machine.transactions.open[5].input_count == 2
     assert log.end(5) == Changed([COMMIT, 0, True])
     assert log.acked == 2
-    assert log.settle(step(Deed.ACK, first)) == 2
+    assert log.settle(step(Action.ACK, first)) == 2
 
 
 def test_rollback_leaves_inputs_in_hand() -> None:
     log, handed = began(2)
     assert log.end(5, ROLLBACK) == Changed([ROLLBACK, 1, True])
     assert log.machine.transactions.next_timer is None
-    assert log.settle(step(Deed.ACK, handed)) == 2
+    assert log.settle(step(Action.ACK, handed)) == 2
 
 
 def test_hand_off_of_what_is_not_in_hand_does_not_begin() -> None:
@@ -421,17 +421,17 @@ class Play:
     def settle(self) -> None:
         if not self.handed:
             return
-        each, deed = self.rng.choice(self.handed[-4:]), self.rng.choice([*Deed, Deed.EXTEND])
+        each, action = self.rng.choice(self.handed[-4:]), self.rng.choice([*Action, Action.EXTEND])
         length = self.rng.choice((1, 30, 300))
-        value = self.log.settle(step(deed, each, length), each.consumer)
+        value = self.log.settle(step(action, each, length), each.consumer)
         _, offsets, deadline = self.leases[each.token]
         if not offsets or deadline <= self.log.now:
             assert value == -1
-        elif deed is Deed.EXTEND:
+        elif action is Action.EXTEND:
             self.leases[each.token] = each.consumer, offsets, self.log.now + length
         else:
             assert value == len(offsets)
-            self.settled |= offsets if deed is Deed.ACK else set()
+            self.settled |= offsets if action is Action.ACK else set()
             offsets.clear()
 
     def reset(self) -> None:

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from raftmq.pop import keyed
-from raftmq.pop.calls import Deed
+from raftmq.pop.actions import Action
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.leases import Handed
 from raftmq.pop.pieces import WIDTH_MAX
@@ -189,7 +189,7 @@ def test_key_whose_checksum_is_0_has_an_order_too(key: str) -> None:
     (first,) = log.pop(1)
     assert first.messages.size == 1
     assert log.pop(2) == []
-    log.settle(1, step(Deed.ACK, first))
+    log.settle(1, step(Action.ACK, first))
     assert [one.messages.base for one in log.pop(2)] == [1]
 
 

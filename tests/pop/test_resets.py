@@ -10,8 +10,8 @@ from raftmq.errors import Reason
 from raftmq.log.record import Kind
 from raftmq.machine import repeats
 from raftmq.machine.machine import PartitionMachine
-from raftmq.machine.pop_groups import FENCED
-from raftmq.pop.calls import ChangeDead, Deed, Feed, Lose, OpenGroup, ResetGroup, Step
+from raftmq.pop.actions import FENCED, Action
+from raftmq.pop.calls import ChangeDead, Feed, Lose, OpenGroup, ResetGroup, Step
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.message_events import follow
 from raftmq.pop.policy import Mode, Order, Policy
@@ -47,17 +47,19 @@ def reset(log: Log, offset: int) -> None:
     group(log).audit()
 
 
-def only(log: Log, offset: int, deed: Deed, token: int) -> Step:
-    return Step(deed, token, offset, b"\1")
+def only(log: Log, offset: int, action: Action, token: int) -> Step:
+    return Step(action, token, offset, b"\1")
 
 
 def test_group_that_goes_back_gets_all_from_there_on_once_more() -> None:
     log = opened()
     log.send(10)
     (first,) = log.ask(ALICE, 8)
-    log.settle(1, only(log, 0, Deed.REJECT, first.token), only(log, 6, Deed.REJECT, first.token))
-    log.settle(2, only(log, 1, Deed.ACK, first.token), only(log, 5, Deed.ACK, first.token))
-    log.settle(3, only(log, 4, Deed.NACK, first.token))
+    log.settle(
+        1, only(log, 0, Action.REJECT, first.token), only(log, 6, Action.REJECT, first.token)
+    )
+    log.settle(2, only(log, 1, Action.ACK, first.token), only(log, 5, Action.ACK, first.token))
+    log.settle(3, only(log, 4, Action.NACK, first.token))
     reset(log, 4)
     assert log.settle(4, all_of(first)) == [FENCED]
     assert [letter.messages for letter in group(log).dead.values()] == [run(0, 1, 1)]
@@ -112,7 +114,7 @@ def test_parked_letter_before_the_new_place_blocks_nothing_any_more(kind: str) -
     log = opened(kind, is_blocking=True)
     send(log, "a", "a", "a", "a")
     (first,) = log.ask(ALICE, 1)
-    log.settle(1, all_of(first, Deed.REJECT))
+    log.settle(1, all_of(first, Action.REJECT))
     assert log.ask(ALICE, 9, wait_ms=0) == []
     keys = group(log).dead[1].keys
     reset(log, 2)
@@ -158,8 +160,8 @@ def test_random_resets_keep_the_books_and_replicas_alike(kind: str) -> None:
             case _ if log.held:
                 sequence += 1
                 _, handed = log.held.pop(-draw.randint(1, min(5, len(log.held))))
-                deed = draw.choice([Deed.ACK, Deed.NACK, Deed.REJECT, Deed.GIVE_BACK])
-                log.settle(sequence, all_of(handed, deed), consumer=handed.consumer)
+                action = draw.choice([Action.ACK, Action.NACK, Action.REJECT, Action.GIVE_BACK])
+                log.settle(sequence, all_of(handed, action), consumer=handed.consumer)
         log.handed()
         for record in log.records[replica.applied :]:
             replica.apply(record)
@@ -198,7 +200,7 @@ def test_request_that_arrives_again_does_nothing_and_gets_its_answer(
     log = opened()
     log.send(4)
     (first,) = log.ask(ALICE, 10)
-    log.settle(1, only(log, 3, Deed.REJECT, first.token))
+    log.settle(1, only(log, 3, Action.REJECT, first.token))
     back, redriven = ResetGroup(1, [QUEUE], [0], 7), ChangeDead(1, [1], False, [], [], 8)
     assert log.call(redriven, back) == [1, None]
     (again,) = log.ask(BOB, 10)

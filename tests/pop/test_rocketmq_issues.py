@@ -8,8 +8,8 @@ import pytest
 
 from raftmq.errors import Reason
 from raftmq.machine.machine import DropQueues
-from raftmq.machine.pop_groups import FENCED
-from raftmq.pop.calls import CloseGroups, Deed, OpenGroup, Settle, Step
+from raftmq.pop.actions import FENCED, Action
+from raftmq.pop.calls import CloseGroups, OpenGroup, Settle, Step
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.policy import Mode, Order, Policy
 from raftmq.results import Refused
@@ -53,7 +53,7 @@ def test_4806_lease_is_on_every_replica_that_knows_of_the_hand_out() -> None:
     (handed,) = counter.pop(ALICE)
     counter.fail_over()
     assert counter.pop(BOB) == []
-    assert counter.settle(ALICE, step(Deed.ACK, handed, 0, 1)) == [2]
+    assert counter.settle(ALICE, step(Action.ACK, handed, 0, 1)) == [2]
     counter.fail_over()
     counter.pass_time(30_000)
     counter.pass_time(1000)
@@ -92,8 +92,8 @@ def test_crash_at_any_record_leaves_each_message_in_one_state() -> None:
         for handed in counter.pop(consumer, 3):
             counter.settle(
                 consumer,
-                step(Deed.ACK, handed, handed.messages.base),
-                step(Deed.NACK, handed, delay_ms=500),
+                step(Action.ACK, handed, handed.messages.base),
+                step(Action.NACK, handed, delay_ms=500),
             )
         counter.pass_time(700)
     prefix = Counter(starts={})
@@ -144,12 +144,12 @@ def test_10736_ack_is_not_undone_by_what_was_about_to_happen() -> None:
     counter.send(2)
     (handed,) = counter.pop(ALICE)
     counter.now = handed.deadline - 1
-    assert counter.settle(ALICE, step(Deed.ACK, handed, 0)) == [1]
-    # The next record takes the rest of the lease back.
+    assert counter.settle(ALICE, step(Action.ACK, handed, 0)) == [1]
+    # The next record takes the lease back: what is left of it.
     counter.pass_time(1)
     counter.fail_over()
     assert counter.audit() == {"acked": 1, "waiting": 1}
-    assert counter.settle(ALICE, step(Deed.ACK, handed, 1)) == [FENCED]
+    assert counter.settle(ALICE, step(Action.ACK, handed, 1)) == [FENCED]
     counter.pass_time(1000)
     assert offsets(counter.pop(BOB)) == [1]
 
@@ -159,8 +159,8 @@ def test_10256_settlements_of_one_record_do_not_share_anything() -> None:
     counter = Counter()
     counter.send(6)
     (one,), (two,) = counter.pop(ALICE, 3), counter.pop(ALICE, 3)
-    steps = [step(Deed.ACK, one, 0, 2), step(Deed.ACK, two, 4), step(Deed.ACK, one, 1)]
-    assert counter.settle(ALICE, *steps, step(Deed.ACK, two)) == [2, 1, 1, 2]
+    steps = [step(Action.ACK, one, 0, 2), step(Action.ACK, two, 4), step(Action.ACK, one, 1)]
+    assert counter.settle(ALICE, *steps, step(Action.ACK, two)) == [2, 1, 1, 2]
     assert counter.audit() == {"acked": 6}
 
 
@@ -169,7 +169,7 @@ def test_8835_what_was_acked_of_a_lease_does_not_come_with_the_rest() -> None:
     counter = Counter()
     counter.send(10)
     (handed,) = counter.pop(ALICE)
-    counter.settle(ALICE, step(Deed.ACK, handed, 0, 3, 9))
+    counter.settle(ALICE, step(Action.ACK, handed, 0, 3, 9))
     counter.fail_over()
     counter.pass_time(30_000)
     counter.pass_time(1000)
@@ -185,7 +185,7 @@ def test_3787_slow_consumer_has_its_messages_until_its_deadline() -> None:
         counter.pass_time(1000)
         assert counter.pop(BOB) == []
     counter.now += 999
-    assert counter.settle(ALICE, step(Deed.ACK, handed)) == [1]
+    assert counter.settle(ALICE, step(Action.ACK, handed)) == [1]
 
 
 def test_7724_next_message_is_not_revived_in_the_place_of_one_that_is_gone() -> None:
@@ -193,13 +193,13 @@ def test_7724_next_message_is_not_revived_in_the_place_of_one_that_is_gone() -> 
     counter = Counter()
     counter.send(4)
     (first,), (rest,) = counter.pop(ALICE, 2), counter.pop(BOB, 2)
-    assert counter.settle(BOB, step(Deed.ACK, rest)) == [2]
+    assert counter.settle(BOB, step(Action.ACK, rest)) == [2]
     counter.lose(2)
     counter.pass_time(30_000)
     counter.pass_time(1000)
     assert counter.pop(ALICE) == []
     assert counter.audit() == {"acked": 2, "lost": 2}
-    assert counter.settle(ALICE, step(Deed.ACK, first)) == [FENCED]
+    assert counter.settle(ALICE, step(Action.ACK, first)) == [FENCED]
 
 
 def test_crash_between_two_flushes_does_not_give_a_message_two_leases() -> None:
@@ -212,7 +212,7 @@ def test_crash_between_two_flushes_does_not_give_a_message_two_leases() -> None:
     (other,) = counter.pop(BOB)
     assert (offsets([handed]), offsets([other])) == ([0, 1, 2], [3, 4, 5])
     assert [one.token for one in counter.group.held_by(ALICE, counter.now)] == [handed.token]
-    assert counter.settle(ALICE, step(Deed.ACK, handed)) == [3]
+    assert counter.settle(ALICE, step(Action.ACK, handed)) == [3]
 
 
 def test_3503_group_does_not_go_back_to_the_beginning() -> None:
@@ -220,7 +220,7 @@ def test_3503_group_does_not_go_back_to_the_beginning() -> None:
     counter = Counter()
     counter.send(3)
     (handed,) = counter.pop(ALICE)
-    counter.settle(ALICE, step(Deed.ACK, handed))
+    counter.settle(ALICE, step(Action.ACK, handed))
     # There is nothing, then retention takes all there was.
     assert counter.pop(ALICE) == []
     counter.lose(3)
@@ -235,7 +235,7 @@ def test_5408_acks_without_a_lease_stall_nothing() -> None:
     counter = Counter()
     counter.send(2)
     counter.pop(ALICE)
-    strange = [Step(Deed.ACK, token, 0, b"\xff") for token in range(5000)]
+    strange = [Step(Action.ACK, token, 0, b"\xff") for token in range(5000)]
     assert set(counter.settle(BOB, *strange[:4000])) == {FENCED}
     counter.pass_time(30_000)
     counter.pass_time(1000)
@@ -255,7 +255,7 @@ def test_8479_topic_that_is_made_anew_knows_nothing_of_the_old_one() -> None:
     counter.send(2)
     (again,) = counter.pop(BOB)
     assert (offsets([again]), again.messages.attempt) == ([0, 1], 1)
-    assert counter.settle(ALICE, step(Deed.ACK, handed)) == [FENCED]
+    assert counter.settle(ALICE, step(Action.ACK, handed)) == [FENCED]
 
 
 def test_9956_many_leases_with_one_deadline_all_come_again() -> None:
@@ -277,12 +277,12 @@ def test_10827_failing_key_blocks_itself_alone() -> None:
     counter.send(6, keys=["a", "b", "a", "b", "c", None])
     (handed,) = counter.pop(ALICE)
     assert offsets([handed]) == [0, 1, 4, 5]
-    counter.settle(ALICE, step(Deed.NACK, handed, 0), step(Deed.ACK, handed, 1, 4, 5))
+    counter.settle(ALICE, step(Action.NACK, handed, 0), step(Action.ACK, handed, 1, 4, 5))
     assert offsets(counter.pop(BOB)) == [3]
     counter.pass_time(1000)
     (again,) = counter.pop(BOB)
     assert (offsets([again]), again.messages.attempt) == ([0], 2)
-    counter.settle(BOB, step(Deed.ACK, again))
+    counter.settle(BOB, step(Action.ACK, again))
     assert offsets(counter.pop(BOB)) == [2]
 
 
@@ -302,9 +302,9 @@ def test_8154_first_message_does_not_come_last(order: Order) -> None:
             consumer = one.consumer
             if first % 3 == 0 and first not in failed:
                 failed.add(first)
-                counter.settle(consumer, step(Deed.NACK, one, first))
+                counter.settle(consumer, step(Action.NACK, one, first))
                 continue
-            assert counter.settle(consumer, step(Deed.ACK, one)) == [one.messages.size]
+            assert counter.settle(consumer, step(Action.ACK, one)) == [one.messages.size]
             done += offsets([one])
         counter.fail_over()
         counter.pass_time(1000)
@@ -322,8 +322,8 @@ def test_10229_group_that_begins_anew_is_not_held_up_by_the_old_one() -> None:
     counter.feed(QUEUE, b"\1\0\0\0" * 3)
     (new,) = counter.pop(BOB)
     assert (offsets([old]), offsets([new])) == ([0], [0])
-    assert counter.settle(ALICE, step(Deed.ACK, old)) == [FENCED]
-    assert counter.settle(BOB, step(Deed.ACK, new)) == [1]
+    assert counter.settle(ALICE, step(Action.ACK, old)) == [FENCED]
+    assert counter.settle(BOB, step(Action.ACK, new)) == [1]
 
 
 def test_6598_group_that_settles_nothing_stops_at_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +335,7 @@ def test_6598_group_that_settles_nothing_stops_at_a_bound(monkeypatch: pytest.Mo
         counter.pop(ALICE, 1)
     assert counter.audit() == {"leased": 20}
     first = next(counter.group.held_by(ALICE, counter.now))
-    counter.settle(ALICE, step(Deed.ACK, first))
+    counter.settle(ALICE, step(Action.ACK, first))
     assert offsets(counter.pop(BOB, 1)) == [20]
     assert counter.pop(BOB, 1) == []
 
@@ -348,12 +348,12 @@ def test_4815_retry_comes_when_the_schedule_says() -> None:
     for attempt, delay in ((1, 1000), (2, 5000)):
         (handed,) = counter.pop(ALICE)
         assert handed.messages.attempt == attempt
-        counter.settle(ALICE, step(Deed.NACK, handed))
+        counter.settle(ALICE, step(Action.NACK, handed))
         counter.pass_time(delay - 1)
         assert counter.pop(BOB) == []
         counter.pass_time(1)
     (last,) = counter.pop(ALICE)
-    counter.settle(ALICE, step(Deed.NACK, last))
+    counter.settle(ALICE, step(Action.NACK, last))
     assert counter.audit() == {"dead": 1}
     (letter,) = counter.group.dead.values()
     assert (letter.reason, letter.messages.attempt) == ("failed", 3)
@@ -365,6 +365,6 @@ def test_ack_that_cannot_be_done_is_not_called_a_success() -> None:
     counter.send(1)
     (handed,) = counter.pop(ALICE)
     counter.call(CloseGroups([GROUP]))
-    (refused,) = counter.call(Settle(GROUP, ALICE, 1, [step(Deed.ACK, handed)]))
+    (refused,) = counter.call(Settle(GROUP, ALICE, 1, [step(Action.ACK, handed)]))
     assert isinstance(refused, Refused)
     assert refused.reason is Reason.UNKNOWN_GROUP

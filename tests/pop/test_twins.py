@@ -13,7 +13,8 @@ from raftmq.machine import pop_groups
 from raftmq.machine.claims import Claims
 from raftmq.machine.machine import PartitionMachine
 from raftmq.pop import groups
-from raftmq.pop.calls import Ask, Deed, Lose, OpenGroup, Tick
+from raftmq.pop.actions import FENCED, Action
+from raftmq.pop.calls import Ask, Lose, OpenGroup, Tick
 from raftmq.pop.credit import Credit
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.policy import Mode, Policy
@@ -39,7 +40,7 @@ def test_place_of_a_consumer_that_waits_does_not_depend_on_stale_timers() -> Non
     log.send(1)
     (one,) = log.pop(1000, 1, invisible_ms=5_000)
     # The lease is over, its timer stays.
-    log.settle(1000, step(Deed.ACK, one))
+    log.settle(1000, step(Action.ACK, one))
     log.call(Ask(GROUP, 1, 10, 4_000, 0, True))
     for consumer in range(2, 65):
         log.call(Ask(GROUP, consumer, 10, 60_000, 0, True))
@@ -91,7 +92,7 @@ def test_stale_timer_touches_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Counter()
     log.send(1)
     (one,) = log.pop(1, 1, invisible_ms=1_000)
-    log.settle(1, step(Deed.ACK, one))
+    log.settle(1, step(Action.ACK, one))
     log.now += 2_000
     monkeypatch.delattr(PopGroup, "pass_time")
     monkeypatch.delattr(PopGroup, "hand_out")
@@ -160,8 +161,8 @@ def test_digest_tells_results(monkeypatch: pytest.MonkeyPatch) -> None:
     log.send(1)
     (one,) = log.pop(1)
     twin = restored(log)
-    log.settle(1, step(Deed.ACK, one))
-    monkeypatch.setattr(pop_groups, "_step", lambda *_: pop_groups.FENCED)
+    log.settle(1, step(Action.ACK, one))
+    monkeypatch.setattr(pop_groups, "_step", lambda *_: FENCED)
     follow(log, twin)
     assert twin.digest != log.machine.digest
 

@@ -47,14 +47,14 @@ from raftmq.machine.commands import decode_commands
 from raftmq.machine.delays import RESERVED, Cancel, Carry
 from raftmq.machine.machine import Command, DropQueues, PartitionMachine
 from raftmq.machine.offsets import CommitOffsets, ForgetOffsets
-from raftmq.machine.pop_groups import IDLE_MS_MAX, NACK_MS_MAX, OVER_LIMIT, QUEUE_BITS, Delivery
+from raftmq.machine.pop_groups import IDLE_MS_MAX, NACK_MS_MAX, QUEUE_BITS, Delivery
 from raftmq.machine.subscriptions import Resubscribe
 from raftmq.machine.transactions import Begin, End
+from raftmq.pop.actions import OVER_LIMIT, Action
 from raftmq.pop.calls import (
     Ask,
     ChangeDead,
     CloseGroups,
-    Deed,
     Feed,
     Leave,
     Lose,
@@ -70,7 +70,12 @@ from raftmq.pop.policy import INVISIBLE_MS_MAX
 from raftmq.pop.spans import span
 from raftmq.results import Appended, Changed, Refused, Result
 
-_WORDS = {Deed.ACK: "ack", Deed.NACK: "nack", Deed.REJECT: "reject", Deed.GIVE_BACK: "give_back"}
+_WORDS = {
+    Action.ACK: "ack",
+    Action.NACK: "nack",
+    Action.REJECT: "reject",
+    Action.GIVE_BACK: "give_back",
+}
 
 
 class PopBreach(NamedTuple):
@@ -542,14 +547,14 @@ class PopLog:
 
 
 def _step(group: PopModel, consumer: int, step: Step, now: int) -> int | bytes:
-    if step.deed == Deed.EXTEND:
+    if step.action == Action.EXTEND:
         if not 0 < step.delay_ms <= INVISIBLE_MS_MAX:
             return OVER_LIMIT
         return group.extend(consumer, step.token, now, step.delay_ms)
     messages = span(step.base, int.from_bytes(step.bits, "little"))
-    if messages is None or step.delay_ms > NACK_MS_MAX or step.deed not in _WORDS:
+    if messages is None or step.delay_ms > NACK_MS_MAX or step.action not in _WORDS:
         return OVER_LIMIT
-    word = _WORDS[Deed(step.deed)]
+    word = _WORDS[Action(step.action)]
     offsets = list(messages.offsets())
     return group.settle(consumer, step.token, offsets, now, word, step.delay_ms)
 

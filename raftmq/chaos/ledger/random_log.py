@@ -28,12 +28,12 @@ from raftmq.log.record import Kind, Record
 from raftmq.log.record import encode as encode_record
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import Command, PartitionMachine
+from raftmq.pop.actions import Action
 from raftmq.pop.calls import (
     Ask,
     Call,
     ChangeDead,
     CloseGroups,
-    Deed,
     Feed,
     Leave,
     Lose,
@@ -296,12 +296,12 @@ class RandomLog:
     def step(self, one: Handed) -> Step:
         """A random step of a settlement, for some messages of a lease."""
         rng = self.rng
-        deed = rng.choice([*Deed, Deed.ACK, Deed.ACK, Deed.NACK])
-        if deed is Deed.EXTEND:
-            return Step(deed, one.token, delay_ms=rng.choice([0, 5, 200]))
+        action = rng.choice([*Action, Action.ACK, Action.ACK, Action.NACK])
+        if action is Action.EXTEND:
+            return Step(action, one.token, delay_ms=rng.choice([0, 5, 200]))
         base, bits = one.messages.base, one.messages.bits
         if rng.random() < 0.5:
             bits &= rng.getrandbits(bits.bit_length())
         content = bits.to_bytes(bits.bit_length() // 8 + 1, "little")
-        delay = rng.choice([-1, -1, 0, 30]) if deed is Deed.NACK else -1
-        return Step(deed, one.token, base, content, delay, "poison")
+        delay = rng.choice([-1, -1, 0, 30]) if action is Action.NACK else -1
+        return Step(action, one.token, base, content, delay, "poison")

@@ -16,7 +16,7 @@ from raftmq.client.pop.leases import Grip
 from raftmq.client.pop.popped import LeasedMessage, LeasedMessages, PoppedMessage, PoppedMessages
 from raftmq.client.pop.prefetch_buffer import Taken
 from raftmq.client.pop.settlement import Settlements
-from raftmq.wire.popping import Action
+from raftmq.pop.actions import Action
 
 from .face import Entered, Face, calls, waits
 from .loop import Loop

@@ -39,8 +39,8 @@ from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor, TaskScope
 from raftmq.client.world import ClientWorld
 from raftmq.errors import RaftmqError, Reason, Rejected
+from raftmq.pop.actions import Action
 from raftmq.pop.policy import Mode
-from raftmq.wire.popping import Action
 
 from .claims import HeldClaim, claim
 from .leases import Grip, HeldLease, Holder

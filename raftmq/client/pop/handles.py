@@ -37,8 +37,9 @@ from raftmq.client.routing.requests import after, ask_leader, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.world import ClientWorld
 from raftmq.errors import Reason, Rejected
+from raftmq.pop.actions import FENCED, OVER_LIMIT, Action
 from raftmq.pop.pieces import WIDTH_MAX
-from raftmq.wire.popping import FENCED, OVER_LIMIT, Action, Settle, Settled, SettleItem
+from raftmq.wire.popping import Settle, Settled, SettleItem
 
 from .leases import packed, results_of, settled_of
 from .popped import LeasedMessage, delay_ms
@@ -151,8 +152,8 @@ def _varints(data: bytes) -> Iterator[int]:
             value = shift = 0
 
 
-class Deed(NamedTuple):
-    """A settlement of messages, as the application asks for it."""
+class Disposition(NamedTuple):
+    """A settlement of messages, as the application asks for it; AMQP 1.0's word."""
 
     action: Action
     """The kind of settlement."""
@@ -167,7 +168,7 @@ def settlement_number(world: ClientWorld) -> int:
     return world.now_ms() << RANDOM_BITS | world.random.getrandbits(RANDOM_BITS)
 
 
-def deed_of(action: str, *, delay: float | None, reason: str) -> Deed:
+def disposition_of(action: str, *, delay: float | None, reason: str) -> Disposition:
     """The arguments of `Client.settle`, checked.
 
     Raises:
@@ -183,13 +184,13 @@ def deed_of(action: str, *, delay: float | None, reason: str) -> Deed:
         raise Rejected(Reason.BAD_ARGUMENT, "to extend, say for how many seconds: delay=")
     if delay is not None and found not in (Action.EXTEND, Action.NACK):
         raise Rejected(Reason.BAD_ARGUMENT, f"delay= is for nack and extend, not for {action}")
-    return Deed(found, delay_ms(delay), reason_of(reason))
+    return Disposition(found, delay_ms(delay), reason_of(reason))
 
 
 async def settle_handles(
     router: Router,
     handles: Sequence[Handle],
-    deed: Deed,
+    disposition: Disposition,
     *,
     number: int,
     timeout: float | None = None,
@@ -214,7 +215,7 @@ async def settle_handles(
     groups: set[int] = set()
     for key, mine in consumers.items():
         settler = _Settler(router, key, number, left)
-        for parts in _requests([_Part(deed, each) for each in _by_lease(mine)]):
+        for parts in _requests([_Part(disposition, each) for each in _by_lease(mine)]):
             with after(groups, "messages of partition groups"):
                 settled |= await settler.settle(parts)
             groups.add(key[0])
@@ -249,11 +250,11 @@ def _requests(parts: list["_Part"]) -> Iterator[list["_Part"]]:
 class _Part:
     """Messages of one lease that are settled together."""
 
-    def __init__(self, deed: Deed, handles: list[Handle]) -> None:
+    def __init__(self, disposition: Disposition, handles: list[Handle]) -> None:
         self._handles = handles
         self._base = handles[0].offset
         self._bits = sum(1 << handle.offset - self._base for handle in handles)
-        action, delay_ms, reason = deed
+        action, delay_ms, reason = disposition
         token = handles[0].token
         if action is Action.EXTEND:
             self.item = SettleItem(action, token, delay_ms=delay_ms)

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
 from raftmq.errors import ProtocolError
-from raftmq.wire.popping import FENCED, Action, Settled
+from raftmq.pop.actions import FENCED, Action
+from raftmq.wire.popping import Settled
 
 if TYPE_CHECKING:
     from .settlement_sender import Item

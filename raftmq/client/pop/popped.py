@@ -23,7 +23,7 @@ from raftmq.client.arguments import typed
 from raftmq.client.consume.start import milliseconds
 from raftmq.client.message import Message, MessageColumns, Slice, format_id
 from raftmq.errors import Reason, Rejected
-from raftmq.wire.popping import Action
+from raftmq.pop.actions import Action
 
 from .leases import Grip, HeldLease, offsets_of
 from .settlement_sender import Gone

@@ -28,9 +28,9 @@ from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import Unavailable
 from raftmq.filters import compile as compile_filter
+from raftmq.pop.actions import Action
 from raftmq.pop.policy import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Mode
 from raftmq.wire.messages import TopicView
-from raftmq.wire.popping import Action
 
 from .leases import HeldLease
 from .prefetch_buffer import PrefetchBuffer, Taken

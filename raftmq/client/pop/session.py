@@ -39,6 +39,7 @@ from raftmq.client.routing.refusals import NOT_LEADER, RETRIED, exception_of, re
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import ProtocolError, RaftmqError, UnreadableBatch
+from raftmq.pop.actions import Action
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import FetchedQueue
 from raftmq.wire.messages import (
@@ -46,7 +47,7 @@ from raftmq.wire.messages import (
     ErrorReply,
     FrameKind,
 )
-from raftmq.wire.popping import Action, Lease, Leave, Pop, Popped
+from raftmq.wire.popping import Lease, Leave, Pop, Popped
 
 from .leases import HeldLease
 from .prefetch_buffer import PrefetchBuffer

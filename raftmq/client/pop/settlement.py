@@ -15,8 +15,8 @@ from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.machine.catalog.consumer_groups import DELAY_MS_MAX
+from raftmq.pop.actions import Action
 from raftmq.pop.policy import INVISIBLE_MS_MAX
-from raftmq.wire.popping import Action
 
 from .leases import HeldLease, Holder, offsets_of
 from .popped import Part, Settlement

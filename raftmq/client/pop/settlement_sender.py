@@ -52,17 +52,10 @@ from raftmq.client.routing.refusals import (
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import ProtocolError, RaftmqError, Rejected
+from raftmq.pop.actions import FENCED, OVER_LIMIT, Action
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind
-from raftmq.wire.popping import (
-    FENCED,
-    OVER_LIMIT,
-    SETTLE_ITEMS_MAX,
-    Action,
-    Settle,
-    Settled,
-    SettleItem,
-)
+from raftmq.wire.popping import SETTLE_ITEMS_MAX, Settle, Settled, SettleItem
 
 from .leases import HeldLease, Holder, packed, results_of, settled_of
 

@@ -11,7 +11,7 @@ from raftmq.client.pop.leases import HeldLease, packed
 from raftmq.client.pop.popped import LeasedMessage, LeasedMessages, Part
 from raftmq.client.pop.settlement import Settlements
 from raftmq.errors import Reason, Rejected
-from raftmq.wire.popping import Action
+from raftmq.pop.actions import Action
 from raftmq.wire.transactions import TransactionInput
 
 

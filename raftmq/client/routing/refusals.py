@@ -5,10 +5,11 @@ are refused before they are sent.
 import msgspec
 
 from raftmq.errors import ProtocolError, RaftmqError, Reason, Rejected, Unavailable
+from raftmq.pop.actions import REASON_CHARACTERS_MAX, Action
 from raftmq.wire.codec import Misfit, pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind
-from raftmq.wire.popping import REASON_CHARACTERS_MAX, Action, SettleItem
+from raftmq.wire.popping import SettleItem
 
 NOT_LEADER = "not_leader"
 OUTCOME_UNKNOWN = "outcome_unknown"

@@ -8,11 +8,10 @@ from raftmq.broker.serve.connection import Connection
 from raftmq.broker.settings import Log
 from raftmq.errors import CorruptRecord, Reason
 from raftmq.machine.machine import PartitionMachine
+from raftmq.pop.actions import FENCED, Action
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import REPLY, Done, FrameKind
 from raftmq.wire.popping import (
-    FENCED,
-    Action,
     ChangeDead,
     Claim,
     Claimed,

@@ -11,7 +11,8 @@ from raftmq.client import Client
 from raftmq.machine import pop_groups
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import PartitionMachine
-from raftmq.pop.calls import Deed, Settle, Tick
+from raftmq.pop.actions import Action
+from raftmq.pop.calls import Settle, Tick
 from raftmq.wire.messages import ErrorReply
 from tests.broker.harness import Cluster, RawClient, Refused
 from tests.broker.popping import Consumer, with_group
@@ -104,7 +105,7 @@ def test_results_of_settlements_are_remembered_up_to_a_bound(
     log.send(40)
     for consumer in range(1, 11):
         handed = [one for _ in range(4) for one in log.pop(consumer, 1)]
-        log.settle(consumer, *[step(Deed.ACK, one) for one in handed])
+        log.settle(consumer, *[step(Action.ACK, one) for one in handed])
     machine = PartitionMachine.restore(log.machine.snapshot())
     for one in (log.machine.pop_groups, machine.pop_groups):
         assert [key[1] for key in one._consumers] == [9, 10]
@@ -120,7 +121,7 @@ def test_consumers_that_settle_are_remembered_up_to_a_bound(
     log = Counter()
     log.send(40)
     for consumer in range(1, 11):
-        log.settle(consumer, step(Deed.ACK, log.pop(consumer, 1)[0]))
+        log.settle(consumer, step(Action.ACK, log.pop(consumer, 1)[0]))
     machine = PartitionMachine.restore(log.machine.snapshot())
     for one in (log.machine.pop_groups, machine.pop_groups):
         assert [key[1] for key in one._consumers] == [8, 9, 10]

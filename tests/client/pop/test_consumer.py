@@ -12,10 +12,11 @@ from raftmq.client.pop.settlement_sender import Waiter
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.catalog.consumer_groups import DeleteConsumerGroup
 from raftmq.machine.catalog.topics import AlterTopic
+from raftmq.pop.actions import Action
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
-from raftmq.wire.popping import Action, Pop
+from raftmq.wire.popping import Pop
 from tests.client.consume.test_consumer import QUEUE, add, fill
 from tests.client.fake_cluster import FakeCluster, FakeNode, Fate
 from tests.client.popping_cluster import audit, opened, pop_all

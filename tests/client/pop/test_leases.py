@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from raftmq.client.pop.leases import HeldLease, lowest, offsets_of, runs_of
 from raftmq.client.pop.settlement_sender import Item, Waiter
-from raftmq.wire.popping import Action
+from raftmq.pop.actions import Action
 
 FIRST, LAST = 100, 116
 OFFSETS = st.sets(st.integers(FIRST, LAST - 1), max_size=8)
