@@ -1,6 +1,6 @@
 """The one rule for the host and port of a node, wherever they come in.
 
-Settings, `raftmq cluster add`, a cluster's URL, `ChangeMember`, `PutNode` and the `Hello` of a node
+Settings, `raftmq cluster add`, a cluster's URL, `ChangeNode`, `PutNode` and the `Hello` of a node
 are held to the rule before the address is used: a resolver raises for some texts (`a..b`, a label
 of 64 letters, a port of 2^64), and an address in the catalog cannot be taken back from a log.
 

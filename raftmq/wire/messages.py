@@ -17,10 +17,10 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | ADMIN | `Admin`, `AdminDone` | - | - |
 | STATUS | `Status`, `NodeStatus` | - | - |
 | TRANSFER | `Transfer`, `Done` | - | - |
-| MEMBER | `ChangeMember`, `Done` | - | - |
+| CHANGE_NODE | `ChangeNode`, `Done` | - | - |
 | FORGET | no header, no answer | - | - |
 | SUBSCRIBED | `FindSubscriptions`, `FoundSubscriptions` | - | - |
-| POP, SETTLE, LEAVE, BACKLOGS, DEAD, BURY, CLAIM, RESET | see `popping` | | |
+| POP, SETTLE, LEAVE, BACKLOGS, DEAD, CHANGE_DEAD, CLAIM, RESET | see `popping` | | |
 | GROUPS, FORGET_GROUP | see `consumer_groups` | | |
 | COMMIT, HEARTBEAT, MEMBERS | see `assignment` | | |
 | CANCEL | see `delays` | | |
@@ -69,7 +69,7 @@ class FrameKind(IntEnum):
     ADMIN = 9
     STATUS = 10
     TRANSFER = 11
-    MEMBER = 12
+    CHANGE_NODE = 12
     FORGET = 13
     """With the correlation of an open FETCH: the node answers that FETCH at once, usually with no
     batches. Without effect if the FETCH was answered before."""
@@ -79,7 +79,7 @@ class FrameKind(IntEnum):
     LEAVE = 17
     BACKLOGS = 18
     DEAD = 19
-    BURY = 20
+    CHANGE_DEAD = 20
     GROUPS = 21
     HEARTBEAT = 22
     MEMBERS = 23
@@ -212,7 +212,7 @@ class NodeView(_Wire, frozen=True):
     port: int
     """The native protocol's port at that host."""
     is_leaving: bool = False
-    """True while the node's partition groups move to others; then the node is no member."""
+    """True while the node's partition groups move to others; then the node leaves the cluster."""
 
 
 class GroupView(_Wire, frozen=True):
@@ -466,7 +466,7 @@ class Transfer(_Wire, frozen=True):
     """The node that shall lead; 0: any other voter that is caught up."""
 
 
-class ChangeMember(_Wire, frozen=True):
+class ChangeNode(_Wire, frozen=True):
     """Add, remove or replace a node; goes to the leader of the system group."""
 
     action: str
@@ -486,7 +486,7 @@ class Done(_Wire, frozen=True):
 
 
 class SnapshotChunk(_Wire, frozen=True):
-    """A piece of a snapshot for a member that is too far behind for the log."""
+    """A piece of a snapshot for a replica that is too far behind for the log."""
 
     group: int
     """The partition group."""

@@ -7,7 +7,7 @@
 | LEAVE | `Leave`, `messages.Done` | - | - |
 | BACKLOGS | `FindBacklogs`, `FoundBacklogs` | - | - |
 | DEAD | `FindDead`, `FoundDead` | - | - |
-| BURY | `ChangeDead`, `DeadChanged` | - | - |
+| CHANGE_DEAD | `ChangeDead`, `DeadChanged` | - | - |
 | CLAIM | `Claim`, `Claimed` | - | - |
 | RESET | `ResetGroup`, `messages.Done` | - | - |
 

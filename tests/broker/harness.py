@@ -20,7 +20,7 @@ from raftmq.wire.messages import (
     REPLY,
     Admin,
     AdminDone,
-    ChangeMember,
+    ChangeNode,
     ClusterView,
     Done,
     ErrorReply,
@@ -203,4 +203,4 @@ class Cluster(sim.Cluster):
     async def change(self, action: str, node: int, **to: Any) -> None:
         """Add, remove or replace a node."""
         async with self.client(self.leader(0)) as client:
-            await client.ask(FrameKind.MEMBER, ChangeMember(action, node, **to), Done)
+            await client.ask(FrameKind.CHANGE_NODE, ChangeNode(action, node, **to), Done)

@@ -10,7 +10,7 @@ from raftmq.errors import Reason, Rejected
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.results import Refused
 from raftmq.wire.address import why_no_address
-from raftmq.wire.messages import ChangeMember
+from raftmq.wire.messages import ChangeNode
 
 GOOD = ["10.0.0.4", "node4", "db-4.example.", "my_broker", "::1", "fe80::1%eth0", "x" * 63]
 BAD = ["", ".", "a..b", "x" * 64, "é" * 70, "a\0b", "\ud7ff", "a b", "::1::2", "fe80::1%\0", "a/b"]
@@ -25,7 +25,7 @@ def test_address_is_taken(host: str) -> None:
 @pytest.mark.parametrize("host", BAD)
 def test_every_door_refuses_a_host_that_no_resolver_takes(host: str) -> None:
     assert "is no host" in why_no_address(host, 7400)
-    assert isinstance(plan(ChangeMember("add", 4, host, 7400), Catalog()), Refused)
+    assert isinstance(plan(ChangeNode("add", 4, host, 7400), Catalog()), Refused)
     with pytest.raises(ValueError, match="not an address"):
         ADDRESS.read(f"{host}:7400")
     with pytest.raises(Rejected) as refused:

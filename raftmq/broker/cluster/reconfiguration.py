@@ -41,7 +41,7 @@ from raftmq.errors import Reason
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog, Command, Node, PutGroup, PutNode
 from raftmq.results import Refused
 from raftmq.wire.address import why_no_address
-from raftmq.wire.messages import ChangeMember, ClusterView, GroupView
+from raftmq.wire.messages import ChangeNode, ClusterView, GroupView
 
 from .placement import with_node, with_replacement, without_node
 from .views import by_group, is_agreed
@@ -50,7 +50,7 @@ CAUGHT_UP_LAG_MAX = 256
 """Records that a learner may lack when it is made a voter, of those of the last seconds."""
 
 
-def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
+def plan(change: ChangeNode, catalog: Catalog) -> list[Command] | Refused:
     """The catalog commands that a request amounts to. Repeating a request changes nothing.
 
     All of a request is judged here, as a command that the catalog refuses does not undo those
@@ -75,7 +75,7 @@ def plan(change: ChangeMember, catalog: Catalog) -> list[Command] | Refused:
     return [PutNode(Node(change.new, change.host, change.port)), leaving, *map(PutGroup, moved)]
 
 
-def _refused(change: ChangeMember, catalog: Catalog) -> Refused | None:
+def _refused(change: ChangeNode, catalog: Catalog) -> Refused | None:
     """Why a request is refused; None: it is granted."""
     nodes = catalog.nodes
     if change.action not in ("add", "remove", "replace"):
@@ -110,7 +110,7 @@ def _refused(change: ChangeMember, catalog: Catalog) -> Refused | None:
     return None
 
 
-def _is_repeat(change: ChangeMember, known: Node, nodes: Mapping[int, Node]) -> bool:
+def _is_repeat(change: ChangeNode, known: Node, nodes: Mapping[int, Node]) -> bool:
     """True if a node that shall come is a member because of an earlier request like this one. An
     `add` of a node that is leaving lets the node stay."""
     if (known.host, known.port) != (change.host, change.port):

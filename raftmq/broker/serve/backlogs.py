@@ -41,7 +41,7 @@ class Backlogs(Service):
         self.routes = {
             FrameKind.BACKLOGS: group_route(FindBacklogs, of, self._find),
             FrameKind.DEAD: group_route(FindDead, of, self._find_dead),
-            FrameKind.BURY: group_route(ChangeDead, of, self._change_dead),
+            FrameKind.CHANGE_DEAD: group_route(ChangeDead, of, self._change_dead),
         }
 
     def _find(self, request: FindBacklogs, group: Group, asked: OpenRequest) -> Answer:

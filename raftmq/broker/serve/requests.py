@@ -39,7 +39,7 @@ from raftmq.wire.messages import (
     LATEST,
     Admin,
     AdminDone,
-    ChangeMember,
+    ChangeNode,
     Committed,
     Done,
     ErrorReply,
@@ -86,7 +86,7 @@ class Requests(Service):
             FrameKind.ADMIN: route(Admin, self._admin),
             FrameKind.STATUS: route(Status, self._status),
             FrameKind.TRANSFER: group_route(Transfer, self._led_group, self._transfer),
-            FrameKind.MEMBER: group_route(ChangeMember, self._founded_group, self._member),
+            FrameKind.CHANGE_NODE: group_route(ChangeNode, self._founded_group, self._change_node),
             FrameKind.SUBSCRIBED: group_route(FindSubscriptions, system, self._subscribed),
             FrameKind.GROUPS: group_route(FindConsumerGroups, system, self._consumer_groups),
             FrameKind.SESSIONS: group_route(ClaimSessions, self._session_group, self._sessions),
@@ -316,7 +316,7 @@ class Requests(Service):
         same = known is not None and sorted(known.members) == sorted(command.group.members)
         return same and group.is_settled
 
-    def _member(self, change: ChangeMember, group: Group, asked: OpenRequest) -> Answer:
+    def _change_node(self, change: ChangeNode, group: Group, asked: OpenRequest) -> Answer:
         def ready() -> Answer:
             if not group.is_settled:
                 # A plan made from a catalog that is about to change would undo that change.

@@ -35,7 +35,7 @@ _SENT = (
     MessageKind.TIMEOUT_NOW,
 )  # fmt: skip
 _RECEIVED = (
-    FrameKind.PRODUCE, FrameKind.FETCH, FrameKind.COMMIT, FrameKind.ADMIN, FrameKind.MEMBER,
+    FrameKind.PRODUCE, FrameKind.FETCH, FrameKind.COMMIT, FrameKind.ADMIN, FrameKind.CHANGE_NODE,
     FrameKind.RAFT, FrameKind.SNAPSHOT, FrameKind.PROBE, FrameKind.REPAIR,
 )  # fmt: skip
 
@@ -53,7 +53,7 @@ FAILPOINTS = (
 POP_FAILPOINTS = tuple(
     _name("receive", kind)
     for kind in (
-        FrameKind.POP, FrameKind.SETTLE, FrameKind.LEAVE, FrameKind.BURY, FrameKind.CANCEL,
+        FrameKind.POP, FrameKind.SETTLE, FrameKind.LEAVE, FrameKind.CHANGE_DEAD, FrameKind.CANCEL,
         FrameKind.BEGIN, FrameKind.END,
     )
 )  # fmt: skip

@@ -29,7 +29,7 @@ from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import (
     EARLIEST,
     LATEST,
-    ChangeMember,
+    ChangeNode,
     ClusterView,
     Done,
     FrameKind,
@@ -524,12 +524,12 @@ class Admin:
     async def add_node(
         self, node: int, host: str, port: int, *, timeout: float | None = None
     ) -> None:
-        """Make a node, running or to be started with `join`, a member of the cluster."""
-        await self._member(ChangeMember("add", node, host, port), timeout)
+        """Let a node, running or to be started with `join`, enter the cluster."""
+        await self._change_node(ChangeNode("add", node, host, port), timeout)
 
     async def remove_node(self, node: int, *, timeout: float | None = None) -> None:
         """Take a node out of the cluster."""
-        await self._member(ChangeMember("remove", node), timeout)
+        await self._change_node(ChangeNode("remove", node), timeout)
 
     async def replace_node(
         self, node: int, new: int, host: str, port: int, *, timeout: float | None = None
@@ -539,11 +539,11 @@ class Admin:
         The old node may be dead. On return the groups begin to move; the old node is forgotten when
         no group counts on it.
         """
-        await self._member(ChangeMember("replace", node, host, port, new), timeout)
+        await self._change_node(ChangeNode("replace", node, host, port, new), timeout)
 
     # -- inside ----------------------------------------------------------------------------------
 
-    async def _member(self, change: ChangeMember, timeout: float | None) -> None:
+    async def _change_node(self, change: ChangeNode, timeout: float | None) -> None:
         await ask_leader(self._router, change, Done, timeout=timeout)
 
     async def _changed(self, name: str, timeout: float | None) -> TopicInfo:

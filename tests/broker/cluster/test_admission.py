@@ -6,7 +6,7 @@ import trio
 from raftmq.broker.leader_tasks import LeaderTasks
 from raftmq.chaos.sim.clients import Clients, Session
 from raftmq.client import Client
-from raftmq.wire.messages import ChangeMember, Done, FrameKind
+from raftmq.wire.messages import ChangeNode, Done, FrameKind
 from tests.broker.harness import Cluster, RawClient, Refused
 from tests.broker.scenario import in_cluster
 
@@ -23,7 +23,7 @@ async def said(client: RawClient, *command: object) -> str:
 async def member_said(client: RawClient) -> str:
     """The same for a change of members."""
     try:
-        await client.ask(FrameKind.MEMBER, ChangeMember("add", 9, "node9", 9), Done)
+        await client.ask(FrameKind.CHANGE_NODE, ChangeNode("add", 9, "node9", 9), Done)
     except Refused as refused:
         return refused.reply.code
     return ""

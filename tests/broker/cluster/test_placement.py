@@ -18,7 +18,7 @@ from raftmq.machine.catalog.catalog import (
 )
 from raftmq.machine.commands import encode_commands
 from raftmq.results import Refused, Result
-from raftmq.wire.messages import ChangeMember
+from raftmq.wire.messages import ChangeNode
 
 NUMBERS = st.integers(1, 6)
 
@@ -41,7 +41,7 @@ def change(catalog: Catalog, action: str, node: int, new: int = 0, host: str = "
     """Carry out a request as a leader does; why it was refused, or nothing."""
     comes = new or node
     at = () if action == "remove" else (host or f"node{comes}", 7400, new)
-    commands = plan(ChangeMember(action, node, *at), catalog)
+    commands = plan(ChangeNode(action, node, *at), catalog)
     if isinstance(commands, Refused):
         return commands.message
     results = apply(catalog, commands)

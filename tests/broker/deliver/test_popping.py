@@ -287,7 +287,7 @@ def test_rejected_message_is_found_among_the_dead_and_can_be_redriven() -> None:
         (letter,) = (await client.ask(FrameKind.DEAD, find, FoundDead)).letters
         assert (letter.queue, letter.base, letter.reason) == (QUEUE, 1, "no such account")
         change = ChangeDead(1, alice.number, [letter.letter])
-        assert await client.ask(FrameKind.BURY, change, DeadChanged) == DeadChanged(1)
+        assert await client.ask(FrameKind.CHANGE_DEAD, change, DeadChanged) == DeadChanged(1)
         popped, bodies = await alice.pop(2)
         assert bodies == [b"b"]
         assert popped.leases[0].attempt == 1

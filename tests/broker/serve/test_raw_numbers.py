@@ -12,7 +12,7 @@ from raftmq.batch.layout import CRC, checksum
 from raftmq.client import Client
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.machine import PartitionMachine
-from raftmq.wire.messages import ChangeMember, FrameKind, Transfer
+from raftmq.wire.messages import ChangeNode, FrameKind, Transfer
 from raftmq.wire.popping import Leave, Pop, Settle, SettleItem
 from raftmq.wire.traces import FindEvents
 from tests.broker.harness import Cluster, RawClient, Refused
@@ -66,8 +66,8 @@ def requests(attachment: int) -> list[tuple[FrameKind, msgspec.Struct, str, tupl
         (FrameKind.SETTLE, settle, "sequence", (2**63, -(2**63))),
         (FrameKind.LEAVE, Leave(GROUP, attachment, 77), "consumer", (0, *HUGE)),
         (FrameKind.TRANSFER, Transfer(GROUP, 0), "to", (2**32, *HUGE)),
-        (FrameKind.MEMBER, ChangeMember("add", 9, "n9", 7400), "node", (0, 2**32, *HUGE)),
-        (FrameKind.MEMBER, ChangeMember("replace", 3, "n9", 7400, 9), "new", (2**32, *HUGE)),
+        (FrameKind.CHANGE_NODE, ChangeNode("add", 9, "n9", 7400), "node", (0, 2**32, *HUGE)),
+        (FrameKind.CHANGE_NODE, ChangeNode("replace", 3, "n9", 7400, 9), "new", (2**32, *HUGE)),
         (FrameKind.EVENTS, FindEvents(GROUP, 1), "bytes_max", (-1, -(2**63))),
     ]
 
@@ -81,7 +81,9 @@ def test_number_out_of_its_range_is_refused_by_its_name_and_the_connection_stays
         for kind, request, name, values in requests(attachment):
             plain: list[Any] = msgspec.to_builtins(request, builtin_types=(bytes,))
             at = type(request).__struct_fields__.index(name)
-            async with cluster.client(nodes[0 if kind is FrameKind.MEMBER else GROUP]) as client:
+            async with cluster.client(
+                nodes[0 if kind is FrameKind.CHANGE_NODE else GROUP]
+            ) as client:
                 for value in values:
                     header = cbor2.dumps([*plain[:at], value, *plain[at + 1 :]])
                     said = await refusal(client, kind, header)

@@ -218,7 +218,7 @@ async def test_change_of_nodes_arrives_once_and_answers_are_no_requests() -> Non
         caller = await call(made, 2, source=1)
         await caller.hear()
         made.rules.add(Kind.DUPLICATE, None, 1.0)
-        await caller.say(FrameKind.MEMBER)
+        await caller.say(FrameKind.CHANGE_NODE)
         await caller.say(FrameKind.SETTLE | REPLY)
         await caller.say(FrameKind.STATUS)
         for _ in range(3):
@@ -226,7 +226,7 @@ async def test_change_of_nodes_arrives_once_and_answers_are_no_requests() -> Non
         with trio.fail_after(SLOW):
             while made.kinds(2).count(FrameKind.STATUS) < 2:
                 await trio.sleep(0.01)
-        assert made.kinds(2).count(FrameKind.MEMBER) == 1
+        assert made.kinds(2).count(FrameKind.CHANGE_NODE) == 1
         assert made.kinds(2).count(FrameKind.SETTLE | REPLY) == 1
 
 

@@ -14,8 +14,14 @@ from raftmq.chaos.world.agenda import run as run_world
 from raftmq.chaos.world.disk import PowerLoss
 from raftmq.chaos.world.process import Process
 
-RARE = {"apply membership", "send snapshot", "receive snapshot", "receive repair", "receive member"}
-"""Failpoints reached in some runs only: a join, a long lag, a damaged disk."""
+RARE = {
+    "apply membership",
+    "send snapshot",
+    "receive snapshot",
+    "receive repair",
+    "receive change-node",
+}
+"""What happens in some runs only: who joins, who lags far behind, whose disk is damaged."""
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from raftmq.wire.messages import REPLY, FrameKind
 def test_what_was_refused_and_changes_of_nodes_are_not_sent_again() -> None:
     hello, *requests = (
         b"".join(encode_frame(kind, n, b"x"))
-        for n, kind in enumerate([FrameKind.HELLO, *3 * [FrameKind.PRODUCE], FrameKind.MEMBER])
+        for n, kind in enumerate([FrameKind.HELLO, *3 * [FrameKind.PRODUCE], FrameKind.CHANGE_NODE])
     )
     answers = [
         encode_frame(FrameKind.HELLO | REPLY, 0, b"welcome"),

@@ -50,7 +50,7 @@ REPEATS_MAX = 32
 """Frames that are repeated at the same time, at most."""
 REPEAT_SECONDS = 1.0
 """Longest wait for the answer to a repeated frame."""
-REPEATED_KINDS = frozenset(FrameKind) - {FrameKind.HELLO, FrameKind.MEMBER, FrameKind.ERROR}
+REPEATED_KINDS = frozenset(FrameKind) - {FrameKind.HELLO, FrameKind.CHANGE_NODE, FrameKind.ERROR}
 """Requests that may be repeated, at once or late, without breaking a promise. A change of nodes has
 no number: an `add_node` repeated after a `remove_node` would add the node again."""
 

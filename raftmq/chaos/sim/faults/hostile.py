@@ -42,7 +42,7 @@ from raftmq.wire.messages import (
     PROTOCOL,
     REPLY,
     Admin,
-    ChangeMember,
+    ChangeNode,
     ErrorReply,
     FrameKind,
     Hello,
@@ -191,8 +191,8 @@ class Stranger:
     async def _mistype(self) -> None:
         """Ask for a node at an invalid address."""
         host, port = self._random.choice([(host, PORT) for host in NO_HOSTS] + [("ok", 2**64 - 1)])
-        change = pack(ChangeMember("add", 60, host, port))
-        parts = encode_frame(FrameKind.MEMBER, 1, change)
+        change = pack(ChangeNode("add", 60, host, port))
+        parts = encode_frame(FrameKind.CHANGE_NODE, 1, change)
         parts += encode_frame(FrameKind.ADMIN, 2, pack(Admin(["put_node", [60, host, port]])))
         await self._open(client_hello(), *parts)
 

@@ -77,7 +77,7 @@ def _repeatable(connection: Connection) -> list[bytes]:
     return frames[:1] + [
         frame
         for frame in frames[1:]
-        if frame[9] != FrameKind.MEMBER and _correlation(frame) not in refused
+        if frame[9] != FrameKind.CHANGE_NODE and _correlation(frame) not in refused
     ]
 
 
