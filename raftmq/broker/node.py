@@ -288,13 +288,13 @@ class Node:
         self.links.meet(hello)
         limits = self.settings.limits
         return Welcome(
-            PROTOCOL,
-            cluster,
-            self.id,
-            self.incarnation,
-            SOFTWARE,
-            limits.frame_bytes_max,
-            limits.batch_bytes_max,
+            protocol=PROTOCOL,
+            cluster=cluster,
+            node=self.id,
+            incarnation=self.incarnation,
+            software=SOFTWARE,
+            frame_bytes_max=limits.frame_bytes_max,
+            batch_bytes_max=limits.batch_bytes_max,
         )
 
     def handle(self, connection: Connection, frame: Frame) -> None:

@@ -101,19 +101,19 @@ class RaftHeader(msgspec.Struct, frozen=True, array_like=True):
 def encode(group: int, message: Message) -> list[bytes]:
     """The parts of the frame that carries `message` between two members of `group`."""
     header = RaftHeader(
-        group,
-        message.kind,
-        message.to,
-        message.sender,
-        message.term,
-        message.log_term,
-        message.index,
-        message.commit,
-        message.reject,
-        message.hint,
-        message.context,
-        None if message.snapshot is None else _snapshot_header(message.snapshot),
-        message.commit_term,
+        group=group,
+        kind=message.kind,
+        to=message.to,
+        sender=message.sender,
+        term=message.term,
+        log_term=message.log_term,
+        index=message.index,
+        commit=message.commit,
+        reject=message.reject,
+        hint=message.hint,
+        context=message.context,
+        snapshot=None if message.snapshot is None else _snapshot_header(message.snapshot),
+        commit_term=message.commit_term,
     )
     body = [record.encoded for record in message.entries]
     return encode_frame(FrameKind.RAFT, 0, pack(header), body)
@@ -191,15 +191,15 @@ def _check_change(record: Record) -> None:
 def _snapshot_header(snapshot: Snapshot) -> SnapshotHeader:
     meta, conf = snapshot.meta, snapshot.meta.conf_state
     return SnapshotHeader(
-        meta.index,
-        meta.term,
-        meta.crc,
-        meta.timestamp,
-        list(conf.voters),
-        list(conf.learners),
-        list(conf.voters_outgoing),
-        list(conf.learners_next),
-        conf.auto_leave,
+        index=meta.index,
+        term=meta.term,
+        crc=meta.crc,
+        timestamp=meta.timestamp,
+        voters=list(conf.voters),
+        learners=list(conf.learners),
+        voters_outgoing=list(conf.voters_outgoing),
+        learners_next=list(conf.learners_next),
+        auto_leave=conf.auto_leave,
     )
 
 

@@ -51,16 +51,16 @@ class Consumer:
     ) -> tuple[Popped, list[bytes]]:
         """Pop; returns the answer, and the bodies of its messages, lease by lease."""
         request = Pop(
-            self.group,
-            self.number,
-            self.me,
-            count,
-            wait_ms,
-            invisible_ms,
-            bytes_max,
-            self.is_new,
-            self.subscribed,
-            is_kept,
+            partition_group=self.group,
+            number=self.number,
+            consumer=self.me,
+            count=count,
+            wait_ms=wait_ms,
+            invisible_ms=invisible_ms,
+            bytes_max=bytes_max,
+            is_resumed=self.is_new,
+            subscribed=self.subscribed,
+            is_kept=is_kept,
         )
         self.is_new = False
         while True:

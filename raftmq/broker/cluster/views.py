@@ -120,16 +120,17 @@ def _group_view(node: Host, number: int) -> GroupView:
     wanted = 0 if number == SYSTEM_GROUP else copies(placed)
     if group is None:
         return GroupView(number, 0, 0, placed.members, [], copies=wanted)
-    conf = group.conf_state
+    conf, machine = group.conf_state, group.machine
+    forgotten = machine.offsets.forgotten if isinstance(machine, PartitionMachine) else 0
     return GroupView(
-        number,
-        node_of(group.leader),
-        group.raft.term,
-        [node_of(member) for member in conf.voters],
-        [node_of(member) for member in conf.learners],
-        [node_of(member) for member in conf.voters_outgoing],
-        sorted(group.members | group.parting),
-        group.machine.offsets.forgotten if isinstance(group.machine, PartitionMachine) else 0,
-        wanted,
-        0 if group.abstains or group.is_starved else group.raft.id,
+        id=number,
+        leader=node_of(group.leader),
+        term=group.raft.term,
+        voters=[node_of(member) for member in conf.voters],
+        learners=[node_of(member) for member in conf.learners],
+        voters_outgoing=[node_of(member) for member in conf.voters_outgoing],
+        members=sorted(group.members | group.parting),
+        forgotten=forgotten,
+        copies=wanted,
+        member=0 if group.abstains or group.is_starved else group.raft.id,
     )

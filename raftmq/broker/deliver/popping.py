@@ -422,14 +422,14 @@ class Popping(Service):
                 queues.append(queue)
                 starts.append(start)
         return calls.OpenGroup(
-            number,
-            attachment.topic_id,
-            consumer_group.name,
-            consumer_group.version,
-            consumer_group.mode,
-            consumer_group.policy,
-            queues,
-            starts,
+            number=number,
+            topic=attachment.topic_id,
+            consumer_group=consumer_group.name,
+            version=consumer_group.version,
+            mode=consumer_group.mode,
+            policy=consumer_group.policy,
+            queues=queues,
+            starts=starts,
         )
 
     # Time

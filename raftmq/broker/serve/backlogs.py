@@ -112,16 +112,16 @@ def _queues(pop_groups: PopGroups, number: int) -> list[tuple[int, int]]:
 def _view(group: PopGroup, number: int, queue: int, end: int) -> BacklogView:
     counts = group.counts(queue)
     return BacklogView(
-        number,
-        queue,
-        end,
-        group.backlogs[queue].next,
-        counts.leased,
-        counts.waiting,
-        counts.ready + counts.held,
-        counts.dead,
-        counts.acked,
-        counts.passed,
-        counts.lost,
-        counts.purged,
+        number=number,
+        queue=queue,
+        end=end,
+        next=group.backlogs[queue].next,
+        leased=counts.leased,
+        waiting=counts.waiting,
+        ready=counts.ready + counts.held,
+        dead=counts.dead,
+        acked=counts.acked,
+        passed=counts.passed,
+        lost=counts.lost,
+        purged=counts.purged,
     )

@@ -243,15 +243,15 @@ def _views(catalog: Catalog, request: FindMembers, now: int) -> Iterator[MemberV
             if (name, topic_id, number) > after:
                 holding = assignment.holding(number)
                 yield MemberView(
-                    name,
-                    topic.name,
-                    topic_id,
-                    number,
-                    member.instance,
-                    member.host,
-                    holding.queues,
-                    holding.giving_up,
-                    _remaining_ms(member, now),
+                    consumer_group=name,
+                    topic=topic.name,
+                    topic_id=topic_id,
+                    member=number,
+                    instance=member.instance,
+                    host=member.host,
+                    queues=holding.queues,
+                    giving_up=holding.giving_up,
+                    remaining_ms=_remaining_ms(member, now),
                 )
 
 

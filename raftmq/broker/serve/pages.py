@@ -185,15 +185,15 @@ def _topic_id(attachment: Attachment) -> int:
 def _consumer_group_view(group: ConsumerGroup) -> ConsumerGroupView:
     policy = group.policy
     return ConsumerGroupView(
-        group.name,
-        group.mode.value,
-        list(policy.schedule_ms),
-        policy.attempts_max,
-        policy.invisible_ms,
-        policy.order.value,
-        policy.is_blocking,
-        group.version,
-        [],
+        name=group.name,
+        mode=group.mode.value,
+        schedule_ms=list(policy.schedule_ms),
+        attempts_max=policy.attempts_max,
+        invisible_ms=policy.invisible_ms,
+        order=policy.order.value,
+        is_blocking=policy.is_blocking,
+        version=group.version,
+        attachments=[],
     )
 
 

@@ -184,14 +184,14 @@ class Requests(Service):
         if error is not None:
             return error
         command = offset_commands.CommitOffsets(
-            name,
-            [item.queue for item in request.offsets],
-            [item.offset for item in request.offsets],
-            [item.epoch for item in request.offsets if item.epoch],
-            request.sequence,
-            request.kept_ms,
-            request.is_reset,
-            request.sender,
+            consumer_group=name,
+            queues=[item.queue for item in request.offsets],
+            offsets=[item.offset for item in request.offsets],
+            epochs=[item.epoch for item in request.offsets if item.epoch],
+            sequence=request.sequence,
+            kept_ms=request.kept_ms,
+            is_reset=request.is_reset,
+            sender=request.sender,
         )
         error = forget_first(catalog, group, command)
         return error or asked.propose(group, [command], _offsets_committed)

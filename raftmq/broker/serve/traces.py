@@ -128,15 +128,15 @@ def _view(
         letter = attached.group.dead.get(row.detail)
         reason = "" if letter is None else letter.reason
     return MessageEventView(
-        row.kind,
-        at,
-        row.index,
-        term,
-        leaders.get(term, 0),
-        row.number,
-        row.attempt,
-        row.consumer,
-        row.token,
-        row.detail,
-        reason,
+        kind=row.kind,
+        at_ms=at,
+        index=row.index,
+        term=term,
+        node=leaders.get(term, 0),
+        number=row.number,
+        attempt=row.attempt,
+        consumer=row.consumer,
+        token=row.token,
+        detail=row.detail,
+        reason=reason,
     )

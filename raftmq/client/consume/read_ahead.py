@@ -310,14 +310,14 @@ class Fetcher:
             session.end()
             return
         fetch = Fetch(
-            queues,
-            POLL_MS,
-            FETCH_BYTES,
-            self._consumer_group,
-            self._subscribed,
-            session.number,
-            session.epoch,
-            forgotten,
+            queues=queues,
+            wait_ms=POLL_MS,
+            bytes_max=FETCH_BYTES,
+            consumer_group=self._consumer_group,
+            subscribed=self._subscribed,
+            session=session.number,
+            epoch=session.epoch,
+            forgotten=forgotten,
         )
         session.request = session.connection.post(
             FrameKind.FETCH, pack(fetch), (), lambda answer: self._answered(session, answer)

@@ -200,16 +200,16 @@ class PopSession:
         request = _PopRequest(connection, count, wait_ms, invisible_ms, is_kept=is_kept)
         self._request = request
         message = Pop(
-            self.group,
-            holder.number,
-            holder.consumer,
-            count,
-            wait_ms,
-            invisible_ms,
-            POP_BYTES,
-            is_resumed,
-            holder.subscribed,
-            is_kept,
+            partition_group=self.group,
+            number=holder.number,
+            consumer=holder.consumer,
+            count=count,
+            wait_ms=wait_ms,
+            invisible_ms=invisible_ms,
+            bytes_max=POP_BYTES,
+            is_resumed=is_resumed,
+            subscribed=holder.subscribed,
+            is_kept=is_kept,
         )
         answered = partial(self._answered, request)
         request.sent = connection.post(FrameKind.POP, pack(message), (), answered)

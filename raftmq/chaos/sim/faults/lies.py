@@ -82,7 +82,15 @@ def _group(random: Random, number: int) -> GroupView:
     voters = random.sample(NODES, random.randint(0, len(NODES)))
     leader, term = random.choice((0, *NODES)), random.choice(TERMS)
     return GroupView(
-        number, leader, term, voters, [], [], voters, random.choice(INDEXES), member=leader
+        id=number,
+        leader=leader,
+        term=term,
+        voters=voters,
+        learners=[],
+        voters_outgoing=[],
+        members=voters,
+        forgotten=random.choice(INDEXES),
+        member=leader,
     )
 
 
