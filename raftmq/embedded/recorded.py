@@ -4,7 +4,7 @@ Each method calls its base, and records the call before and the answer after. A 
 leaves its end open: an unknown outcome never makes a verdict wrong.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -17,37 +17,34 @@ from raftmq.client.admin.descriptions import OffsetChange
 from raftmq.client.consume.consumer import Consumer
 from raftmq.client.message import Message, Messages, Slice, format_id, parse_id
 from raftmq.client.pop.consumer import PopConsumer
-from raftmq.client.pop.leases import Grip, Holder, offsets_of
+from raftmq.client.pop.leases import Grip, offsets_of
 from raftmq.client.pop.popped import Part, Settlement
 from raftmq.client.pop.prefetch_buffer import Taken
+from raftmq.client.pop.prefetcher import PopSettings
 from raftmq.client.pop.settlement import Settlements
 from raftmq.client.produce.columns import Columns
 from raftmq.client.produce.producer import Producer
-from raftmq.client.produce.receipts import Outgoing, PendingMany, SentMany
+from raftmq.client.produce.receipts import Outgoing, SentMany
 from raftmq.client.produce.transactions import Transaction
 from raftmq.client.routing.router import Router
-from raftmq.client.supervisor import TaskScope
-from raftmq.errors import RaftmqError, Reason, Rejected
+from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action
 
 from .tape import Reader, Row, Tape, digest, shown
 
 if TYPE_CHECKING:
-    from raftmq.client.produce.producer_batch import Arguments, PendingPart, PendingSend
-    from raftmq.client.produce.queue_sender import Routed
-
-Told = list[tuple[bytes, str | None]]
+    from raftmq.client.produce.producer_batch import Arguments, PendingSend
+    from raftmq.client.produce.queues import Routed
 
 
 class RecordedProducer(Producer):
     """See `Producer`."""
 
     def __init__(self, tape: Tape, *args: Any, **parts: Any) -> None:
-        super().__init__(*args, **parts)
         self._tape = tape
         self._process = tape.process()
-        self._taken: dict[PendingPart, tuple[list[int], Told, bool]] = {}
-        self._transaction_class = partial(RecordedTransaction, tape, self._process)
+        transaction = partial(RecordedTransaction, tape, self._process)
+        super().__init__(*args, **parts, transaction=transaction)
 
     async def send(self, *args: Any, **options: Any) -> Any:
         """See `Producer.send`."""
@@ -61,18 +58,7 @@ class RecordedProducer(Producer):
         try:
             return await super().send_many(*args, **options)
         finally:
-            # Parts that found no room in time never got into a line, so they are not recorded.
-            self._taken = {part: told for part, told in self._taken.items() if not part.is_done}
             self._tape.sweep()
-
-    def send_many_nowait(self, *args: Any, **options: Any) -> PendingMany:
-        """See `Producer.send_many_nowait`."""
-        before = dict(self._taken)
-        try:
-            return super().send_many_nowait(*args, **options)
-        except RaftmqError:
-            self._taken = before
-            raise
 
     async def put_arrow(self, *_: Any, **__: Any) -> int:
         """Refused: the tape would miss the sends, and each message read would be a breach."""
@@ -95,18 +81,16 @@ class RecordedProducer(Producer):
         )
         return sender, entry
 
-    def _batches(self, columns: Columns, queue: int | None, deadline: float) -> "Iterator[Routed]":
-        for batch in super()._batches(columns, queue, deadline):
-            rows = [_row(columns, position) for position in batch.positions]
-            told = [shown(body, key) for body, key, _ in rows]
-            is_later = columns.dues is not None and any(columns.dues[n] for n in batch.positions)
-            self._taken[batch.part] = [digest(*row) for row in rows], told, is_later
-            yield batch
-
     def _put(self, batch: "Routed") -> None:
         super()._put(batch)
-        digests, told, is_later = self._taken.pop(batch.part)
-        self._tape.sent(self._process, batch.part, digests, told, is_later=is_later)
+        columns = batch.columns
+        assert columns is not None, "put_arrow is refused"
+        rows = [_row(columns, position) for position in batch.positions]
+        told = [shown(body, key) for body, key, _ in rows]
+        is_later = columns.dues is not None and any(columns.dues[n] for n in batch.positions)
+        self._tape.sent(
+            self._process, batch.part, [digest(*row) for row in rows], told, is_later=is_later
+        )
 
 
 def _row(columns: Columns, position: int) -> tuple[bytes, str | bytes | None, str | None]:
@@ -222,19 +206,15 @@ def rows_of(part: Slice) -> list[Row]:
 class RecordedPopConsumer(PopConsumer):
     """See `PopConsumer`."""
 
-    def __init__(self, tape: Tape, *args: Any, **parts: Any) -> None:
-        super().__init__(*args, **parts)
+    def __init__(self, tape: Tape, topic: str, settings: PopSettings, **parts: Any) -> None:
         self._tape = tape
         self._process = tape.process()
-        if self._settings.is_latest:
-            tape.latest.add((self.topic, self.group))
-        if self._settings.filter is not None:
-            tape.filtered.add((self.topic, self.group))
-
-    def _make_settlements(self, tasks: TaskScope, holder: Holder) -> Settlements:
-        """See `PopConsumer`."""
-        here = self._tape, self._process, self.group
-        return RecordedSettlements(*here, self._router, tasks, holder)
+        settlements = partial(RecordedSettlements, tape, self._process, settings.group)
+        super().__init__(topic, settings, **parts, settlements=settlements)
+        if settings.is_latest:
+            tape.latest.add((topic, settings.group))
+        if settings.filter is not None:
+            tape.filtered.add((topic, settings.group))
 
     async def _next_one(self) -> tuple[Taken, Grip]:
         """See `PopConsumer`."""

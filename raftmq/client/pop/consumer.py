@@ -19,7 +19,7 @@ Sources: Amazon SQS (receive, visibility timeout); RocketMQ's POP consumer; TCP'
 the number of messages asked ahead.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -81,12 +81,14 @@ class PopConsumer:
         router: Router,
         supervisor: Supervisor,
         world: ClientWorld,
+        settlements: Callable[[Router, TaskScope, Holder], Settlements] = Settlements,
     ) -> None:
         self._settings = settings.validate()
         self._router = router
         self._supervisor = supervisor
         self._world = world
         self._consumer = world.random.randrange(1, 1 << 63)
+        self._make_settlements = settlements
         self._tasks: TaskScope | None = None
         self._prefetcher: Prefetcher | None = None
         self._until_ask = 0
@@ -139,7 +141,7 @@ class PopConsumer:
         self._tasks = self._supervisor.task_scope(self._fail)
         is_ordered = settings.mode is Mode.ORDERED
         holder = Holder(self.topic, attached.number, self._consumer, subscribed, is_ordered)
-        settlements = self._make_settlements(self._tasks, holder)
+        settlements = self._make_settlements(router, self._tasks, holder)
         prefetcher = self._prefetcher = Prefetcher(
             self._router, self._tasks, settings, view, settlements
         )
@@ -408,9 +410,6 @@ class PopConsumer:
 
     def _open_settlements(self) -> Settlements:
         return self._opened().settlements
-
-    def _make_settlements(self, tasks: TaskScope, holder: Holder) -> Settlements:
-        return Settlements(self._router, tasks, holder)
 
     def _fail(self, error: RaftmqError) -> None:
         """The client failed inside, or was closed: waiting calls end with the error."""

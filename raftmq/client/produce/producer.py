@@ -28,8 +28,8 @@ from .columns import Columns, columns_of
 from .deadlines import Deadlines
 from .delays import Delay, cancel_delayed, due_ms, dues_of
 from .producer_batch import Arguments, Entry, PendingPart, PendingSend
-from .queue_sender import CLOSED, MESSAGE_BYTES, QueueSender, Routed, SenderHost, random_id
-from .queues import Queues
+from .queue_sender import CLOSED, MESSAGE_BYTES, QueueSender, SenderHost, random_id
+from .queues import Queues, Routed
 from .receipts import Outgoing, PendingMany, Receipt, SentMany
 from .send_buffer import SendBuffer
 from .settings import ProducerSettings, ProducerStatistics
@@ -70,8 +70,6 @@ class Producer:
     *Bounds.* At most `buffer_bytes` and `buffer_messages` wait for their answer.
     """
 
-    _transaction_class: Callable[..., Transaction] = Transaction
-
     def __init__(
         self,
         topic: str,
@@ -80,11 +78,13 @@ class Producer:
         router: Router,
         supervisor: Supervisor,
         world: ClientWorld,
+        transaction: Callable[..., Transaction] = Transaction,
     ) -> None:
         self._settings = settings.validate()
         self._router = router
         self._supervisor = supervisor
         self._world = world
+        self._make_transaction = transaction
         self._tasks: TaskScope | None = None
         self._host: SenderHost | None = None
         self._queues: Queues | None = None
@@ -385,7 +385,7 @@ class Producer:
         require((acks is None) is bool(group), "give either acks= or group=")
         inputs = None if acks is None else Inputs(acks)
         parts = self._router, self._world, self._queues
-        return self._transaction_class(*parts, group, note, timeout, inputs)
+        return self._make_transaction(*parts, group, note, timeout, inputs)
 
     async def cancel(self, message_id: str, *, timeout: float | None = None) -> bool:
         """See `Client.cancel`."""
@@ -481,7 +481,7 @@ class Producer:
                 content=content,
                 dues=columns.dues_of(cut.positions),
             )
-            yield Routed(sender, part, cut.positions)
+            yield Routed(sender, part, cut.positions, columns)
 
     async def _put_all(self, batches: list[Routed], deadline: float) -> None:
         """Hand batches to their senders as room comes; batches without room in time fail."""

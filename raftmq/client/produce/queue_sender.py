@@ -45,11 +45,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import anyio
 
-from raftmq.batch import Compression, Limits, Sealed
+from raftmq.batch import Compression, Limits
 from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.connection import Answer, Connection, Lost
 from raftmq.client.routing.refusals import (
@@ -65,7 +65,6 @@ from raftmq.errors import OutcomeUnknown, ProtocolError, RaftmqError, Reason, Re
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind, Produced
 
-from .columns import Positions
 from .producer_batch import Entry, PendingPart, ProducerBatch
 
 FLIGHTS_MAX = 64
@@ -128,27 +127,6 @@ class Claimed(NamedTuple):
     """The epoch of the claim."""
     next_sequence: int
     """The sequence number of the first batch."""
-
-
-class Routed(NamedTuple):
-    """A call's messages for one batch, and the sender that takes them."""
-
-    sender: "QueueSender"
-    part: PendingPart
-    """The messages."""
-    positions: Positions
-    """The positions of these messages in the call."""
-
-    @classmethod
-    def of(cls, sender: "QueueSender", sealed: Sealed, deadline: float) -> Self:
-        """An encoded batch; its positions count from 0."""
-        part = PendingPart(
-            queue_number=sender.queue_number,
-            size=sealed.size + MESSAGE_BYTES,
-            deadline=deadline,
-            content=sealed,
-        )
-        return cls(sender, part, range(sealed.count))
 
 
 class _Recovery:

@@ -18,21 +18,48 @@ partitioner must pass over stuck queues (KIP-794).
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import NamedTuple, Self
 
 import anyio
 
-from raftmq.batch import queue_of
+from raftmq.batch import Sealed, queue_of
 from raftmq.client.arguments import require_whole
 from raftmq.client.message import QUEUE_BITS
 from raftmq.errors import RaftmqError, Reason, Rejected, WrongType
 from raftmq.wire.messages import TopicView
 
-from .queue_sender import QueueSender
+from .columns import Columns, Positions
+from .producer_batch import PendingPart
+from .queue_sender import MESSAGE_BYTES, QueueSender
 
 TURN_BYTES = 64 * 1024
 """Bytes of a turn: larger turns make a batch no cheaper."""
 ASK_SECONDS = 1.0
 """Minimum time between two questions whether the topic got more queues, and their timeout."""
+
+
+class Routed(NamedTuple):
+    """A call's messages for one batch, and the sender that takes them."""
+
+    sender: QueueSender
+    """The sender."""
+    part: PendingPart
+    """The messages."""
+    positions: Positions
+    """The positions of these messages in the call."""
+    columns: Columns | None = None
+    """All messages of the call; None: the batch came encoded."""
+
+    @classmethod
+    def of(cls, sender: QueueSender, sealed: Sealed, deadline: float) -> Self:
+        """An encoded batch; its positions count from 0."""
+        part = PendingPart(
+            queue_number=sender.queue_number,
+            size=sealed.size + MESSAGE_BYTES,
+            deadline=deadline,
+            content=sealed,
+        )
+        return cls(sender, part, range(sealed.count))
 
 
 class Queues:
