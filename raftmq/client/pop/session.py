@@ -191,11 +191,15 @@ class PopSession:
             return
         self._forget_leases()
         self._has_asked = True
+        # Answers can be lost with the former connection or leader: only a whole list tells which
+        # messages are in hand.
         is_resumed = connection is not self._told_on
         if is_resumed:
             self._told_on, self._listed = connection, {}
         holder = self._holder
         self._credit = 0
+        # A list of messages in hand answers a resumed request, but does not use it up. A kept one
+        # counts as credit instead.
         self._may_stand = is_resumed and count > 0 and not is_kept
         request = _PopRequest(connection, count, wait_ms, invisible_ms, is_kept=is_kept)
         self._request = request
@@ -273,7 +277,7 @@ class PopSession:
 
     def _answered(self, request: _PopRequest, answer: Answer) -> None:
         if self._request is not request:
-            return
+            return  # `leave` or `check_time` gave it up: a later list has its messages
         self._request = None
         connection = request.connection
         self.is_more = False
@@ -296,15 +300,19 @@ class PopSession:
         if answer.kind != _POPPED:
             raise ProtocolError(f"a POP was answered by a frame of kind {answer.kind}")
         popped = unpack(Popped, answer.header)
+        # Even an empty answer is what `ask_anew` wants: the leader had no messages for us.
         self.is_due, self.why = False, ""
         shelved = self._read(request, popped, memoryview(answer.body))
+        # A full answer soon followed by the next request lets `Prefetcher.ask` double `depth`.
         is_filled = shelved >= request.count > 0 or popped.is_more
         self.filled_at = anyio.current_time() if is_filled else None
         self.is_more = popped.is_more
         if request.is_kept:
+            # The leader goes on handing out against the rest, until the time asked for is over.
             self._credit = max(request.count - shelved, 0)
             self._credit_until = request.posted_at + request.wait_ms / 1000
         if not popped.is_more:
+            # Before the last answer of a list, a message not listed may still come.
             self._end_list()
         seconds = anyio.current_time() - request.posted_at
         is_early = seconds < request.wait_ms / 2000

@@ -459,6 +459,7 @@ class SettlementSender:
 
     def _recover(self, flight: _Flight, retry_ms: int = 0) -> None:
         """Look for the leader in the background; then send the request again."""
+        # One search at a time: the search that runs ends by sending the request.
         if flight.is_recovering or self._tasks.is_closed:
             return
         flight.is_recovering = True
@@ -466,10 +467,12 @@ class SettlementSender:
         flight.failures += 1
 
         async def find() -> None:
+            # The first retry has no delay: the hint of a new leader is usually right.
             if failures or retry_ms:
                 await anyio.sleep(max(retry_ms / 1000, self._router.delay(failures)))
             await self._router.leader(self._group)
             flight.is_recovering = False
+            # Calls that ran out of time may have taken all its items back meanwhile.
             if self._flight is flight and flight.request is None:
                 self._send(flight)
 
@@ -480,6 +483,7 @@ class SettlementSender:
             return
         flight.request = None
         if isinstance(answer, Lost):
+            # Bytes that have left may be carried out although their answer is lost.
             flight.is_doubtful |= answer.was_written
             self._recover(flight)
             return
@@ -505,11 +509,13 @@ class SettlementSender:
     def _refused(self, flight: _Flight, connection: Connection, refusal: ErrorReply) -> None:
         code = refusal.code
         if code not in RETRIED and code != "protocol":
+            # Every leader would refuse the request alike, for example as the group is deleted.
             self._flight = None
             for item in flight.items:
                 self._fail(item, exception_of(refusal))
             self._pump_in_time()
             return
+        # From a doubtful attempt on, only the same bytes may go under this number: see `_send`.
         flight.is_doubtful |= code in _IN_DOUBT
         if code == NOT_LEADER:
             self._router.not_leader(self._group, connection.node, refusal.leader)

@@ -300,12 +300,15 @@ class QueueSender:
         self._open -= 1
         batch.request = None
         if isinstance(answer, Lost):
+            # Bytes that have left may be stored although their answer is lost.
             batch.is_doubtful |= answer.was_written
         elif not self._read_answer(batch, connection, answer):
+            # A node that breaks the protocol once is not trusted with the other answers.
             connection.close(f"node {connection.node} sent an answer that cannot be read")
         if not self._open:
             self._none_open.set()
         self._stop_if_idle()
+        # A running recovery resends all batches itself, in order: nothing may overtake it.
         if self._recovery is None:
             if batch.is_settled:
                 self.pump()
@@ -317,12 +320,14 @@ class QueueSender:
         try:
             if answer.kind == _PRODUCED:
                 done = unpack(Produced, answer.header)
+                # Delayed messages have numbers, and get offsets when they fall due.
                 offset = None if done.number else done.base_offset
                 self._settle(batch, offset, done.timestamp, done.duplicate, done.number)
                 return True
             refusal = refusal_of(answer)
         except ProtocolError:
-            refusal = None
+            refusal = None  # the batch may be stored: no word about it can be read
+        # A move of the leader is no trouble: an error text is to name what stood in the way.
         if refusal is not None and refusal.code != NOT_LEADER:
             self._trouble = refusal.message
         if refusal is None or refusal.code in _IN_DOUBT:
@@ -331,6 +336,8 @@ class QueueSender:
         if refusal.code == _DUPLICATE:
             self._settle(batch, None, 0, True)  # stored before; its offset is forgotten
             return True
+        # This attempt stored nothing. Whether the batch has failed is decided by `_judge_first`,
+        # once no earlier batch is open.
         batch.refusal = refusal
         if refusal.code == NOT_LEADER:
             self._host.router.not_leader(self._group, connection.node, refusal.leader)
@@ -394,8 +401,9 @@ class QueueSender:
         while self._flights and (refusal := self._flights[0].refusal) is not None:
             code = refusal.code
             if code in NOTHING_HAPPENED:
-                return
+                return  # the broker has not judged the batch: resend it
             if code == _OUT_OF_ORDER:
+                # A broker that refuses the first batch again and again has lost the session.
                 self._strikes += 1
                 if self._strikes < STRIKES_MAX:
                     return
@@ -404,11 +412,13 @@ class QueueSender:
                 if is_known or self._recovery is not recovery:
                     return  # the node does not know the topic yet
             if self._is_claimed:
+                # Only a claim gives epochs, so the sender cannot close the gap.
                 self._end_claim(exception_of(refusal))
                 return
             if code == _FENCED:
                 self._producer = random_id(self._host.random)  # the newer epoch is not known
             elif code not in {_OUT_OF_ORDER, _UNKNOWN_PRODUCER}:
+                # FENCED and these two refuse the session, any other code the batch itself.
                 self._drop_refused(self._flights[0], refusal)
             self._close_gap()
             self._stop_if_idle()
