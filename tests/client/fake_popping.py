@@ -1,8 +1,8 @@
 """Consumer groups that pop, at a node of the fake cluster.
 
-Hand-outs and the results of settlements are those of `raftmq.pop`. There is no outbox here: an
-answer lists the consumer's messages by the machine, less those that the same connection has already
-announced. A connection that closes ends no request.
+What is handed out, and what a settlement comes to, is the truth of `raftmq.pop`. There are no
+unsent leases here: an answer lists what the machine says that the consumer has, less what was told
+on the same connection before. A connection that closes ends no request.
 """
 
 from collections.abc import Callable

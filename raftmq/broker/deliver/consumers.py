@@ -47,9 +47,9 @@ class Consumer:
         "is_reading",
         "is_serial",
         "key",
-        "outbox",
         "since",
         "timer",
+        "unsent",
     )
 
     def __init__(self, key: Key, connection: Connection) -> None:
@@ -65,8 +65,9 @@ class Consumer:
         self.is_reading = False
         # Whether its group keeps the order of queues; known once `since` is.
         self.is_serial = False
-        # Leases not sent yet, and the first token that was never among them; None: not known yet.
-        self.outbox: deque[Handed] = deque()
+        # Leases that no answer has brought, and the first token that was never among them; None:
+        # not known yet.
+        self.unsent: deque[Handed] = deque()
         self.since: int | None = None
 
     def end_wait(self) -> int:
@@ -139,7 +140,7 @@ class Consumers:
     def _prune(self, mine: dict[Key, None], keys: Iterable[Key]) -> None:
         for key in keys:
             consumer = self._by_key[key]
-            is_busy = consumer.correlation is not None or consumer.outbox or consumer.is_reading
+            is_busy = consumer.correlation is not None or consumer.unsent or consumer.is_reading
             if not is_busy and self._is_idle(key):
                 self.forget(key)
             else:

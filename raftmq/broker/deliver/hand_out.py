@@ -1,11 +1,11 @@
 """From leases to bytes: the batches that hold what a consumer was handed, as one answer.
 
-    outbox   lease 812: offsets 40-49 and 57         lease 815: offset 3
+    unsent   lease 812: offsets 40-49 and 57         lease 815: offset 3
     plan     batches at 40 (10 messages), 50 (8,000) the batch at 0 (20)
     answer   those at 40 and 0 as they stand in the log, of the one at 50 the message at 57 alone;
              and which of their messages are meant
 
-Batches that are not in memory are read from disk. Messages that do not fit stay in the outbox, so
+Batches that are not in memory are read from disk. Messages that do not fit stay unsent, so
 one lease may come in several answers under the same token.
 
 A large batch of which less than half is meant is *cut*: sending and checking all of it would take
@@ -91,12 +91,11 @@ class Outgoing(NamedTuple):
     """The batch."""
 
 
-def plan(group: Group, outbox: deque[Handed], now: int) -> list[Part]:
-    """The batches of the leases in the outbox, in order; leases that ran out are dropped from the
-    outbox."""
-    kept = [handed for handed in outbox if handed.deadline > now]
-    outbox.clear()
-    outbox.extend(kept)
+def plan(group: Group, unsent: deque[Handed], now: int) -> list[Part]:
+    """The batches of the unsent leases, in order; leases that ran out are dropped from `unsent`."""
+    kept = [handed for handed in unsent if handed.deadline > now]
+    unsent.clear()
+    unsent.extend(kept)
     parts: list[Part] = []
     room = PLACEMENTS_MAX
     for handed in kept:
@@ -197,20 +196,20 @@ def from_disk(store: LogStore, extents: dict[int, Extent], budget: int) -> dict[
 
 def answer(
     group: Group,
-    outbox: deque[Handed],
+    unsent: deque[Handed],
     parts: list[Part],
     read: dict[int, Outgoing],
     now: int,
     *,
     is_serial: bool,
 ) -> tuple[Popped, list[bytes]]:
-    """The answer with the batches that were read, and its body; the rest of the parts stays in the
-    outbox."""
+    """The answer with the batches that were read, and its body; the rest of the parts stays
+    unsent."""
     leases: list[Lease] = []
     given: dict[int, set[int]] = {}
     for part in parts:
-        assert outbox[0] is part.handed
-        outbox.popleft()
+        assert unsent[0] is part.handed
+        unsent.popleft()
         pieces = _leading(part.pieces, read)
         if pieces:
             sent = _joined([piece.messages for piece in pieces])
@@ -222,7 +221,7 @@ def answer(
             at = part.pieces[len(pieces)].messages.base if is_short else sent.stop
             _, rest = part.handed.messages.before(at)
             if rest is not None:
-                outbox.appendleft(part.handed._replace(messages=rest))
+                unsent.appendleft(part.handed._replace(messages=rest))
                 break
     assert isinstance(group.machine, PartitionMachine)
     queues, body = [], []
@@ -240,7 +239,7 @@ def answer(
             )
         )
         body += payloads
-    return Popped(leases, queues, bool(outbox), is_serial), body
+    return Popped(leases, queues, bool(unsent), is_serial), body
 
 
 def _part(group: Group, handed: Handed, room: int) -> Part:

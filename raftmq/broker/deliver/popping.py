@@ -1,23 +1,21 @@
 """Consumers that pop: their requests become commands, and the machine's leases go to them.
 
-    POP ──> Ask ──┐                                      ┌──> outbox of the consumer ──> Popped
+    POP ──> Ask ──┐                                      ┌──> unsent leases ──> Popped
     SETTLE ──> Settle ──┼──> one record ──> apply ──> handed ──┘
     LEAVE ──> Leave ──┘                        └──> results ──> Settled
 
 All commands to one data group within a step of the loop are one record. The machine, not this
 module, keeps credit for messages that are not there yet: any later leader can serve it, in the
 record that brings messages. The leader only has to know where the consumer can be reached, and
-which leases were not sent yet (the outbox). A consumer that asks for the rest of its credit needs
-no command.
+which leases are unsent. A consumer that asks for the rest of its credit needs no command.
 
-The first request on a connection is *resumed*: the outbox is filled with all leases that the
-consumer holds in the machine, under their tokens. After a lost answer no lease has to run out
-first.
+The first request on a connection is *resumed*: all leases that the consumer holds in the machine
+are unsent again, under their tokens. After a lost answer no lease has to run out first.
 
 Invariants:
 - A POP is answered once: with messages, empty when its wait is over, or with a refusal.
-- A lease enters the outbox once a connection; a follower has no outboxes.
-- A lease that was handed out is sent, or stays in the outbox, or the consumer is gone.
+- A lease becomes unsent once a connection; a follower has no unsent leases.
+- A lease that was handed out is sent, or stays unsent, or the consumer is gone.
 """
 
 from collections.abc import Sequence
@@ -124,7 +122,7 @@ class Popping(Service):
             consumer = self._meet(key, connection)
         elif consumer.correlation is not None:
             # A consumer has one POP open: a newer one ends the wait of the one before.
-            self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
+            self._reply(consumer, Popped([], [], bool(consumer.unsent), consumer.is_serial))
         correlation = asked.correlation
         consumer.correlation = (correlation, request)
         consumer.is_hurried = False
@@ -133,7 +131,7 @@ class Popping(Service):
         hurry = partial(self._hurry, consumer, correlation)
         consumer.timer = self._timers.call_after(seconds, hurry)
         if consumer.since is not None:
-            if consumer.outbox:
+            if consumer.unsent:
                 self._answer(consumer)
                 if consumer.correlation is None or consumer.is_reading:
                     return LATER
@@ -178,7 +176,7 @@ class Popping(Service):
                 self._consumers.forget(key)
             return Done()
         if consumer is not None and consumer.correlation is not None:
-            self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
+            self._reply(consumer, Popped([], [], bool(consumer.unsent), consumer.is_serial))
         self._consumers.forget(key)
         command = calls.Leave(request.number, request.consumer)
         return self._say(group, command, asked.ticket(lambda _: Done()))
@@ -232,9 +230,9 @@ class Popping(Service):
             return
         for number, each in handed:
             consumer = self._consumers.get(Key(group.number, number, each.consumer))
-            # Leases with earlier tokens entered the outbox when the consumer was resumed.
+            # Leases with earlier tokens were listed when the consumer was resumed.
             if consumer is not None and consumer.since is not None and each.token >= consumer.since:
-                consumer.outbox.append(each)
+                consumer.unsent.append(each)
                 touched[consumer] = None
         for consumer in touched:
             self._answer(consumer)
@@ -301,10 +299,10 @@ class Popping(Service):
             consumer.since = machine.applied + 1 << SLOT_BITS
             attached = machine.pop_groups.attached[request.number].group
             consumer.is_serial = attached.order is Order.QUEUE
-            consumer.outbox.extend(attached.held_by(consumer.key.consumer, group.now_ms()))
-            if consumer.outbox:
+            consumer.unsent.extend(attached.held_by(consumer.key.consumer, group.now_ms()))
+            if consumer.unsent:
                 self._met[consumer] = None
-        # Not yet: leases of the same record enter the outbox in `applied`, which comes next.
+        # Not yet: leases of the same record come by `applied`, which is next.
         if not request.wait_ms:
             self._timers.call_after(0, partial(self._hurry, consumer, correlation))
 
@@ -326,18 +324,18 @@ class Popping(Service):
         if consumer.correlation is None or consumer.is_reading:
             return
         if consumer.connection.is_clogged:
-            # The consumer does not read its answers: its leases wait in the outbox for its next
+            # The consumer does not read its answers: its leases stay unsent until its next
             # request, which is taken when there is room. The answer says whether more leases wait,
             # as a consumer that resumes must not take it for the end of its leases.
-            if consumer.is_hurried or consumer.outbox:
-                self._reply(consumer, Popped([], [], bool(consumer.outbox), consumer.is_serial))
+            if consumer.is_hurried or consumer.unsent:
+                self._reply(consumer, Popped([], [], bool(consumer.unsent), consumer.is_serial))
             return
         group = self._node.group(consumer.key.partition_group)
         if group is None:
             return
-        parts = plan(group, consumer.outbox, group.now_ms())
+        parts = plan(group, consumer.unsent, group.now_ms())
         extents = wanted(parts)
-        # With a budget of 0 no batch would be read, and the leases would stay in the outbox.
+        # With a budget of 0 no batch would be read, and the leases would stay unsent.
         budget = max(
             1, min(consumer.correlation[1].bytes_max, self._limits.fetch_bytes_max, BYTES_MAX)
         )
@@ -367,7 +365,7 @@ class Popping(Service):
             assert error is not None
             # The messages come again when their leases run out, or when the consumer resumes.
             for part in parts:
-                consumer.outbox.remove(part.handed)
+                consumer.unsent.remove(part.handed)
             consumer.connection.refuse(consumer.end_wait(), self._node.read_failed(error))
             return
         self._send(consumer, group, parts, read)
@@ -375,9 +373,9 @@ class Popping(Service):
     def _send(
         self, consumer: Consumer, group: Group, parts: list[Part], read: dict[int, Outgoing]
     ) -> None:
-        """Send the batches that were read; the rest stays in the outbox."""
+        """Send the batches that were read; the rest stays unsent."""
         popped, body = answer(
-            group, consumer.outbox, parts, read, group.now_ms(), is_serial=consumer.is_serial
+            group, consumer.unsent, parts, read, group.now_ms(), is_serial=consumer.is_serial
         )
         if popped.leases or consumer.is_hurried:
             self._reply(consumer, popped, body)

@@ -5,7 +5,7 @@ keeps one of these states for each message of the lease:
 
 | a message is | kept in | meaning |
 |---|---|---|
-| shelved | `held`, `shelved` | it is here and the application has not seen it |
+| buffered | `held`, `buffered` | it is here and the application has not seen it |
 | in hand | `held` | the application has it |
 | busy | `busy` | a settlement of it is under way |
 | done | `done` | it is settled, and how |
@@ -15,10 +15,10 @@ keeps one of these states for each message of the lease:
 Bit n stands for the message at offset `base + n`.
 
 Invariants:
-- A message is shelved at most once under one token: `seen` remembers the message, however often a
+- A message is buffered at most once under one token: `seen` remembers the message, however often a
   leader lists it. So no answer that comes late or twice hands the message out again.
 - `held`, `busy`, `unlisted` and the values of `done` do not overlap, and all are in `seen`;
-  `shelved` is in `held`.
+  `buffered` is in `held`.
 
 Sources: RocketMQ's checkpoints with bitmaps; Kleppmann, "How to do distributed locking" (tokens).
 """
@@ -61,6 +61,7 @@ class HeldLease:
     __slots__ = (
         "attempt",
         "base",
+        "buffered",
         "busy",
         "clock_ms",
         "deadline",
@@ -74,7 +75,6 @@ class HeldLease:
         "items",
         "queue_number",
         "seen",
-        "shelved",
         "stale_at",
         "token",
         "unlisted",
@@ -108,7 +108,7 @@ class HeldLease:
         """All messages that ever came under this token."""
         self.held = 0
         """Messages that are this consumer's and have no settlement under way."""
-        self.shelved = 0
+        self.buffered = 0
         """Messages of `held` that the application has not seen."""
         self.busy = 0
         """Messages with a settlement under way."""
@@ -151,12 +151,12 @@ class HeldLease:
         """The bits of the messages at offsets from `start` to before `stop`."""
         return ((1 << (stop - start)) - 1) << (start - self.base)
 
-    def shelve(self, bits: int) -> int:
-        """Shelve messages that came; returns the new ones among them."""
+    def mark_buffered(self, bits: int) -> int:
+        """Mark messages that came as buffered; returns the new ones among them."""
         new = bits & ~self.seen
         self.seen |= new
         self.held |= new
-        self.shelved |= new
+        self.buffered |= new
         return new
 
     def run_until(self, deadline: float) -> None:
@@ -179,7 +179,7 @@ class HeldLease:
         return max([self.deadline, *(now + each / 1000 for each in extensions)])
 
     def set_stale(self, now: float) -> None:
-        """Set when shelved messages become stale: when `LEFT_SHARE` of the asked time is left."""
+        """Set when buffered messages become stale: when `LEFT_SHARE` of the asked time is left."""
         whole = max(self.deadline - now, self.invisible_ms / 1000)
         self.stale_at = self.deadline - whole * LEFT_SHARE
 
@@ -193,9 +193,9 @@ class HeldLease:
     def unlist(self, listed: int) -> None:
         """The leader has listed all messages of the lease: those not listed count as lost."""
         gone = self.held & ~listed
-        # A message that the application has not seen may be shelved again, as a new one.
-        self.seen &= ~(gone & self.shelved)
-        self.unlisted |= gone & ~self.shelved
+        # A message that the application has not seen may be buffered again, as a new one.
+        self.seen &= ~(gone & self.buffered)
+        self.unlisted |= gone & ~self.buffered
         self.lose(gone)
 
     def relist(self, listed: int) -> None:
@@ -206,12 +206,12 @@ class HeldLease:
     def lose(self, bits: int) -> None:
         """These messages are no longer this consumer's."""
         self.held &= ~bits
-        self.shelved &= ~bits
+        self.buffered &= ~bits
 
     def start(self, bits: int) -> None:
         """A settlement of messages that are held begins."""
         self.held ^= bits
-        self.shelved &= ~bits
+        self.buffered &= ~bits
         self.busy |= bits
 
     def undo(self, bits: int) -> None:
@@ -246,7 +246,7 @@ class HeldLease:
         self.base = base
         self.seen <<= shift
         self.held <<= shift
-        self.shelved <<= shift
+        self.buffered <<= shift
         self.busy <<= shift
         self.unlisted <<= shift
         self.done = {action: bits << shift for action, bits in self.done.items()}

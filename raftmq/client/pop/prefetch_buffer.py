@@ -1,7 +1,7 @@
 """The buffer: messages that were popped ahead, in the order in which they came.
 
 A piece is neighbouring messages of one batch that belong to one lease. A lease that was lost or
-given back since shows this in its bits: `take` passes over messages that are no longer shelved.
+given back since shows this in its bits: `take` passes over messages that are no longer buffered.
 
 Invariants:
 - `take` removes the messages that it returns: no message is handed out twice.
@@ -74,10 +74,10 @@ class PrefetchBuffer:
         while pieces and count > 0:
             piece = pieces[0]
             lease, batch, start = piece.lease, piece.batch, piece.start
-            if lease.stale_at <= now and lease.shelved:
+            if lease.stale_at <= now and lease.buffered:
                 give_back(lease)
             mask = piece.mask()
-            if lease.shelved & mask != mask:
+            if lease.buffered & mask != mask:
                 self._pass_over(piece, mask)
                 continue
             stop = piece.stop
@@ -89,7 +89,7 @@ class PrefetchBuffer:
             else:
                 pieces.popleft()
                 self._forget(piece)
-            lease.shelved ^= mask
+            lease.buffered ^= mask
             count -= stop - start
             taken.append(Taken(Slice(batch, start, stop, lease.queue_number), lease, mask))
         return taken
@@ -100,13 +100,13 @@ class PrefetchBuffer:
         while pieces:
             piece = pieces[0]
             lease, batch, start = piece.lease, piece.batch, piece.start
-            if lease.stale_at <= now and lease.shelved:
+            if lease.stale_at <= now and lease.buffered:
                 give_back(lease)
             bit = 1 << (batch.base_offset + start - lease.base)
-            if not lease.shelved & bit:
+            if not lease.buffered & bit:
                 self._pass_over(piece, piece.mask())
                 continue
-            lease.shelved ^= bit
+            lease.buffered ^= bit
             if start + 1 < piece.stop:
                 piece.start = start + 1
                 self.counts[lease.group] -= 1
@@ -117,14 +117,14 @@ class PrefetchBuffer:
         return None
 
     def leases(self) -> list[HeldLease]:
-        """The leases with shelved messages, in order."""
+        """The leases with buffered messages, in order."""
         found = dict.fromkeys(piece.lease for piece in self._pieces)
-        return [lease for lease in found if lease.shelved]
+        return [lease for lease in found if lease.buffered]
 
     def sweep(self) -> None:
         """Drop the pieces that `take` would pass over."""
         for piece in list(self._pieces):
-            if not piece.lease.shelved & piece.mask():
+            if not piece.lease.buffered & piece.mask():
                 self._pieces.remove(piece)
                 self._forget(piece)
 
@@ -135,12 +135,12 @@ class PrefetchBuffer:
         self.bytes = 0
 
     def _pass_over(self, piece: _Piece, mask: int) -> None:
-        """Replace the first piece by its messages that are still shelved."""
+        """Replace the first piece by its messages that are still buffered."""
         self._pieces.popleft()
         self._forget(piece)
         lease, batch = piece.lease, piece.batch
         shift = lease.base - batch.base_offset
-        left = list(runs_of(lease.shelved & mask))
+        left = list(runs_of(lease.buffered & mask))
         for start, stop in reversed(left):
             self._pieces.appendleft(_Piece(lease, batch, start + shift, stop + shift, 0))
             self.counts[lease.group] += stop - start

@@ -155,8 +155,8 @@ class Prefetcher:
                 continue
             if only is not None and session.group not in only:
                 continue
-            shelved = buffer.counts.get(session.group, 0)
-            is_low = count > 0 and shelved <= max(session.depth, share) // 2
+            buffered = buffer.counts.get(session.group, 0)
+            is_low = count > 0 and buffered <= max(session.depth, share) // 2
             if is_low or session.is_more:
                 is_quick = session.filled_at is not None and now - session.filled_at < GROW_SECONDS
                 if is_quick or session.is_short:
@@ -164,7 +164,7 @@ class Prefetcher:
                     session.is_short = False
                 depth = max(session.depth, share)
                 room = (settings.prefetch_bytes - buffer.bytes) // self._mean_bytes
-                wanted = max(min(depth - shelved, max(room, 1), COUNT_MAX), 0)
+                wanted = max(min(depth - buffered, max(room, 1), COUNT_MAX), 0)
                 wait_ms, is_kept = self._wait_ms(wait), wait > 0 and settings.prefetch > 0
                 session.ask(
                     wanted, wait_ms=wait_ms, invisible_ms=self.invisible_ms, is_kept=is_kept
@@ -258,7 +258,7 @@ class Prefetcher:
 
     async def make_invisible(self, milliseconds: int, timeout: float) -> None:
         """Set the length of the leases of later pops, and of those on the buffer. No lease gets
-        shorter: the shelved messages of longer leases go back.
+        shorter: the buffered messages of longer leases go back.
 
         Raises:
             As `Settlements.settle`.
@@ -281,7 +281,7 @@ class Prefetcher:
         """Change the length of the leases to come, and of those on the buffer.
 
         A lease that is too short is extended as a whole. No lease is shortened, since the
-        application may have some of its messages in hand: the shelved messages of a longer lease
+        application may have some of its messages in hand: the buffered messages of a longer lease
         are given back. With `is_again`, leases asked for with this length stay as they are.
 
         Returns:
@@ -351,14 +351,14 @@ class Prefetcher:
 
     def _hear(self) -> None:
         """Messages came, or a session is idle again: ask for the rest and wake the calls."""
-        shelved = sum(self.buffer.counts.values())
-        if shelved:
-            self._mean_bytes = max(1, self.buffer.bytes // shelved)
+        buffered = sum(self.buffer.counts.values())
+        if buffered:
+            self._mean_bytes = max(1, self.buffer.bytes // buffered)
         self.ask(0)
         self.tell()
 
     def _give_back(self, lease: HeldLease) -> None:
-        """Give back the shelved messages of a stale lease, and ask the session for fewer ahead."""
+        """Give back the buffered messages of a stale lease, and ask the session for fewer ahead."""
         session = self.sessions[lease.group]
         session.depth = max(session.depth // 2, 1)
         session.is_short = False
@@ -367,11 +367,11 @@ class Prefetcher:
         self.settlements.give_back(lease, Waiter())
 
     def _give_back_awaited(self, lease: HeldLease, waiter: Waiter) -> None:
-        """Give back the shelved messages of a lease; `waiter` waits for the result."""
-        bits = lease.shelved
+        """Give back the buffered messages of a lease; `waiter` waits for the result."""
+        bits = lease.buffered
         self.settlements.give_back(lease, Waiter())
         # The call only joins: if it took the messages back at an early end, they would be neither
-        # shelved nor given back.
+        # buffered nor given back.
         self.settlements.sender(lease.group).settle(lease, Action.GIVE_BACK, bits, waiter)
 
     def _list_rest(self, sessions: list[PopSession]) -> bool:

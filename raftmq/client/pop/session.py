@@ -302,21 +302,21 @@ class PopSession:
         popped = unpack(Popped, answer.header)
         # Even an empty answer is what `ask_anew` wants: the leader had no messages for us.
         self.is_due, self.why = False, ""
-        shelved = self._read(request, popped, memoryview(answer.body))
+        buffered = self._read(request, popped, memoryview(answer.body))
         # A full answer soon followed by the next request lets `Prefetcher.ask` double `depth`.
-        is_filled = shelved >= request.count > 0 or popped.is_more
+        is_filled = buffered >= request.count > 0 or popped.is_more
         self.filled_at = anyio.current_time() if is_filled else None
         self.is_more = popped.is_more
         if request.is_kept:
             # The leader goes on handing out against the rest, until the time asked for is over.
-            self._credit = max(request.count - shelved, 0)
+            self._credit = max(request.count - buffered, 0)
             self._credit_until = request.posted_at + request.wait_ms / 1000
         if not popped.is_more:
             # Before the last answer of a list, a message not listed may still come.
             self._end_list()
         seconds = anyio.current_time() - request.posted_at
         is_early = seconds < request.wait_ms / 2000
-        if not shelved and (self.unreadable is not None or is_early):
+        if not buffered and (self.unreadable is not None or is_early):
             # A new request at once would end alike, in a loop without a pause.
             self.is_more = False
             self._find_leader()
@@ -324,7 +324,7 @@ class PopSession:
             self._failures = 0
 
     def _read(self, request: _PopRequest, popped: Popped, view: memoryview) -> int:
-        """Shelve the messages of an answer; returns the number of new ones."""
+        """Buffer the messages of an answer; returns the number of new ones."""
         stored: dict[int, list[_Stored]] = {}
         position = 0
         for queue in popped.queues:
@@ -404,11 +404,11 @@ class PopSession:
             if base >= stop:
                 break
             start, end = max(base, lease.base), min(base + len(batch), stop)
-            new = lease.shelve(bits & lease.mask(start, end)) if start < end else 0
+            new = lease.mark_buffered(bits & lease.mask(start, end)) if start < end else 0
             if new:
                 self._buffer.put(lease, batch, new, size)
         # An answer may bring messages that the leader listed before it heard of the stop.
-        if lease.is_stopped and lease.shelved:
+        if lease.is_stopped and lease.buffered:
             self._settlements.give_back(lease, Waiter())
 
     def _end_list(self) -> None:

@@ -98,8 +98,8 @@ class Settlements:
             self.sender(lease.group).settle(lease, action, bits, None)
 
     def give_back(self, lease: HeldLease, waiter: Waiter) -> None:
-        """Give back the shelved messages of a lease, for any consumer."""
-        self.sender(lease.group).settle(lease, Action.GIVE_BACK, lease.shelved, waiter)
+        """Give back the buffered messages of a lease, for any consumer."""
+        self.sender(lease.group).settle(lease, Action.GIVE_BACK, lease.buffered, waiter)
 
     def join_all(self, waiter: Waiter) -> None:
         """Wait for all settlements under way that calls made without waiting."""

@@ -338,9 +338,9 @@ class SettlementSender:
         """Hand on no more of a lease, in the order of a queue: one of its messages was not acked,
         and no later message may come before that one."""
         lease.is_stopped = True
-        if lease.shelved:
+        if lease.buffered:
             # No call waits for this item; the leader refuses it if the lease is gone already.
-            self.settle(lease, Action.GIVE_BACK, lease.shelved, Waiter())
+            self.settle(lease, Action.GIVE_BACK, lease.buffered, Waiter())
 
     def _settle_rest(
         self, lease: HeldLease, action: Action, rest: int, waiter: Waiter | None

@@ -22,8 +22,8 @@ def state_of(lease: HeldLease, offset: int) -> str:
     if offset < lease.base:
         return "unseen"
     bit = 1 << (offset - lease.base)
-    if lease.shelved & bit:
-        return "shelved"
+    if lease.buffered & bit:
+        return "buffered"
     if lease.held & bit:
         return "in hand"
     if lease.busy & bit:
@@ -52,30 +52,30 @@ class Model:
             bits = sum(1 << (offset - base) for offset in offsets)
             bits = lease.place(base, bits)
             lease.relist(bits)
-            lease.shelve(bits)
+            lease.mark_buffered(bits)
             states |= {n: "in hand" for n in offsets if states[n] == "unlisted"}
-            states |= {n: "shelved" for n in offsets if states[n] == "unseen"}
+            states |= {n: "buffered" for n in offsets if states[n] == "unseen"}
             return
         if what == "unlist":
             lease.unlist(bits_of(lease, offsets))
-            after = {"shelved": "unseen", "in hand": "unlisted"}
+            after = {"buffered": "unseen", "in hand": "unlisted"}
             states |= {n: after.get(s, s) for n, s in states.items() if n not in offsets}
             return
         before, then = {
             "listed": ([], ""),
-            "take": (["shelved"], "in hand"),
-            "settle": (["shelved", "in hand"], "busy"),
+            "take": (["buffered"], "in hand"),
+            "settle": (["buffered", "in hand"], "busy"),
             "done": (["busy"], "done"),
             "undo": (["busy"], "in hand"),
-            "lose": (["shelved", "in hand"], "lost"),
-            # A list of our messages may come between the commit and its answer.
+            "lose": (["buffered", "in hand"], "lost"),
+            # A list of what is ours may come between the commit and its answer.
             "hand off": (["in hand", "lost", "unlisted"], "done"),
         }[what]
         chosen = {n for n in offsets if states[n] in before}
         bits = bits_of(lease, chosen)
         match what:
             case "take":
-                lease.shelved ^= bits
+                lease.buffered ^= bits
             case "settle":
                 lease.start(bits)
                 self.item.bits |= bits
@@ -98,7 +98,7 @@ class Model:
         assert {n: state_of(lease, n) for n in self.states} == self.states
         busy = {n for n, state in self.states.items() if state == "busy"}
         assert set(offsets_of(lease.base, self.item.bits)) == busy
-        is_over = not {"shelved", "in hand", "busy"} & set(self.states.values())
+        is_over = not {"buffered", "in hand", "busy"} & set(self.states.values())
         assert lease.is_over == is_over
         everything = lease.mask(lease.base, LAST)
         lost = {n for n in range(lease.base, LAST) if self.states[n] in LOST}
@@ -124,7 +124,7 @@ def test_runs_and_offsets_are_the_set_bits(bits: int) -> None:
 
 def test_what_a_call_takes_back_is_what_only_it_wanted() -> None:
     lease = HeldLease(group=1, token=7, queue_number=3, attempt=1, base=0)
-    lease.shelve(0b1111)
+    lease.mark_buffered(0b1111)
     lease.start(0b1111)
     item = Item(lease, Action.ACK, -1, "")
     item.bits, item.quiet = 0b1111, 0b1000

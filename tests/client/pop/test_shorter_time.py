@@ -43,7 +43,7 @@ async def test_pop_for_a_shorter_time_leaves_what_is_in_hand_its_time(
             assert audit(cluster)["acked"] == 1
 
 
-async def test_pop_for_a_shorter_time_without_a_wait_finds_what_was_shelved(
+async def test_pop_for_a_shorter_time_without_a_wait_finds_what_was_buffered(
     cluster: FakeCluster,
 ) -> None:
     fill(cluster, queues=1, messages=4)
@@ -90,13 +90,13 @@ class Extending:
         router: Any = SimpleNamespace(seconds_max=1.0, last_error="")
         self._router = router
         self.settlements = Settlements(router, router, router)
-        self.shelved = [_lease_of_2_seconds()]
+        self.buffered = [_lease_of_2_seconds()]
         self._waiter = Waiter()
 
     def _extend_short(
         self, milliseconds: int, waiter: Waiter, *, is_again: bool = False
     ) -> list[Any]:
-        short = [lease for lease in self.shelved if lease.invisible_ms != milliseconds]
+        short = [lease for lease in self.buffered if lease.invisible_ms != milliseconds]
         assert short or is_again
         waiter.open += len(short)
         self._waiter = waiter
@@ -116,11 +116,11 @@ async def test_message_that_comes_to_an_earlier_request_during_an_extension_is_e
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(prefetcher.make_invisible, 60_000, 1.0)
         await anyio.wait_all_tasks_blocked()
-        prefetcher.shelved.append(_lease_of_2_seconds())
+        prefetcher.buffered.append(_lease_of_2_seconds())
         prefetcher.answer()
         await anyio.wait_all_tasks_blocked()
         prefetcher.answer()
-    assert [lease.invisible_ms for lease in prefetcher.shelved] == [60_000, 60_000]
+    assert [lease.invisible_ms for lease in prefetcher.buffered] == [60_000, 60_000]
 
 
 async def test_message_that_is_given_back_for_its_time_is_not_kept_by_a_pop_that_ends(
