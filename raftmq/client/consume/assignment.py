@@ -361,7 +361,7 @@ class AssignedQueues:
         self.poke()
 
     def _still(self, epochs: dict[int, int]) -> dict[int, int]:
-        """Those of these queues that are still to be taken up under these epochs."""
+        """The given queues that the assignment still grants under the given epochs."""
         keep = self._to_keep()
         return {queue: epoch for queue, epoch in epochs.items() if keep.get(queue) == epoch}
 
