@@ -2,7 +2,6 @@
 
 import ast
 import doctest
-import importlib
 import pkgutil
 import re
 import subprocess
@@ -40,6 +39,8 @@ PAGES = sorted([*ROOT.glob("*.md"), ROOT / "bench/README.md", *DOCS.rglob("*.md"
 PATH = re.compile(r"`((?:raftmq|tests|bench|docs|deploy)/[\w./-]+)(?:::(\w+))?`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+# A module of the package, or a name in one; not a path, a host or an address.
+DOTTED = re.compile(r"(?<![\w./@-])raftmq(?:\.[A-Za-z_]\w*)+")
 MADE_LATER = {"docs/benchmarks.md", "docs/benchmarks.json", "docs/demo.svg"}
 """Written by `make bench` and `make demo`."""
 
@@ -207,11 +208,28 @@ def test_files_and_tests_that_a_page_names_exist(path: Path) -> None:
             assert found, f"{file}::{test}"
 
 
-def test_pages_that_state_behaviour_name_a_test_that_shows_it() -> None:
-    pages = ["README.md", "docs/filters.md", "docs/operations.md", "docs/popping.md"]
-    for path in [*map(ROOT.joinpath, pages), *(DOCS / "tour").glob("[0-9]*.md")]:
-        named = [file for file, _ in PATH.findall(prose(path))]
-        assert any(re.search(r"/test_\w+\.py$", file) for file in named), name(path)
+def is_there(dotted: str) -> bool:
+    """Whether a dotted name leads to a module, or to a name or a field in one."""
+    try:
+        pkgutil.resolve_name(dotted)
+    except AttributeError:
+        owner, _, last = dotted.rpartition(".")
+        return last in getattr(pkgutil.resolve_name(owner), "__annotations__", {})
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def test_dotted_names_in_pages_docstrings_and_help_exist() -> None:
+    # The changelog names what was there at a release.
+    pages = [path for path in PAGES if path.name != "CHANGELOG.md"]
+    missing = []
+    for path in [*pages, *(ROOT / "raftmq").rglob("*.py")]:
+        lines = path.read_text().splitlines()
+        told = (line for line in lines if not re.match(r"\s*(from|import) ", line))
+        names = sorted(set(DOTTED.findall("\n".join(told))))
+        missing += [f"{name(path)}: {dotted}" for dotted in names if not is_there(dotted)]
+    assert not missing
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)

@@ -63,9 +63,9 @@ chaos.add_command(list_)
 def check(paths: tuple[Path, ...], is_explained: bool, folder: Path | None, output: str) -> int:
     """Judge recorded histories, of raftmq or of anything else.
 
-    A folder stands for the histories in it and below: Parquet files as raftmq.chaos.Recorder makes
-    them, Jepsen's logs, EDN. The exit code is 5 if any of them is invalid, 1 if none is but one
-    cannot be decided, 2 if a file is no history; the others are judged all the same.
+    A folder stands for the histories in it and below: Parquet files as raftmq.checkers.Recorder
+    makes them, Jepsen's logs, EDN. The exit code is 5 if any of them is invalid, 1 if none is but
+    one cannot be decided, 2 if a file is no history; the others are judged all the same.
 
     \b
     raftmq chaos check history.parquet --explain
@@ -121,7 +121,7 @@ def _judged(file: Path) -> "tuple[History, list[Report]]":
     try:
         history = read_history(file)
     except NotAHistory as problem:
-        fix = "formats: Parquet of raftmq.chaos.write_parquet, a Jepsen log, EDN"
+        fix = "formats: Parquet of raftmq.checkers.write_parquet, a Jepsen log, EDN"
         raise Failure(str(problem), fix=fix, code=ExitCode.USAGE) from None
     except ModuleNotFoundError as problem:
         raise needs_extra(problem) from None

@@ -56,9 +56,9 @@ def check(
 ) -> Result:
     """Judge recorded histories of any size: what was lost, doubled, out of order, never sent.
 
-    Each PATH is one history: a Parquet file as raftmq.chaos.write_parquet makes it, or a folder of
-    its parts, in the order of their names. The exit code is 5 if any of them is invalid, 1 if none
-    is but one cannot be decided.
+    Each PATH is one history: a Parquet file as raftmq.checkers.write_parquet makes it, or a folder
+    of its parts, in the order of their names. The exit code is 5 if any of them is invalid, 1 if
+    none is but one cannot be decided.
 
     \b
     raftmq pipeline check history.parquet

@@ -53,7 +53,7 @@ TASKS_A_CORE = 4
 
 _NO_NUMBERS = pa.array([], pa.int64())
 _NO_TEXTS = pa.array([], pa.string())
-_FORMAT = "a history has the columns of raftmq.chaos.write_parquet: " + ", ".join(COLUMNS)
+_FORMAT = "a history has the columns of raftmq.checkers.write_parquet: " + ", ".join(COLUMNS)
 
 
 class Part(NamedTuple):
