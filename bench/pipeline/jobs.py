@@ -40,7 +40,7 @@ from raftmq.pipeline.cdc.rebuild import rebuild
 from raftmq.pipeline.cdc.versions import current, path_of
 from raftmq.pipeline.reconcile.compare import by_join, compare
 from raftmq.pipeline.reconcile.sides import Side
-from raftmq.pipeline.trace import running
+from raftmq.pipeline.trace import job
 from raftmq.pipeline.trace.folder import TIMELINES, files, load
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def trace(spark: "SparkSession", folder: Path, messages: int, rounds: int) -> li
             out = folder / f"lives-{number}"
             begun = time.perf_counter()
             marks, steps = [], []
-            for step in running.run(spark, out, url=url):
+            for step in job.run(spark, out, url=url):
                 steps.append(step)
                 marks.append(time.perf_counter() - begun)
             events = sum(step.events for step in steps)

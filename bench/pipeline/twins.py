@@ -24,7 +24,7 @@ from raftmq.client.message import Messages
 from raftmq.pipeline.rows import ddl
 from raftmq.pipeline.source.batch import BatchReader, Part
 from raftmq.pipeline.source.options import Options, parse
-from raftmq.pipeline.source.reading import Reading
+from raftmq.pipeline.source.range_reader import Reading
 from raftmq.pipeline.source.stream import StreamReader
 from raftmq.pipeline.source.table import columns_of
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from . import classes, home, java
+from . import class_archive, java, spark_home
 from .errors import PipelineError, cause_of
 from .session import cache_folder, session
 
@@ -77,7 +77,7 @@ def _java() -> Fact:
 
 def _classes() -> Fact:
     cache = cache_folder()
-    file = classes.kept(java.find(cache), home.find(cache), cache)
+    file = class_archive.kept(java.find(cache), spark_home.find(cache), cache)
     if file.exists():
         return Fact("classes", True, f"kept, {file.stat().st_size / 1e6:.0f} MB: {file}")
     fix = "`raftmq pipeline prepare`, once: Spark starts in two thirds of the time"

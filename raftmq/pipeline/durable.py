@@ -21,8 +21,8 @@ Invariants:
 - A lock is held by an open file: the kernel releases it when the process ends, in any way.
 
 Left out: object stores. A file system needs `rename`, `link` and `flock`, and all of Spark's
-workers have to share it; on one machine any disk will do. Files of caches (`java`, `home`,
-`classes`) are renamed without an fsync, as they can be made again.
+workers have to share it; on one machine any disk will do. Files of caches (`java`, `spark_home`,
+`class_archive`) are renamed without an fsync, as they can be made again.
 """
 
 import fcntl

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import classes, home, java
+from . import class_archive, java, spark_home
 from .errors import PipelineError
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def session(
     found = java.find(cache)
     os.environ["JAVA_HOME"] = str(found.home)
     if is_local:
-        os.environ["SPARK_HOME"] = str(home.find(cache))
-        kept = classes.flags(classes.kept(found, home.find(cache), cache))
+        os.environ["SPARK_HOME"] = str(spark_home.find(cache))
+        kept = class_archive.flags(class_archive.kept(found, spark_home.find(cache), cache))
         builder = builder.config(_JAVA_OPTIONS, f"{chosen[_JAVA_OPTIONS]} {kept}")
     with _stderr_into(log_path()):
         try:

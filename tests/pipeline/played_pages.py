@@ -27,7 +27,7 @@ import raftmq
 from raftmq import pipeline
 from raftmq.cli.exits import ExitCode
 from raftmq.pipeline.archive import manifest
-from raftmq.pipeline.report import looking, running
+from raftmq.pipeline.report import cluster_poll, rounds
 from tests.pages import FENCE, ROOT, Reader, steps_of
 from tests.pipeline.nodes import QUICK, Nodes
 
@@ -177,10 +177,10 @@ def test_page_on_reconciling_plays(reader: Reader) -> None:
 
 def test_page_on_reports_plays(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     def look_later(*arguments: object, **options: bool) -> object:
-        look = looking.look_at(*arguments, **options)  # type: ignore[arg-type]
+        look = cluster_poll.look_at(*arguments, **options)  # type: ignore[arg-type]
         return structs.replace(look, time=look.time + LATER_MS)
 
-    monkeypatch.setattr(running, "look_at", look_later)
+    monkeypatch.setattr(rounds, "look_at", look_later)
     reader.endless["--follow"] = lambda screen: "published" in screen
     shown = reader.play("docs/pipeline/report.md", end="## A run")
     assert "billing" in shown

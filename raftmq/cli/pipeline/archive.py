@@ -13,13 +13,13 @@ from raftmq.cli.output import Meter, Result, Table, bytes_text, dash, note, with
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
 
-from .running import Starter, explaining, with_spark
+from .starter import Starter, explaining, with_spark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from raftmq.pipeline.archive.job import Queued, Settings
     from raftmq.pipeline.archive.manifest import File
-    from raftmq.pipeline.archive.running import Queued, Settings
     from raftmq.pipeline.archive.verify import Finding
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -88,7 +88,7 @@ def run(
     \b
     raftmq pipeline archive run orders payments --to lake
     """
-    from raftmq.pipeline.archive.running import Settings, plan
+    from raftmq.pipeline.archive.job import Settings, plan
 
     settings = Settings(
         tuple(dict.fromkeys(topics)), starter.url, is_once, every, rows_max, skip_lost, job
@@ -116,7 +116,7 @@ def _plan(queues: "list[Queued]") -> Result:
 
 
 def _archive(starter: Starter, folder: Path, settings: "Settings", rows: int) -> None:
-    from raftmq.pipeline.archive.running import job_of, run
+    from raftmq.pipeline.archive.job import job_of, run
 
     done = 0
     with starter.session("archive") as spark:

@@ -9,7 +9,7 @@ import click
 
 from raftmq.cli.exits import ExitCode, Failure
 from raftmq.cli.output import Meter, Result, Table, note, with_output
-from raftmq.cli.pipeline.running import Starter, with_spark
+from raftmq.cli.pipeline.starter import Starter, with_spark
 from raftmq.cli.session import url_option
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
@@ -82,7 +82,7 @@ def capture(
     An empty topic begins with a snapshot of the table. Ctrl-C ends it; started again it goes on.
     """
     from raftmq import blocking
-    from raftmq.pipeline.cdc.capturing import capture, plan
+    from raftmq.pipeline.cdc.change_capture import capture, plan
 
     with (
         Starter(url, None, "").explaining(),
@@ -173,8 +173,8 @@ def verify(
     Exits with 5 if they differ.
     """
     from raftmq import blocking
-    from raftmq.pipeline.cdc.capturing import plan
-    from raftmq.pipeline.cdc.differing import notes
+    from raftmq.pipeline.cdc.change_capture import plan
+    from raftmq.pipeline.cdc.differences import notes
     from raftmq.pipeline.cdc.verify import source_digest, verify
 
     with (

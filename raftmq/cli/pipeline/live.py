@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.cli.output import Meter, Result, Table, duration_text, note, with_output
-from raftmq.cli.pipeline.running import Starter, make_folder, with_spark
+from raftmq.cli.pipeline.starter import Starter, make_folder, with_spark
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
 

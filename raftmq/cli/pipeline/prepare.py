@@ -4,7 +4,7 @@ import click
 
 from raftmq.cli.output import note
 
-from .running import explaining
+from .starter import explaining
 
 
 @click.command()
@@ -18,18 +18,18 @@ def prepare(again: bool) -> None:
     from anyio.from_thread import start_blocking_portal
 
     from raftmq import testing
-    from raftmq.pipeline import classes, home, java
+    from raftmq.pipeline import class_archive, java, spark_home
     from raftmq.pipeline.session import cache_folder
 
     with explaining():
         cache = cache_folder()
-        found, spark_home = java.find(cache), home.find(cache)
-        file = classes.kept(found, spark_home, cache)
+        found, home = java.find(cache), spark_home.find(cache)
+        file = class_archive.kept(found, home, cache)
         if again or not file.exists():
             note("running Spark once, to write its classes down: about a minute")
             with (
                 start_blocking_portal("trio") as portal,
                 portal.wrap_async_context_manager(testing.cluster(1)) as nodes,
             ):
-                classes.keep(found, spark_home, cache, nodes.url)
+                class_archive.keep(found, home, cache, nodes.url)
     note(f"kept: {file} ({file.stat().st_size / 1e6:.0f} MB)")

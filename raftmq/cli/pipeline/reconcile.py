@@ -9,7 +9,7 @@ import click
 from raftmq.cli.exits import ExitCode, Failure
 from raftmq.cli.output import Note, Result, Table, note, output_option, print_result
 
-from .running import Starter, with_spark
+from .starter import Starter, with_spark
 
 if TYPE_CHECKING:
     from raftmq.pipeline.reconcile import Outcome, Side

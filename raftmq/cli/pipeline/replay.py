@@ -12,7 +12,7 @@ import click
 from raftmq.cli.output import Meter, Result, Table, note, with_output
 from raftmq.words import counted
 
-from .running import Starter, with_spark
+from .starter import Starter, with_spark
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -165,7 +165,7 @@ def _plan(planned: "Planned") -> Result:
 def _replay(
     starter: Starter, folder: Path, planned: "Planned", *, speed: float, rows_max: int
 ) -> None:
-    from raftmq.pipeline.replay.running import run
+    from raftmq.pipeline.replay.job import run
 
     plan: Plan = planned.plan
     note(f"replay {plan.id}: {'' if planned.is_new else 'goes on with '}"

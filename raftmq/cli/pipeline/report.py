@@ -24,7 +24,7 @@ from raftmq.cli.output import (
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
 
-from .running import Starter, make_folder, with_spark
+from .starter import Starter, make_folder, with_spark
 
 if TYPE_CHECKING:
     from raftmq.blocking import BlockingClient
@@ -112,7 +112,7 @@ def run(
             with _connected(starter) as mq:
                 return _plan(mq, folder)
     from raftmq.pipeline.report import opened
-    from raftmq.pipeline.report.reading import on_spark
+    from raftmq.pipeline.report.event_reader import on_spark
 
     make_folder(folder)
     if topic is not None:
@@ -197,7 +197,7 @@ class _Total:
 
 def _plan(mq: "BlockingClient", folder: Path) -> Result:
     """The records that the next run would read."""
-    from raftmq.pipeline.report.looking import look_at
+    from raftmq.pipeline.report.cluster_poll import look_at
     from raftmq.pipeline.report.state import load
 
     look = look_at(mq, has_standings=False)
@@ -267,7 +267,7 @@ def _rows(folder: Path, table: str, since: float | None) -> list[dict[str, Any]]
 
 
 def _timed(row: dict[str, Any]) -> dict[str, Any]:
-    from raftmq.pipeline.report.alerting import iso
+    from raftmq.pipeline.report.alerts import iso
 
     return row | {name: iso(row[name]) for name in ("minute", "since") if name in row}
 

@@ -22,11 +22,11 @@ from raftmq.cli.output import (
 from raftmq.cli.values import DURATION
 from raftmq.words import counted
 
-from .running import Starter, explaining, with_spark
+from .starter import Starter, explaining, with_spark
 
 if TYPE_CHECKING:
-    from raftmq.pipeline.trace.asking import Slow
-    from raftmq.pipeline.trace.running import Plan
+    from raftmq.pipeline.trace.job import Plan
+    from raftmq.pipeline.trace.query import Slow
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 _topic = click.option("--topic", metavar="TOPIC", help="Only of this topic.")
@@ -65,7 +65,7 @@ def run(
 ) -> None:
     """Read the logs on from where the last run ended, into FOLDER, and build timelines."""
     if dry_run:
-        from raftmq.pipeline.trace.running import plan
+        from raftmq.pipeline.trace.job import plan
 
         with starter.explaining():
             _show_plan(plan(folder, starter.url, skips_lost=skip_lost))
@@ -79,7 +79,7 @@ def run(
 
 
 def _run_once(spark: Any, url: str, folder: Path, *, skips_lost: bool) -> None:
-    from raftmq.pipeline.trace.running import run
+    from raftmq.pipeline.trace.job import run
 
     records = events = hours = 0
     with Meter("reading the logs", unit="records") as meter:
@@ -113,7 +113,7 @@ def _show_plan(found: "Plan") -> None:
 @with_output
 def show(folder: Path, topic: str, queue: int, offset: int) -> Result:
     """Show the history of the message at OFFSET of QUEUE of TOPIC."""
-    from raftmq.pipeline.trace.asking import show
+    from raftmq.pipeline.trace.query import show
 
     with explaining():
         rows = show(folder, topic, queue, offset)
@@ -171,7 +171,7 @@ def _timed(row: dict[str, Any]) -> dict[str, Any]:
 @with_output
 def slowest(folder: Path, by: str, topic: str | None, group: str | None, limit: int) -> Result:
     """List the runs of messages that took longest, with their story."""
-    from raftmq.pipeline.trace.asking import slowest
+    from raftmq.pipeline.trace.query import slowest
 
     with explaining():
         found = slowest(folder, by=by, topic=topic, group=group, limit=limit)
@@ -218,7 +218,7 @@ def quantiles(
     per: str | None,
 ) -> Result:
     """Show how long messages waited, and how long consumers had them, in quantiles."""
-    from raftmq.pipeline.trace.asking import quantiles
+    from raftmq.pipeline.trace.query import quantiles
 
     with starter.session("trace") as spark:
         rows = quantiles(spark, folder, topic=topic, group=group, unit=per)

@@ -4,14 +4,14 @@
     <archive>/_manifest/00000000000000000042.json
 
 Start reading at `manifest` (what an archive is), then `commit` (why each row is in it once),
-`parts` (how files are written), `sink` (what Spark runs), `running` (the job), and beside them
-`verify`, `compact`, `listing` and `reading`. `raftmq.pipeline.replay` turns an archive into
+`parts` (how files are written), `sink` (what Spark runs), `job` (the run), and beside them
+`verify`, `compact`, `listing` and `reader`. `raftmq.pipeline.replay` turns an archive into
 messages again.
 
 Left out: table formats. Delta Lake and Iceberg bring jars from the network, and a schema that never
 changes needs little of what they do.
 """
 
-from .reading import read
+from .reader import read
 
 __all__ = ["read"]

@@ -43,7 +43,7 @@ from .manifest import (
     versions,
 )
 from .parts import HOUR_MICROSECONDS, Part
-from .reading import rows_of
+from .reader import rows_of
 
 GRACE_SECONDS = 3600.0
 """Time that replaced files stay for readers that have begun."""

@@ -2,8 +2,9 @@
 
     SQLite, PostgreSQL, MariaDB ─capture─> topic ─rebuild─> DIR/v=<n>/*.parquet ─verify─> equal
 
-Start reading at `change` (what a message is), then `source` (what a database offers), `capturing`
-(each change once), `rebuild` (the table from the topic) and `verify` (equal by digest).
+Start reading at `change` (what a message is), then `source` (what a database offers),
+`change_capture` (each change once), `rebuild` (the table from the topic) and `verify` (equal by
+digest).
 
 Invariants:
 - The order of a topic's messages is the order of commits, and (position, seq) proves it.
@@ -12,7 +13,7 @@ Invariants:
 - Capture needs no Spark; the databases' drivers are loaded when they are used (`raftmq[cdc]`).
 """
 
-from .capturing import capture
+from .change_capture import capture
 from .source import open_source
 
 __all__ = ["capture", "open_source"]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.pipeline.errors import PipelineError
 
-from .capturing import capture
 from .change import Op, Place
-from .differing import Differences, differing, noting
+from .change_capture import capture
+from .differences import Differences, differing, noting
 from .digest import Digest, digest_in_spark, summed
 from .rebuild import fold, plan, read
 from .source import Source

@@ -67,7 +67,7 @@ class Board:
     sums: tuple[Named, ...] = ()
     """Sums: of whole numbers exactly, of others as doubles."""
     distincts: tuple[Named, ...] = ()
-    """How many different values, approximately: see `raftmq.pipeline.live.sketch`."""
+    """How many different values, approximately: see `raftmq.pipeline.live.hyperloglog`."""
     top: int = 0
     """Groups that are kept of each closed window, the first by `order`; 0: all."""
     order: str = "count"

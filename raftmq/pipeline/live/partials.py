@@ -10,7 +10,7 @@ gives one row for each queue, window and group of it.
 | `g0`, ... | string | groups |
 | `n` | bigint | messages |
 | `s0`, ... | bigint or double | sums |
-| `d0`, ... | array<int> | the different codes of values, see `sketch` |
+| `d0`, ... | array<int> | the different codes of values, see `hyperloglog` |
 | `newest` | bigint | the newest event time, µs |
 | `first`, `next` | bigint | the lowest offset; the highest, and one more |
 | `created`, `stored` | bigint | when the oldest was made, and stored, µs |
@@ -26,7 +26,7 @@ import numpy as np
 from raftmq.pipeline import rows
 from raftmq.pipeline.errors import PipelineError
 
-from . import sketch
+from . import hyperloglog
 from .board import Board
 from .windows import Partial, Place
 
@@ -112,7 +112,7 @@ def columns(frame: "DataFrame", board: Board) -> "DataFrame":
           for place, named in enumerate(board.by)),
         *(f"CAST(({named.expression}) AS {'BIGINT' if kinds[f's{place}'] in _WHOLE else 'DOUBLE'})"
           f" AS s{place}" for place, named in enumerate(board.sums)),
-        *(f"{sketch.code_of(named.expression)} AS d{place}"
+        *(f"{hyperloglog.code_of(named.expression)} AS d{place}"
           for place, named in enumerate(board.distincts)),
         f"{at} AS event", "unix_micros(created) AS created", f"{stored} AS stored",
     )  # fmt: skip

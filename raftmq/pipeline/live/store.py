@@ -30,7 +30,7 @@ import numpy as np
 
 from raftmq.pipeline.errors import PipelineError
 
-from . import sketch
+from . import hyperloglog
 from .board import Board, plain
 from .windows import BEGINNING, Added, Cell, Group, Number, Window, Windows, ranked
 
@@ -234,7 +234,7 @@ class Store:
 
     def _cell(self, values: list[Any], blob: bytes) -> Cell:
         board = self._board
-        size = sketch.REGISTERS
+        size = hyperloglog.REGISTERS
         sketches = [
             np.frombuffer(blob, np.uint8, size, place * size).copy()
             for place in range(len(board.distincts))

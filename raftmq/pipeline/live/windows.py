@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from raftmq.pipeline.errors import PipelineError
 
-from . import sketch
+from . import hyperloglog
 from .board import Board
 
 WINDOWS_MAX = 3600
@@ -61,7 +61,7 @@ class Partial(NamedTuple):
     sums: tuple[Number, ...]
     """In the board's order."""
     codes: tuple[NDArray[np.int32], ...]
-    """The different values that were seen, as `sketch` takes them, in the board's order."""
+    """The different values that were seen, as `hyperloglog` takes them, in the board's order."""
     newest: int
     """The newest event time, microseconds; without meaning where `start` is None."""
     first: int
@@ -76,13 +76,13 @@ class Cell:
 
     count: int
     sums: list[Number]
-    sketches: list[sketch.Registers]
+    sketches: list[hyperloglog.Registers]
     _values: tuple[Number, ...] | None = None
 
     def values(self) -> tuple[Number, ...]:
         """As `Board.measures` names them."""
         if self._values is None:
-            self._values = (self.count, *self.sums, *map(sketch.estimate, self.sketches))
+            self._values = (self.count, *self.sums, *map(hyperloglog.estimate, self.sketches))
         return self._values
 
     def add(self, partial: Partial) -> None:
@@ -92,7 +92,7 @@ class Cell:
         for place, value in enumerate(partial.sums):
             self.sums[place] += value
         for registers, codes in zip(self.sketches, partial.codes, strict=True):
-            sketch.add(registers, codes)
+            hyperloglog.add(registers, codes)
 
 
 @dataclass(slots=True)
@@ -194,7 +194,7 @@ class Windows:
 
     def _cell(self) -> Cell:
         board = self.board
-        return Cell(0, [0] * len(board.sums), [sketch.empty() for _ in board.distincts])
+        return Cell(0, [0] * len(board.sums), [hyperloglog.empty() for _ in board.distincts])
 
     def _close(self) -> list[Window]:
         ended = sorted(start for start in self.open if start + self.length <= self.watermark)

@@ -5,5 +5,5 @@
     <archive>/_replays/orders-1f3a9c2e/done.json      when all of it is stored
 
 Start reading at `plan` (the messages of a replay), then `timeline` (which message is due), `source`
-(the archive as a stream), `running` (the job).
+(the archive as a stream), `job` (the run).
 """

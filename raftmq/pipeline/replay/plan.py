@@ -22,7 +22,7 @@ import raftmq
 from raftmq.pipeline import durable
 from raftmq.pipeline.archive.commit import ranges_of
 from raftmq.pipeline.archive.manifest import Range, Version, load
-from raftmq.pipeline.archive.reading import check_known, microseconds
+from raftmq.pipeline.archive.reader import check_known, microseconds
 from raftmq.pipeline.errors import PipelineError
 
 from .timeline import Timeline, first_offset

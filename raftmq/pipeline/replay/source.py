@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from raftmq.pipeline.archive.manifest import File, Range, Version, load, versions
-from raftmq.pipeline.archive.reading import files_of, rows_of
+from raftmq.pipeline.archive.reader import files_of, rows_of
 from raftmq.pipeline.rows import DDL
 
 from .plan import Plan, read

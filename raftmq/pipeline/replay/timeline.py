@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from raftmq.pipeline.archive.manifest import File, Range
-from raftmq.pipeline.archive.reading import files_of, groups_with, opened
+from raftmq.pipeline.archive.reader import files_of, groups_with, opened
 
 
 class _Stretch(NamedTuple):

@@ -11,7 +11,7 @@ Invariants:
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from .facts import MINUTE_MS
+from .minute_facts import MINUTE_MS
 from .tables import Row
 
 POINTS_MAX = 360

@@ -11,9 +11,9 @@ from math import ceil, floor, log10
 from raftmq import pages
 from raftmq.words import counted
 
-from .alerting import iso
+from .alerts import iso
 from .charts import Axis, Line, Mark, Panel, Sheet, axis_of, sheets_of
-from .facts import MINUTE_MS
+from .minute_facts import MINUTE_MS
 from .tables import Row
 
 WIDTH, HEIGHT = 560, 190

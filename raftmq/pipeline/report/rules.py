@@ -28,7 +28,7 @@ import msgspec
 
 from raftmq.pipeline.errors import PipelineError
 
-from .facts import Key
+from .minute_facts import Key
 from .tables import ROW, Row
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {

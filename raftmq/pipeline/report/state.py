@@ -17,7 +17,7 @@ import msgspec
 from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 
-from .ledger import Ledger
+from .minute_ledger import Ledger
 from .rules import Alert, Judge
 from .tables import Row
 
@@ -43,7 +43,7 @@ class State(msgspec.Struct):
     offsets: dict[int, int] = {}
     """Partition group → the next record to read."""
     carries: dict[int, bytes] = {}
-    """Partition group → the memory of all records before that one: see `carry`."""
+    """Partition group → the memory of all records before that one: see `fold_state`."""
     attached: dict[int, list[int]] = {}
     """Partition group → the numbers of the attachments whose levels were taken."""
     ledger: Ledger = msgspec.field(default_factory=Ledger)

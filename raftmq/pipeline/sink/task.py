@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 CHUNK_ROWS = 32_768
 """Rows that are put at once: with 8 queues they make batches of 4,096 messages."""
 CHUNK_BYTES = 8 * 1024 * 1024
-"""Likewise bytes of all columns."""
+"""Bytes, over all columns, that are put at once."""
 LATER_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of rows for later that a task holds, at most; these rows wait for the task's end."""
 

@@ -4,8 +4,8 @@
     spark.readStream.format("raftmq").option("subscribe", "orders").option("job", "daily").load()
 
 Start reading at `options` (what can be said), then `offsets` (places and ranges, pure), `stream`
-and `batch` (what Spark's driver asks), and `reading` (what its workers do). `cluster` asks the
-cluster, `pushing` is about filters, and `gaps` about what retention took away.
+and `batch` (what Spark's driver asks), and `range_reader` (what its workers do). `cluster` asks the
+cluster, `pushdown` is about filters, and `gaps` about what retention took away.
 
 Invariants:
 - A range (topic, queue, [start, end)) below a queue's end holds the same messages for ever, so a

@@ -13,8 +13,8 @@ from .cluster import Bounds, Cluster, lost
 from .gaps import report
 from .offsets import Places, Range, ranges, split
 from .options import EPOCH, Options
-from .pushing import Condition, condition_of, keeper, time_bound, whole_bound
-from .reading import Reading
+from .pushdown import Condition, condition_of, keeper, time_bound, whole_bound
+from .range_reader import Reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ class BatchReader(DataSourceReader):
         self._conditions: tuple[Condition, ...] = ()
 
     def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
-        """Take over what `pushing` can evaluate; Spark gets back the rest."""
+        """Take over what `pushdown` can evaluate; Spark gets back the rest."""
         for each in filters:
             condition = condition_of(each)
             if condition is None:

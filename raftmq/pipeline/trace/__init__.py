@@ -5,8 +5,8 @@
     raftmq pipeline trace quantiles lives        how long it takes, in quantiles
     raftmq pipeline trace show lives orders 0 17 the story of one message
 
-Start reading at `life` (events become timelines; pure), then `folder` (what is durable), `running`,
-`gathering` and `building` (what Spark does), and `asking`.
+Start reading at `timelines` (events become timelines; pure), then `folder` (what is durable),
+`job`, `event_ingest` and `hour_build` (what Spark does), and `query`.
 
 | in the folder | holds |
 |---|---|

@@ -10,7 +10,7 @@ import pytest
 from raftmq.pipeline.archive import manifest
 from tests.pipeline.archive.archives import held
 from tests.pipeline.archive.drivers import driver
-from tests.pipeline.archive.test_archive_running import numbers, send
+from tests.pipeline.archive.test_archive_job import numbers, send
 from tests.pipeline.archive.test_verify import findings
 from tests.pipeline.nodes import Nodes
 

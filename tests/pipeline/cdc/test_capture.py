@@ -109,7 +109,7 @@ def test_killed_capture_loses_and_doubles_nothing(
 def test_snapshot_that_was_cut_short_begins_anew(
     mq: "BlockingClient", shop: Shop, changes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftmq.pipeline.cdc.capturing.BATCH_MESSAGES", 3)
+    monkeypatch.setattr("raftmq.pipeline.cdc.change_capture.BATCH_MESSAGES", 3)
     for key in range(10):
         shop.execute("INSERT INTO item (id) VALUES (?)", key)
     with opened(shop, changes) as source:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from raftmq.pipeline.cdc.capturing import capture
 from raftmq.pipeline.cdc.change import Change, Column, Op, Row, Table, message_of
-from raftmq.pipeline.cdc.differing import differing, noting
+from raftmq.pipeline.cdc.change_capture import capture
+from raftmq.pipeline.cdc.differences import differing, noting
 from raftmq.pipeline.cdc.digest import digest_in_spark, digest_of, summed
 from raftmq.pipeline.cdc.rebuild import changes, last_emptied, merged, plan, rebuild
 from raftmq.pipeline.cdc.verify import source_digest, verify
@@ -213,7 +213,7 @@ def test_rebuild_that_was_killed_is_made_again(
 def test_unfinished_transactions_are_left_for_the_next_version(
     mq: "BlockingClient", sqlite_item: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftmq.pipeline.cdc.capturing.BATCH_MESSAGES", 2)
+    monkeypatch.setattr("raftmq.pipeline.cdc.change_capture.BATCH_MESSAGES", 2)
     for key in range(5):
         sqlite_item.execute("INSERT INTO item (id) VALUES (?)", key)
     with opened(sqlite_item, "half") as source:

@@ -8,8 +8,8 @@ import pytest
 
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.cdc import open_source
-from raftmq.pipeline.cdc.capturing import capture
 from raftmq.pipeline.cdc.change import Change, Column, Op, Row, Table, message_of
+from raftmq.pipeline.cdc.change_capture import capture
 from raftmq.pipeline.cdc.digest import digest_of
 from tests.pipeline.cdc.shops import Shop, contents, opened
 

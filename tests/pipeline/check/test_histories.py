@@ -12,7 +12,7 @@ import pytest
 
 from raftmq.checkers import write_parquet
 from raftmq.checkers.history import RowType
-from raftmq.cli.pipeline.running import Starter
+from raftmq.cli.pipeline.starter import Starter
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.check import Report, Rules, find, judge, store
 from raftmq.pipeline.check.history import FUNCTIONS, TYPES, read

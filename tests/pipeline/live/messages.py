@@ -25,7 +25,7 @@ class Message(NamedTuple):
     tag: str | None
     cents: int
     code: int
-    """Of the buyer, as `sketch` takes it."""
+    """Of the buyer, as `hyperloglog` takes it."""
 
 
 def window_of(message: Message) -> int | None:

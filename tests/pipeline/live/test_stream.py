@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from raftmq.pipeline import rows
 from raftmq.pipeline.errors import PipelineError
-from raftmq.pipeline.live import Done, Feed, parse, partials, run, sketch
+from raftmq.pipeline.live import Done, Feed, hyperloglog, parse, partials, run
 from raftmq.pipeline.live.store import Final
 
 if TYPE_CHECKING:
@@ -238,16 +238,16 @@ def test_expression_that_spark_does_not_take_is_named_with_its_field(
 
 def test_code_of_a_value_is_its_register_and_how_many_zeros_follow(spark: "SparkSession") -> None:
     values = "SELECT IF(id % 50 = 0, NULL, id) v FROM range(2000)"
-    query = f"SELECT v, xxhash64(v), {sketch.code_of('v')} FROM ({values})"
+    query = f"SELECT v, xxhash64(v), {hyperloglog.code_of('v')} FROM ({values})"
     ranks: dict[int, int] = defaultdict(int)
     for value, hashed, code in spark.sql(query).collect():
         if value is None:
             assert code is None
             continue
         bits = hashed % 2**64
-        rest = (bits >> sketch.BITS) | 1 << (sketch.RANK_MAX - 1)
+        rest = (bits >> hyperloglog.BITS) | 1 << (hyperloglog.RANK_MAX - 1)
         rank = (rest & -rest).bit_length()
-        assert code == (bits % sketch.REGISTERS) * 64 + rank
+        assert code == (bits % hyperloglog.REGISTERS) * 64 + rank
         ranks[rank] += 1
     assert len(ranks) > 6
 

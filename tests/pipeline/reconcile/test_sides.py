@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from raftmq.cli.pipeline.running import Starter
+from raftmq.cli.pipeline.starter import Starter
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.reconcile import Side, reconcile, store
 from tests.cli.command_line import CommandLine

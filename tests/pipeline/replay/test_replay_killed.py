@@ -11,7 +11,7 @@ from tests.pipeline.archive.archives import archived
 from tests.pipeline.archive.drivers import driver
 from tests.pipeline.archive.rowsets import rows
 from tests.pipeline.nodes import Nodes
-from tests.pipeline.replay.test_replay_running import places, received
+from tests.pipeline.replay.test_replay_job import places, received
 
 if TYPE_CHECKING:
     from raftmq.blocking import BlockingClient

@@ -13,8 +13,8 @@ from raftmq.pipeline import PipelineError
 from raftmq.pipeline.archive import compact, manifest
 from raftmq.pipeline.archive.manifest import Range
 from raftmq.pipeline.replay import source as replay_source
+from raftmq.pipeline.replay.job import left, run
 from raftmq.pipeline.replay.plan import Plan, ReplayRequest, begun, chosen, find, name_of, read
-from raftmq.pipeline.replay.running import left, run
 from raftmq.pipeline.replay.source import Part, ReplayReader
 from tests.pipeline.archive.archives import archived
 from tests.pipeline.archive.rowsets import HOUR, NOON, rows

@@ -11,15 +11,15 @@ from msgspec import structs
 import raftmq
 from raftmq.cli.pipeline import report as command
 from raftmq.errors import Unavailable
-from raftmq.pipeline.report import looking, opened, reading, rules, running, tables
-from raftmq.pipeline.report.ledger import GRACE_MS
+from raftmq.pipeline.report import cluster_poll, event_reader, opened, rounds, rules, tables
+from raftmq.pipeline.report.minute_ledger import GRACE_MS
 from tests.pipeline.nodes import Nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from raftmq.blocking import BlockingClient
-    from raftmq.pipeline.report.ledger import Look
+    from raftmq.pipeline.report.minute_ledger import Look
 
 MINUTE_MS = 60_000
 AWAY_SECONDS = 2.0
@@ -44,8 +44,8 @@ class Away:
 
     def __init__(self, nodes: Nodes, patch: pytest.MonkeyPatch) -> None:
         self._nodes = nodes
-        self._look_at = looking.look_at
-        patch.setattr(running, "look_at", self.look_at)
+        self._look_at = cluster_poll.look_at
+        patch.setattr(rounds, "look_at", self.look_at)
         self.later_ms = 0
         self.tries = 0
 
@@ -63,13 +63,13 @@ class Away:
 class Interrupted:
     """Runs tasks on Spark; the cluster goes away when they begin, where a test says so."""
 
-    def __init__(self, nodes: Nodes, spark: reading.Reader, here: reading.Reader) -> None:
+    def __init__(self, nodes: Nodes, spark: event_reader.Reader, here: event_reader.Reader) -> None:
         self._nodes = nodes
         self._spark = spark
         self._here = here
         self.away = ""
 
-    def __call__(self, tasks: Sequence[reading.Task]) -> list[reading.Done]:
+    def __call__(self, tasks: Sequence[event_reader.Task]) -> list[event_reader.Done]:
         away, self.away = self.away, ""
         if not away:
             return self._spark(tasks)
@@ -102,7 +102,7 @@ def test_report_goes_on_when_the_cluster_is_back_and_tells_once_that_it_waits(
     monkeypatch.setattr(command, "note", notes.append)
     monkeypatch.setattr(command, "ROUND_SECONDS", 0.05)
     away = Away(nodes, monkeypatch)
-    reader = Interrupted(nodes, reading.on_spark(spark, nodes.url), reading.here(mq))
+    reader = Interrupted(nodes, event_reader.on_spark(spark, nodes.url), event_reader.here(mq))
     mq.admin.attach(topic, "billing")
     with opened(tmp_path, mq, reader=reader, rules=rules.read()) as report:
         steps = command._steps(report, is_once=False)

@@ -9,8 +9,8 @@ from msgspec import structs
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.report import rules as ruling
 from raftmq.pipeline.report import tables
-from raftmq.pipeline.report.facts import MINUTE_MS, Facts, Flow, Level
-from raftmq.pipeline.report.ledger import GRACE_MS, KEPT_MS, Ledger, Look, Standing
+from raftmq.pipeline.report.minute_facts import MINUTE_MS, Facts, Flow, Level
+from raftmq.pipeline.report.minute_ledger import GRACE_MS, KEPT_MS, Ledger, Look, Standing
 from raftmq.pipeline.report.rules import Judge, Rule
 from raftmq.pipeline.report.state import State, load, locked, save
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import structs
 
-from raftmq.pipeline.report import looking, opened, reading, rules, running, tables
+from raftmq.pipeline.report import cluster_poll, event_reader, opened, rounds, rules, tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ def finish(report: "Report", mq: "BlockingClient") -> None:
     """Read all there is, and close all minutes up to now and the next one."""
     while report.round().is_behind:
         pass
-    look = looking.look_at(mq, has_standings=True)
+    look = cluster_poll.look_at(mq, has_standings=True)
     report.round(structs.replace(look, time=look.time + LATER_MS))
 
 
@@ -97,7 +97,7 @@ def test_numbers_equal_what_clients_did(mq: "BlockingClient", topic: str, tmp_pa
     with mq.consumer(topic, group=f"{topic}-late", mode="pop", start="latest") as consumer:
         # It begins at the end: where that is stands in the log when this has been asked.
         consumer.pop(1, wait=0)
-    with opened(tmp_path, mq, reader=reading.here(mq), rules=rules.read()) as report:
+    with opened(tmp_path, mq, reader=event_reader.here(mq), rules=rules.read()) as report:
         report.round()
         did = {billing: consume(mq, topic, billing, count=150)}
         did[audit] = consume(mq, topic, audit, count=80)
@@ -145,13 +145,13 @@ def test_spark_finds_what_one_process_finds(
 ) -> None:
     mq.admin.attach(topic, "billing")
     produce(mq, topic, 50)
-    look = looking.look_at(mq, has_standings=False)
+    look = cluster_poll.look_at(mq, has_standings=False)
     tasks = [
-        reading.Task(number, first, end, b"", look.attachments)
+        event_reader.Task(number, first, end, b"", look.attachments)
         for number, (first, end) in look.ranges.items()
     ]
-    found = reading.on_spark(spark, nodes.url)(tasks)
-    assert sorted(found, key=lambda done: done.partition_group) == reading.here(mq)(tasks)
+    found = event_reader.on_spark(spark, nodes.url)(tasks)
+    assert sorted(found, key=lambda done: done.partition_group) == event_reader.here(mq)(tasks)
     assert sum(flow.stored for done in found for flow in done.facts.flows.values()) >= 50
 
 
@@ -165,7 +165,7 @@ class Crashing:
     def __init__(self, patch: pytest.MonkeyPatch, at: int) -> None:
         self.left = at
         for name in ("save", "write", "send"):
-            patch.setattr(running, name, self._wrapped(getattr(running, name)))
+            patch.setattr(rounds, name, self._wrapped(getattr(rounds, name)))
 
     def _wrapped(self, step: Callable[..., None]) -> Callable[..., None]:
         def wrapper(*args: Any) -> None:
@@ -188,13 +188,13 @@ def test_killed_anywhere_it_publishes_the_same_and_each_alert_once(
     mq.admin.create_topic(alerts, queues=1)
     mq.admin.attach(topic, "nobody")
     produce(mq, topic, 20)
-    first = looking.look_at(mq, has_standings=False)
+    first = cluster_poll.look_at(mq, has_standings=False)
     # A minute with the rule broken, and one in which it holds.
     looks = [structs.replace(first, time=first.time + n * 60_000) for n in (0, 1, 2, 3)]
     rule = rules.Rule("came", "stored", threshold=0, topic=topic, group="")
 
     def run(folder: Path) -> None:
-        reader = reading.here(mq)
+        reader = event_reader.here(mq)
         with opened(folder, mq, reader=reader, rules=[rule], topic=alerts) as report:
             for look in looks:
                 report.round(look)

@@ -13,10 +13,10 @@ from raftmq.client import Messages, QueueDescription, TopicDescription
 from raftmq.client.message import Slice
 from raftmq.errors import CorruptRecord, Reason, Rejected, Unavailable, UnreadableBatch
 from raftmq.pipeline import PipelineError
-from raftmq.pipeline.source import reading
+from raftmq.pipeline.source import range_reader
 from raftmq.pipeline.source.gaps import report
 from raftmq.pipeline.source.offsets import Range
-from raftmq.pipeline.source.reading import BYTES_MAX, ROWS_MAX, Reading, pieces
+from raftmq.pipeline.source.range_reader import BYTES_MAX, ROWS_MAX, Reading, pieces
 
 TOPIC, ID, QUEUE = "orders", 7, 3
 BATCH = 10
@@ -72,7 +72,7 @@ class Made:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     found = Made(1000)
-    monkeypatch.setattr(reading, "client", lambda url, timeout: found)
+    monkeypatch.setattr(range_reader, "client", lambda url, timeout: found)
     return found
 
 

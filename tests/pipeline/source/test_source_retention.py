@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 
 from raftmq.pipeline.archive import manifest
 from raftmq.pipeline.archive.gaps import FOLDER
-from raftmq.pipeline.archive.running import Settings, run
+from raftmq.pipeline.archive.job import Settings, run
 from raftmq.pipeline.errors import PipelineError, cause_of
 from tests.cli.command_line import CommandLine
 from tests.pipeline.archive.archives import held

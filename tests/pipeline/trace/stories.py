@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 
 from raftmq.pipeline.source.events import COLUMNS
-from raftmq.pipeline.trace.building import blocks_of
+from raftmq.pipeline.trace.event_ingest import noted, notes_of
 from raftmq.pipeline.trace.files import HourFiles
 from raftmq.pipeline.trace.folder import EVENTS, TIMELINES, State, built, save, writing
-from raftmq.pipeline.trace.gathering import noted, notes_of
-from raftmq.pipeline.trace.life import timelines
+from raftmq.pipeline.trace.hour_build import blocks_of
+from raftmq.pipeline.trace.timelines import timelines
 
 KINDS = {
     "string": pa.string(),

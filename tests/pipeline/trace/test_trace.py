@@ -11,9 +11,9 @@ import raftmq
 from raftmq.client import Trace, format_id
 from raftmq.client.admin.events import SETTLED, SWEEPING
 from raftmq.pipeline import PipelineError
-from raftmq.pipeline.trace import running
-from raftmq.pipeline.trace.asking import quantiles, show, slowest
+from raftmq.pipeline.trace import job
 from raftmq.pipeline.trace.folder import EVENTS, TIMELINES, files, load
+from raftmq.pipeline.trace.query import quantiles, show, slowest
 from tests.pipeline.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Traced(NamedTuple):
 
     folder: Path
     traces: dict[tuple[int, int], Trace]
-    steps: list[list[running.Step]]
+    steps: list[list[job.Step]]
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +77,13 @@ def traced(spark: "SparkSession", nodes: Nodes, tmp_path_factory: pytest.TempPat
             mq.admin.create_consumer_group(group, schedule=[0.2], attempts_max=4)
         send(mq)
         live(mq, "billing", 80)
-        first = list(running.run(spark, folder, url=nodes.url))
+        first = list(job.run(spark, folder, url=nodes.url))
         victim = nodes.leader(1)
         nodes.kill(victim)
         send(mq)
         live(mq, "billing", 80)
         live(mq, "audit", 160)
-        second = list(running.run(spark, folder, url=nodes.url))
+        second = list(job.run(spark, folder, url=nodes.url))
         nodes.restart(victim)
         info = mq.admin.describe_topic("orders")
         traces = {
@@ -174,9 +174,9 @@ def test_killed_run_leaves_files_that_do_not_count_and_is_done_again(
     with raftmq.blocking.connect(nodes.url) as mq, mq.producer("orders") as producer:
         sent = producer.send(b"last", queue=1)
     assert sent.offset is not None
-    steps = running.run(spark, folder, url=nodes.url)
+    steps = job.run(spark, folder, url=nodes.url)
     with monkeypatch.context() as patch:
-        patch.setattr(running, "save", die)
+        patch.setattr(job, "save", die)
         with pytest.raises(KeyboardInterrupt):
             next(steps)
     assert load(folder) == state
@@ -184,17 +184,17 @@ def test_killed_run_leaves_files_that_do_not_count_and_is_done_again(
     assert strays
     assert not {str(path) for path in strays} & set(files(folder, EVENTS, state))
     assert timelines(folder) == before
-    done = list(running.run(spark, folder, url=nodes.url))
+    done = list(job.run(spark, folder, url=nodes.url))
     assert sum(step.events for step in done) >= 1
     assert [row["what"] for row in show(folder, "orders", 1, sent.offset)] == ["stored"]
-    assert running.plan(folder, nodes.url).stale == []
+    assert job.plan(folder, nodes.url).stale == []
 
 
 def test_two_processes_do_not_write_into_one_folder(traced: Traced, nodes: Nodes) -> None:
     from raftmq.pipeline.trace.folder import writing
 
     with writing(traced.folder), pytest.raises(PipelineError, match="another process writes"):
-        next(running.run(None, traced.folder, url=nodes.url))  # type: ignore[arg-type]
+        next(job.run(None, traced.folder, url=nodes.url))  # type: ignore[arg-type]
 
 
 def test_records_that_retention_took_are_an_error_or_kept_as_lost(
@@ -207,8 +207,8 @@ def test_records_that_retention_took_are_an_error_or_kept_as_lost(
     path.write_text(json.dumps(state))
     try:
         with pytest.raises(PipelineError, match="records 1 to 1 of the log of partition group 1"):
-            running.plan(traced.folder, nodes.url)
-        found = running.plan(traced.folder, nodes.url, skips_lost=True)
+            job.plan(traced.folder, nodes.url)
+        found = job.plan(traced.folder, nodes.url, skips_lost=True)
         assert [tuple(span) for span in found.lost] == [(1, 1, 2)]
     finally:
         path.write_text(said)
@@ -216,5 +216,5 @@ def test_records_that_retention_took_are_an_error_or_kept_as_lost(
 
 def test_plan_leaves_nothing_that_keeps_the_process_alive(tmp_path: Path, nodes: Nodes) -> None:
     before = set(threading.enumerate())
-    assert running.plan(tmp_path / "lives", nodes.url).spans
+    assert job.plan(tmp_path / "lives", nodes.url).spans
     assert [each for each in threading.enumerate() if not each.daemon and each not in before] == []

@@ -29,8 +29,8 @@ import numpy as np
 from raftmq.client.admin.events import SWEEPING, WORDS, EventKind
 
 from . import durations
-from .carry import Carry, Queue, Reading
-from .facts import MINUTE_MS, Facts, Level
+from .fold_state import Carry, Queue, Reading
+from .minute_facts import MINUTE_MS, Facts, Level
 from .offsets import Array, Offsets, before
 
 if TYPE_CHECKING:

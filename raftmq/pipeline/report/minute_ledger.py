@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from . import durations
-from .facts import COUNTS, MINUTE_MS, Facts, Flow, Key, Level
-from .folding import Attachment
+from .minute_facts import COUNTS, MINUTE_MS, Facts, Flow, Key, Level
+from .minute_fold import Attachment
 from .tables import Row
 
 GRACE_MS = 1_500
@@ -54,9 +54,9 @@ class Look(msgspec.Struct, frozen=True):
     modes: dict[Key, str]
     """The mode of each group that pops, by topic and group."""
     attachments: tuple[Attachment, ...]
-    """Of groups that pop."""
+    """Attachments of groups that pop."""
     standings: tuple[Standing, ...]
-    """Of groups that do not."""
+    """Positions of groups that read by offset."""
 
 
 class Ledger(msgspec.Struct):
@@ -67,9 +67,9 @@ class Ledger(msgspec.Struct):
     whole_from: int = 0
     """Rows of minutes before this one are partial: the log no longer held all of their events."""
     flows: dict[int, dict[Key, Flow]] = {}
-    """By minute."""
+    """Minute → the flows of each topic and group."""
     levels: dict[int, dict[Key, dict[int, Level]]] = {}
-    """By partition group; of each group by minute, rising."""
+    """Partition group → the levels of each topic and group, by minute, rising."""
     bounds: dict[int, int] = {}
     """Partition group → its events before this time were taken, but for those that come late."""
     since: dict[Key, int] = {}

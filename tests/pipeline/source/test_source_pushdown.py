@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource
 
 from raftmq.client.arrow import SCHEMA
-from raftmq.pipeline.source.pushing import condition_of, keeper, time_bound, whole_bound
+from raftmq.pipeline.source.pushdown import condition_of, keeper, time_bound, whole_bound
 
 BEGIN = datetime(2026, 11, 22, tzinfo=UTC)
 WORDS = st.sampled_from(["", "a", "ab", "b", "größe"])

@@ -14,7 +14,7 @@ import pytest
 
 from raftmq.cli.exits import ExitCode, Failure
 from raftmq.cli.pipeline import live
-from raftmq.cli.pipeline.running import Starter, _logged_into
+from raftmq.cli.pipeline.starter import Starter, _logged_into
 from raftmq.errors import Reason, Rejected, Unavailable
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.live import Source
@@ -114,7 +114,7 @@ def test_error_of_py4j_that_came_of_ctrl_c_is_an_interruption() -> None:
 
 _INTERRUPTED = """
 import os, signal, threading
-from raftmq.cli.pipeline.running import Starter
+from raftmq.cli.pipeline.starter import Starter
 with Starter("", None, "1g").session("interrupted") as session:
     threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
     try:

@@ -14,9 +14,9 @@ import msgspec
 from raftmq.errors import Unavailable
 from raftmq.pipeline.errors import cause_of
 
-from .carry import Carry
-from .facts import Facts
-from .folding import Attachment, Folding
+from .fold_state import Carry
+from .minute_facts import Facts
+from .minute_fold import Attachment, Folding
 
 if TYPE_CHECKING:
     import pyarrow as pa

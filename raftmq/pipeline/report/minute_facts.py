@@ -45,7 +45,7 @@ class Flow(msgspec.Struct):
     waits: dict[int, int] = {}
     """From stored to first handed out: buckets of `durations`, a message each."""
     services: dict[int, int] = {}
-    """From handed out to acked, likewise."""
+    """From handed out to acked: buckets of `durations`, a message each."""
     producers: set[int] = set()
     """Producers of the messages that came; of the topic itself only."""
     consumers: set[int] = set()
@@ -71,10 +71,10 @@ class Level(msgspec.Struct, frozen=True):
     lag: int
     """Messages that it has not settled, dead letters apart."""
     fresh: int
-    """Those of them that were never handed out."""
+    """Unsettled messages that were never handed out."""
     oldest: int
-    """When the oldest of them was stored, milliseconds since 1970; 0: there is none, or it is not
-    known."""
+    """When the oldest unsettled message was stored, milliseconds since 1970; 0: no such message, or
+    the time is not known."""
 
     def plus(self, other: "Level") -> "Level":
         """The sum of both, with the older `oldest`."""

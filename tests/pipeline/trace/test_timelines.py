@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from raftmq.client.admin.events import SWEEPING
 from raftmq.client.admin.traces import word_of
-from raftmq.pipeline.trace.life import arrow_schema, timelines
+from raftmq.pipeline.trace.timelines import arrow_schema, timelines
 from raftmq.pop.message_events import EventKind, follow
 from tests.pipeline.trace.stories import event, table
 

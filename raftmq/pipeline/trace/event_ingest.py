@@ -19,7 +19,7 @@ from raftmq.pipeline.source.events import COLUMNS, Span, to_json
 
 from .files import HourFiles, hours_in
 from .folder import EVENTS, Hour, State
-from .life import ends_of
+from .timelines import ends_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.pipeline import PipelineError, classes, home, java
+from raftmq.pipeline import PipelineError, class_archive, java, spark_home
 from raftmq.pipeline.session import cache_folder
 from tests.cli.command_line import CommandLine
 
@@ -48,7 +48,7 @@ def raftmq(capsys: pytest.CaptureFixture[str]) -> CommandLine:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_java_maps_the_classes_that_are_kept() -> None:
     cache = cache_folder()
-    file = classes.kept(java.find(cache), home.find(cache), cache)
+    file = class_archive.kept(java.find(cache), spark_home.find(cache), cache)
     if not file.exists():
         pytest.skip("no classes are kept: `raftmq pipeline prepare`")
     # Only a kept file has a name of our own; Java's base archive is `classes.jsa` in its home.
@@ -57,42 +57,42 @@ def test_java_maps_the_classes_that_are_kept() -> None:
 
 
 def test_links_to_spark_leave_out_what_python_would_compile_each_time(cache: Path) -> None:
-    found = home.find(cache)
+    found = spark_home.find(cache)
     assert (found / "bin" / "spark-submit").exists()
     assert any((found / "jars").glob("spark-core_*.jar"))
     assert not (found / "python").exists()
-    assert home.find(cache) == found
+    assert spark_home.find(cache) == found
 
 
 def test_spark_home_that_is_set_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
-    assert home.find(cache) == Path("/opt/spark")
+    assert spark_home.find(cache) == Path("/opt/spark")
 
 
 @pytest.mark.timeout(300)
 def test_file_that_holds_no_classes_is_passed_over_without_a_word(
     cache: Path, found: java.Java
 ) -> None:
-    file = classes.kept(found, home.find(cache), cache)
+    file = class_archive.kept(found, spark_home.find(cache), cache)
     file.parent.mkdir(parents=True)
     file.write_bytes(b"no classes" * 1000)
-    assert str(file) in classes.flags(file)
+    assert str(file) in class_archive.flags(file)
     out, errors = _ran(_PROGRAM.replace(".jsa", file.name))
     assert (out.splitlines()[0], errors) == ("5", "")
 
 
 def test_nothing_is_passed_to_java_where_no_classes_are_kept(cache: Path, found: java.Java) -> None:
-    assert classes.flags(classes.kept(found, home.find(cache), cache)) == ""
+    assert class_archive.flags(class_archive.kept(found, spark_home.find(cache), cache)) == ""
 
 
 def test_other_java_or_spark_has_another_file(
     cache: Path, found: java.Java, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer = java.Java(found.home, "99.0.1", found.origin)
-    before = classes.kept(found, home.find(cache), cache)
-    assert classes.kept(newer, home.find(cache), cache) != before
+    before = class_archive.kept(found, spark_home.find(cache), cache)
+    assert class_archive.kept(newer, spark_home.find(cache), cache) != before
     monkeypatch.setattr("pyspark.__version__", "99.1")
-    assert classes.kept(found, home.find(cache), cache) != before
+    assert class_archive.kept(found, spark_home.find(cache), cache) != before
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_failure_leaves_no_file_and_says_why(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(PipelineError, match=said):
-        classes.keep(found, home.find(cache), cache, "raftmq://127.0.0.1:1")
+        class_archive.keep(found, spark_home.find(cache), cache, "raftmq://127.0.0.1:1")
     assert list((cache / "classes").iterdir()) == []
 
 
@@ -122,13 +122,13 @@ def test_prepare_makes_the_file_once(
 
     def keep(of: java.Java, spark_home: Path, folder: Path, url: str) -> Path:
         assert url.startswith("raftmq://127.0.0.1:")
-        file = classes.kept(of, spark_home, folder)
+        file = class_archive.kept(of, spark_home, folder)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"classes")
         made.append(file)
         return file
 
-    monkeypatch.setattr(classes, "keep", keep)
+    monkeypatch.setattr(class_archive, "keep", keep)
     for arguments, times in [((), 1), ((), 1), (("--again",), 2)]:
         ended = raftmq("pipeline", "prepare", *arguments)
         assert (ended.code, len(made)) == (0, times)

@@ -1,4 +1,6 @@
-"""The run in which Java writes Spark's classes down: `python -m raftmq.pipeline.training FILE`.
+"""The run in which Java writes Spark's classes down.
+
+    RAFTMQ_URL=... python -m raftmq.pipeline.class_archive_run FILE
 
 The run has a batch, a stream and a sink on the cluster that `RAFTMQ_URL` names, in two new topics;
 Java writes the file when it ends.
@@ -14,7 +16,7 @@ from pyspark.sql import functions as f
 
 import raftmq
 
-from .classes import QUIET
+from .class_archive import QUIET
 from .session import session
 
 _ROWS = 1000

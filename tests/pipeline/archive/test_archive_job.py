@@ -11,7 +11,7 @@ import pytest
 from raftmq.client import Outgoing
 from raftmq.pipeline import PipelineError, archive
 from raftmq.pipeline.archive import manifest
-from raftmq.pipeline.archive.running import Settings, job_of, plan, run
+from raftmq.pipeline.archive.job import Settings, job_of, plan, run
 from raftmq.pipeline.archive.sink import check_schema
 from raftmq.pipeline.durable import locked
 from raftmq.pipeline.rows import COLUMNS

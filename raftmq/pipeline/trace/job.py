@@ -15,9 +15,9 @@ from raftmq.pipeline.errors import PipelineError
 from raftmq.pipeline.source.connection import explained
 from raftmq.pipeline.source.events import Span, bounds, limited, spans
 
-from .building import build
+from .event_ingest import gather
 from .folder import State, load, remove_strays, save, writing
-from .gathering import gather
+from .hour_build import build
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ A log that has nothing new costs no task.
 | killed | what the next start does |
 |---|---|
 | before the state is written | reads the same records again: nothing of the round is anywhere |
-| after that, while it is published | publishes what the state says; see `tables` and `alerting` |
+| after that, while it is published | publishes what the state says; see `tables` and `alerts` |
 | after that | goes on |
 
 Left out: a checkpoint of Spark. The offsets that were read and their results are in one file; two
@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from .alerting import send
-from .carry import Carry
-from .facts import MINUTE_MS
-from .folding import Folding
-from .ledger import GRACE_MS, Look
-from .looking import look_at
-from .reading import Reader, Task
+from .alerts import send
+from .cluster_poll import look_at
+from .event_reader import Reader, Task
+from .fold_state import Carry
+from .minute_facts import MINUTE_MS
+from .minute_fold import Folding
+from .minute_ledger import GRACE_MS, Look
 from .rules import Rule
 from .state import Outbox, State, load, locked, save
 from .tables import write

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftmq.pipeline import PipelineError, durable
-from raftmq.pipeline.trace.building import BLOCK, blocks_of
+from raftmq.pipeline.trace.event_ingest import Note, noted, notes_of, ranges_of
 from raftmq.pipeline.trace.folder import (
     EVENTS,
     TIMELINES,
@@ -23,7 +23,7 @@ from raftmq.pipeline.trace.folder import (
     save,
     writing,
 )
-from raftmq.pipeline.trace.gathering import Note, noted, notes_of, ranges_of
+from raftmq.pipeline.trace.hour_build import BLOCK, blocks_of
 from tests.pipeline.trace.stories import event, table
 
 HOUR_US = 3_600_000_000

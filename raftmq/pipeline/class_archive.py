@@ -7,8 +7,8 @@ without one that does not.
 
 | step | what |
 |---|---|
-| `keep` | starts `training` as a process of its own, whose Java writes the classes down |
-| `training` | runs a batch, a stream and a sink of raftmq on a cluster, and ends |
+| `keep` | starts `class_archive_run` as a process of its own, whose Java writes the classes down |
+| `class_archive_run` | runs a batch, a stream and a sink of raftmq on a cluster, and ends |
 | `keep` | puts the file in its place, once Java has closed the pipe that they share |
 
 Invariants:
@@ -72,7 +72,7 @@ def keep(of: java.Java, spark_home: Path, cache: Path, url: str) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         written = Path(folder) / file.name
-        command = [sys.executable, "-m", "raftmq.pipeline.training", str(written)]
+        command = [sys.executable, "-m", "raftmq.pipeline.class_archive_run", str(written)]
         # The run has an empty cache: Java writes no classes down while it uses a file of them.
         homes = {"JAVA_HOME": str(of.home), "SPARK_HOME": str(spark_home)}
         other = {"XDG_CACHE_HOME": folder, "RAFTMQ_URL": url}

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raftmq.client import Message
+from raftmq.pipeline.replay.job import run
 from raftmq.pipeline.replay.plan import ReplayRequest, find
-from raftmq.pipeline.replay.running import run
 from tests.pipeline.archive.archives import archived
 from tests.pipeline.archive.rowsets import NOON, rows
 from tests.pipeline.nodes import Nodes

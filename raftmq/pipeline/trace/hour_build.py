@@ -15,7 +15,7 @@ from raftmq.pipeline.source.events import DDL
 
 from .files import HourFiles
 from .folder import EVENTS, QUANTILES, TIMELINES, State, built, files
-from .life import TIMELINE, timelines
+from .timelines import TIMELINE, timelines
 
 if TYPE_CHECKING:
     import pyarrow as pa

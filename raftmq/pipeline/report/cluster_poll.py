@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from .folding import Attachment
-from .ledger import Look, Standing
+from .minute_fold import Attachment
+from .minute_ledger import Look, Standing
 
 if TYPE_CHECKING:
     from raftmq.blocking import BlockingClient

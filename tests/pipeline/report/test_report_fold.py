@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from raftmq.pipeline.report import carry as carrying
-from raftmq.pipeline.report import durations
-from raftmq.pipeline.report.carry import Carry, Leases, Queue
-from raftmq.pipeline.report.facts import MINUTE_MS, Facts, Flow, Level
-from raftmq.pipeline.report.folding import Attachment, Folding
+from raftmq.pipeline.report import durations, fold_state
+from raftmq.pipeline.report.fold_state import Carry, Leases, Queue
+from raftmq.pipeline.report.minute_facts import MINUTE_MS, Facts, Flow, Level
+from raftmq.pipeline.report.minute_fold import Attachment, Folding
 from raftmq.pipeline.report.offsets import Offsets, before
 
 BILLING = Attachment("orders", "billing", 7, False)
@@ -297,8 +296,8 @@ def test_group_that_is_gone_has_no_level() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrying, "STEPS_MAX", 8)
-    monkeypatch.setattr(carrying, "LEASES_MAX", 4)
+    monkeypatch.setattr(fold_state, "STEPS_MAX", 8)
+    monkeypatch.setattr(fold_state, "LEASES_MAX", 4)
     carry = Carry()
     for n in range(100):
         handed = event(n + 1, "handed out", n, token=n + 1)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from raftmq.client import ConsumerGroup, GroupOffset
-from raftmq.pipeline.report.looking import _standings
+from raftmq.pipeline.report.cluster_poll import _standings
 
 
 @pytest.mark.parametrize(

@@ -7,25 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.pipeline.live import sketch
+from raftmq.pipeline.live import hyperloglog
 
-ERROR = 1.04 / np.sqrt(sketch.REGISTERS)
+ERROR = 1.04 / np.sqrt(hyperloglog.REGISTERS)
 
 
 def codes(count: int, seed: int) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
     """Of different values, as hashes spread them."""
     random = np.random.default_rng(seed)
-    ranks = np.minimum(random.geometric(0.5, count), sketch.RANK_MAX)
-    return (random.integers(0, sketch.REGISTERS, count) * 64 + ranks).astype(np.int32)
+    ranks = np.minimum(random.geometric(0.5, count), hyperloglog.RANK_MAX)
+    return (random.integers(0, hyperloglog.REGISTERS, count) * 64 + ranks).astype(np.int32)
 
 
 @pytest.mark.parametrize("count", [1, 10, 300, 4_000, 11_000, 100_000, 1_000_000])
 def test_estimate_is_within_its_error(count: int) -> None:
     found = []
     for seed in range(20):
-        registers = sketch.empty()
-        sketch.add(registers, codes(count, seed))
-        found.append(sketch.estimate(registers) / count - 1)
+        registers = hyperloglog.empty()
+        hyperloglog.add(registers, codes(count, seed))
+        found.append(hyperloglog.estimate(registers) / count - 1)
     # Twenty trials: the mean is within 4 / sqrt(20) of the error, and each within 4 of it.
     assert abs(np.mean(found)) <= ERROR * 4 / np.sqrt(20)
     assert np.max(np.abs(found)) <= ERROR * 4
@@ -35,12 +35,12 @@ def test_estimate_is_within_its_error(count: int) -> None:
 def test_parts_in_any_order_and_twice_come_to_the_same(
     sizes: list[int], seed: int, random: Random
 ) -> None:
-    whole, parts = sketch.empty(), sketch.empty()
+    whole, parts = hyperloglog.empty(), hyperloglog.empty()
     pieces = [codes(size, seed + place) for place, size in enumerate(sizes)]
     for piece in pieces:
-        sketch.add(whole, piece)
+        hyperloglog.add(whole, piece)
     twice = [*pieces, *pieces[:2]]
     random.shuffle(twice)
     for piece in twice:
-        sketch.add(parts, piece[::-1])
+        hyperloglog.add(parts, piece[::-1])
     assert np.array_equal(whole, parts)
