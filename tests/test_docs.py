@@ -33,6 +33,7 @@ from raftmq.wire import (
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+PARTS = sorted((DOCS / "pipeline").glob("*.md"))
 PAGES = sorted([*ROOT.glob("*.md"), ROOT / "bench/README.md", *DOCS.rglob("*.md")])
 
 # A path in code, perhaps with a test of that file behind it.
@@ -206,6 +207,13 @@ def test_files_and_tests_that_a_page_names_exist(path: Path) -> None:
         if test:
             found = re.search(rf"^(async )?def {test}\(", target.read_text(), re.MULTILINE)
             assert found, f"{file}::{test}"
+
+
+@pytest.mark.parametrize("path", [DOCS / "pipeline.md", *PARTS], ids=name)
+def test_page_of_the_pipeline_ends_with_its_tests(path: Path) -> None:
+    last = path.read_text().splitlines()[-1]
+    assert last.startswith("Tests: ")
+    assert any(file.startswith("tests/pipeline/") for file, _ in PATH.findall(last))
 
 
 def is_there(dotted: str) -> bool:
