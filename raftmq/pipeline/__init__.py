@@ -4,9 +4,9 @@ Start reading at `session` (a SparkSession with everything in order), then `java
 it), `class_archive` and `spark_home` (how it starts in less time), `durable` (files that survive a
 loss of power) and `errors` (errors with their remedy).
 
-Everything here uses the public client alone: a pipeline is one more consumer and producer. It needs
-the extra `raftmq[spark]`; nothing else of raftmq imports it, and `import raftmq.pipeline` loads no
-pyspark.
+A pipeline is one more consumer and producer: it reaches a cluster through the client package alone.
+The pipeline needs the extra `raftmq[spark]`; nothing else of raftmq imports it, and `import
+raftmq.pipeline` loads no pyspark.
 
 Rows are compared by digest in four places, none of which can take another's:
 
@@ -18,7 +18,8 @@ Rows are compared by digest in four places, none of which can take another's:
 | | | makes the same one of the rebuilt table |
 | sums of xxHash64 | `reconcile.compare` | Spark's own hash: both sides are in Spark, which |
 | | | makes the sums of all buckets in one pass |
-| BLAKE2b, 16 bytes a row | `sink.stored` | a row that collides with a stored one is not sent |
+| BLAKE2b, 16 bytes a row | `sink.stored` | a row that collides with a stored one is not sent; |
+| | | 1, 1.0, true and "1" differ; rows for later go out in its order |
 
 Invariants:
 - A message becomes a row of an Arrow record batch without a Python object of its own.

@@ -173,3 +173,5 @@ def test_digest_tells_tables_apart_and_forgets_the_order() -> None:
         [[1, "a", "~"], *rows[1:]], [[None, "1a", None], *rows[1:]],
     ]  # fmt: skip
     assert len({whole, *map(digest_of, others)}) == 6
+    # `verify` prints it, so runs of two releases can be compared.
+    assert str(whole) == "3:ef782663b72bc57:1f7fb7cf4bbc00b8"
