@@ -68,13 +68,13 @@ class Column(NamedTuple):
     """A column of the table, generated ones left out."""
 
     name: str
-    """As the database has it."""
+    """The name in the database."""
     kind: str
     """How values are written: `int`, `bool`, `bytes` or `text`."""
     type: str
     """The type in the database's words."""
     key: int
-    """Its place in the primary key, from 1; 0: not part of it."""
+    """The place in the primary key, from 1; 0: not in the primary key."""
 
 
 class Place(NamedTuple):
@@ -127,9 +127,9 @@ class Table(NamedTuple):
     source: str
     """The kind of database."""
     name: str
-    """Its full name."""
+    """The table's full name."""
     columns: tuple[Column, ...]
-    """In the table's order."""
+    """The columns in the table's order."""
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ class Difference(NamedTuple):
     """A row that is not the same on both sides."""
 
     key: str
-    """Its primary key; of several columns, their values with commas between."""
+    """The primary key of the row; of several columns, their values with commas between."""
     found: str
     """`altered`, `missing` (only the database has it), `extra` (only the rebuilt table has it), or
     `doubled`."""

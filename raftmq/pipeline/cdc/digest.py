@@ -28,14 +28,14 @@ _DIGITS = 15
 
 
 class Digest(NamedTuple):
-    """Of all rows of a table. Equal digests: equal tables, but for a chance of about 2^-120."""
+    """The digest of a table. Equal digests: equal tables, but for a chance of about 2^-120."""
 
     rows: int
-    """How many there are."""
+    """Number of rows."""
     first: int
     """The sum over the first digits."""
     second: int
-    """The sum over the next ones."""
+    """The sum over the next digits."""
 
     def __str__(self) -> str:
         return f"{self.rows}:{self.first:x}:{self.second:x}"

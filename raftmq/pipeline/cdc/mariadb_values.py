@@ -40,7 +40,7 @@ class Cell:
     column: Column
     """The column as messages describe it."""
     type: str
-    """Its plain type, in lower case."""
+    """The plain type of the column, in lower case."""
     digits: int
     """Digits of a second's fraction."""
     width: int

@@ -58,7 +58,7 @@ class Relation(NamedTuple):
     is_full: bool
     """Whether old rows are sent whole."""
     columns: tuple[tuple[str, int], ...]
-    """Of each: its name, and the number of its type."""
+    """For each column: the name, and the number of the type."""
 
 
 class Insert(NamedTuple):

@@ -69,7 +69,7 @@ class Folded(NamedTuple):
     table: Table
     """The table's name and columns."""
     rows: "DataFrame"
-    """Its rows, columns as in `versions`."""
+    """Rows of the table, columns as in `versions`."""
 
 
 def plan(mq: "BlockingClient", topic: str, folder: Path, *, is_full: bool = False) -> Plan:

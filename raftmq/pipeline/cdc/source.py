@@ -22,7 +22,7 @@ class Snapshot(NamedTuple):
     """The table's rows at one place, of one consistent read."""
 
     place: Place
-    """Its position is above that of each change in it, and below that of each later one."""
+    """The place: above the position of each change that the rows hold, below each later change."""
     rows: Iterator[Row]
     """All rows, by primary key; to be read while the snapshot is open."""
 

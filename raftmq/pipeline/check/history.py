@@ -61,7 +61,7 @@ class Part(NamedTuple):
 
     path: str
     group: int
-    """Its number in the file."""
+    """The number of the row group in the file."""
     first_row: int
     """The number of its first row in the history, counted through all files."""
     rows: int
@@ -75,7 +75,7 @@ class Recorded:
     """The path as it was given."""
     parts: tuple[Part, ...]
     bytes: int
-    """Size of its files."""
+    """Size of all files."""
 
     @property
     def rows(self) -> int:

@@ -67,9 +67,9 @@ class Side:
     part: str = ""
     """The table of a database, or the topic of an archive."""
     ends: str = ""
-    """Of a topic: where it ends, as the source's `endingOffsets`. Empty: not pinned."""
+    """The end of a topic, as the source's `endingOffsets`. Empty: not pinned, or no topic."""
     url: str = ""
-    """Of a topic: its cluster. Empty: `RAFTMQ_URL`."""
+    """The cluster of a topic. Empty: `RAFTMQ_URL`."""
 
     @classmethod
     def parse(

@@ -37,7 +37,7 @@ class ReplayRequest:
     """A user's request for a replay."""
 
     topic: str
-    """Of the archive."""
+    """The topic in the archive."""
     into: str
     """The topic that gets the messages; it may be of another cluster, and of the same name."""
     since: datetime | None = None
@@ -57,15 +57,15 @@ class Plan:
     """The messages that a replay sends."""
 
     id: str
-    """Its name, which its messages carry."""
+    """The replay's name, which its messages carry."""
     topic: str
-    """Of the archive."""
+    """The topic in the archive."""
     into: str
     """The topic that gets the messages."""
     queues: int
     """Queues of that topic when it was planned: queue q goes to q modulo this."""
     ranges: tuple[Range, ...]
-    """By queue; at most one each, none is empty."""
+    """Ranges in the order of queues; at most one a queue, none is empty."""
     first: int
     """When the first message was stored, microseconds since 1970; 0 if there is none."""
     where: str | None

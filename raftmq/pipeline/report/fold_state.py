@@ -34,11 +34,11 @@ class Pieces(NamedTuple):
     """Runs of messages, cut so that each was stored at one time."""
 
     starts: Array
-    """Their first offsets."""
+    """The first offset of each piece."""
     stops: Array
-    """The offsets after them."""
+    """The offset after each piece."""
     times: Array
-    """When they were stored, milliseconds since 1970."""
+    """When the messages of each piece were stored, milliseconds since 1970."""
     runs: Array
     """For each piece, the index of the run that it is a part of."""
 
@@ -57,7 +57,7 @@ class Queue(msgspec.Struct):
     starts: Array = msgspec.field(default_factory=lambda: _NONE)
     """First offsets of messages that were stored at the same time, rising."""
     times: Array = msgspec.field(default_factory=lambda: _NONE)
-    """When they were stored, milliseconds since 1970."""
+    """When the messages from each of `starts` on were stored, milliseconds since 1970."""
 
     def store(self, starts: Array, stops: Array, times: Array) -> None:
         """Note that these runs were stored; they come by offset."""
@@ -157,9 +157,9 @@ class Carry(msgspec.Struct):
     """The whole memory of one partition group."""
 
     queues: dict[tuple[str, int], Queue] = {}
-    """By topic and queue."""
+    """(topic, queue) → the state of the queue."""
     readings: dict[tuple[str, int, int], Reading] = {}
-    """By topic, queue and attachment."""
+    """(topic, queue, attachment) → what the group has settled."""
     leases: Leases = msgspec.field(default_factory=Leases)
     """The open leases of all groups."""
 

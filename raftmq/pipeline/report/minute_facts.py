@@ -87,9 +87,9 @@ class Facts(msgspec.Struct):
     """All facts of a batch. Minutes are milliseconds since 1970, at their beginning."""
 
     flows: dict[tuple[int, str, str], Flow] = {}
-    """By minute, topic, group."""
+    """(minute, topic, group) → the flow."""
     levels: dict[tuple[int, str, str], Level] = {}
-    """By minute, topic, group: of minutes in which something changed."""
+    """(minute, topic, group) → the level, of minutes in which something changed."""
     is_cut: bool = False
     """Whether the log no longer holds all messages of a queue before those that were met."""
     last: int = 0

@@ -28,9 +28,9 @@ class Outbox(msgspec.Struct):
     """The rows and alerts that are to be published."""
 
     rows: list[Row] = []
-    """Of `report_minute`."""
+    """Rows of the table `report_minute`."""
     alerts: list[Alert] = []
-    """For the table and the topic."""
+    """Alerts for the table and the topic."""
 
 
 class State(msgspec.Struct):

@@ -99,7 +99,7 @@ class Written:
     rows: int
     """Rows that came."""
     skipped: int
-    """Those of these rows that an earlier attempt had stored."""
+    """Rows of `rows` that an earlier attempt had stored."""
     begun: int = 0
     """The highest number of partitions known of all tries of the batch; 0: not looked up."""
 

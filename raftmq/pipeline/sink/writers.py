@@ -35,7 +35,7 @@ class Done(WriterCommitMessage):
     partition: int
     """Spark's number of the partition."""
     written: Written
-    """Its rows."""
+    """Counts of the rows of the partition."""
 
 
 def check(schema: "StructType", *, overwrite: bool) -> None:

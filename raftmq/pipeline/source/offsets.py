@@ -52,7 +52,7 @@ class Range(NamedTuple):
     topic: str
     """The topic's name."""
     topic_id: int
-    """Its number."""
+    """The topic's number."""
     queue: int
     """The queue within the topic, from 0."""
     start: int

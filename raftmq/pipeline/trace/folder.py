@@ -35,9 +35,9 @@ from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 
 VERSION = 1
-"""Version of the format of `trace.json`."""
+"""The version of the format of `trace.json`."""
 NAME = "trace.json"
-"""The file that says what the folder holds."""
+"""The name of the file with the durable state."""
 EVENTS, TIMELINES, QUANTILES = "events", "timelines", "quantiles"
 """The tables."""
 NEVER = -1
@@ -51,7 +51,7 @@ class Hour:
     built: int = NEVER
     """The run after which its timelines were built."""
     ranges: dict[str, list[int]] = field(default_factory=dict)
-    """By `topic id/queue`: the first offset, and the one after the last."""
+    """`topic id/queue` → the first offset, and the offset after the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,17 @@ class State:
     """The content of `trace.json`; see the heading."""
 
     version: int = VERSION
-    """Of the file."""
+    """The version of the format."""
     runs: int = 0
     """How many runs count: 0 to `runs - 1`."""
     next: dict[str, int] = field(default_factory=dict)
-    """By partition group: the next record to read."""
+    """Partition group → the next record to read."""
     stale: list[str] = field(default_factory=list)
     """Hours to be built, in order."""
     hours: dict[str, Hour] = field(default_factory=dict)
-    """By hour: `2026-11-22T10`, UTC."""
+    """Hour (`2026-11-22T10`, UTC) → the messages stored in it."""
     trims: dict[str, int] = field(default_factory=dict)
-    """By `topic id/queue/attachment`: the offset after the last trimmed one."""
+    """`topic id/queue/attachment` → the offset after the last trimmed message."""
     lost: list[list[int]] = field(default_factory=list)
     """Records that retention took unread: [partition group, first, after the last)."""
     cluster: str = ""

@@ -25,7 +25,7 @@ class Slow(NamedTuple):
     """One slow run of messages."""
 
     timeline: dict[str, Any]
-    """Its row; see `raftmq.pipeline.trace`."""
+    """The row of the run in the table of timelines; see `raftmq.pipeline.trace`."""
     story: list[dict[str, Any]]
     """The events of its first message in this group, and where it was stored."""
 
