@@ -22,6 +22,8 @@ from .traffic import ACK, Traffic, doubt, traffic
 from .verdict import EXAMPLES_MAX, Anomaly, Report, Verdict, judged
 
 CHECKER = "key-order"
+NO_KEYS = "vacuous: nothing with a key was delivered"
+"""The reason of an undecided verdict: no message has an order by key."""
 
 
 def check_key_order(history: History) -> Report:
@@ -34,7 +36,7 @@ def check_key_order(history: History) -> Report:
     first = found.first_delivery()[sends.value]
     places = np.flatnonzero((first != NONE) & (sends.key != NONE))
     if not len(places):
-        return Report(CHECKER, Verdict.UNKNOWN, "vacuous: nothing with a key was delivered")
+        return Report(CHECKER, Verdict.UNKNOWN, NO_KEYS)
     # Within a sender and key the places are in the order of the sends.
     order = np.lexsort((sends.key[places], sends.process[places]))
     places = places[order]

@@ -38,6 +38,8 @@ from .traffic import ACK, POLL, Traffic, by_group, doubt, traffic
 from .verdict import EXAMPLES_MAX, Anomaly, Report, Verdict, judged
 
 CHECKER = "total-queue"
+NOT_DRAINED = "the queue was not drained: what is missing at the end may still be there"
+"""The reason of an undecided verdict: messages are missing at the end only."""
 
 
 def check_total_queue(
@@ -69,7 +71,7 @@ def check_total_queue(
     unsure = ""
     if not is_drained and counts["lost-postfix"]:
         tolerated.add("lost-postfix")
-        unsure = "the queue was not drained: what is missing at the end may still be there"
+        unsure = NOT_DRAINED
     # Each delivery is looked up once, and each acknowledged message in each group.
     compared = len(found.deliveries.row) + acknowledged * len(parts)
     return judged(

@@ -143,12 +143,30 @@ def by_group(found: Traffic) -> dict[str, Traffic]:
 
 def doubt(found: Traffic) -> str:
     """Why this traffic cannot be judged; empty if it can."""
-    if not len(found.sends.row):
-        return "vacuous: no message was sent"
-    if not (found.sends.outcome == RowType.OK).any():
+    is_answer = found.history.is_function(POLL) & (found.history.type == RowType.OK)
+    return doubt_of(
+        is_sent=len(found.sends.row) > 0,
+        is_acknowledged=bool((found.sends.outcome == RowType.OK).any()),
+        is_polled=bool(is_answer.any()),
+        is_unique=found.is_unique,
+    )
+
+
+def doubt_of(*, is_sent: bool, is_acknowledged: bool, is_polled: bool, is_unique: bool) -> str:
+    """Why traffic cannot be judged; empty if it can.
+
+    Args:
+        is_sent: there is a send.
+        is_acknowledged: a send was acknowledged.
+        is_polled: a poll was answered.
+        is_unique: each sent value was sent by one send only.
+    """
+    if not is_sent:
+        return "vacuous: nobody sent anything"
+    if not is_acknowledged:
         return "vacuous: no send was acknowledged"
-    if not (found.history.is_function(POLL) & (found.history.type == RowType.OK)).any():
+    if not is_polled:
         return "vacuous: no poll was answered"
-    if not found.is_unique:
+    if not is_unique:
         return "a value was sent twice: a loss or a duplicate of it cannot be told"
     return ""

@@ -41,6 +41,8 @@ from raftmq.checkers.verdict import EXAMPLES_MAX, Anomaly, Report, Verdict, judg
 from .found import Found, Placements
 
 CHECKER = "log"
+NO_OFFSETS = "no answer names an offset: use the total queue"
+"""The reason of an undecided verdict: the history shows no log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def check_log(history: History, rules: LogRules | None = None) -> Report:
     found = traffic(history)
     why = doubt(found)
     if not why and not ((found.sends.offset != NONE).any() or (found.deliveries.offset >= 0).any()):
-        why = "no answer names an offset: use the total queue"
+        why = NO_OFFSETS
     if why:
         return Report(CHECKER, Verdict.UNKNOWN, why)
     placements = Placements.of(found)

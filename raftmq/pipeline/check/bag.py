@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from raftmq.checkers import traffic
+from raftmq.checkers.total_queue import NOT_DRAINED
+
 from .bitmaps import Bitmap
 from .history import FAIL, INVOKE, OK, POLL, SEND, Recorded, Rows, scan
 from .messages import Case
@@ -40,8 +43,6 @@ KINDS = (
 )
 EDGE_PARTS = 2
 """Row groups a core, at the begin and at the end, that are looked at before all others."""
-NOT_DRAINED = "the queue was not drained: what is missing at the end may still be there"
-SENT_TWICE = "a value was sent twice: a loss or a duplicate of it cannot be told"
 
 
 def check_bag(case: Case) -> Found:
@@ -52,13 +53,12 @@ def check_bag(case: Case) -> Found:
 
 def doubt(sent: int, acknowledged: int, answered_polls: int, distinct: int) -> str:
     """The reason why a history's messages cannot be judged; empty: they can."""
-    if not sent:
-        return "vacuous: no message was sent"
-    if not acknowledged:
-        return "vacuous: no send was acknowledged"
-    if not answered_polls:
-        return "vacuous: no poll was answered"
-    return SENT_TWICE if distinct != sent else ""
+    return traffic.doubt_of(
+        is_sent=sent > 0,
+        is_acknowledged=acknowledged > 0,
+        is_polled=answered_polls > 0,
+        is_unique=distinct == sent,
+    )
 
 
 def doubt_of(case: Case, sends: "DataFrame") -> tuple[str, int]:

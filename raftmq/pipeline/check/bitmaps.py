@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from .history import Flags, Integers
+from raftmq.checkers.history import Flags, Integers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -25,26 +25,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from raftmq.checkers import traffic
+from raftmq.checkers.history import NONE, Integers, RowType
 from raftmq.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Integers = NDArray[np.int64]
 Codes = NDArray[np.int8]
-Flags = NDArray[np.bool_]
 
 COLUMNS = ("operation", "process", "type", "function", "key", "value", "offset", "time")
 MORE = ("process", "offset", "key", "value")
 """Columns that only some scans of a history need."""
-TYPES = ("invoke", "ok", "fail", "unknown")
-INVOKE, OK, FAIL, UNKNOWN = range(4)
-FUNCTIONS = ("send", "poll", "ack", "assign")
+TYPES = tuple(one.name.lower() for one in RowType)
+INVOKE, OK, FAIL, UNKNOWN = map(int, RowType)
+FUNCTIONS = (traffic.SEND, traffic.POLL, traffic.ACK, traffic.ASSIGN)
 SEND, POLL, ACK, ASSIGN = range(4)
 OTHER = 4
 """The code of a function that is not judged here."""
-NONE = -1
-"""In place of an offset that is missing."""
 
 BATCH_ROWS = 1 << 18
 """Rows that a worker reads at once: some tens of megabytes."""

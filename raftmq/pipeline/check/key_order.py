@@ -10,6 +10,8 @@ The rules are those of `raftmq.checkers.key_order`; the row's key is the orderin
 
 from typing import TYPE_CHECKING
 
+from raftmq.checkers.key_order import NO_KEYS
+
 from .bag import doubt_of
 from .messages import Case
 from .rules import KEY_ORDER, Found, finding, undecided
@@ -35,7 +37,7 @@ def check_key_order(case: Case) -> Found:
         f.count("*").alias("messages"),
     ).collect()
     if not figures["messages"]:
-        return undecided(KEY_ORDER, "vacuous: nothing with a key was delivered")
+        return undecided(KEY_ORDER, NO_KEYS)
     findings = _behind(lives, "order-inversion", "first.row").unionByName(
         _behind(lives, "order-overtake", "acking")
     )

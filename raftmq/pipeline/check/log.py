@@ -14,6 +14,8 @@ Left out: `realtime-lag`, which has a bound that depends on the workload.
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from raftmq.checkers.log.anomalies import NO_OFFSETS
+
 from .bag import doubt_of, strange
 from .history import OK
 from .messages import Case
@@ -38,7 +40,6 @@ KINDS = (
     "internal-send-skip",
     "realtime-send",
 )
-NO_OFFSETS = "no answer names an offset: use the total queue"
 
 
 def check_log(case: Case) -> Found:

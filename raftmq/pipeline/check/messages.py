@@ -21,22 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from raftmq.checkers.history import NONE, Flags
+
 from .bitmaps import Bitmap
-from .history import (
-    ACK,
-    ASSIGN,
-    INVOKE,
-    MORE,
-    NONE,
-    OK,
-    POLL,
-    SEND,
-    Flags,
-    Recorded,
-    Rows,
-    plain,
-    scan,
-)
+from .history import ACK, ASSIGN, INVOKE, MORE, OK, POLL, SEND, Recorded, Rows, plain, scan
 from .rules import Rules
 from .survey import Outcomes, Survey, Values, numbers_of
 

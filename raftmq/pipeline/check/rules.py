@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from raftmq.checkers import Verdict, key_order, total_queue
+from raftmq.checkers.log import anomalies
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-TOTAL_QUEUE = "total-queue"
-LOG = "log"
-KEY_ORDER = "key-order"
+TOTAL_QUEUE, LOG, KEY_ORDER = total_queue.CHECKER, anomalies.CHECKER, key_order.CHECKER
 CHECKERS = (TOTAL_QUEUE, LOG, KEY_ORDER)
 
-VALID, INVALID, UNDECIDED = "valid", "invalid", "unknown"
+VALID, INVALID, UNDECIDED = Verdict.VALID.value, Verdict.INVALID.value, Verdict.UNKNOWN.value
 
 SCHEMA = (
     "kind string, row bigint, queue string, process bigint, offset bigint, values array<string>, "

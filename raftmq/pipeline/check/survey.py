@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raftmq.checkers.history import NONE, Flags, Integers
 from raftmq.pipeline.errors import PipelineError
 
 from .bitmaps import DENSE, SCHEMA, Bitmap, Gathered, Tally, gather
@@ -23,14 +24,11 @@ from .history import (
     FAIL,
     FUNCTIONS,
     INVOKE,
-    NONE,
     OK,
     POLL,
     SEND,
     TYPES,
     UNKNOWN,
-    Flags,
-    Integers,
     Recorded,
     Rows,
     plain,
