@@ -38,7 +38,7 @@ from raftmq.checkers.total_queue import aborted_read
 from raftmq.checkers.traffic import Traffic, doubt, traffic
 from raftmq.checkers.verdict import EXAMPLES_MAX, Anomaly, Report, Verdict, judged
 
-from .found import Found, Placements
+from .found import Found, Pairs, Placements
 
 CHECKER = "log"
 NO_OFFSETS = "no answer names an offset: use the total queue"
@@ -125,28 +125,27 @@ def _phantoms(found: Traffic) -> Found:
 
 
 def _inconsistent(placements: Placements) -> Found:
-    """Pairs of neighbours, sorted by (key, offset, value), at one place with two values."""
+    def describe(name: str, before: int, after: int) -> Anomaly:
+        fact = (
+            f"offset {placements.offset[before]} of "
+            f"{placements.found.key_text(int(placements.key[before]))} held "
+            f"{placements.value_text(before)} and {placements.value_text(after)}"
+        )
+        return placements.anomaly(name, (before, after), fact)
+
+    result = Found()
+    result.add_pairs([inconsistent_pairs(placements)], describe)
+    return result
+
+
+def inconsistent_pairs(placements: Placements) -> Pairs:
+    """Neighbours, sorted by (key, offset, value), at one place with two values."""
     pairs = np.flatnonzero(
         (placements.key[1:] == placements.key[:-1])
         & (placements.offset[1:] == placements.offset[:-1])
         & (placements.value[1:] != placements.value[:-1])
     )
-    result = Found()
-    result.add(
-        "inconsistent-offset",
-        len(pairs),
-        (
-            placements.anomaly(
-                "inconsistent-offset",
-                (pair, pair + 1),
-                f"offset {placements.offset[pair]} of "
-                f"{placements.found.key_text(int(placements.key[pair]))} held "
-                f"{placements.value_text(pair)} and {placements.value_text(pair + 1)}",
-            )
-            for pair in map(int, pairs[:EXAMPLES_MAX])
-        ),
-    )
-    return result
+    return Pairs("inconsistent-offset", pairs, pairs + 1)
 
 
 def _duplicates(placements: Placements) -> Found:
@@ -154,21 +153,16 @@ def _duplicates(placements: Placements) -> Found:
     order = np.lexsort((placements.offset, placements.key, placements.value))
     value = placements.value[order]
     pairs = np.flatnonzero(value[1:] == value[:-1])
+
+    def describe(name: str, before: int, after: int) -> Anomaly:
+        fact = (
+            f"{placements.value_text(before)} stands at {placements.place_text(before)} "
+            f"and at {placements.place_text(after)}"
+        )
+        return placements.anomaly(name, (before, after), fact)
+
     result = Found()
-    result.add(
-        "duplicate",
-        len(pairs),
-        (
-            placements.anomaly(
-                "duplicate",
-                (int(order[pair]), int(order[pair + 1])),
-                f"{placements.value_text(int(order[pair]))} stands at "
-                f"{placements.place_text(int(order[pair]))} and at "
-                f"{placements.place_text(int(order[pair + 1]))}",
-            )
-            for pair in pairs[:EXAMPLES_MAX]
-        ),
-    )
+    result.add_pairs([Pairs("duplicate", order[pairs], order[pairs + 1])], describe)
     return result
 
 

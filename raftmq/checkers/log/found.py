@@ -1,13 +1,23 @@
 """The log that answers show, and a collector of the anomalies found in it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from raftmq.checkers.history import NONE, Integers, RowType
 from raftmq.checkers.traffic import Traffic
-from raftmq.checkers.verdict import Anomaly
+from raftmq.checkers.verdict import EXAMPLES_MAX, Anomaly
+
+
+class Pairs(NamedTuple):
+    """Pairs of sends, of deliveries or of placements that break one rule, as places in these."""
+
+    name: str
+    """The anomaly that each pair shows."""
+    before: Integers
+    after: Integers
 
 
 @dataclass(slots=True)
@@ -21,6 +31,15 @@ class Found:
         """Add `count` anomalies of one name, some of them as examples."""
         self.counts[name] = count
         self.anomalies += examples
+
+    def add_pairs(
+        self, found: Iterable[Pairs], describe: Callable[[str, int, int], Anomaly]
+    ) -> None:
+        """Add an anomaly for each pair, the first few of each name as examples."""
+        for name, before, after in found:
+            both = zip(before[:EXAMPLES_MAX], after[:EXAMPLES_MAX], strict=True)
+            examples = (describe(name, int(one), int(other)) for one, other in both)
+            self.add(name, len(before), examples)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,13 +7,16 @@ Invariants:
 - Two rows are neighbours only within one process and key; for polls, between two `assign`s.
 """
 
+from collections.abc import Iterator
+from functools import partial
+
 import numpy as np
 
 from raftmq.checkers.history import NONE, Flags, Integers, RowType
 from raftmq.checkers.traffic import ASSIGN, POLL, Traffic
 from raftmq.checkers.verdict import EXAMPLES_MAX, Anomaly
 
-from .found import Found, Placements, send_operations
+from .found import Found, Pairs, Placements, send_operations
 
 NEVER = np.iinfo(np.int64).max
 
@@ -21,6 +24,13 @@ NEVER = np.iinfo(np.int64).max
 def polls(placements: Placements) -> Found:
     """Judge that the ranks of successive deliveries rise by one; else a message was skipped or
     repeated."""
+    result = Found()
+    result.add_pairs(poll_pairs(placements), partial(_poll_pair, placements))
+    return result
+
+
+def poll_pairs(placements: Placements) -> Iterator[Pairs]:
+    """Successive deliveries whose ranks do not rise by one."""
     found = placements.found
     deliveries = found.deliveries
     places = np.flatnonzero((deliveries.offset != NONE) & (deliveries.key != NONE))
@@ -34,7 +44,6 @@ def polls(placements: Placements) -> Found:
     operation = deliveries.operation[places]
     is_inside = operation[1:] == operation[:-1]
     step = rank[1:] - rank[:-1]
-    result = Found()
     for name, is_wrong in (
         ("poll-skip", (step > 1) & ~is_inside),
         ("nonmonotonic-poll", (step < 1) & ~is_inside),
@@ -42,12 +51,7 @@ def polls(placements: Placements) -> Found:
         ("internal-nonmonotonic-poll", (step < 1) & is_inside),
     ):
         pairs = np.flatnonzero(is_wrong & is_pair)
-        examples = (
-            _poll_pair(placements, name, int(places[one]), int(places[one + 1]))
-            for one in pairs[:EXAMPLES_MAX]
-        )
-        result.add(name, len(pairs), examples)
-    return result
+        yield Pairs(name, places[pairs], places[pairs + 1])
 
 
 def _epochs(found: Traffic, process: Integers, row: Integers) -> Integers:
@@ -90,6 +94,14 @@ def _poll_pair(placements: Placements, name: str, before: int, after: int) -> An
 
 def sends(placements: Placements, *, is_send_contiguous: bool) -> Found:
     """Judge that offsets of one process's acknowledged sends rise, in the order of the calls."""
+    result = Found()
+    pairs = send_pairs(placements, is_send_contiguous=is_send_contiguous)
+    result.add_pairs(pairs, partial(_send_pair, placements))
+    return result
+
+
+def send_pairs(placements: Placements, *, is_send_contiguous: bool) -> Iterator[Pairs]:
+    """Successive acknowledged sends of one process whose offsets do not rise."""
     found = placements.found
     every = found.sends
     places = np.flatnonzero((every.offset != NONE) & (every.outcome == RowType.OK))
@@ -107,15 +119,9 @@ def sends(placements: Placements, *, is_send_contiguous: bool) -> Found:
     ]
     if is_send_contiguous:
         checks.append(("internal-send-skip", (rank[1:] - rank[:-1] > 1) & is_inside))
-    result = Found()
     for name, is_wrong in checks:
         pairs = np.flatnonzero(is_wrong & is_pair)
-        examples = (
-            _send_pair(placements, name, int(places[one]), int(places[one + 1]))
-            for one in pairs[:EXAMPLES_MAX]
-        )
-        result.add(name, len(pairs), examples)
-    return result
+        yield Pairs(name, places[pairs], places[pairs + 1])
 
 
 def _send_pair(placements: Placements, name: str, before: int, after: int) -> Anomaly:
@@ -141,32 +147,31 @@ def _send_pair(placements: Placements, name: str, before: int, after: int) -> An
 
 def backdated_sends(placements: Placements) -> Found:
     """Judge that an acknowledged offset is above all offsets acknowledged before the send began."""
+    result = Found()
+    result.add_pairs([backdated_pairs(placements)], partial(_backdated, placements.found))
+    return result
+
+
+def backdated_pairs(placements: Placements) -> Pairs:
+    """Sends, each with one acknowledged before the send began whose offset is not below."""
     found = placements.found
     every = found.sends
     places = np.flatnonzero((every.offset != NONE) & (every.outcome == RowType.OK))
     key, end, offset = every.key[places], every.end[places], every.offset[places]
     begin = found.start[every.operation[places]]
     order = np.lexsort((end, key))
-    width = len(found.history) + 1
+    # Rows up to the highest end stay apart from those of the next key.
+    width = int(max(end.max(initial=0), begin.max(initial=0))) + 1
     ends = key[order] * width + end[order]
     highest, holder = _running_max(key[order], offset[order])
     # For each send: the last answer for its key before the send began.
     last = np.searchsorted(ends, key * width + begin) - 1
     is_same = (last >= 0) & (key[order][last] == key)
     pairs = np.flatnonzero(is_same & (highest[last] >= offset))
-    result = Found()
-    result.add(
-        "realtime-send",
-        len(pairs),
-        (
-            _backdated(found, int(places[order[holder[last[one]]]]), int(places[one]))
-            for one in pairs[:EXAMPLES_MAX]
-        ),
-    )
-    return result
+    return Pairs("realtime-send", places[order[holder[last[pairs]]]], places[pairs])
 
 
-def _backdated(found: Traffic, before: int, after: int) -> Anomaly:
+def _backdated(found: Traffic, name: str, before: int, after: int) -> Anomaly:
     every = found.sends
     values = int(every.value[before]), int(every.value[after])
     fact = (
@@ -175,7 +180,7 @@ def _backdated(found: Traffic, before: int, after: int) -> Anomaly:
         f"began, which got offset {every.offset[after]}"
     )
     operations = sorted({int(every.operation[before]), int(every.operation[after])})
-    return Anomaly("realtime-send", fact, tuple(operations), values)
+    return Anomaly(name, fact, tuple(operations), values)
 
 
 def _running_max(group: Integers, values: Integers) -> tuple[Integers, Integers]:

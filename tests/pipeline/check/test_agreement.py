@@ -20,7 +20,7 @@ from raftmq.checkers import (
     total_queue,
     write_parquet,
 )
-from raftmq.checkers.log import anomalies, order
+from raftmq.checkers.log import anomalies, found, order
 from raftmq.pipeline.check import CHECKERS, Rules, bag, find, judge, log
 from raftmq.pipeline.check import key_order as by_key
 from raftmq.pipeline.check.job import Report as SparkReport
@@ -30,7 +30,7 @@ from tests.pipeline.check.random_history import Careless, write_parts
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LIMITED = (total_queue, anomalies, order, key_order)
+LIMITED = (total_queue, anomalies, found, order, key_order)
 ONE_OF_PAIR = {"realtime-send": 1, "order-inversion": 1, "order-overtake": 1}
 """Anomalies of pairs that name the later message: several earlier ones may show the same."""
 BOTH = {"nonmonotonic-send", "internal-nonmonotonic-send", "internal-send-skip"}
