@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import importlib
 import pkgutil
 import re
 import subprocess
@@ -216,6 +217,13 @@ def test_page_of_the_pipeline_ends_with_its_tests(path: Path) -> None:
     assert any(file.startswith("tests/pipeline/") for file, _ in PATH.findall(last))
 
 
+def test_pages_that_state_behaviour_name_a_test_that_shows_it() -> None:
+    pages = ["README.md", "docs/filters.md", "docs/operations.md", "docs/popping.md"]
+    for path in [*map(ROOT.joinpath, pages), *(DOCS / "tour").glob("[0-9]*.md")]:
+        named = [file for file, _ in PATH.findall(prose(path))]
+        assert any(re.search(r"/test_\w+\.py$", file) for file in named), name(path)
+
+
 def is_there(dotted: str) -> bool:
     """Whether a dotted name leads to a module, or to a name or a field in one."""
     try:
@@ -377,7 +385,7 @@ def faults_below(fault: type[Exception]) -> set[type[Exception]]:
 def test_faults_that_end_a_node_are_the_rows_of_the_table_of_operations() -> None:
     for module in pkgutil.walk_packages(broker.__path__, f"{broker.__name__}."):
         importlib.import_module(module.name)
-    # Records that retention took are refused to who asks for them; the base is never raised.
+    # Records that retention took are refused to their readers; the base is never raised.
     ending = faults_below(LogFault) - {LogFault, Dropped} | {CannotListen, UnsupportedVersion}
     page = (DOCS / "operations.md").read_text()
     table = page.split("### A node will not start or has stopped")[1].split("\n### ")[0]

@@ -162,7 +162,7 @@ def doubt_of(*, is_sent: bool, is_acknowledged: bool, is_polled: bool, is_unique
         is_unique: each sent value was sent by one send only.
     """
     if not is_sent:
-        return "vacuous: nobody sent anything"
+        return "vacuous: no message was sent"
     if not is_acknowledged:
         return "vacuous: no send was acknowledged"
     if not is_polled:

@@ -1,8 +1,8 @@
 """Consumer groups that pop, at a node of the fake cluster.
 
-What is handed out, and what a settlement comes to, is the truth of `raftmq.pop`. There are no
-unsent leases here: an answer lists what the machine says that the consumer has, less what was told
-on the same connection before. A connection that closes ends no request.
+Hand-outs and the results of settlements are those of `raftmq.pop`. There are no unsent leases
+here: an answer lists the consumer's messages by the machine, less those that the same connection
+has already announced. A connection that closes ends no request.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ class FakePopping:
         return self._cluster.clock_ms + round(anyio.current_time() * 1000)
 
     def pass_time(self, log: "Log") -> None:
-        """Whatever is due happens."""
+        """Let all due timers run."""
         if log.machine.pop_groups.attached:
             self.run(log, calls.Tick())
 
@@ -213,7 +213,7 @@ class FakePopping:
         ]
 
     def _answer(self, log: "Log", request: Pop, told: dict[int, int]) -> tuple[Popped, list[bytes]]:
-        """What the consumer has and was not told of."""
+        """Leases that the consumer holds and was not yet told of."""
         group = log.machine.pop_groups.attached[request.number].group
         leases: list[Lease] = []
         wanted: dict[int, dict[int, Record]] = {}

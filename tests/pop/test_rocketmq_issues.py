@@ -145,7 +145,7 @@ def test_10736_ack_is_not_undone_by_what_was_about_to_happen() -> None:
     (handed,) = counter.pop(ALICE)
     counter.now = handed.deadline - 1
     assert counter.settle(ALICE, step(Action.ACK, handed, 0)) == [1]
-    # The next record takes the lease back: what is left of it.
+    # The next record takes the rest of the lease back.
     counter.pass_time(1)
     counter.fail_over()
     assert counter.audit() == {"acked": 1, "waiting": 1}

@@ -37,7 +37,7 @@ from raftmq.pipeline.errors import PipelineError
 VERSION = 1
 """The version of the format of `trace.json`."""
 NAME = "trace.json"
-"""The name of the file with the durable state."""
+"""The file that describes the folder."""
 EVENTS, TIMELINES, QUANTILES = "events", "timelines", "quantiles"
 """The tables."""
 NEVER = -1

@@ -214,7 +214,7 @@ def test_leader_looks_for_what_its_log_lacks_once_an_office_and_when_retention_m
     group.raft = SimpleNamespace(term=1)
     group.machine.ends[7] = 100
     group.index.earliest = lambda queue, *, since: looks.append(queue)
-    # Nothing of the queue is kept, which the log has already.
+    # No message of the queue is kept; the log has its end.
     group.machine.pop_groups.earliest[7] = 100
     own = leader_tasks.LeaderTasks(
         cast("Any", node), keep_up=unused, retention=unused, trimmable=unused

@@ -21,7 +21,7 @@ RARE = {
     "receive repair",
     "receive change-node",
 }
-"""What happens in some runs only: who joins, who lags far behind, whose disk is damaged."""
+"""Failpoints reached in some runs only: a join, a long lag, a damaged disk."""
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ class Model:
             "done": (["busy"], "done"),
             "undo": (["busy"], "in hand"),
             "lose": (["buffered", "in hand"], "lost"),
-            # A list of what is ours may come between the commit and its answer.
+            # A list of our messages may come between the commit and its answer.
             "hand off": (["in hand", "lost", "unlisted"], "done"),
         }[what]
         chosen = {n for n in offsets if states[n] in before}

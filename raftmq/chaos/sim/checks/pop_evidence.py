@@ -162,7 +162,7 @@ class KeptQueues:
             if earliest > before:
                 self._told[queue] = earliest, record.term
                 is_border = earliest in self._ends[queue]
-                what = f"groups are told that queue {queue} begins at offset {earliest}"
+                what = f"the leader announces that queue {queue} begins at offset {earliest}"
                 attached = machine.pop_groups.attached.values()
                 is_followed = any(queue in each.group.backlogs for each in attached)
                 given_up = earliest - before if is_followed else 0

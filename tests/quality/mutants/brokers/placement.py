@@ -1,4 +1,4 @@
-"""Mutants of who carries which group, hunted on whole brokers.
+"""Mutants of the placement of groups, hunted on whole brokers.
 
 Sources: the broker as it was until a hostile reading found both.
 """

@@ -1,4 +1,4 @@
-"""Mutants of links and connections, planted.
+"""Plants of mutants of links and connections.
 
 Their table stands in `tests.quality.mutants.brokers.connections`, which needs no event loop.
 """

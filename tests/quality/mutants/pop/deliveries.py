@@ -1,4 +1,4 @@
-"""Mutants of who is handed what, and of what a snapshot forgets.
+"""Mutants of hand-outs, and of state that a snapshot forgets.
 
 Most of them part replicas that have one log, and are found by the twin with another history of
 timers (`raftmq.chaos.ledger.twins`): its results, hand-outs, events, digest or snapshot differ.
