@@ -6,9 +6,6 @@
 
 So a delivery costs no record of its own. Every replica does the same; only the leader sends.
 
-A consumer whose answer was lost asks again, perhaps another leader. For each consumer the last
-settlement's number and results are kept, so that a repeat gets the first answer.
-
 Invariants:
 - Groups are served in the order of their numbers, not in that of events: a replica that was
   restored from a snapshot hands out under the same tokens.
@@ -17,11 +14,8 @@ Invariants:
 - A timer in the heap may be earlier than its group's own one, and differs between replicas: the
   timer touches the group only if the group's own one is due. So a stale timer has no visible
   effect.
-- Consumers are forgotten after `IDLE_MS_MAX`, or if there are more than `CONSUMERS_MAX` or more
-  than `RESULTS_MAX` results, the one idle longest first. Their leases stay: only a repeat of their
-  last settlement is not recognized after that.
 
-Sources: rabbit_fifo (credit inside the machine); Raft thesis §6.3 (sessions).
+Sources: rabbit_fifo (credit inside the machine).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -56,18 +50,13 @@ from raftmq.results import Changed, Refused, Result
 
 from .claims import Claims
 from .repeats import Repeats
+from .settlements import Settlements, Settling
 from .subscriptions import Subscriptions
 
 QUEUE_BITS = 16
 """A queue's number is `topic id << QUEUE_BITS | n`."""
-CONSUMERS_MAX = 65_536
-"""Consumers whose last settlement is remembered."""
-RESULTS_MAX = 1_000_000
-"""Results of settlements that are remembered, over all consumers: 8 MB and more."""
 LEASES_MAX = 4 * HANDED_MAX
 """Leases that one record opens, over all groups: the next record serves the other consumers."""
-IDLE_MS_MAX = 24 * 3600 * 1000
-"""A consumer without a new settlement for this time is forgotten."""
 ASKED_MAX = 100_000
 """Messages of one request: bounds what one record hands out."""
 WAIT_MS_MAX = 10 * 60 * 1000
@@ -125,33 +114,6 @@ class Attached:
         """The state of the group's messages."""
 
 
-class _Settling(NamedTuple):
-    """The consumer whose settlements these are."""
-
-    number: int
-    """The attachment's number."""
-    consumer: int
-    """The consumer that popped the messages."""
-    by_handle: bool
-    """True: a process that has the messages' handles settles them."""
-
-
-class _Consumer:
-    """The last settlement of a consumer, or by handle."""
-
-    __slots__ = ("results", "sequence", "timestamp")
-
-    def __init__(self, sequence: int, results: list[int | bytes], timestamp: int) -> None:
-        self.sequence = sequence
-        self.results = results
-        self.timestamp = timestamp
-
-    @property
-    def weight(self) -> int:
-        """The size of the results, as it counts against `RESULTS_MAX`."""
-        return sum(1 if isinstance(each, int) else 1 + len(each) // 8 for each in self.results)
-
-
 class PopGroups:
     """All attachments of one data group's machine."""
 
@@ -171,10 +133,7 @@ class PopGroups:
         self.traced: list[Traced] = []
         """Events of messages since the shell last took them."""
         self._of_topic: dict[int, dict[int, PopGroup]] = {}
-        # The one idle longest first: a dict's order is the order of eviction.
-        self._consumers: dict[_Settling, _Consumer] = {}
-        # The weight of all consumers' results.
-        self._results = 0
+        self._settlements = Settlements()
         self._repeats = Repeats()
         self._timers: list[tuple[int, int]] = []
         # Number → which of its timers counts; others in the heap are void.
@@ -187,6 +146,7 @@ class PopGroups:
 
     def begin(self, now: int) -> None:
         """Let time pass, before the record of this time is applied."""
+        assert not self._touched, "groups that `finish` has not served"
         self.claims.pass_time(now)
         timers = self._timers
         due: list[int] = []
@@ -213,6 +173,7 @@ class PopGroups:
         A group without a filter that knows all messages before the batch needs no `Feed`.
         """
         for number, group in self._of_topic.get(queue >> QUEUE_BITS, {}).items():
+            # A queue that is new since the group began is read from its first message.
             group.follow(queue, 0)
             if group.is_fed and not group.is_filtered and group.known(queue) == base:
                 group.feed(queue, base, count, mask=None, keys=keys)
@@ -301,6 +262,7 @@ class PopGroups:
                     attached.group.leave(consumer)
                 return Changed()
             case Tick():
+                # The record's time has done the work: see `begin`.
                 return Changed()
             case Lose():
                 return self._lose(call, ends)
@@ -335,6 +297,7 @@ class PopGroups:
     def _open(self, call: OpenGroup, ends: Mapping[int, int]) -> Result:
         attached = self.attached.get(call.number)
         if attached is not None:
+            # An earlier leader's command may come late, with the policy of its time.
             if call.version > attached.version:
                 attached.version, attached.group.policy = call.version, call.policy
             return Changed()
@@ -345,6 +308,7 @@ class PopGroups:
         for queue, end in ends.items():
             if queue >> QUEUE_BITS == call.topic:
                 group.follow(queue, self._kept(queue, starts.get(queue, 0), end))
+                # So that the backlog knows what is kept, as those of older attachments do.
                 group.trim(queue, self.earliest.get(queue, 0))
         # Trimmed messages are traced under this record, not under the next one of the group.
         self._touched.add(call.number)
@@ -374,9 +338,9 @@ class PopGroups:
         if closed:
             # There may be 65,536 consumers and a million claims: one pass for all attachments.
             gone = set(closed)
+            assert bool(self._of_topic) == bool(self.attached), "attachments of no topic"
             self.claims.close(gone)
-            for key in [key for key in self._consumers if key.number in gone]:
-                self._forget_consumer(key)
+            self._settlements.close(gone)
 
     def _feed(self, call: Feed) -> Result:
         attached = self.attached.get(call.number)
@@ -419,6 +383,7 @@ class PopGroups:
                 is_kept=call.is_kept,
                 now=now,
             )
+        # `finish` ends the credit once this record was served, an earlier request's included.
         if not call.count or not call.wait_ms:
             self._momentary.append((group, call.consumer))
         self._touched.add(call.number)
@@ -428,35 +393,14 @@ class PopGroups:
         attached = self.attached.get(call.number)
         if attached is None:
             return _unknown(call.number)
-        key = _Settling(call.number, call.consumer, call.by_handle)
-        consumer = self._consumers.pop(key, None)
-        # A repeat is not carried out again: it gets the results of the first time.
-        if consumer is None or call.sequence > consumer.sequence:
-            results = [_step(attached.group, call.consumer, step, now) for step in call.steps]
-            self._results -= 0 if consumer is None else consumer.weight
-            consumer = _Consumer(call.sequence, results, now)
-            self._results += consumer.weight
+        group = attached.group
+
+        def settle() -> list[int | bytes]:
             self._touched.add(call.number)
-        self._consumers[key] = consumer
-        self._forget_consumers(now)
-        # The results of its own first time are forgotten: only those of the last number are kept.
-        if call.sequence < consumer.sequence:
-            message = f"settlement {call.sequence} was overtaken by {consumer.sequence}"
-            return Refused(Reason.OUT_OF_ORDER, message, consumer.sequence)
-        return Changed(consumer.results)
+            return [_step(group, call.consumer, step, now) for step in call.steps]
 
-    def _forget_consumers(self, now: int) -> None:
-        while self._consumers:
-            key = next(iter(self._consumers))
-            is_idle = self._consumers[key].timestamp < now - IDLE_MS_MAX
-            is_over = len(self._consumers) > CONSUMERS_MAX or self._results > RESULTS_MAX
-            if not is_idle and not is_over:
-                return
-            self._forget_consumer(key)
-
-    def _forget_consumer(self, key: _Settling) -> None:
-        self._results -= self._consumers.pop(key).weight
-        assert self._consumers or not self._results, "results of consumers that were forgotten"
+        by = Settling(call.number, call.consumer, call.by_handle)
+        return self._settlements.once(by, call.sequence, settle, now=now)
 
     def _lose(self, call: Lose, ends: Mapping[int, int]) -> Result:
         for queue, earliest in zip(call.queues, call.earliest, strict=False):
@@ -490,6 +434,7 @@ class PopGroups:
         if attached is None:
             return _unknown(call.number)
         for queue, offset in zip(call.queues, call.offsets, strict=False):
+            # A request may name any queue.
             if queue >> QUEUE_BITS == attached.topic and queue in ends:
                 attached.group.reset(queue, self._kept(queue, offset, ends[queue]))
         self._touched.add(call.number)
@@ -519,17 +464,14 @@ class PopGroups:
                 for number, x in self.attached.items()
             ],
             list(self.earliest.items()),
-            [
-                [*key[:2], x.sequence, x.results, x.timestamp, key.by_handle]
-                for key, x in self._consumers.items()
-            ],
+            self._settlements.dump(),
             self.claims.dump(),
             self._repeats.dump(),
         ]
 
     def load(self, state: list[Any]) -> None:
         """Take the state that `dump` gave."""
-        attached, earliest, consumers, claims, *done = state
+        attached, earliest, settlements, claims, *done = state
         self._repeats.load(done[0] if done else [])
         self.claims.load(claims)
         for number, topic, name, version, dumped in attached:
@@ -537,10 +479,7 @@ class PopGroups:
             self._attach(number, Attached(topic, name, version, group))
             self._note_timer(number, group.next_timer)
         self.earliest = dict(earliest)
-        for number, who, sequence, results, timestamp, *by_handle in consumers:
-            key = _Settling(number, who, by_handle == [True])
-            consumer = self._consumers[key] = _Consumer(sequence, results, timestamp)
-            self._results += consumer.weight
+        self._settlements.load(settlements)
 
 
 def _tokens(index: int) -> Callable[[], int]:

@@ -421,7 +421,7 @@ def test_settlements_by_handle_are_counted_apart_from_the_consumers_own() -> Non
     late = Settle(1, ALICE, 7, [all_of(one)], by_handle=True)
     assert log.call(late) == [Reason.OUT_OF_ORDER]
     log.call(CloseGroups([1]))
-    assert len(log.machine.pop_groups._consumers) == 0
+    assert len(log.machine.pop_groups._settlements) == 0
 
 
 def test_running_credits_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import trio
 from raftmq.broker.deliver import consumers
 from raftmq.broker.replica.group import Group
 from raftmq.client import Client
-from raftmq.machine import pop_groups
+from raftmq.machine import settlements
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import PartitionMachine
 from raftmq.pop.actions import Action
@@ -100,31 +100,31 @@ def test_consumers_of_a_connection_have_a_bound(monkeypatch: pytest.MonkeyPatch)
 def test_results_of_settlements_are_remembered_up_to_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pop_groups, "RESULTS_MAX", 10)
+    monkeypatch.setattr(settlements, "RESULTS_MAX", 10)
     log = Counter()
     log.send(40)
     for consumer in range(1, 11):
         handed = [one for _ in range(4) for one in log.pop(consumer, 1)]
         log.settle(consumer, *[step(Action.ACK, one) for one in handed])
     machine = PartitionMachine.restore(log.machine.snapshot())
-    for one in (log.machine.pop_groups, machine.pop_groups):
-        assert [key[1] for key in one._consumers] == [9, 10]
-        assert one._results == 8
-    # A repeat of a remembered settlement gets its results.
+    for one in (log.machine.pop_groups._settlements, machine.pop_groups._settlements):
+        assert [key[1] for key in one._last] == [9, 10]
+        assert one._weight == 8
+    # A repeat of a remembered one gets its results.
     assert log.call(Settle(GROUP, 10, 1, [])) == [[1, 1, 1, 1]]
 
 
 def test_consumers_that_settle_are_remembered_up_to_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pop_groups, "CONSUMERS_MAX", 3)
+    monkeypatch.setattr(settlements, "CONSUMERS_MAX", 3)
     log = Counter()
     log.send(40)
     for consumer in range(1, 11):
         log.settle(consumer, step(Action.ACK, log.pop(consumer, 1)[0]))
     machine = PartitionMachine.restore(log.machine.snapshot())
-    for one in (log.machine.pop_groups, machine.pop_groups):
-        assert [key[1] for key in one._consumers] == [8, 9, 10]
+    for one in (log.machine.pop_groups._settlements, machine.pop_groups._settlements):
+        assert [key[1] for key in one._last] == [8, 9, 10]
 
 
 def test_consumer_that_ends_frees_its_place_on_the_leader_without_a_record() -> None:

@@ -9,7 +9,8 @@ import pytest
 from raftmq.chaos.ledger.play import ORDERED, PLAIN, play
 from raftmq.chaos.ledger.random_log import RandomLog
 from raftmq.machine import pop_groups
-from raftmq.machine.pop_groups import PopGroups, _Settling
+from raftmq.machine.pop_groups import PopGroups
+from raftmq.machine.settlements import Settlements
 from raftmq.pop import dead_letters, groups
 from raftmq.pop.backlog import Backlog
 from raftmq.pop.groups import PopGroup
@@ -98,17 +99,17 @@ def _acks_any_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def _repeats_settlements(patch: pytest.MonkeyPatch) -> None:
-    settle = PopGroups._settle
+    once = Settlements.once
 
-    def again(self: PopGroups, call: Any, now: int) -> Any:
-        self._consumers.pop(_Settling(call.number, call.consumer, call.by_handle), None)
-        return settle(self, call, now)
+    def again(self: Settlements, by: Any, *call: Any, now: int) -> Any:
+        self._last.pop(by, None)
+        return once(self, by, *call, now=now)
 
-    patch.setattr(PopGroups, "_settle", again)
+    patch.setattr(Settlements, "once", again)
 
 
 def _counts_what_is_given_back(patch: pytest.MonkeyPatch) -> None:
-    def counted(self: PopGroup, queue: int, given: Any, *rest: Any) -> None:
+    def counted(self: PopGroup, queue: int, given: Any, *_: Any, **__: Any) -> None:
         self.backlogs[queue].put_back(given)
 
     patch.setattr(PopGroup, "_not_begun", counted)
@@ -117,9 +118,9 @@ def _counts_what_is_given_back(patch: pytest.MonkeyPatch) -> None:
 def _buries_late(patch: pytest.MonkeyPatch) -> None:
     failed = PopGroup._failed
 
-    def late(self: PopGroup, queue: int, messages: Any, *rest: Any) -> None:
+    def late(self: PopGroup, queue: int, messages: Any, *rest: Any, **named: Any) -> None:
         policy, self.policy = self.policy, Policy(self.policy.schedule_ms, 99)
-        failed(self, queue, messages, *rest)
+        failed(self, queue, messages, *rest, **named)
         self.policy = policy
 
     patch.setattr(PopGroup, "_failed", late)
