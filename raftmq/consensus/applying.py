@@ -36,6 +36,7 @@ def applied_to(core: Core, index: int) -> None:
     """The machine has applied all up to `index`; a joint membership may be left now."""
     log = core.log
     freed = log.applied_to(max(index, log.applied))
+    assert log.applied <= log.applying, "a record is applied that was not handed out"
     if core.uncommitted_bytes:
         # Records of an earlier leader were never counted, so this may only underestimate.
         core.uncommitted_bytes = max(0, core.uncommitted_bytes - freed)

@@ -96,6 +96,7 @@ def _append(core: Core, proposals: Sequence[Proposal]) -> int | DropReason:
     chain = log.last_crc
     timestamp = core.stamp(core.now)
     term = core.term
+    assert term >= log.last_term, f"a leader of term {term} has records of term {log.last_term}"
     records: list[Record] = []
     for kind, payload, version in proposals:
         record = encode(

@@ -136,6 +136,8 @@ class RaftLog:
         self.unstable.append(records)
         self.last_index, self.last_term = last.index, last.term
         self.last_crc, self.last_timestamp = last.crc, last.timestamp
+        unstable = self.unstable
+        assert unstable.offset + len(unstable.records) == last.index + 1, "a gap before the end"
 
     def _continues(self, record: Record) -> bool:
         # The chain is the log matching property as a checksum: same predecessor, same bytes.
@@ -201,6 +203,7 @@ class RaftLog:
         self.unstable.restore(snapshot)
         self.last_index, self.last_term = meta.index, meta.term
         self.last_crc, self.last_timestamp = meta.crc, meta.timestamp
+        assert self.unstable.offset == self.last_index + 1, "records beside the snapshot"
 
     # Reading
 

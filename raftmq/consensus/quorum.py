@@ -45,8 +45,7 @@ def majority_index(reached: list[int]) -> int:
 
 def joint_committed_index(incoming: list[int], outgoing: list[int]) -> int:
     """Thesis §4.3: agreement needs majorities of both memberships, so the lower one counts."""
-    index = majority_index(incoming)
-    return min(index, majority_index(outgoing)) if outgoing else index
+    return min(majority_index(incoming), majority_index(outgoing))
 
 
 def vote_result(voters: Iterable[int], votes: Mapping[int, bool]) -> VoteResult:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from raftmq.consensus.core import Core
 from raftmq.consensus.messages import Message, MessageKind
 from raftmq.consensus.progress import REPLICATE, SNAPSHOT, Progress
-from raftmq.consensus.quorum import joint_committed_index
+from raftmq.consensus.quorum import joint_committed_index, majority_index
 from raftmq.consensus.storage import Compacted, NotInMemory, SnapshotTemporarilyUnavailable
 from raftmq.consensus.trace import Event
 from raftmq.consensus.types import Fetch, Role
@@ -149,10 +149,11 @@ def advance_commit(core: Core) -> bool:
     log entries from the leader's current term are committed by counting replicas". All records
     from the leader's no-op on are of its term, so comparing indexes is enough.
     """
-    index = joint_committed_index(
-        [progress.match for progress in core.incoming],
-        [progress.match for progress in core.outgoing],
-    )
+    reached = [progress.match for progress in core.incoming]
+    if core.outgoing:
+        index = joint_committed_index(reached, [progress.match for progress in core.outgoing])
+    else:
+        index = majority_index(reached)
     if index <= core.log.committed or index < core.term_first_index:
         return False
     core.log.commit_to(index)

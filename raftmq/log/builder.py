@@ -93,6 +93,8 @@ class SegmentBuilder:
     def add_keys(self, index: int, key_hashes: bytes) -> None:
         """Note the key hashes of a record's messages: little-endian u32, 0 for no key."""
         assert len(key_hashes) % 4 == 0
+        known = self._key_indexes
+        assert not known or known[-1] < index, f"keys of {index} after those of {known[-1]}"
         self._keys += key_hashes
         self._key_indexes.append(index)
         self._key_ends.append(len(self._keys) // 4)

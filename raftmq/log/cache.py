@@ -56,6 +56,7 @@ class LogCache:
         self._reset(start, last, terms)
 
     def _reset(self, start: Link, last: Link, terms: Sequence[tuple[int, int]]) -> None:
+        assert start.index <= last.index, f"a log from {start.index} on ends at {last.index}"
         self._before = start
         self._edge = last
         """The record just before the first one in memory, if known by more than its term."""
@@ -231,6 +232,7 @@ class LogCache:
         self._edge = self._before if first == self._before.index + 1 else self._edge
         self._records = list(records)
         self._ends = array("Q", accumulate(len(record.encoded) for record in records))
+        assert self._before.index < first <= self.last_index(), f"record {first} is not kept"
         if self.memory_bytes() > self._bytes_max:
             self._evict()
 

@@ -157,7 +157,9 @@ class LogIndex:
 
     def replaced(self, segment: SegmentIndex) -> None:
         """An index file was written again, to the same bytes."""
-        if segment.sequence in self._sealed:
+        before = self._sealed.get(segment.sequence)
+        if before is not None:
+            assert segment.tail == before.tail, f"another index of segment {segment.name}"
             self._sealed[segment.sequence] = segment
 
     def drop_before(self, index: int) -> None:
@@ -197,6 +199,7 @@ class LogIndex:
                 found += source.lookup(queue, offset, limit - len(found))
             if len(found) >= limit:
                 break
+        assert len(found) <= limit, f"{len(found)} batches, of {limit} at most"
         return found
 
     def earliest(self, queue: int, *, since: int = 0) -> int | None:

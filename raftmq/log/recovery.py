@@ -149,11 +149,8 @@ def recover(
     if end.index < hard_state.commit:
         active = segments[-1]
         assert isinstance(active, Unsealed)
-        raise RotFound(
-            f"the log ends at record {end.index}, but {hard_state.commit} was committed",
-            file=active.path,
-            position=active.end,
-        )
+        message = f"the log ends at record {end.index}, but {hard_state.commit} was committed"
+        raise RotFound(message, file=active.path, position=active.end)
     _remove_orphans(files, folder, names, segments, {start.index, *(m.index for m in snapshots)})
     return Found(
         segments, hard_state, start, end, snapshots, torn, last.is_marked, rotten, snapshot_fault
@@ -177,6 +174,7 @@ def _headers(
         try:
             headers[first] = _header(files, path, first, identity)
         except RotFound:
+            # The index of a sealed segment has all that rewriting the segment needs.
             header = None if rotten is None else _header_by_index(files, folder, first, identity)
             if header is None:
                 raise
@@ -209,6 +207,7 @@ def _add_missing(
     """Add headers for index files that stand between segments and lack a segment file."""
     for name in names:
         first = parse_name(name, INDEX_SUFFIX)
+        # Behind the newest segment nothing is mended: `cutting` refuses a log whose newest is lost.
         if first is None or first in headers or first > max(headers, default=0):
             continue
         header = _header_by_index(files, folder, first, identity)
@@ -361,6 +360,7 @@ def _last(files: FileSystem, path: str, header: Header) -> tuple[Scan, int]:
         _refuse_rot(found, damage)
         torn = file.size() - damage.position
         file.truncate(damage.position)
+    # A killed process may have written what it did not sync: from here on it counts as durable.
     file.datasync()
     return found, torn
 
@@ -422,9 +422,8 @@ def _stitch(folder: str, segments: list[Segment]) -> list[Segment]:
             _supersede(folder, joined, at, segment)
         before = joined[-1].last if joined else segment.base - 1
         if before != segment.base - 1:
-            _refuse_link(
-                folder, segment, f"records {before + 1} to {segment.base - 1} are missing before"
-            )
+            message = f"records {before + 1} to {segment.base - 1} are missing before"
+            _refuse_link(folder, segment, message)
         if joined and _holds_records(segment):
             previous = last_link(joined)
             if previous is not None and previous.crc != _chain(segment):
@@ -442,11 +441,8 @@ def _without_superseded(segment: Segment, joined: list[Segment], lowest: int | N
     index yet, so it seems not to follow.
     """
     before = joined[-1].last if joined else segment.base - 1
-    if (
-        lowest is None
-        or isinstance(segment, SegmentIndex)
-        or not lowest <= before + 1 < segment.base
-    ):
+    is_kept = lowest is None or not lowest <= before + 1 < segment.base
+    if is_kept or isinstance(segment, SegmentIndex):
         return segment
     return segment.cut(before + 1, last_link(joined) or Link(before))
 

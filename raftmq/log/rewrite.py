@@ -235,6 +235,7 @@ class Rewrite:
             self._end += len(record.encoded)
             self._last, self._crc = record.index, record.crc
             self._ordinal += 1
+        assert self._ordinal <= self.segment.count, "more records than the segment has"
         if parts:
             self._file.append(parts)
 
@@ -248,6 +249,7 @@ class Rewrite:
         if self._end == HEADER_BYTES:
             parts.append(self._mark(link.term))
         gap = stop - self._end
+        assert gap >= 0, f"the copy ends at {self._end}, past {stop}"
         if gap % MARK_BYTES:
             filler = encode(
                 bytes(gap - RECORD_HEADER_BYTES),

@@ -244,6 +244,7 @@ class SnapshotReceiver:
                 self._file.truncate(self.received)
                 raise
             self.received += len(data)
+        assert self.received <= self._bytes_total, "more bytes than the snapshot has"
         return self.received
 
     def finish(self) -> SnapshotMeta:

@@ -288,7 +288,8 @@ def keeps_conflicting_records(patch: Patch) -> None:
 
 def commits_with_a_minority(patch: Patch) -> None:
     """104"""
-    patch.set(quorum, "majority_index", lambda reached: sorted(reached)[-2:][0])
+    for module in (quorum, replication):
+        patch.set(module, "majority_index", lambda reached: sorted(reached)[-2:][0])
 
 
 MUTANTS = (
