@@ -165,6 +165,7 @@ class LeaderTasks(Service):
                 self._moved.clear()
             self._changes.look(led)
             for group in led:
+                # A group that stops refuses proposals.
                 if not group.stopping:
                     self._do(group)
 
@@ -356,6 +357,7 @@ class LeaderTasks(Service):
         state = (catalog.version, len(group.machine.ends) + len(waiting))
         if self._clean.get(group.number) == state:
             return
+        # A queue of a topic that this node's catalog does not have yet is not deleted.
         deleted = [
             queue
             for queue in dict.fromkeys([*group.machine.ends, *waiting])
@@ -370,6 +372,7 @@ class LeaderTasks(Service):
     def _resubscribe(self, group: Group) -> None:
         """Take over into a data group's log what consumer groups want by now."""
         assert isinstance(group.machine, PartitionMachine)
+        # An earlier leader may have committed what is missing here.
         if not group.is_current:
             return
         command = resubscription(self._node.catalog, group.number, group.machine.subscriptions)
@@ -382,6 +385,7 @@ class LeaderTasks(Service):
         """Forget consumer groups that were deleted, with all that was in hand."""
         assert isinstance(group.machine, PartitionMachine)
         known = self._node.catalog.consumer_groups
+        # An attachment that this node's catalog does not have yet is not deleted.
         gone = [
             number
             for number in group.machine.pop_groups.attached
@@ -394,6 +398,7 @@ class LeaderTasks(Service):
     def _forget_offsets(self, group: Group) -> None:
         """Forget what consumer groups that were deleted had committed."""
         assert isinstance(group.machine, PartitionMachine)
+        # An earlier leader may have committed the next parts.
         if not group.is_current:
             return
         command = next_part(self._node.catalog, group.machine.offsets)

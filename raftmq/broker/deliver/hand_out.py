@@ -91,11 +91,13 @@ class Outgoing(NamedTuple):
     """The batch."""
 
 
-def plan(group: Group, unsent: deque[Handed], now: int) -> list[Part]:
-    """The batches of the unsent leases, in order; leases that ran out are dropped from `unsent`."""
-    kept = [handed for handed in unsent if handed.deadline > now]
-    unsent.clear()
-    unsent.extend(kept)
+def plan(group: Group, outbox: deque[Handed], now: int) -> list[Part]:
+    """The batches of the leases in the outbox, in order; leases that ran out are dropped from the
+    outbox."""
+    # The machine takes these leases back: another consumer may have their messages by now.
+    kept = [handed for handed in outbox if handed.deadline > now]
+    outbox.clear()
+    outbox.extend(kept)
     parts: list[Part] = []
     room = PLACEMENTS_MAX
     for handed in kept:
@@ -114,6 +116,7 @@ def wanted(parts: list[Part]) -> dict[int, Extent]:
         for placement, messages in part.pieces:
             start, stop = (at - placement.base_offset for at in (messages.base, messages.stop))
             before = extents.get(placement.index)
+            # Leases that share a batch share one copy of it, from the first message to the last.
             if before is not None:
                 start, stop = min(start, before.start), max(stop, before.stop)
             extents[placement.index] = Extent(placement, start, stop)
@@ -150,6 +153,7 @@ class _Packing:
             return None
         try:
             effort = _effort(record.payload)
+            # To decompress it would hold the event loop for longer than all cuts of an answer may.
             if effort > EFFORT_MAX:
                 return None
             self._effort -= effort
@@ -171,6 +175,7 @@ def from_memory(group: Group, extents: dict[int, Extent], budget: int) -> dict[i
     packing = _Packing(budget)
     for index, extent in extents.items():
         record = group.cache.get(index)
+        # Messages leave in the order of their leases: none may pass a batch that is not here.
         if record is None or packing.is_full:
             break
         packing.add(record, extent)
@@ -180,6 +185,7 @@ def from_memory(group: Group, extents: dict[int, Extent], budget: int) -> dict[i
 def from_disk(store: LogStore, extents: dict[int, Extent], budget: int) -> dict[int, Outgoing]:
     """The batches from the first on, as far as their indexes rise; runs on the reading thread."""
     indexes = list(extents)
+    # A read takes rising indexes; leases of several queues, or of retries, may go back in the log.
     falls = (n for n, (before, after) in enumerate(pairwise(indexes), 1) if after < before)
     rising = indexes[: next(falls, len(indexes))]
     packing = _Packing(budget)
@@ -221,7 +227,8 @@ def answer(
             at = part.pieces[len(pieces)].messages.base if is_short else sent.stop
             _, rest = part.handed.messages.before(at)
             if rest is not None:
-                unsent.appendleft(part.handed._replace(messages=rest))
+                # The next answer begins with it; the leases behind it were not looked at.
+                outbox.appendleft(part.handed._replace(messages=rest))
                 break
     assert isinstance(group.machine, PartitionMachine)
     queues, body = [], []
