@@ -90,6 +90,7 @@ class Claims:
         for at in [at for at in self._claims if at[0] in numbers]:
             del self._claims[at]
         self._tidy()
+        assert len(self._due) >= len(self._claims), "a claim that never runs out"
 
     def _tidy(self) -> None:
         # A released claim leaves its row, which would otherwise stay for up to 30 days.

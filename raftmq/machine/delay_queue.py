@@ -120,6 +120,7 @@ class DelayQueue:
                 column.extend(source[:stop])
             if stop < len(chunk.dues):
                 break
+        assert len(found.dues) <= limit, f"{len(found.dues)} rows, of {limit} at most"
         return found
 
     def is_due(self, count: int, *, until: int) -> bool:
@@ -204,6 +205,7 @@ class DelayQueue:
                 column.frombytes(source[chosen].tobytes())
             if len(found.dues) == limit:
                 break
+        assert len(found.dues) <= limit, f"{len(found.dues)} rows, of {limit} at most"
         return found
 
     def chunks(self) -> Iterator[Rows]:

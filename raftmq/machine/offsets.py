@@ -337,6 +337,7 @@ class Offsets:
                 table[name] = kept
             else:
                 table.pop(name, None)
+        assert self._count >= 0, "more offsets are dropped than were kept"
 
     def dump(self) -> list[Any]:
         """The committed offsets as plain values; the rest is in `dump_owned`."""

@@ -125,6 +125,7 @@ class _Session:
             return
         # `base_of` finds a run by bisection.
         assert not self.firsts or first > self.firsts[-1], "a sequence is stored a second time"
+        assert len(self.firsts) == len(self.bases), "a run without its offset"
         self.firsts.append(first)
         self.bases.append(base)
         if len(self.firsts) > RUNS_MAX:
@@ -237,6 +238,7 @@ class Producers:
 
     def _repeat_or_gap(self, session: _Session, *, first: int, count: int) -> int | Refused:
         expected = session.next_sequence
+        assert first != expected, "the next batch in order is taken for a repeat"
         if first > expected:
             message = f"sequence {first} came while {expected} is expected: resend from there"
             return Refused(Reason.OUT_OF_ORDER, message)

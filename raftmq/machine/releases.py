@@ -19,7 +19,7 @@ at once could keep its bytes but for one column.
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -77,7 +77,9 @@ def release(
             whose record is not.
         bytes_max: the longest batch to make, unless one message alone is longer.
     """
+    assert rows.numbers, "a release of no rows"
     sealed = _join(rows, records, is_delayed=False, bytes_max=bytes_max)
+    assert 0 < sealed.count <= len(rows.numbers), f"{sealed.count} of {len(rows.numbers)} rows"
     return sealed.to_bytes(queue=queue, producer=RELEASER, first_sequence=rows.numbers[0])
 
 
@@ -85,7 +87,9 @@ def copy(
     queue: int, rows: Rows, records: Mapping[int, Record], *, bytes_max: int = BATCH_BYTES_MAX
 ) -> Carry:
     """As `release`: the command that lets rows point to new copies of their messages."""
+    assert rows.numbers, "a copy of no rows"
     sealed = _join(rows, records, is_delayed=True, bytes_max=bytes_max)
+    assert 0 < sealed.count <= len(rows.numbers), f"{sealed.count} of {len(rows.numbers)} rows"
     return Carry(rows.numbers[: sealed.count].tobytes(), sealed.to_bytes(queue=queue))
 
 
@@ -155,6 +159,7 @@ class _Columns:
         self._props += [None] * count if props is None else _pick(props, positions)
         self._created += _created(batch, positions)
         self._dues += dues
+        self._check()
         if batch.head.flags & _ZSTD:
             self._compression = Compression.ZSTD
         elif batch.head.flags & _LZ4:
@@ -170,6 +175,11 @@ class _Columns:
         for column in (self._bodies, self._keys, self._tags, self._props, self._created):
             del column[count:]
         del self._dues[count:]
+        self._check()
+
+    def _check(self) -> None:
+        columns: list[Sized] = [self._keys, self._tags, self._props, self._created, self._dues]
+        assert set(map(len, columns)) == {len(self._bodies)}, "columns of different lengths"
 
     def seal(self, *, is_delayed: bool, bytes_max: int) -> Sealed:
         """The batch; of fewer messages if they do not fit into one."""

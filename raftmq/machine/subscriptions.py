@@ -90,6 +90,7 @@ class Subscriptions:
                 self._change(change, index)
             self.version = command.version
             self.changed = index
+            assert self.widened <= self.changed, "a filter of a later record"
         return Changed(self.version)
 
     def _change(self, change: Change, index: int) -> None:

@@ -224,6 +224,7 @@ class Transactions:
             return _fenced(number)
         self.open[number] = transaction
         self._input_bytes += _size(transaction.inputs)
+        assert self._input_bytes <= INPUT_BYTES_MAX, "more inputs than `_refuse_inputs` allowed"
         self._watch(number, transaction, until)
         return Changed()
 
@@ -289,6 +290,7 @@ class Transactions:
 
     def _roll_back(self, number: int, outcome: int, now: int) -> int:
         """Remove the messages of a transaction; how many there were."""
+        assert outcome != Outcome.COMMITTED, f"transaction {number} commits and loses its messages"
         transaction = self.open[number]
         self._delays.roll_back(transaction.halves)
         self._close(number, outcome, now)

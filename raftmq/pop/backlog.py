@@ -125,6 +125,7 @@ class Backlog:
             return 0, 0
         count = self.window.feed(count, mask, keys)
         self._skip()
+        assert self.known == base + count, f"{count} messages from {base} on lead to {self.known}"
         return count, 0 if mask is None else ~mask & (1 << count) - 1
 
     def wants_feed(self, end: int) -> bool:
@@ -168,6 +169,7 @@ class Backlog:
     def take(self, count: int, end: int, *, is_full: bool = False) -> Piece | None:
         """The next messages to hand out, at most `count`: retries that are due, or fresh ones if
         the group is not full. Their attempt includes this hand-out."""
+        assert count > 0, "a hand-out of no messages"
         taken = self._take_ready(count)
         if taken is not None:
             self.ready -= taken.size
@@ -176,6 +178,7 @@ class Backlog:
             taken = self._take_fresh(count, end)
         if taken is None:
             return None
+        assert taken.base < self.next, "a message goes out that was not looked at"
         self.leased += taken.size
         return taken._replace(attempt=taken.attempt + 1)
 
@@ -226,6 +229,7 @@ class Backlog:
 
     def put_back(self, messages: Piece) -> None:
         """The messages go out again, after those that are ready."""
+        assert messages.base < self.next, "messages come back that never went out"
         self.ready += messages.size
         both = joined(self._ready[-1], messages) if self._ready else None
         if both is None:
@@ -235,6 +239,7 @@ class Backlog:
 
     def wait(self, messages: Piece) -> None:
         """The messages failed and are not due yet."""
+        assert messages.attempt > 0, "messages wait that never went out"
         self.waiting += messages.size
 
     def wake(self, messages: Piece) -> None:
@@ -300,6 +305,7 @@ class Backlog:
         """Retention: fresh and ready messages before an offset are gone."""
         self.earliest = max(self.earliest, earliest)
         self._trim_fresh(earliest)
+        assert self.next >= earliest, "a message that retention removed is fresh"
         self._ready = deque(self._trimmed(self._ready, earliest))
 
     def _trim_fresh(self, earliest: int) -> None:

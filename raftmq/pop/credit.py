@@ -61,6 +61,8 @@ class Credits:
             # Another replica may have forgotten it: its place must not be inherited here.
             del self._credits[consumer]
         self._credits[consumer] = credit
+        # Only a consumer's first credit takes a place: snapshots of older software may hold more.
+        assert before or len(self._credits) <= RUNNING_MAX, "`has_room` was not asked"
         self._sweep(now)
 
     def drop(self, consumer: int) -> None:
@@ -83,6 +85,7 @@ class Credits:
     def serve(self, consumer: int, credit: Credit, count: int) -> None:
         """A consumer was handed `count` messages: it goes to the end, with the rest as credit."""
         assert 0 < count <= credit.size, f"{count} messages for a credit of {credit.size}"
+        assert consumer in self._credits, "a consumer without credit is served"
         if count < credit.size:
             self._credits[consumer] = credit._replace(size=credit.size - count)
             self._credits.move_to_end(consumer)

@@ -39,6 +39,7 @@ RocketMQ's POP (no rebalance); Kafka's share groups (KIP-932), which replicate n
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -137,9 +138,11 @@ class PopGroup:
             return
         self.events.append(MessageEvent(EventKind.TRIMMED, queue, earliest, BEFORE))
         backlog.trim(earliest)
+        # The counters spare a scan of all leases and retries of the group.
         if backlog.leased:
             for gone in self._leases.drop_before(queue, earliest):
                 backlog.leased -= gone.size
+                assert backlog.leased >= 0, "more leased messages are lost than there are"
                 backlog.lose(gone)
         if backlog.waiting:
             for gone in self._retries.drop_before(queue, earliest):
@@ -273,11 +276,13 @@ class PopGroup:
             if messages is not None and backlog.has_some(end):
                 self._open.move_to_end(queue)
             else:
+                # `came` or `_reopen` opens it again.
                 del self._open[queue]
                 # Set aside: a full group hands out nothing fresh, and this loop would not end.
                 if is_full and backlog.has_some(end):
                     stalled.append(queue)
             if self.is_fed:
+                # Its window is lower now.
                 self._underfed[queue] = None
         self._credits.end_hand_out(served)
         self._open.update(dict.fromkeys(stalled))
@@ -305,27 +310,19 @@ class PopGroup:
         self, consumer: int, token: int, messages: Span, now: int, *, delay_ms: int | None = None
     ) -> Result:
         """These messages of a lease failed: retry them after a delay; None: by the schedule."""
-
-        def failed(queue: int, taken: Piece) -> None:
-            self._failed(queue, taken, "failed", now, delay_ms, (consumer, token))
-
-        return self._settle(consumer, token, messages, now, failed)
+        by = (consumer, token)
+        settled = partial(self._failed, reason="failed", now=now, delay_ms=delay_ms, by=by)
+        return self._settle(consumer, token, messages, now, settled)
 
     def reject(self, consumer: int, token: int, messages: Span, now: int, *, reason: str) -> Result:
         """These messages of a lease can never succeed: they are a dead letter at once."""
-
-        def rejected(queue: int, taken: Piece) -> None:
-            self._bury(queue, taken, reason, now, (consumer, token))
-
-        return self._settle(consumer, token, messages, now, rejected)
+        settled = partial(self._bury, reason=reason, now=now, by=(consumer, token))
+        return self._settle(consumer, token, messages, now, settled)
 
     def give_back(self, consumer: int, token: int, messages: Span, now: int) -> Result:
         """These messages of a lease were not begun: any consumer may have them."""
-
-        def returned(queue: int, taken: Piece) -> None:
-            self._not_begun(queue, taken, (consumer, token))
-
-        return self._settle(consumer, token, messages, now, returned)
+        settled = partial(self._not_begun, by=(consumer, token))
+        return self._settle(consumer, token, messages, now, settled)
 
     def extend(self, consumer: int, token: int, now: int, *, invisible_ms: int) -> Result:
         """A lease runs `invisible_ms` from now on; the result is its new deadline."""
@@ -540,6 +537,7 @@ class PopGroup:
             after = self._leases.take_from(row, taken.base)
             if after is not None:
                 self.backlogs[queue].leased -= after.size
+                assert self.backlogs[queue].leased >= 0, "more messages end than were leased"
                 self._not_begun(queue, after)
         self._reopen(queue)
         return Changed(told(messages, taken.bits << taken.base - messages.base))
@@ -558,6 +556,8 @@ class PopGroup:
     def _failed(
         self, queue: int, messages: Piece, reason: str, now: int, delay_ms: int | None, by: By
     ) -> None:
+        assert messages.attempt > 0, "messages fail that never went out"
+        # In queue order the messages behind the failed one wait for it: for them no attempt counts.
         if self.order is Order.QUEUE:
             messages, after = messages.split(1)
             if after is not None:

@@ -74,6 +74,7 @@ class KeyedBacklog(Backlog):
         held = [min(chain) for chain in self._chains.values()]
         held += [each >> _KEY_BITS for each in self._freed]
         self._doubt = (min(held), self.next) if is_filtered and held else (self.next, self.next)
+        assert self._doubt[0] <= self.next, "fresh messages are in doubt"
 
     @property
     def is_in_doubt(self) -> bool:
@@ -155,6 +156,7 @@ class KeyedBacklog(Backlog):
             self._look(min(count - len(offsets), _CHUNK_MAX), offsets, keys, self.window)
         if not offsets:
             return None
+        assert len(offsets) <= count, f"{len(offsets)} messages go out, for a credit of {count}"
         return Piece(offsets[0], bits_of(offsets), 0, _packed(keys))
 
     def _take_freed(self, count: int, offsets: list[int], keys: list[int]) -> None:
@@ -241,6 +243,7 @@ class KeyedBacklog(Backlog):
             if key:
                 self._busy.add(key)
             heappush(self._freed, offset << _KEY_BITS | key)
+        self._check_chains()
 
     def occupy(self, messages: Piece) -> None:
         """After a restart: the messages went out, so their keys are busy."""

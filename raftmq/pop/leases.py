@@ -134,6 +134,7 @@ class Leases:
         base, bits, attempt, keys = lease.messages
         assert bits & 1, "a lease begins with a message that it holds"
         assert attempt > 0, "a hand-out that no attempt counts"
+        assert not keys or len(keys) == bits.bit_count() * KEY_BYTES, "a message without its key"
         self._tokens.append(lease.token)
         self._queues.append(lease.queue)
         self._bases.append(base)
@@ -386,6 +387,7 @@ class Leases:
     def _drop_note(self, tokens: "array[int]") -> None:
         tokens.pop()
         self._note_count -= 1
+        assert self._note_count >= 0, "more notes are dropped than were made"
         if not tokens:
             del self._due[heappop(self._times)]
 

@@ -124,6 +124,7 @@ def pick(keys: bytes, bits: int, chosen: int) -> bytes:
     """The keys of the messages in `chosen`, which is a part of `bits`; `keys` are those of all."""
     if not keys or bits == chosen:
         return keys
+    assert bits & chosen == chosen, "keys of messages that the piece does not hold"
     if chosen.bit_count() > _FEW:
         import numpy as np
 
@@ -146,6 +147,7 @@ def pick(keys: bytes, bits: int, chosen: int) -> bytes:
 def bits_of(offsets: Sequence[int]) -> int:
     """The bits of a piece with these rising offsets, counted from the first one."""
     base = offsets[0]
+    assert base <= offsets[-1] < base + WIDTH_MAX, "a piece that is too wide for a lease"
     if len(offsets) <= _FEW:
         bits = 0
         for offset in offsets:

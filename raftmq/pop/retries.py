@@ -34,6 +34,7 @@ class Retries:
 
     def add(self, due: int, queue: int, messages: Piece) -> None:
         """Add a retry that falls due at a time."""
+        assert messages.bits & 1, "a retry begins with a message that it holds"
         heappush(self._rows, (due, queue, *messages))
 
     def take_due(self, now: int, count: int) -> list[tuple[int, Piece]]:

@@ -61,7 +61,10 @@ class SerialBacklog(Backlog):
 
     def take(self, count: int, end: int, *, is_full: bool = False) -> Piece | None:
         """The next run of messages; None while a run is out."""
-        return None if self.leased else super().take(count, end, is_full=is_full)
+        taken = None if self.leased else super().take(count, end, is_full=is_full)
+        is_next = taken is None or not self._blocks or taken.base < self._blocks[0]
+        assert is_next, f"messages pass the block at {self._blocks[0]}"
+        return taken
 
     def _take_ready(self, count: int) -> Piece | None:
         if not self.has_returned:
@@ -95,7 +98,7 @@ class SerialBacklog(Backlog):
     def wait(self, messages: Piece) -> None:
         """The messages failed, and hold up the queue until their turn ends."""
         super().wait(messages)
-        insort(self._blocks, messages.base)
+        self._block(messages.base)
 
     def wake(self, messages: Piece) -> None:
         """The messages waited and are due."""
@@ -111,19 +114,23 @@ class SerialBacklog(Backlog):
         """The messages are in a dead letter now; a parked one holds up the queue."""
         super().bury(messages, is_parked=is_parked)
         if is_parked:
-            insort(self._blocks, messages.base)
+            self._block(messages.base)
 
     def unpark(self, messages: Piece, left: Piece | None) -> None:
         """A parked dead letter that held `messages` now holds `left`, which blocks the queue."""
         self._unblock(messages.base)
         if left is not None:
-            insort(self._blocks, left.base)
+            self._block(left.base)
 
     def trim(self, earliest: int) -> None:
         """Retention: fresh messages and those that came back before an offset are gone."""
         super().trim(earliest)
         # A piece that lost its first messages may now stand behind one that it stood before.
         self._pieces = sorted(self._trimmed(self._pieces, earliest))
+
+    def _block(self, base: int) -> None:
+        assert base < self.next, f"{base} blocks and never went out"
+        insort(self._blocks, base)
 
     def _unblock(self, base: int) -> None:
         at = bisect_left(self._blocks, base)

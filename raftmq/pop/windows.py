@@ -85,6 +85,7 @@ class Window:
         if self.keys is not None:
             self.keys += (keys or b"")[: count * KEY_BYTES] or bytes(count * KEY_BYTES)
             assert len(self.keys) == self.width * KEY_BYTES, "keys and matches out of step"
+        assert self.mask.bit_length() <= self.width <= WINDOW_MAX, "matches beyond the window"
         return count
 
     def cut(self, width: int) -> int:

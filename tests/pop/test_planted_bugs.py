@@ -102,7 +102,9 @@ def end_all(self: Any, consumers: Any) -> None:
         self.drop(consumer)
 
 
-def attempts_of_the_innocent_count(self: Any, queue: int, messages: Piece) -> None:
+def attempts_of_the_innocent_count(
+    self: Any, queue: int, messages: Piece, *_: Any, **__: Any
+) -> None:
     self.backlogs[queue].put_back(messages)
 
 

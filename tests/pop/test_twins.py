@@ -145,11 +145,15 @@ def test_digest_tells_who_was_handed_what(differ: Any) -> None:
     twin = restored(log)
     group = twin.pop_groups.attached[GROUP].group
     log.call(Ask(GROUP, 7, 1, 1000, 0, True))
+
+    def touched(*_: object) -> Changed:
+        twin.pop_groups._touched.add(GROUP)
+        return Changed()
+
     for record in log.records[twin.applied :]:
         group._credits.put(7, Credit(1, 30_000, log.now + 1000, True), 0)
         differ(group)
-        ask, twin.pop_groups._ask = twin.pop_groups._ask, lambda *_: Changed()  # type: ignore[method-assign]
-        twin.pop_groups._touched.add(GROUP)
+        ask, twin.pop_groups._ask = twin.pop_groups._ask, touched  # type: ignore[assignment,method-assign]
         twin.apply(record)
         twin.pop_groups._ask = ask  # type: ignore[method-assign]
     assert len(twin.pop_groups.take_handed()) == len(log.machine.pop_groups.take_handed()) == 1

@@ -44,10 +44,12 @@ class Beginnings:
         if self.find(consumer_group, topic) is None and self._count < BEGINNINGS_MAX:
             self._queues.setdefault(consumer_group, {})[topic] = queues
             self._count += 1
+        self._check()
 
     def drop_group(self, consumer_group: str) -> None:
         """A group is deleted."""
         self._count -= len(self._queues.pop(consumer_group, {}))
+        self._check()
 
     def drop_topic(self, topic: int) -> None:
         """A topic is deleted."""
@@ -56,6 +58,11 @@ class Beginnings:
             self._count -= 1
             if not self._queues[name]:
                 del self._queues[name]
+        self._check()
+
+    def _check(self) -> None:
+        # A count that drifts would let in too many entries, or none.
+        assert bool(self._count) == bool(self._queues), f"{self._count} entries are counted"
 
     def dump(self) -> list[Any]:
         """The whole state as plain values, alike on every replica."""

@@ -298,6 +298,7 @@ class Catalog:
         if record.kind == Kind.COMMANDS:
             results = self._run(bytes(record.payload), record)
         self.applied = record.index
+        assert self.version <= self.applied, "a change of a later record"
         self.digest = google_crc32c.extend(self.digest, record.encoded[:4])
         return results
 
@@ -377,6 +378,7 @@ class Catalog:
             generation=known.generation if known else 0,
             has_left=False,
         )
+        assert node.id not in self.left, f"node {node.id} is a member and has left"
         return Changed()
 
     def _name_node(self, command: NameNode) -> Result:
@@ -454,6 +456,7 @@ class Catalog:
             message = f"the cluster is not founded, or has {TOPICS_MAX} topics already"
             return Refused(Reason.BAD_ARGUMENT, message)
         self.topic_last += 1
+        assert self.topic_last not in self._names, "a topic's number is used again"
         groups = self._spread(beside, 0, command.queues)
         self.topics[command.name] = Topic(command.name, self.topic_last, groups, now)
         self._names[self.topic_last] = command.name
@@ -467,6 +470,7 @@ class Catalog:
         if topic is None:
             return _unknown_topic(command.name)
         del self._names[topic.id]
+        assert len(self._names) == len(self.topics), "names and topics out of step"
         self.subscribers.drop_topic(topic.id, self.applied + 1)
         self.consumer_groups.drop_topic(topic.id, self.applied + 1)
         self.memberships.drop_topic(topic.id)
@@ -528,6 +532,7 @@ class Catalog:
             message = f"{command.name!r} has {have} queues; it can grow up to {QUEUES_MAX}"
             return Refused(Reason.BAD_ARGUMENT, message)
         more = self._spread(topic, have, command.queues)
+        assert have + len(more) == command.queues, "queues without a group"
         self.topics[topic.name] = msgspec.structs.replace(topic, groups=topic.groups + more)
         self.subscribers.topic_changed(topic.id, self.applied + 1)
         self.consumer_groups.topic_changed(topic.id, self.applied + 1)

@@ -275,6 +275,8 @@ class ConsumerGroups:
 
     def _keep(self, attachment: Attachment) -> None:
         number, topic_id, name = attachment.number, attachment.topic_id, attachment.consumer_group
+        assert 0 < number <= self.number_last, f"attachment {number} of {self.number_last}"
+        assert self.find(topic_id, name) is None, f"{name!r} is attached to topic {topic_id} twice"
         self.attachments[number] = attachment
         self._of_topic.setdefault(topic_id, {})[name] = number
         self._of_group.setdefault(name, {})[topic_id] = number
@@ -288,6 +290,8 @@ class ConsumerGroups:
         del self._of_group[name][topic_id]
         if not self._of_group[name]:
             del self._of_group[name]
+        is_empty = not self.attachments
+        assert is_empty == (not self._of_topic) == (not self._of_group), "tables out of step"
         self.version = index
 
 

@@ -98,6 +98,7 @@ class Deletions:
             self._done[deletion.name] = deletion.index
         while len(self._done) > DONE_MAX:
             self._lost = self._done.pop(next(iter(self._done)))
+        assert self._lost <= self.last, "a deletion is lost that was never made"
         return Changed(before - len(self._of_name))
 
     def since(self, name: str, index: int) -> int | None:

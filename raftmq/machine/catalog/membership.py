@@ -205,9 +205,11 @@ class Assignment:
         self.owners += more
         self.epochs += more
         self.targets += more
+        assert len(self.owners) == len(self.epochs) == len(self.targets), "columns out of step"
 
     def replace(self, old: int, new: int, index: int) -> None:
         """A member takes the place of another one: the same queues, under new epochs."""
+        assert new in self.members, f"queues of {old} go to {new}, which is no member"
         del self.members[old]
         for queue, owner in enumerate(self.owners):
             if owner == old:
@@ -349,6 +351,7 @@ class Memberships:
         if replaced is not None:
             assignment.replace(replaced, number, index)
             del self.of_member[replaced]
+        assert replaced or len(self.of_member) <= MEMBERS_MAX, "more members than were let in"
         assignment.deal(index)
         # An instance of a broadcast group knows by its own offsets where it began.
         if command.notes_beginning and command.mode is Mode.PULL:

@@ -135,7 +135,9 @@ def retire(catalog: "Catalog", command: RetireReplica) -> Result:
     counted = {**group.replicas, node: replica_of(member) + 1}
     replicas = {each: counted[each] for each in sorted(counted)}
     catalog.groups[group.id] = msgspec.structs.replace(group, replicas=replicas)
-    return Changed(member_of(catalog, group.id, node))
+    taker = member_of(catalog, group.id, node)
+    assert taker > member, f"member {member} is retired in favour of {taker}"
+    return Changed(taker)
 
 
 def forget_replicas(catalog: "Catalog", node: int) -> None:

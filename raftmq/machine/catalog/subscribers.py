@@ -101,6 +101,7 @@ class Subscribers:
         if before is None and self._count >= SUBSCRIPTIONS_MAX:
             message = f"a cluster has {SUBSCRIPTIONS_MAX} subscriptions at the most"
             return Refused(Reason.TOO_LARGE, message)
+        assert self.version <= index, f"record {index} comes after {self.version}"
         self.number_last += 1
         self._put(topic, Subscription(name, self.number_last, text, index))
         self.version = index
@@ -146,6 +147,9 @@ class Subscribers:
         self._characters -= len(gone.expression)
         if not of_topic:
             del self.of_topic[topic]
+        # Counts that drift would let in too many filters, or none.
+        assert bool(self._count) == bool(self.of_topic), f"{self._count} filters are counted"
+        assert self._characters >= 0, "more characters are forgotten than were kept"
         return True
 
     def dump(self) -> list[Any]:

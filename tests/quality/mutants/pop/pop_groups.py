@@ -104,8 +104,8 @@ def buries_and_keeps(patch: Patch) -> None:
     """59"""
     bury = PopGroup._bury
 
-    def both(self: PopGroup, queue: int, messages: Piece, *rest: Any) -> None:
-        bury(self, queue, messages, *rest)
+    def both(self: PopGroup, queue: int, messages: Piece, *rest: Any, **named: Any) -> None:
+        bury(self, queue, messages, *rest, **named)
         self.backlogs[queue].put_back(messages)
 
     patch.set(PopGroup, "_bury", both)
