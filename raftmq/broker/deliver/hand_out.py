@@ -91,13 +91,12 @@ class Outgoing(NamedTuple):
     """The batch."""
 
 
-def plan(group: Group, outbox: deque[Handed], now: int) -> list[Part]:
-    """The batches of the leases in the outbox, in order; leases that ran out are dropped from the
-    outbox."""
+def plan(group: Group, unsent: deque[Handed], now: int) -> list[Part]:
+    """The batches of the unsent leases, in order; leases that ran out are dropped from `unsent`."""
     # The machine takes these leases back: another consumer may have their messages by now.
-    kept = [handed for handed in outbox if handed.deadline > now]
-    outbox.clear()
-    outbox.extend(kept)
+    kept = [handed for handed in unsent if handed.deadline > now]
+    unsent.clear()
+    unsent.extend(kept)
     parts: list[Part] = []
     room = PLACEMENTS_MAX
     for handed in kept:
@@ -228,7 +227,7 @@ def answer(
             _, rest = part.handed.messages.before(at)
             if rest is not None:
                 # The next answer begins with it; the leases behind it were not looked at.
-                outbox.appendleft(part.handed._replace(messages=rest))
+                unsent.appendleft(part.handed._replace(messages=rest))
                 break
     assert isinstance(group.machine, PartitionMachine)
     queues, body = [], []

@@ -99,8 +99,7 @@ async def drain(
     is_liveness: bool = False,
     at_rest: Callable[[], None] = lambda: None,
 ) -> None:
-    """Bring a healed cluster to rest; a step that does not end in time becomes a violation and the
-    last step.
+    """Bring a healed cluster to rest; a late step becomes a violation, and is the last one.
 
     Args:
         state: the state of the run.
@@ -348,8 +347,7 @@ async def _lose_power(state: RunState, *, but: int = 0) -> None:
 
 
 async def level(state: RunState) -> None:
-    """Wait until the replicas of each partition group are equal, and note the voters; if they are
-    not in time, that becomes a violation."""
+    """Wait until the replicas of each group are equal, or violate V3, and note the voters."""
     with suppress(_Hopeless):
         await _level(state)
 

@@ -110,7 +110,7 @@ def test_results_of_settlements_are_remembered_up_to_a_bound(
     for one in (log.machine.pop_groups._settlements, machine.pop_groups._settlements):
         assert [key[1] for key in one._last] == [9, 10]
         assert one._weight == 8
-    # A repeat of a remembered one gets its results.
+    # A repeat of a remembered settlement gets its results.
     assert log.call(Settle(GROUP, 10, 1, [])) == [[1, 1, 1, 1]]
 
 
