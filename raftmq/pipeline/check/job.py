@@ -46,6 +46,7 @@ from .key_order import check_key_order
 from .log import check_log
 from .messages import Case
 from .rules import (
+    ARROW,
     INVALID,
     KEY_ORDER,
     LOG,
@@ -66,15 +67,9 @@ TABLE = pa.schema(
     [
         ("history", pa.string()),
         ("checker", pa.string()),
-        ("kind", pa.string()),
+        ARROW.field("kind"),
         ("is_tolerated", pa.bool_()),
-        ("row", pa.int64()),
-        ("queue", pa.string()),
-        ("process", pa.int64()),
-        ("offset", pa.int64()),
-        ("values", pa.list_(pa.string())),
-        ("operations", pa.list_(pa.int64())),
-        ("fact", pa.string()),
+        *(ARROW.field(name) for name in ARROW.names if name != "kind"),
     ]
 )
 """The schema of `violations.parquet`."""

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
+
 from raftmq.checkers import Verdict, key_order, total_queue
 from raftmq.checkers.log import anomalies
 
@@ -23,8 +25,21 @@ SCHEMA = (
     "kind string, row bigint, queue string, process bigint, offset bigint, values array<string>, "
     "operations array<bigint>, fact string"
 )
-"""The schema of findings: `row` is the number of the history's row that shows it, `values` are the
-messages it is about as JSON, `operations` those of their rows, `fact` is one sentence about it."""
+"""The schema of findings for Spark: `row` is the number of the row of the history that shows it,
+`values` are its messages as JSON, `operations` those of their rows, `fact` is a sentence on it."""
+ARROW = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("row", pa.int64()),
+        ("queue", pa.string()),
+        ("process", pa.int64()),
+        ("offset", pa.int64()),
+        ("values", pa.list_(pa.string())),
+        ("operations", pa.list_(pa.int64())),
+        ("fact", pa.string()),
+    ]
+)
+"""`SCHEMA` for Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
