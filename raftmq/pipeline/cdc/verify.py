@@ -39,7 +39,7 @@ class SourceDigest(NamedTuple):
     digest: Digest
     """The digest of all rows."""
     noted: Path
-    """The rows' keys and digests, see `differing.noting`."""
+    """The rows' keys and digests, see `differences.noting`."""
 
 
 class Verified(NamedTuple):

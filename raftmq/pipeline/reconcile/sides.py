@@ -115,7 +115,7 @@ class Side:
             Unavailable: no node answered.
         """
         if self.kind == "topic":
-            from raftmq.pipeline.source.ends import pin
+            from raftmq.pipeline.source.pinning import pin
 
             return replace(self, ends=pin(self.where, url=url), url=url)
         if not Path(self.where).exists():

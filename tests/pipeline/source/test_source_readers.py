@@ -21,8 +21,8 @@ from raftmq.pipeline import PipelineError
 from raftmq.pipeline.rows import COLUMNS, arrow_schema
 from raftmq.pipeline.source import connection
 from raftmq.pipeline.source.batch import BatchReader
-from raftmq.pipeline.source.ends import pin
 from raftmq.pipeline.source.options import Options, parse
+from raftmq.pipeline.source.pinning import pin
 from raftmq.pipeline.source.stream import StreamReader
 from tests.pipeline.nodes import Nodes
 
@@ -190,7 +190,7 @@ def test_offsets_and_times_say_where_a_batch_begins_and_ends(
 
 
 def test_program_that_pinned_ends_with_its_last_line(topic: str) -> None:
-    program = f"from raftmq.pipeline.source.ends import pin; print(pin({topic!r}))"
+    program = f"from raftmq.pipeline.source.pinning import pin; print(pin({topic!r}))"
     command = [sys.executable, "-c", program]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert topic in json.loads(ended.stdout)
