@@ -54,7 +54,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "index-by-map": 13,
     },
     placement: {
-        "stays-short": 1,
+        "stays-short": 6,
         "refused-by-halves": 0,
     },
     close_readings: {
