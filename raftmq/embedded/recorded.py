@@ -4,7 +4,7 @@ Each method calls its base, and records the call before and the answer after. A 
 leaves its end open: an unknown outcome never makes a verdict wrong.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -81,6 +81,10 @@ class RecordedProducer(Producer):
         )
         return sender, entry
 
+    def _batches(self, columns: Columns, queue: int | None, deadline: float) -> "Iterator[Routed]":
+        # The caller may change its lists while `send_many` waits for room.
+        return super()._batches(_copied(columns), queue, deadline)
+
     def _put(self, batch: "Routed") -> None:
         super()._put(batch)
         columns = batch.columns
@@ -91,6 +95,19 @@ class RecordedProducer(Producer):
         self._tape.sent(
             self._process, batch.part, [digest(*row) for row in rows], told, is_later=is_later
         )
+
+
+def _fixed(body: Any) -> Any:
+    return bytes(body) if isinstance(body, bytearray | memoryview) else body
+
+
+def _copied(columns: Columns) -> Columns:
+    keys, tags = columns.keys, columns.tags
+    return columns._replace(
+        bodies=[_fixed(body) for body in columns.bodies],
+        keys=None if keys is None else list(keys),
+        tags=None if tags is None else list(tags),
+    )
 
 
 def _row(columns: Columns, position: int) -> tuple[bytes, str | bytes | None, str | None]:

@@ -33,8 +33,8 @@ class Credit(NamedTuple):
     """How long the leases run."""
     until: int
     """From this time on the credit is void, in milliseconds."""
-    is_kept: bool
-    """True: the part that is not handed out stays credit."""
+    is_kept: bool = False
+    """True: the part that is not handed out stays credit. Snapshots of older software lack it."""
 
 
 class Credits:

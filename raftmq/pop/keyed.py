@@ -97,7 +97,7 @@ class KeyedBacklog(Backlog):
         start, stop = self._doubt
         if base != start:
             return 0, 0
-        count = min(count, stop - start)
+        count = max(0, min(count, stop - start))
         assert stop <= self.next, "fresh messages are in doubt"
         self._doubt = (start + count, stop)
         missed = 0 if mask is None else ~mask & (1 << count) - 1

@@ -150,7 +150,7 @@ def decode(frame: Frame) -> tuple[int, Message]:
         reject=header.reject,
         hint=header.hint,
         context=header.context,
-        snapshot=None if snapshot is None else _snapshot(snapshot),
+        snapshot=None if snapshot is None else _snapshot(snapshot, header.term),
         commit_term=header.commit_term,
     )
     return header.group, message
@@ -203,7 +203,7 @@ def _snapshot_header(snapshot: Snapshot) -> SnapshotHeader:
     )
 
 
-def _snapshot(header: SnapshotHeader) -> Snapshot:
+def _snapshot(header: SnapshotHeader, term: int) -> Snapshot:
     conf = ConfState(
         tuple(header.voters),
         tuple(header.learners),
@@ -211,6 +211,6 @@ def _snapshot(header: SnapshotHeader) -> Snapshot:
         tuple(header.learners_next),
         header.auto_leave,
     )
-    if header.index < 1 or header.term < 1 or not is_consistent(conf):
+    if header.index < 1 or not 1 <= header.term <= term or not is_consistent(conf):
         raise ProtocolError(f"no snapshot has such a place: {header}")
     return Snapshot(SnapshotMeta(header.index, header.term, conf, header.crc, header.timestamp))

@@ -53,6 +53,29 @@ async def test_nothing_done_is_unknown_and_not_valid(tmp_path: Path) -> None:
     assert "no message was sent" in str(checked)
 
 
+async def test_lists_that_their_owner_changes_while_the_call_waits_are_no_breach(
+    tmp_path: Path,
+) -> None:
+    bodies: list[Any] = [bytearray(b"%d" % n) for n in range(300)]
+
+    async def change() -> None:
+        await anyio.lowlevel.checkpoint()
+        for body in bodies:
+            body[:] = b"other"
+        bodies.clear()
+
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", 1)
+        async with (
+            mq.producer("orders", buffer_messages=150, batch_messages=100) as producer,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(change)
+            assert len(await producer.send_many(bodies=bodies)) == 300
+        checked = await mq.check()
+    assert checked.verdict == "valid", str(checked)
+
+
 async def work(mq: raftmq.Embedded, name: str) -> Checked:
     """All that a checked queue records, in one go."""
     await mq.admin.create_topic(name, queues=2)

@@ -259,6 +259,12 @@ def test_one_hand_out_gives_a_consumer_several_leases_of_several_queues() -> Non
     assert [(one.queue, one.messages.size) for one in handed] == [(7, 3), (8, 4)]
 
 
+def test_credit_in_a_snapshot_of_older_software_is_for_one_hand_out() -> None:
+    loaded = credit.Credits()
+    loaded.load([64, [[7, 3, 1000, 500]]])
+    assert loaded.of(7) == credit.Credit(3, 1000, 500, is_kept=False)
+
+
 def test_credit_for_nothing_voids_the_one_before() -> None:
     group = PopGroup(Policy())
     group.follow(7, 0)

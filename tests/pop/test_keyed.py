@@ -205,6 +205,7 @@ def test_first_filter_holds_for_what_is_held_and_for_what_was_read_ahead() -> No
     assert group.ack(5, 1, first.messages, 0) == Changed(2)
     group.ask(5, 9, invisible_ms=1000, until=1000)
     assert group.hand_out(ends, 0, lambda: 2) == [], "it is not known yet what matches"
+    assert group.feed(7, 1, -2, mask=0, keys=b"") == 0, "a record may hold any number"
     assert group.wants_feed(ends) == [(7, 1)], "what is held comes first"
     group = PopGroup.load(group.dump(0))
     # 4 and 8 match.

@@ -164,6 +164,7 @@ def test_number_out_of_range_is_refused(field: str, value: int) -> None:
         snapshot(ConfState((0,))),
         snapshot(JOINT._replace(learners_next=(3,))),
         snapshot(ConfState((1,)), index=0),
+        snapshot(ConfState((1,)), term=4),
         snapshot(ConfState((1,)), term=0),
     ],
 )

@@ -378,7 +378,6 @@ class Catalog:
             generation=known.generation if known else 0,
             has_left=False,
         )
-        assert node.id not in self.left, f"node {node.id} is a member and has left"
         return Changed()
 
     def _name_node(self, command: NameNode) -> Result:
