@@ -101,3 +101,10 @@ def test_each_promise_has_its_row_of_campaigns() -> None:
     headings = re.findall(r"^### (.*)\n\n> ", promises, re.MULTILINE)
     assert headings == re.findall(r"^### (.*)$", promises, re.MULTILINE)
     assert headings == re.findall(r"^\| (?!promise|-)(.*?) \| ", rows, re.MULTILINE)
+
+
+def test_each_bug_of_the_track_record_has_one_row() -> None:
+    table = (DOCS / "chaos" / "track-record.md").read_text().split("## Clean seeds")[0]
+    bugs = re.findall(r"^\| (.*?) \| ", table, re.MULTILINE)
+    assert len(bugs) > 200
+    assert [bug for bug in set(bugs) if bugs.count(bug) > 1] == []
