@@ -12,7 +12,7 @@ from raftmq.chaos.faults import Schedule, World, is_patient
 from raftmq.chaos.sim.run import WorkloadName, run
 from raftmq.checkers import total_queue
 from raftmq.checkers.log import anomalies
-from raftmq.checkers.objects import linearizability
+from raftmq.checkers.objects import zones
 from tests.chaos.sim.processes import trace_hash_in_another_process
 
 SECONDS = 30.0
@@ -23,7 +23,7 @@ WORKLOADS: tuple[WorkloadName, ...] = ("log", "log", "queue", "register")
 CHECKERS: dict[WorkloadName, tuple[str, ...]] = {
     "log": (total_queue.CHECKER, anomalies.CHECKER),
     "queue": (total_queue.CHECKER,),
-    "register": (linearizability.CHECKER,),
+    "register": (zones.CHECKER,),
 }
 """By workload: the checkers that compare in each run of it."""
 
