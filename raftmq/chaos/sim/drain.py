@@ -14,8 +14,7 @@
    that led.
    Clients send nothing by then, so the records of these changes are the last ones.
 
-Each step has a time by which a working cluster is done. A late step breaks V1, V3, V5 or V11, and
-is the last one.
+Each step has a time limit. A late step breaks V1, V3, V5 or V11, and is the last: others need it.
 
 In *liveness mode* a random quorum is healed and the rest stays dead, as long as every partition
 group keeps a majority of its voters: the product promises that a minority may fail for good.
@@ -60,8 +59,7 @@ LEADER_SECONDS = 20.0
 START_SECONDS = 0.001
 """Until nodes that the heal starts have processes."""
 MEND_SECONDS = 60.0
-"""Until damaged nodes have mended themselves, or have said that they cannot. A round of the scrub
-comes on top, see `_scrub_seconds`."""
+"""Until damaged nodes are mended or say that they cannot; `_scrub_seconds` come on top."""
 REPAIR_SECONDS = 90.0
 """Until nodes that cannot mend themselves are replaced and no group counts on them."""
 COPIES_SECONDS = 30.0
@@ -88,8 +86,7 @@ LEVEL_SECONDS = 30.0
 
 
 class _Hopeless(Exception):
-    """The cluster cannot come to rest: a step was late, or half of the nodes broke on bugs. The
-    violation that says so is there already, and each later step needs this one."""
+    """A step was late, or half of the nodes broke; the violation that says so is there already."""
 
 
 async def drain(
@@ -107,11 +104,14 @@ async def drain(
         is_liveness: whether as many nodes as the groups can bear stay dead.
         at_rest: called when clients have nothing left to do, and before members change.
     """
-    with suppress(_Hopeless):
+    try:
         await _drain(state, workload, is_liveness=is_liveness)
         at_rest()
         if not is_liveness:
             await _change_members_at_rest(state)
+    except _Hopeless:
+        for process in state.cluster.processes.values():
+            process.wake()  # one that stands still could not end
 
 
 async def _drain(state: RunState, workload: Workload, *, is_liveness: bool) -> None:
