@@ -130,6 +130,7 @@ def processes_naming(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 def test_scenario_prints_rows_and_figures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     run = start(tmp_path, "backlog")

@@ -104,7 +104,7 @@ def test_seed_draws_every_kind_every_size_and_many_lengths() -> None:
     assert all(plan.seconds <= 40 for plan in plans if plan.workload in POPPING)
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 9])
+@pytest.mark.parametrize("nodes", [1, 2, pytest.param(9, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("workload", ["log", "pop"])
 def test_sim_world_plays_clusters_of_every_size(nodes: int, workload: str) -> None:
     plan = Plan(World.SIM, ("kill",), workload, seconds=8.0, nodes=nodes)

@@ -146,6 +146,7 @@ def test_registers_stay_linearizable_under_faults(tmp_path: Path) -> None:
     assert outcome.counts["acked"] > 100
 
 
+@pytest.mark.campaign
 def test_node_with_a_flipped_bit_is_replaced(tmp_path: Path) -> None:
     outcome = run(
         schedule(6, (1.0, "bit-flip", (2,), 0, 0)), folder=tmp_path, is_overlay_wanted=False

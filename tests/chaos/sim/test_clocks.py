@@ -48,6 +48,7 @@ def test_no_clock_keeps_a_queue_without_a_reader() -> None:
     play("members", MEMBER_SEEDS)
 
 
+@pytest.mark.campaign
 def test_leases_are_judged_by_clocks_that_differ_a_little() -> None:
     wrong = Schedule(2, 6, (Event(1000, "skew", (1,), 3000, 500),))
     outcome = run(wrong, workload="pop")
@@ -56,6 +57,7 @@ def test_leases_are_judged_by_clocks_that_differ_a_little() -> None:
     assert outcome.compared["leases by the clock"] > 50
 
 
+@pytest.mark.campaign
 def test_transaction_that_is_open_is_asked_about_after_a_day_that_was_not() -> None:
     jumps = tuple(Event(800, "step-clock", (node,), 0, 86_400_000) for node in (1, 2, 3))
     outcome = run(Schedule(3, 8, jumps), workload="pop")

@@ -48,6 +48,7 @@ def test_busy_cluster_passes_every_failpoint(ends: Counter[str]) -> None:
     assert set(FAILPOINTS) - set(ends) <= RARE
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("workload", list(OWN_FAILPOINTS))
 def test_processes_end_where_they_are_asked_for_what_only_this_workload_asks(

@@ -23,6 +23,8 @@ from tests.chaos.campaigns import play_valid
 from tests.chaos.sim.processes import trace_hash_in_another_process
 from tests.quality.mutants import MUTANTS, planted
 
+pytestmark = pytest.mark.campaign
+
 SECONDS = 60.0
 SEEDS = (700, 701, 703)
 SERVED = 703
@@ -51,7 +53,6 @@ def schedule_of(seed: int) -> Schedule:
     return Plan(World.SIM, kinds, seconds=SECONDS, nodes=nodes_of(seed)).schedule(seed)
 
 
-@pytest.mark.campaign
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_minute_of_faults_loses_no_message_and_breaks_no_lease(
@@ -77,7 +78,6 @@ def test_minute_of_faults_loses_no_message_and_breaks_no_lease(
         assert outcome.counts[done] > 0, done
 
 
-@pytest.mark.campaign
 @pytest.mark.timeout(3000)
 def test_short_runs_lose_no_message_and_break_no_lease() -> None:
     totals = play_valid(SHORT_PLAN, SHORT_SEEDS)
@@ -91,7 +91,6 @@ def test_short_runs_lose_no_message_and_break_no_lease() -> None:
     assert not often & set(totals.never_struck) - set(QUIET)
 
 
-@pytest.mark.campaign
 def test_same_seed_gives_the_same_run_in_every_process() -> None:
     schedule = draw(11, of_world(World.SIM), nodes=3, seconds=12)
     here = run(schedule, workload="pop")
@@ -102,7 +101,6 @@ HANG = Event(2000, "client-hang", (), 6000)
 """A consumer stands still with messages in hand, for longer than its leases run."""
 
 
-@pytest.mark.campaign
 def test_consumer_that_hangs_costs_its_own_leases_and_nothing_else() -> None:
     calm = run(Schedule(4, 12, ()), workload="pop")
     hung = run(Schedule(4, 12, (HANG,)), workload="pop")

@@ -40,6 +40,7 @@ def test_run_in_which_nothing_succeeds_is_vacuous() -> None:
     assert outcome.is_vacuous
 
 
+@pytest.mark.campaign
 def test_same_seed_gives_the_same_run_in_every_process() -> None:
     schedule = draw(11, SIM, nodes=3, seconds=12)
     here = run(schedule)

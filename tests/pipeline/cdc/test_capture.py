@@ -84,6 +84,7 @@ def test_transactions_are_marked_where_they_end(
         assert len({c["txid"] for c in found}) == len({c["position"] for c in found}) == 2
 
 
+@pytest.mark.campaign
 def test_killed_capture_loses_and_doubles_nothing(
     nodes: Nodes, mq: "BlockingClient", shop: Shop, changes: str
 ) -> None:

@@ -78,17 +78,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "latest-in-new-queues": 0,
     },
 }
-CHEAP = {
-    "part-is-the-whole",
-    "late-commit",
-    "shorter-timeout-late",
-    "commit-again",
-    "refusal-of-a-repeat",
-    "sends-at-once",
-    "closed-and-silent",
-    "latest-when-opened",
-    "latest-in-new-queues",
-}
+CHEAP = {"part-is-the-whole", "shorter-timeout-late", "commit-again", "latest-when-opened"}
 """Mutants that fall to a single short run, or to consumers that pull, in a few CPU-seconds: they
 are hunted outside of campaigns, too."""
 
