@@ -1,10 +1,10 @@
 """Decoding a batch: checked once, then read column by column or message by message.
 
-`Batch.decode` checks the head, the checksum and the frame of each column that is not a property:
-tags, sizes. That costs some microseconds a batch and makes no object a message. The frames of the
-property columns are checked when the first property is read, and the content of any column (lengths
-that add up, codes within their dictionary, UTF-8) when it is read; or all of it at once by `admit`,
-with which a broker keeps batches that consumers could not read out of its log.
+`Batch.decode` checks the head, the checksum and the frame of every column: tags, sizes, nothing
+left over. That costs some microseconds a batch and makes no object a message. The content of a
+column (lengths that add up, codes within their dictionary, UTF-8) is checked when it is first read,
+or for all columns at once by `admit`, with which a broker keeps batches that consumers could not
+read out of its log.
 
 Invariants:
 - Whatever the bytes, reading them raises `CorruptRecord` and nothing else.
@@ -125,10 +125,9 @@ class Batch:
         header = bytes(view[HEAD_BYTES:start])
         if (header == EMPTY_HEADER) == bool(flags & _PROPERTIES):
             raise CorruptRecord("batch header and flags do not agree", position=HEAD_BYTES)
-        self._properties = header, cursor.position
-        # Most readers of a batch with properties never ask for one of them.
-        if not flags & _PROPERTIES:
-            cursor.finish()
+        self.columns: list[PropertyColumn] = read_columns(header, cursor, count, limits)
+        """All property columns, in the order of the header."""
+        cursor.finish()
 
     @classmethod
     def decode(
@@ -160,17 +159,6 @@ class Batch:
         return cls(
             memoryview(payload), head, base_offset=base_offset, timestamp=timestamp, limits=limits
         )
-
-    @cached_property
-    def columns(self) -> list[PropertyColumn]:
-        """All property columns, in the order of the header."""
-        header, start = self._properties
-        head = self.head
-        end = HEAD_BYTES + head.header_bytes + head.columns_bytes
-        cursor = Cursor(self._view, start, end)
-        columns = read_columns(header, cursor, head.count, self._limits)
-        cursor.finish()
-        return columns
 
     def check_columns(self) -> None:
         """Check the content of the columns, without making an object a message.
