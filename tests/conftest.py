@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -24,6 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A job in the background ignores Ctrl-C, and so would the processes that tests end by Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Workers of pytest-xdist, campaigns and nodes inherit the variable.
     if not hasattr(config, "workerinput"):
         os.environ[VARIABLE] = tempfile.mkdtemp(prefix="raftmq-tally-")

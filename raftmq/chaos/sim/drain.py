@@ -104,14 +104,11 @@ async def drain(
         is_liveness: whether as many nodes as the groups can bear stay dead.
         at_rest: called when clients have nothing left to do, and before members change.
     """
-    try:
+    with suppress(_Hopeless):
         await _drain(state, workload, is_liveness=is_liveness)
         at_rest()
         if not is_liveness:
             await _change_members_at_rest(state)
-    except _Hopeless:
-        for process in state.cluster.processes.values():
-            process.wake()  # one that stands still could not end
 
 
 async def _drain(state: RunState, workload: Workload, *, is_liveness: bool) -> None:

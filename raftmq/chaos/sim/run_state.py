@@ -186,6 +186,9 @@ class RunState:
     def end(self) -> None:
         """Stop following the cluster: the run is over."""
         self._is_over = True
+        # A drain that ended early may have left a process that stands still, which could not end.
+        for process in self.cluster.processes.values():
+            process.wake()
 
     # Membership
 

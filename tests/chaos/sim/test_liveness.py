@@ -1,10 +1,13 @@
-"""Nodes that liveness mode leaves dead: never a majority of a group's next membership."""
+"""The end of a run: nodes that liveness mode leaves dead, and a step that is late."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from raftmq.chaos.faults import Schedule
+from raftmq.chaos.sim import drain
 from raftmq.chaos.sim.drain import _can_lose
+from raftmq.chaos.sim.run import run
 from raftmq.chaos.sim.run_state import RunState
 
 
@@ -37,3 +40,9 @@ def test_group_that_is_about_to_grow_keeps_a_majority_of_what_it_becomes(
     voters: tuple[int, ...], wanted: tuple[int, ...], dead: set[int], can_lose: bool
 ) -> None:
     assert _can_lose(state(voters=voters, wanted=wanted), dead) is can_lose
+
+
+def test_step_that_is_late_is_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "_is_led", lambda state: False)
+    outcome = run(Schedule(3, 6, ()), nodes=5)
+    assert [violation.name for violation in outcome.violations] == ["V1"], str(outcome)
