@@ -75,6 +75,20 @@ def test_calls_succeed_in_each_window_of_each_run_and_soon_after_the_heal() -> N
     assert set(totals.vacuous_checks) <= {"L5 a failed sync is final"}
 
 
+@pytest.mark.campaign
+@pytest.mark.parametrize("node", [1, 2, 3])
+def test_disk_that_is_slow_for_two_minutes_costs_no_message(node: int) -> None:
+    events = (
+        Event(5_000, "slow-disk", (node,), 125_000, 1000.0),
+        Event(45_000, "kill-leader", (), 2_000),
+        Event(90_000, "power-loss", (1 + node % 3,), 2_000),
+    )
+    outcome = run(Schedule(node, 180, events))
+    assert outcome.is_good, str(outcome)
+    assert set(outcome.struck) == {event.fault for event in events}
+    assert outcome.counts["acked"] > 1000
+
+
 def test_run_with_windows_and_no_calls_in_them_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftmq.chaos.sim.checks.availability.CALLS_MIN", 10**6)
     outcome = run(Schedule(3, 60, (LOW,)))
