@@ -50,10 +50,9 @@ def test_there_are_sources_to_check() -> None:
     assert len(SOURCES) > 10
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_file_is_not_too_long(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= FILE_LINES_MAX, f"{lines} lines: is it one job?"
+def test_no_file_is_too_long() -> None:
+    lines = {name(path): len(path.read_text().splitlines()) for path in SOURCES}
+    assert not {path: count for path, count in lines.items() if count > FILE_LINES_MAX}
 
 
 def test_no_file_holds_the_marks_of_a_merge() -> None:
@@ -68,24 +67,29 @@ def test_folder_holds_as_many_modules_as_an_eye_takes_in() -> None:
     assert full == FULLER_FOLDERS
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_functions_are_not_too_long(path: Path) -> None:
-    for function in functions(ast.parse(path.read_text())):
-        assert function.end_lineno is not None
-        lines = function.end_lineno - function.lineno + 1
-        assert lines <= FUNCTION_LINES_MAX, f"{function.name} has {lines} lines"
+def test_no_function_is_too_long() -> None:
+    lines: dict[str, int] = {}
+    for path in SOURCES:
+        for function in functions(ast.parse(path.read_text())):
+            assert function.end_lineno is not None
+            lines[f"{name(path)}: {function.name}"] = function.end_lineno - function.lineno + 1
+    assert len(lines) > len(SOURCES)
+    assert not {where: count for where, count in lines.items() if count > FUNCTION_LINES_MAX}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_file_opens_with_a_docstring(path: Path) -> None:
-    text = path.read_text()
-    if text.strip():
-        assert ast.get_docstring(ast.parse(text)), "say in one line what it is"
+def test_each_file_says_in_its_first_line_what_it_is() -> None:
+    texts = {name(path): path.read_text() for path in SOURCES}
+    silent = [
+        path
+        for path, text in texts.items()
+        if text.strip() and not ast.get_docstring(ast.parse(text))
+    ]
+    assert not silent
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_file_name_says_what_it_is(path: Path) -> None:
-    assert path.stem not in {"utils", "helpers", "misc", "common", "manager"}
+def test_each_file_name_says_what_the_file_is() -> None:
+    vague = {"utils", "helpers", "misc", "common", "manager"}
+    assert not [name(path) for path in SOURCES if path.stem in vague]
 
 
 @pytest.mark.parametrize("folder", LINKS)

@@ -47,6 +47,7 @@ async def send(mq: Client, numbers: range) -> None:
             await anyio.sleep(1 / RATE)
 
 
+@pytest.mark.campaign
 async def test_frozen_consumer_costs_what_it_has_in_hand_and_nothing_else(tmp_path: Path) -> None:
     async with cluster() as nodes, raftmq.connect(nodes.url) as mq:
         await mq.admin.create_topic(TOPIC, queues=6)

@@ -38,6 +38,7 @@ def lose_all_founders(cluster: Cluster) -> None:
         cluster.wipe(node)
 
 
+@pytest.mark.campaign
 def test_founders_without_folders_found_nothing_beside_nodes_that_joined_later() -> None:
     async def scenario(cluster: Cluster) -> None:
         await grow(cluster)

@@ -448,6 +448,7 @@ def test_last_write_that_was_lost_without_a_trace_is_noticed_and_the_node_abstai
     in_cluster(scenario, log=COLD)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(10))
 def test_seeded_damage_to_one_node_again_and_again_loses_nothing(seed: int) -> None:
     random = Random(f"damage {seed}")

@@ -154,6 +154,7 @@ def test_consumer_groups_are_told_of_what_retention_takes_before_a_replica_drops
     assert any(told == first > 0 for told, first in dropped)
 
 
+@pytest.mark.campaign
 def test_retention_goes_on_where_segments_are_closed_faster_than_groups_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

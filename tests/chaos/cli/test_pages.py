@@ -20,6 +20,7 @@ def reader(tmp_path: Path) -> Reader:
     return Reader(tmp_path)
 
 
+@pytest.mark.campaign
 def test_chaos_of_the_readme_plays(reader: Reader) -> None:
     start, end = "## Breaking it on purpose", "## Into Spark"
     shown = reader.play("README.md", start=start, end=end)

@@ -113,6 +113,7 @@ def test_sim_world_plays_clusters_of_every_size(nodes: int, workload: str) -> No
     assert f"--nodes {nodes}" in outcome.replay_line()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", [70_000, 70_001])
 @pytest.mark.parametrize("nodes", [8, 9])
 def test_core_world_replaces_what_is_broken_in_clusters_of_eight_and_nine(

@@ -41,6 +41,7 @@ def test_plain_queue_whose_test_ends_early_lets_pytest_end(pytester: pytest.Pyte
     done.assert_outcomes(failed=3)
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 def test_service_on_a_real_cluster_books_each_payment_once_under_faults(
     pytester: pytest.Pytester,
@@ -64,6 +65,7 @@ def test_service_in_the_simulated_world_books_each_payment(pytester: pytest.Pyte
     done.assert_outcomes(passed=2)
 
 
+@pytest.mark.campaign
 def test_service_that_commits_before_it_books_is_found_and_found_again(
     pytester: pytest.Pytester,
 ) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tests.conftest
 
 SUITE = """
@@ -47,6 +49,7 @@ def summary_of(folder: Path, *options: str, suite: str = SUITE) -> str:
     return done.stdout
 
 
+@pytest.mark.campaign
 def test_suite_names_the_kinds_that_never_struck_whatever_process_played_them(
     tmp_path: Path,
 ) -> None:

@@ -110,6 +110,7 @@ def test_node_that_is_down_takes_nothing(tmp_path: Path) -> None:
     assert use_of(ended.pid, tmp_path / "none") is None
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 @pytest.mark.timeout(300)
 def test_run_measures_its_nodes_and_fails_beyond_a_limit(

@@ -13,6 +13,7 @@ from raftmq.chaos.real.nodes import SETTINGS
 PLACES = int(SETTINGS["limits"]["connections_max"])
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 @pytest.mark.timeout(300)
 def test_half_frames_silence_and_small_frames_that_become_large_break_nothing(

@@ -229,6 +229,7 @@ def test_nothing_is_left_behind() -> None:
     assert set(Path("/sys/class/net").iterdir()) == before
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(300)
 def test_run_in_namespaces_is_valid_and_kernels_had_to_send_again(tmp_path: Path) -> None:
     kinds: Sequence[tuple[int, str, tuple[int, ...], int, float]] = (

@@ -98,6 +98,7 @@ def test_faults_of_network_processes_clocks_and_clients_lose_nothing(tmp_path: P
         assert lives[-1] in ("leader", "follower")
 
 
+@pytest.mark.campaign
 def test_no_node_of_a_cluster_stays_dead_that_has_no_majority_without_it(tmp_path: Path) -> None:
     faults = schedule(3, (0.5, "kill", (1,), 0, 0))
     outcome = run(faults, folder=tmp_path, nodes=2, is_liveness=True, is_overlay_wanted=False)

@@ -47,6 +47,7 @@ def test_faults_that_excuse_nothing_are_in_the_catalogue_and_can_be_made() -> No
     assert {FAULTS[name] for name in CONFINED | HARMLESS} <= set(of_world(World.SIM))
 
 
+@pytest.mark.campaign
 def test_service_goes_on_while_one_disk_is_low_and_is_there_soon_after_the_heal() -> None:
     outcome = run(Schedule(3, 60, (LOW,)))
     assert outcome.is_good, str(outcome)
@@ -89,6 +90,7 @@ def test_disk_that_is_slow_for_two_minutes_costs_no_message(node: int) -> None:
     assert outcome.counts["acked"] > 1000
 
 
+@pytest.mark.campaign
 def test_run_with_windows_and_no_calls_in_them_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftmq.chaos.sim.checks.availability.CALLS_MIN", 10**6)
     outcome = run(Schedule(3, 60, (LOW,)))
@@ -139,6 +141,7 @@ def test_lasting_fault_that_finds_nothing_to_strike_excuses_nothing() -> None:
     assert lasting == set()
 
 
+@pytest.mark.campaign
 def test_group_whose_only_replica_stands_still_is_not_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -33,6 +33,7 @@ def names(outcome: Outcome) -> set[str]:
     return {violation.name for violation in outcome.violations}
 
 
+@pytest.mark.campaign
 def test_refused_writes_and_restarts_leave_no_invariant_of_the_disk_undecided() -> None:
     outcome = run(Schedule(7, 50, DISKS_REFUSE))
     assert outcome.is_good, str(outcome)
@@ -55,6 +56,7 @@ def test_node_that_syncs_again_after_a_refused_sync_is_found_out(
     assert "L5" in names(run(Schedule(5, 8, refusals)))
 
 
+@pytest.mark.campaign
 def test_index_that_is_written_otherwise_the_second_time_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,6 +12,7 @@ CHECKS = ("claims", "hand-off", "resets", "instances", "topic lives", "withheld"
 """The checks that judge a run, by their names in `outcome.compared`."""
 
 
+@pytest.mark.campaign
 def test_run_without_faults_does_all_and_is_judged_in_all() -> None:
     outcome = run(Schedule(2, 9, ()), workload="flows")
     assert outcome.is_good, str(outcome)

@@ -50,6 +50,7 @@ def test_members_that_hang_are_fenced_and_all_is_read() -> None:
         assert outcome.counts[f"latecomers, {kind}"] > 1, kind
 
 
+@pytest.mark.campaign
 def test_log_that_fences_nobody_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: commits of former owners count."""
     commit = Offsets.commit

@@ -25,6 +25,7 @@ KINDS = (
 )  # fmt: skip
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_nodes_mend_themselves_one_after_the_other(kind: str) -> None:
     strokes = tuple(Event(at, kind, (at // 4000 % 3 + 1,)) for at in range(4000, 30_000, 4000))

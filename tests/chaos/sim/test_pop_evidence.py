@@ -28,6 +28,7 @@ def names(outcome: Outcome) -> set[str]:
     return {violation.name for violation in outcome.violations}
 
 
+@pytest.mark.campaign
 def test_state_that_a_restored_replica_has_wrong_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -44,6 +45,7 @@ def test_state_that_a_restored_replica_has_wrong_is_found_out(
     assert "R21" in names(run(Schedule(4, 5, RESTARTS), workload="pop"))
 
 
+@pytest.mark.campaign
 def test_token_that_is_in_no_record_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     got = popping._Consuming._got
 
@@ -55,6 +57,7 @@ def test_token_that_is_in_no_record_is_found_out(monkeypatch: pytest.MonkeyPatch
     assert "Q8" in names(run(Schedule(1, 4, ()), workload="pop"))
 
 
+@pytest.mark.campaign
 def test_run_that_compared_nothing_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
     # As in a former bug: the nodes had ended before the look.
     monkeypatch.setattr(PopEvidence, "look", lambda self, state: None)

@@ -96,6 +96,7 @@ def short_schedule(kinds: list[Fault]) -> Schedule:
     return Schedule(SEED, 14, tuple(events))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kinds", GROUPS, ids=lambda kinds: kinds[0].name)
 def test_each_fault_strikes_and_nothing_is_lost(kinds: list[Fault]) -> None:
     outcome = run(short_schedule(kinds), nodes=nodes_for(kinds))

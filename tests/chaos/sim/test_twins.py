@@ -30,6 +30,7 @@ def test_machines_of_workloads_that_do_not_pop_are_compared_too(workload: Worklo
     assert outcome.compared[STATES] > 0
 
 
+@pytest.mark.campaign
 def test_catalog_that_one_node_has_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     apply = Catalog.apply
 
