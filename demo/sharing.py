@@ -7,7 +7,7 @@ are refused.
 | group | a message counts as seen | so that it shows |
 |---|---|---|
 | pop | when its acknowledgement was accepted | each is done once, whichever consumers had it |
-| ordered | when it is handed out | the message before it of its key is done |
+| ordered | when it is handed out | those before it of its key are done, or in the same hand |
 """
 
 from typing import Literal

@@ -166,8 +166,8 @@ class Client:
             topic: the topic's name.
             mode: `"pull"` reads queues by offset. `"broadcast"` reads by offset, too, and each
                 instance of the group gets every message. `"pop"` takes messages of any queue, each
-                for a while, and settles them; `"ordered"` pops the messages of a key one after the
-                other. A group keeps the mode of its first consumer.
+                for a while, and settles them; `"ordered"` pops the messages of a key in order. A
+                group keeps the mode of its first consumer.
             options: the options below, by name.
 
         Options:

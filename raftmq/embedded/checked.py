@@ -194,7 +194,7 @@ class Check:
 
     async def _orders(self) -> dict[str, Ordering]:
         return {
-            group.name: cast("Ordering", group.order)
+            group.name: cast("Ordering", "runs" if group.run > 1 else group.order)
             for group in await self._client.admin.consumer_groups()
             if group.mode == Mode.ORDERED
         }

@@ -10,7 +10,7 @@
 | leased | in the hand of a consumer | `leases` |
 | waiting | in a retry that is not due | `retries` |
 | ready | in a retry that is due: handed out before all that is fresh | here |
-| held | kept back for the sake of order: never handed out | `keyed` |
+| held | kept back for the sake of order | `keyed` |
 | dead | in a dead letter | `groups` |
 | acked, passed, purged, lost | in none of these, before `next` | - |
 
@@ -53,7 +53,7 @@ class Counts(NamedTuple):
     purged: int = 0
     """Thrown away as dead letters."""
     held: int = 0
-    """Never handed out: kept back for the sake of order."""
+    """Kept back for the sake of order: never handed out, or back from a lease."""
 
 
 class Backlog:
@@ -227,6 +227,16 @@ class Backlog:
 
     # The fate of messages that went out
 
+    def heads(self, messages: Piece) -> tuple[Piece, Piece | None]:
+        """Of messages whose lease ended without an ack: those that failed, and those that only
+        stand behind a failed one."""
+        return messages, None
+
+    def behind(self, taken: Piece, left: Piece) -> Piece | None:
+        """Of the messages that are left in a lease: those that end with what was taken out of it,
+        otherwise than by an ack."""
+        return None
+
     def put_back(self, messages: Piece) -> None:
         """The messages go out again, after those that are ready."""
         assert messages.base < self.next, "messages come back that never went out"
@@ -306,7 +316,10 @@ class Backlog:
         self.earliest = max(self.earliest, earliest)
         self._trim_fresh(earliest)
         assert self.next >= earliest, "a message that retention removed is fresh"
-        self._ready = deque(self._trimmed(self._ready, earliest))
+        ready, self._ready = self._ready, deque()
+        kept = self._trimmed(ready, earliest)
+        # The end of a turn may have made others ready.
+        self._ready.extendleft(reversed(kept))
 
     def _trim_fresh(self, earliest: int) -> None:
         gone = earliest - self.next

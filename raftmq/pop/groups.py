@@ -121,8 +121,10 @@ class PopGroup:
         self.came(queue)
 
     def _backlog(self, start: int) -> Backlog:
-        kinds = {Order.KEY: KeyedBacklog, Order.QUEUE: SerialBacklog, None: Backlog}
-        return kinds[self.order](start, is_fed=self.is_filtered, fill=self._fill)
+        if self.order is Order.KEY:
+            return KeyedBacklog(start, self.policy.run, fill=self._fill)
+        kind = Backlog if self.order is None else SerialBacklog
+        return kind(start, is_fed=self.is_filtered, fill=self._fill)
 
     def came(self, queue: int) -> None:
         """A queue has new messages."""
@@ -233,9 +235,8 @@ class PopGroup:
             return
         invisible_ms = invisible_ms if invisible_ms > 0 else self.policy.invisible_ms
         invisible_ms = min(max(invisible_ms, 1), INVISIBLE_MS_MAX)
-        self._credits.put(
-            consumer, Credit(min(count, COUNT_MAX), invisible_ms, until, is_kept), now
-        )
+        credit = Credit(min(count, COUNT_MAX), invisible_ms, until, is_kept)
+        self._credits.put(consumer, credit, now)
 
     def may_ask(self, consumer: int, now: int) -> bool:
         """Whether there is capacity for credit of this consumer."""
@@ -257,8 +258,7 @@ class PopGroup:
         if not self._credits or not self._open:
             return []
         handed: list[Handed] = []
-        served: dict[int, None] = {}
-        stalled: list[int] = []
+        served, stalled = dict[int, None](), list[int]()
         is_full = self.is_full
         limit = HANDED_MAX if room is None else min(HANDED_MAX, room)
         while self._open and (turn := self._credits.first(now)) is not None:
@@ -332,10 +332,11 @@ class PopGroup:
         if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
             message = f"a lease runs for 1 to {INVISIBLE_MS_MAX} ms from now, not {invisible_ms}"
             return Refused(Reason.BAD_ARGUMENT, message)
-        self._leases.extend(row, now + invisible_ms)
-        held, queue = self._leases.held(row), self._leases.queue(row)
-        self._note(EventKind.EXTENDED, queue, held, (consumer, token), now + invisible_ms)
-        return Changed(now + invisible_ms)
+        held, queue, until = self._leases.held(row), self._leases.queue(row), now + invisible_ms
+        assert held is not None, "a lease was found that is over"
+        self._leases.extend(row, until)
+        self._note(EventKind.EXTENDED, queue, held, (consumer, token), until)
+        return Changed(until)
 
     def leave(self, consumer: int) -> None:
         """A consumer wants no more. Its leases stay until they are settled or run out."""
@@ -529,16 +530,16 @@ class PopGroup:
         if row is None or taken is None:
             return _fenced(token)
         queue = self._leases.queue(row)
-        self.backlogs[queue].leased -= taken.size
-        assert self.backlogs[queue].leased >= 0, "more messages are settled than were leased"
+        backlog = self.backlogs[queue]
         settled(queue, taken)
         # Messages behind this one must not be settled before its retry: their lease ends too.
-        if self.order is Order.QUEUE and not is_success:
-            after = self._leases.take_from(row, taken.base)
-            if after is not None:
-                self.backlogs[queue].leased -= after.size
-                assert self.backlogs[queue].leased >= 0, "more messages end than were leased"
-                self._not_begun(queue, after)
+        left = None if is_success else self._leases.held(row)
+        if left is not None and (after := backlog.behind(taken, left)) is not None:
+            self._leases.take(row, after.span)
+            self._not_begun(queue, after)
+            backlog.leased -= after.size
+        backlog.leased -= taken.size
+        assert backlog.leased >= 0, "more messages leave leases than are leased"
         self._reopen(queue)
         return Changed(told(messages, taken.bits << taken.base - messages.base))
 
@@ -557,11 +558,10 @@ class PopGroup:
         self, queue: int, messages: Piece, reason: str, now: int, delay_ms: int | None, by: By
     ) -> None:
         assert messages.attempt > 0, "messages fail that never went out"
-        # In queue order the messages behind the failed one wait for it: for them no attempt counts.
-        if self.order is Order.QUEUE:
-            messages, after = messages.split(1)
-            if after is not None:
-                self._not_begun(queue, after)
+        # Messages behind a failed one wait for it: for them no attempt counts.
+        messages, after = self.backlogs[queue].heads(messages)
+        if after is not None:
+            self._not_begun(queue, after)
         if messages.attempt >= self.policy.attempts_max:
             self._bury(queue, messages, reason, now, by)
             return

@@ -1,14 +1,23 @@
-"""A backlog ordered by key: of each key at most one message is under way.
+"""A backlog ordered by key: the messages of a key go out in *runs*, one lease at a time.
 
     queue    a1 b1 a2 -- c1 a3 b2        ("--" has no key)
-    out      a1 b1    -- c1              one of each key, and all without a key
-    held           a2       a3 b2        chains: a: a2 a3, b: b2
-    ack a1 → a2 is freed: the next hand-out has it, before all that is fresh
 
-A key is *busy* from when one of its messages goes out until that message's turn ends: the message
-is acked, thrown away, lost to retention, or a dead letter that is not parked. A message that failed
-stays in its turn while it waits, so it holds up its key and nothing else. Several messages of one
-key never share a lease: so no settlement, in whatever order, can break the order.
+    run 1    out   a1 b1    -- c1        one of each key, and all without a key
+             held        a2       a3 b2  chains: a: a2 a3, b: b2
+             ack a1 → a2 is freed: the next hand-out has it, before all that is fresh
+
+    run 9    out   a1 b1 a2 -- c1        to a consumer that asks for five
+             held                 a3 b2  chains: a: a3, b: b2
+             ack a1, ack a2 → a3 is freed
+
+A key is *busy* from when a run of its messages goes out until their turns end: each is acked,
+thrown away, lost to retention, or a dead letter that is not parked. A message that failed stays in
+its turn while it waits, so it holds up its key and nothing else.
+
+With a run of 1, messages of one key never share a lease: so no settlement, in whatever order, can
+break the order. In a longer run, a message that leaves the lease by other means than an ack takes
+along the later ones of its key in that lease (`behind`): their attempt does not count, and they
+are held again. A message that comes back while others of its key are under way is held, too.
 
 A fresh message is looked at once: it goes out, or into its key's chain, or is passed over. So a
 key with thousands of messages costs nothing while it waits.
@@ -20,10 +29,14 @@ Those that do not match are passed over, and a message in doubt does not go out.
 Invariants:
 - Only a busy key has a chain.
 - The key of a freed message is busy: the freed message itself holds it.
+- The messages of a key that are leased are in one lease.
+- With longer runs chains rise; with a run of 1 a redriven letter stands last in its chain.
 
 Left out: keys themselves. Two keys with one hash of 32 bits wait for each other, without other
-harm. A queue with `HELD_MAX` messages in chains hands out nothing fresh until one of their keys
-moves. A redriven letter that was not parked goes to the end of its key's chain: late, but in turn.
+harm. Holding a consumer to the order within its lease: a message that is failed while earlier ones
+of its key are in hand waits for these and not for its delay. A queue with `HELD_MAX` messages in
+chains hands out nothing fresh until one of their keys moves. A redriven letter that was not parked
+is late, but in turn.
 
 Sources: Amazon SQS FIFO (message groups); RocketMQ's FIFO pop, which stops the whole queue for one
 message; rocketmq-clients' FifoConsumeAccelerator, which does it in the client.
@@ -31,12 +44,15 @@ message; rocketmq-clients' FifoConsumeAccelerator, which does it in the client.
 
 import struct
 from array import array
+from bisect import bisect_left, insort
+from collections import Counter
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 from .backlog import Backlog
-from .pieces import KEY_BYTES, WIDTH_MAX, Piece, bits_of, positions
-from .windows import Fill, Window
+from .pieces import KEY_BYTES, WIDTH_MAX, Piece, bits_of, divided, positions
+from .spans import Span
+from .windows import Fill
 
 HELD_MAX = 65_536
 """Messages of a queue that wait in chains."""
@@ -50,11 +66,15 @@ class KeyedBacklog(Backlog):
 
     is_keyed = True
 
-    def __init__(self, begun: int, *, is_fed: bool = True, fill: Fill | None = None) -> None:
+    def __init__(self, begun: int, run: int, *, fill: Fill | None = None) -> None:
         super().__init__(begun, is_fed=True, fill=fill)
-        self._busy: set[int] = set()
+        self._run = run
+        # Key → how many of its messages have a turn that has not ended.
+        self._busy: dict[int, int] = {}
         self._chains: dict[int, array[int]] = {}
         self._chained = 0
+        # Attempts of messages that failed and are held again, by offset.
+        self._tried: dict[int, int] = {}
         # Messages whose turn has come, as `offset << 32 | key`: a heap, the lowest offset first.
         self._freed: list[int] = []
         # Held messages from the first offset up to the second are in doubt; equal: none is.
@@ -108,7 +128,9 @@ class KeyedBacklog(Backlog):
         found: list[int] = []
 
         def is_missed(offset: int) -> bool:
-            return offset >= base and bool(missed >> offset - base & 1)
+            # A filter does not hold for a message that failed: the message went out before.
+            is_old = offset in self._tried
+            return offset >= base and bool(missed >> offset - base & 1) and not is_old
 
         # Chains first: a freed message that goes passes its turn to a chain, which must match too.
         for key in sorted(self._chains):
@@ -149,18 +171,20 @@ class KeyedBacklog(Backlog):
         offsets: list[int] = []
         keys: list[int] = []
         self._take_freed(count, offsets, keys)
+        # Key → how many of its messages this lease has.
+        runs: dict[int, int] = {} if self._run == 1 else Counter(keys)
         while len(offsets) < count and self.window.mask and self._chained < HELD_MAX:
             # Another chunk could make the lease wider than `WIDTH_MAX`.
             if offsets and self.next - offsets[0] >= WIDTH_MAX - _CHUNK_MAX:
                 break
-            self._look(min(count - len(offsets), _CHUNK_MAX), offsets, keys, self.window)
+            self._look(min(count - len(offsets), _CHUNK_MAX), offsets, keys, runs)
         if not offsets:
             return None
         assert len(offsets) <= count, f"{len(offsets)} messages go out, for a credit of {count}"
         return Piece(offsets[0], bits_of(offsets), 0, _packed(keys))
 
     def _take_freed(self, count: int, offsets: list[int], keys: list[int]) -> None:
-        freed = self._freed
+        freed, is_mixed = self._freed, False
         doubt = self._doubt[0] if self.is_in_doubt else self.next
         while freed and len(offsets) < count:
             offset = freed[0] >> _KEY_BITS
@@ -169,21 +193,53 @@ class KeyedBacklog(Backlog):
                 break
             if offsets and offset - offsets[0] >= WIDTH_MAX:
                 break
+            key = heappop(freed) & (1 << _KEY_BITS) - 1
             offsets.append(offset)
-            keys.append(heappop(freed) & (1 << _KEY_BITS) - 1)
+            keys.append(key)
+            chain = self._chains.get(key)
+            # A redriven letter may stand in the chain with an earlier offset than the freed one.
+            if self._run > 1 and chain is not None and chain[0] > offset:
+                stop = min(doubt, offsets[0] + WIDTH_MAX)
+                run = self._take_run(key, min(self._run - 1, count - len(offsets)), stop)
+                offsets += run
+                keys += [key] * len(run)
+                is_mixed |= bool(run)
+        if is_mixed:
+            # Runs of several keys overlap, and the messages of a lease rise.
+            pairs = sorted(zip(offsets, keys, strict=True))
+            offsets[:], keys[:] = [offset for offset, _ in pairs], [key for _, key in pairs]
 
-    def _look(self, count: int, offsets: list[int], keys: list[int], window: Window) -> None:
+    def _take_run(self, key: int, count: int, stop: int) -> "array[int]":
+        """Take the first messages of a key's chain: at most `count`, before the offset `stop`."""
+        chain = self._chains[key]
+        width = min(count, bisect_left(chain, stop))
+        if self._tried:
+            # Messages of one lease have one attempt: one that failed before goes out alone.
+            fresh = (at for at, offset in enumerate(chain[:width]) if offset in self._tried)
+            width = next(fresh, width)
+        run = chain[:width]
+        del chain[:width]
+        self._chained -= width
+        self._busy[key] += width
+        if not chain:
+            del self._chains[key]
+        return run
+
+    def _look(self, count: int, offsets: list[int], keys: list[int], runs: dict[int, int]) -> None:
         """Look at a stretch of fresh messages, until `count` of them go out."""
+        window = self.window
+        assert window is not None
         assert window.keys is not None
         width = min(window.width, max(2 * count, 64), _CHUNK_MAX)
         bits = window.mask & (1 << width) - 1
         among = _unpacked(window.keys[: width * KEY_BYTES])
         found = range(width) if bits.bit_count() == width else positions(bits)
         seen, looked, room = 0, width, HELD_MAX - self._chained
-        busy, chains = self._busy, self._chains
+        busy, chains, limit = self._busy, self._chains, self._run
         for at in found:
             key = among[at]
-            if key in busy:
+            has_turn = key in runs and runs[key] < limit and key not in chains
+            if key in busy and not has_turn:
                 # The chains are full: from here on messages stay fresh, in their order.
                 if room == 0:
                     looked = at
@@ -196,7 +252,9 @@ class KeyedBacklog(Backlog):
                     break
                 count -= 1
                 if key:
-                    busy.add(key)
+                    busy[key] = busy.get(key, 0) + 1
+                if key and limit > 1:
+                    runs[key] = runs.get(key, 0) + 1
                 offsets.append(self.next + at)
                 keys.append(key)
             seen += 1
@@ -210,21 +268,91 @@ class KeyedBacklog(Backlog):
     # Turns
 
     def end_turn(self, messages: Piece) -> None:
-        """Free the next message of each key; a key without one is no longer busy."""
-        keys = _unpacked(messages.keys)
-        if self._chains.keys().isdisjoint(keys):
-            self._busy.difference_update(keys)
-            return
-        for key in keys:
-            chain = self._chains.get(key)
-            if chain is None:
-                self._busy.discard(key)
-                continue
-            heappush(self._freed, chain.pop(0) << _KEY_BITS | key)
-            self._chained -= 1
-            if not chain:
-                del self._chains[key]
+        """Free the next message of each key without another turn; a key without a chain is no
+        longer busy."""
+        busy = self._busy
+        for key in _unpacked(messages.keys):
+            turns = busy.get(key, 1) - 1
+            if turns:
+                busy[key] = turns
+            elif key in self._chains:
+                self._free(key)
+            else:
+                busy.pop(key, None)
         self._check_chains()
+
+    def _free(self, key: int) -> None:
+        """Give the first message of a key's chain its turn."""
+        chain = self._chains[key]
+        offset = chain.pop(0)
+        self._chained -= 1
+        if not chain:
+            del self._chains[key]
+        self._busy[key] = 1
+        attempt = self._tried.pop(offset, 0)
+        if attempt:
+            super().put_back(Piece(offset, 1, attempt, _packed([key])))
+        else:
+            heappush(self._freed, offset << _KEY_BITS | key)
+
+    def heads(self, messages: Piece) -> tuple[Piece, Piece | None]:
+        """Of messages whose lease ended without an ack: the first of each key failed, and the
+        others stand behind it."""
+        keys = _unpacked(messages.keys)
+        if self._run == 1 or len(set(keys)) == len(keys):
+            return messages, None
+        seen = {0}
+        later: list[int] = []
+        for at, key in zip(positions(messages.bits), keys, strict=True):
+            if key in seen and key:
+                later.append(messages.base + at)
+            seen.add(key)
+        failed, after = _parted(messages, later)
+        assert failed is not None, "the first message of a key stands behind another one"
+        return failed, after
+
+    def behind(self, taken: Piece, left: Piece) -> Piece | None:
+        """Of the messages that are left in a lease: those behind one of the same key that was taken
+        out of it."""
+        if self._run == 1:
+            return None
+        first: dict[int, int] = {}
+        for at, key in zip(positions(taken.bits), _unpacked(taken.keys), strict=True):
+            if key:
+                first.setdefault(key, taken.base + at)
+        later = [
+            left.base + at
+            for at, key in zip(positions(left.bits), _unpacked(left.keys), strict=True)
+            if key in first and left.base + at > first[key]
+        ]
+        return _parted(left, later)[1]
+
+    def put_back(self, messages: Piece) -> None:
+        """The messages go out again; in longer runs, those with a key whose attempt does not count,
+        or that others of the key come before, are held until it is their turn."""
+        if self._run == 1:
+            super().put_back(messages)
+            return
+        held: list[int] = []
+        keys = _unpacked(messages.keys)
+        for at, key in zip(positions(messages.bits), keys, strict=True):
+            offset, chain = messages.base + at, self._chains.get(key)
+            is_next = self._busy.get(key) == 1 and (chain is None or offset < chain[0])
+            if key and not (is_next and messages.attempt):
+                held.append(offset)
+                self._hold(offset, key, messages.attempt)
+        direct, behind = _parted(messages, held)
+        if direct is not None:
+            super().put_back(direct)
+        if behind is not None:
+            self.end_turn(behind)
+
+    def _hold(self, offset: int, key: int, attempt: int = 0) -> None:
+        """Put a message into its key's chain, in the place of its offset."""
+        insort(self._chains.setdefault(key, array("Q")), offset)
+        self._chained += 1
+        if attempt:
+            self._tried[offset] = attempt
 
     def _check_chains(self) -> None:
         # `held` is the count, and a full backlog goes by it; the chains hold the messages.
@@ -234,25 +362,34 @@ class KeyedBacklog(Backlog):
         """The messages left their dead letter: parked ones have their turn, others queue up."""
         self.dead -= messages.size
         assert self.dead >= 0, "more messages are redriven than are dead"
-        offsets = [messages.base + at for at in positions(messages.bits)]
-        for offset, key in zip(offsets, _unpacked(messages.keys), strict=True):
-            if key in self._busy and not is_parked:
+        keys = _unpacked(messages.keys)
+        for at, key in zip(positions(messages.bits), keys, strict=True):
+            offset = messages.base + at
+            if key and self._run > 1:
+                self._hold(offset, key)
+            elif key in self._busy and not is_parked:
                 self._chains.setdefault(key, array("Q")).append(offset)
                 self._chained += 1
-                continue
-            if key:
-                self._busy.add(key)
-            heappush(self._freed, offset << _KEY_BITS | key)
+            else:
+                if key:
+                    self._busy[key] = 1
+                heappush(self._freed, offset << _KEY_BITS | key)
+        if self._run > 1 and is_parked:
+            self.end_turn(messages)
+        for key in keys if self._run > 1 else ():
+            if key and key not in self._busy:
+                self._free(key)
         self._check_chains()
 
     def occupy(self, messages: Piece) -> None:
         """After a restart: the messages went out, so their keys are busy."""
-        self._busy.update(_unpacked(messages.keys))
-        self._busy.discard(0)
+        for key in filter(None, _unpacked(messages.keys)):
+            self._busy[key] = self._busy.get(key, 0) + 1
 
     def trim(self, earliest: int) -> None:
         """Retention: held messages before an offset are gone too. Chains first: so a message that
         is freed afterwards is one that is kept."""
+        self._tried = {at: attempt for at, attempt in self._tried.items() if at >= earliest}
         for key in sorted(self._chains):
             kept = array("Q", [offset for offset in self._chains[key] if offset >= earliest])
             gone = len(self._chains[key]) - len(kept)
@@ -278,17 +415,29 @@ class KeyedBacklog(Backlog):
     def _dump_order(self) -> list[Any]:
         chains = [[key, _packed_offsets(self._chains[key])] for key in sorted(self._chains)]
         doubt = list(self._doubt) if self.is_in_doubt else []
-        return [chains, sorted(self._freed), doubt]
+        state = [chains, sorted(self._freed), doubt]
+        return [*state, sorted(self._tried.items())] if self._tried else state
 
     def _load_order(self, values: list[Any]) -> None:
+        # Snapshots of older software have no doubt, and those without failed messages no attempts.
         chains, self._freed, *more = values
-        doubt = more[0] if more else []
+        doubt, tried = ([*more, [], []])[:2]
+        self._tried = dict(tried)
         self._doubt = (doubt[0], doubt[1]) if doubt else (self.next, self.next)
         self._chains = {key: _unpacked_offsets(offsets) for key, offsets in chains}
         self._chained = sum(map(len, self._chains.values()))
-        self._busy = {each & (1 << _KEY_BITS) - 1 for each in self._freed} - {0}
+        self._busy = {each & (1 << _KEY_BITS) - 1: 1 for each in self._freed}
+        self._busy.pop(0, None)
         for each in self._ready:
             self.occupy(each)
+
+
+def _parted(messages: Piece, later: list[int]) -> tuple[Piece | None, Piece | None]:
+    """The messages that are not at these rising offsets, and those that are."""
+    if not later:
+        return messages, None
+    chosen, rest = divided(messages, Span(later[0], bits_of(later)))
+    return rest, chosen
 
 
 def _packed(keys: list[int]) -> bytes:

@@ -169,9 +169,10 @@ class Leases:
         """The queue of a lease."""
         return self._queues[row]
 
-    def held(self, row: int) -> Piece:
-        """The messages that a lease still holds."""
-        return self._part(row, self._bits[row])
+    def held(self, row: int) -> Piece | None:
+        """The messages that a lease still holds; None: the lease is over."""
+        bits = self._bits[row]
+        return self._part(row, bits) if bits else None
 
     def take(self, row: int, messages: Span) -> Piece | None:
         """Take messages out of a lease: those that the lease still holds, None if it holds none."""
@@ -180,11 +181,6 @@ class Leases:
         if shift >= held.bit_length():
             return None
         return self._take(row, held & shifted(messages.bits, shift))
-
-    def take_from(self, row: int, offset: int) -> Piece | None:
-        """Take all messages from an offset on out of a lease."""
-        width = max(offset - self._bases[row], 0)
-        return self._take(row, self._bits[row] >> width << width)
 
     def _take(self, row: int, taken: int) -> Piece | None:
         if not taken:

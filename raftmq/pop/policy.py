@@ -15,6 +15,9 @@ the consumer."""
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
 """The longest time that a lease runs after it was opened or extended, as with Amazon SQS."""
 
+RUN_MAX = 65_536
+"""As many messages of a key as a lease may hold at all."""
+
 
 class Mode(StrEnum):
     """How a consumer group is served."""
@@ -52,6 +55,10 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
     is_blocking: bool = False
     """For an ordered group. True: a dead letter holds up the messages that follow it in order until
     an operator redrives or purges it; False: the next message's turn comes."""
+    run: int = 1
+    """For a group ordered by key: the number of messages of one key that a lease may hold, 1 to
+    `RUN_MAX`; 1 in records of older software. 0, in a command alone: as the group has it, and
+    `RUN_MAX` for a new group."""
 
     def delay_ms(self, attempt: int) -> int:
         """How long a message waits that has failed `attempt` times."""

@@ -83,6 +83,15 @@ class SerialBacklog(Backlog):
     def _take_fresh(self, count: int, end: int) -> Piece | None:
         return super()._take_fresh(count, end) if self.is_free else None
 
+    def heads(self, messages: Piece) -> tuple[Piece, Piece | None]:
+        """Of messages whose lease ended without an ack: the first one failed, and the others stand
+        behind it."""
+        return messages.split(1)
+
+    def behind(self, taken: Piece, left: Piece) -> Piece | None:
+        """Of the messages that are left in a lease: all behind the first one taken."""
+        return left.before(taken.base)[1]
+
     def put_back(self, messages: Piece) -> None:
         """The messages go out again, in their place by offset."""
         self.ready += messages.size

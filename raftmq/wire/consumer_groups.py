@@ -76,6 +76,8 @@ class ConsumerGroupView(_Wire, frozen=True):
     """Raft index of the catalog's record that gave it this policy."""
     attachments: list[AttachmentView]
     """By the topic's number."""
+    run: int = 1
+    """In a group ordered by key: the number of messages of one key that a lease may hold."""
 
 
 class FoundConsumerGroups(_Wire, frozen=True):

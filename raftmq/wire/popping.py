@@ -101,6 +101,9 @@ class Popped(_Wire, frozen=True):
     is_serial: bool = False
     """True in a group that keeps the order of queues: if a message leaves a lease by other means
     than an ack, all later messages of that lease leave it, too."""
+    has_runs: bool = False
+    """True in a group ordered by key whose leases hold several messages of a key: as `is_serial`,
+    for the later messages of the same key."""
 
 
 SETTLE_ITEMS_MAX = 4096

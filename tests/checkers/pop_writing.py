@@ -181,7 +181,10 @@ class PopModel:
             is_over = held.where in ("acked", "dead")
             is_blocked = held.key is not None and held.key in keys
             is_late = self.bug == "overtakes" and held.where == "waiting"
-            if self.order == "key" and not is_over and not is_late:
+            is_out = held.where in ("leased", "waiting")
+            if (self.order == "key" and not is_over and not is_late) or (
+                self.order == "runs" and is_out
+            ):
                 keys.add(held.key)
             luck = self.rng.random() if self.bug else 1
             is_double = self.bug == "two leases" and held.where == "leased" and luck < 0.05
@@ -221,6 +224,7 @@ class PopModel:
             self._give_back_rest(log, named.offset, named.token)
         elif function == "reject":
             self._bury(held, str(argument))
+            self._give_back_rest(log, named.offset, named.token)
         elif function == "give_back":
             held.where = "ready"
             held.attempt -= self.bug != "counts what is given back"
@@ -234,9 +238,12 @@ class PopModel:
         return 1
 
     def _give_back_rest(self, log: list[Held], offset: int, token: int) -> None:
-        """In order by queue, give back the later messages of the lease, uncounted."""
-        for held in log[offset + 1 :] if self.order == "queue" else []:
-            if held.where == "leased" and held.token == token:
+        """Give back the later messages of the lease that are in order with one, uncounted."""
+        for held in log[offset + 1 :]:
+            is_behind = self.order == "queue" or (
+                self.order == "runs" and held.key is not None and held.key == log[offset].key
+            )
+            if is_behind and held.where == "leased" and held.token == token:
                 held.where = "ready"
                 held.attempt -= 1
 
@@ -261,9 +268,11 @@ class PopModel:
     def pass_time(self) -> None:
         now = self.time.now
         for log in self.logs.values():
-            for held in log:
+            for offset, held in enumerate(log):
                 if held.where == "leased" and held.until <= now:
                     self._fail(held, "expired", None)
+                    if self.order == "runs":
+                        self._give_back_rest(log, offset, held.token)
                 if held.where == "waiting" and held.until <= now:
                     held.where = "ready"
 

@@ -26,7 +26,7 @@ def rules(order: Ordering, *, is_ahead: bool, is_complete: bool = False) -> PopR
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])
-@pytest.mark.parametrize("order", ["", "key", "queue"])
+@pytest.mark.parametrize("order", ["", "key", "runs", "queue"])
 def test_history_of_a_right_broker_is_valid(order: Ordering, is_ahead: bool) -> None:
     again = 0
     for seed in range(SEEDS):

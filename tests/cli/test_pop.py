@@ -110,7 +110,7 @@ def test_ordered_group_is_popped_in_order_and_others_are_not_popped(
     raftmq: CommandLine, topic: str
 ) -> None:
     ordered, broadcast = f"o-{topic}"[:60], f"b-{topic}"[:60]
-    raftmq.ok("group", "create", ordered, "-m", "ordered")
+    raftmq.ok("group", "create", ordered, "-m", "ordered", "--run", "1")
     raftmq.ok("group", "create", broadcast, "-m", "broadcast")
     raftmq.ok("produce", topic, "a", "b", "-k", "one")
     assert raftmq.ok("pop", topic, "-g", ordered, "-n", "5", "-f", "%v").stdout == "a"

@@ -24,7 +24,7 @@ from raftmq.pop.groups import PopGroup
 from raftmq.pop.keyed import KeyedBacklog
 from raftmq.pop.leases import Handed
 from raftmq.pop.message_events import follow
-from raftmq.pop.policy import Mode, Order, Policy
+from raftmq.pop.policy import RUN_MAX, Mode, Order, Policy
 from raftmq.pop.spans import span
 from raftmq.results import Changed, Refused
 
@@ -40,9 +40,10 @@ class Kind:
     order: Order | None = None
     is_filtered: bool = False
     is_blocking: bool = False
+    run: int = 1
 
     def group(self) -> PopGroup:
-        policy = Policy((10, 50), 3, 100, self.order or Order.KEY, self.is_blocking)
+        policy = Policy((10, 50), 3, 100, self.order or Order.KEY, self.is_blocking, self.run)
         return PopGroup(policy, Mode.ORDERED if self.order else Mode.POP, self.is_filtered)
 
     @property
@@ -55,6 +56,9 @@ KINDS = {
     "filtered": Kind(is_filtered=True),
     "keyed": Kind(Order.KEY),
     "keyed, filtered, blocking": Kind(Order.KEY, is_filtered=True, is_blocking=True),
+    "runs": Kind(Order.KEY, run=RUN_MAX),
+    "runs of 2": Kind(Order.KEY, run=2),
+    "runs, filtered, blocking": Kind(Order.KEY, is_filtered=True, is_blocking=True, run=RUN_MAX),
     "serial": Kind(Order.QUEUE),
     "serial, filtered, blocking": Kind(Order.QUEUE, is_filtered=True, is_blocking=True),
 }
@@ -206,9 +210,17 @@ class Duel:
                 each.word = "acked"
             return
         after = []
-        if self.kind.order is Order.QUEUE:
-            after = [each for each in lease if each.offset > held[0].offset]
-            held = held if verb == "reject" else held[:1]
+        first: dict[int, Message] = {}
+        for each in held:
+            first.setdefault(self.turn(each), each)
+        if self.kind.order is Order.QUEUE or self.kind.run > 1:
+            after = [
+                each
+                for each in lease
+                if (head := first.get(self.turn(each))) and head.offset < each.offset
+            ]
+            if verb not in ("reject", "give_back"):
+                held = [each for each in held if each is first[self.turn(each)]]
         for each in held:
             if verb == "reject":
                 each.word = "dead"
@@ -220,9 +232,17 @@ class Duel:
             if each not in held:
                 self.not_begun(each)
 
+    def turn(self, each: Message) -> int:
+        """Messages with one number go out in order."""
+        if self.kind.order is Order.QUEUE:
+            return -1
+        return each.key or -2 - each.offset
+
     def not_begun(self, each: Message) -> None:
-        each.word = "ready"
         each.attempt -= 1
+        # In runs a message that never failed is as if it had never gone out.
+        is_fresh = self.kind.run > 1 and each.key and not each.attempt
+        each.word = "fresh" if is_fresh else "ready"
 
     def failed(self, each: Message, delay: int | None = None) -> None:
         if each.attempt >= 3:
@@ -365,11 +385,13 @@ class Duel:
             assert not [each for each in others if each.offset < lease[-1].offset]
             return
         keys = Counter(each.key for each in lease if each.key)
-        assert not keys or max(keys.values()) == 1
+        assert not keys or max(keys.values()) <= self.kind.run
+        # A message that failed stands in line with those that did not.
+        words = ("fresh",) if self.kind.run == 1 else ("fresh", "ready")
         for each in lease:
             for other in others:
                 if each.key and other.key == each.key:
-                    assert other.word == "fresh", (each, other)
+                    assert other.word in words, (each, other)
                     assert other.offset > each.offset or each.is_late or other.is_late
 
     def in_the_way(self) -> Iterator[Message]:
@@ -415,7 +437,7 @@ class Duel:
             following = self.first.backlogs[queue].next
             mine = [each for each in self.messages.values() if each.queue == queue]
             words = Counter(
-                "held" if each.word == "fresh" else each.word
+                "held" if each.word == "fresh" or self.stands_in_line(each) else each.word
                 for each in mine
                 if each.offset < following
             )
@@ -435,6 +457,11 @@ class Duel:
         if self.kind.is_fed:
             wants = [(queue, self.known[queue]) for queue in QUEUES if self.is_underfed(queue)]
         assert self.tell("wants_feed", self.ends) == wants
+
+    def stands_in_line(self, each: Message) -> bool:
+        """Whether a message that failed waits for earlier ones of its key."""
+        found = self.first.backlogs[each.queue]
+        return isinstance(found, KeyedBacklog) and each.offset in found._tried
 
     def trace(self) -> None:
         """Events say in which state each message is."""

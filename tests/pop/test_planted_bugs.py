@@ -154,20 +154,30 @@ def take_beyond_a_block(self: Any, count: int) -> Any:
 
 
 def busy_with_the_first_only(self: Any, messages: Piece) -> None:
-    self._busy.update(keyed._unpacked(messages.keys)[:1])
-    self._busy.discard(0)
+    self._busy.update(dict.fromkeys(filter(None, keyed._unpacked(messages.keys)[:1]), 1))
 
 
-def chain_from_the_wrong_end(self: Any, messages: Piece) -> None:
-    for key in keyed._unpacked(messages.keys):
-        chain = self._chains.get(key)
-        if chain is None:
-            self._busy.discard(key)
-            continue
-        heappush(self._freed, chain.pop() << 32 | key)
-        self._chained -= 1
-        if not chain:
-            del self._chains[key]
+def chain_from_the_wrong_end(self: Any, key: int) -> None:
+    chain = self._chains[key]
+    heappush(self._freed, chain.pop() << 32 | key)
+    self._chained -= 1
+    if not chain:
+        del self._chains[key]
+
+
+def one_turn_for_each_key(self: Any, messages: Piece) -> None:
+    self._busy.update(dict.fromkeys(filter(None, keyed._unpacked(messages.keys)), 1))
+
+
+def hold_as_if_new(self: Any, offset: int, key: int, attempt: int = 0) -> None:
+    HOLD(self, offset, key)
+
+
+HOLD = keyed.KeyedBacklog._hold
+
+
+def all_failed(self: Any, messages: Piece) -> tuple[Piece, None]:
+    return messages, None
 
 
 def wait_without_a_block(self: Any, messages: Piece) -> None:
@@ -207,7 +217,7 @@ BUGS: dict[str, tuple[str, Plant]] = {
     ),
     "chain is served from its end": (
         "keyed",
-        instead(keyed.KeyedBacklog, "end_turn", chain_from_the_wrong_end),
+        instead(keyed.KeyedBacklog, "_free", chain_from_the_wrong_end),
     ),
     "keys under way are forgotten by a snapshot": (
         "keyed",
@@ -256,7 +266,27 @@ BUGS: dict[str, tuple[str, Plant]] = {
     ),
     "rest of the run stays in hand after a failure": (
         "serial",
-        instead(leases.Leases, "take_from", nothing),
+        instead(serial.SerialBacklog, "behind", nothing),
+    ),
+    "rest of a key's run stays in hand after a failure": (
+        "runs",
+        instead(keyed.KeyedBacklog, "behind", nothing),
+    ),
+    "all messages of a key fail with the first": (
+        "runs",
+        instead(keyed.KeyedBacklog, "heads", all_failed),
+    ),
+    "message that comes back does not wait for earlier ones of its key": (
+        "runs",
+        instead(keyed.KeyedBacklog, "put_back", backlog.Backlog.put_back),
+    ),
+    "failed message that is held is new again": (
+        "runs",
+        instead(keyed.KeyedBacklog, "_hold", hold_as_if_new),
+    ),
+    "key of a run has one turn after a snapshot": (
+        "runs",
+        instead(keyed.KeyedBacklog, "occupy", one_turn_for_each_key),
     ),
     "messages behind a failure count an attempt": (
         "serial",

@@ -108,6 +108,40 @@ def test_rest_of_a_lease_in_queue_order_goes_back_with_what_failed(ending: str) 
     assert ANOMALIES["rest-delivered"] in explain(report, history)
 
 
+@pytest.mark.parametrize("key", ["k", "other"])
+def test_rest_of_a_run_goes_back_with_what_failed_of_its_key(key: str) -> None:
+    script = PopScript()
+    first, second = (1, "k"), (2, key)
+    script.sent(first, 0)
+    script.sent(second, 1)
+    script.popped(1, first, 0, 10)
+    script.settled(1, "nack", 0, 10, 0)
+    script.popped(1, second, 1, 10)
+    script.settled(1, "ack", 1, 10, result=1 if key == "other" else -1)
+    script.popped(1, first, 0, 11, 2)
+    script.acked(1, 0, 11)
+    if key == "k":
+        script.popped(1, second, 1, 12, 1)
+        script.acked(1, 1, 12)
+    script.ended(acked=2)
+    report = check_pop(script.history(), PopRules(order="runs"))
+    assert report.names() == ({"rest-delivered"} if key == "k" else set())
+
+
+def test_messages_of_a_key_share_a_lease_only_in_runs() -> None:
+    script = PopScript()
+    for offset in range(2):
+        script.sent((offset, "k"), offset)
+    for offset in range(2):
+        script.popped(1, (offset, "k"), offset, 10)
+    for offset in range(2):
+        script.acked(1, offset, 10)
+    script.ended(acked=2)
+    history = script.history()
+    assert check_pop(history, PopRules(order="runs")).verdict is Verdict.VALID
+    assert check_pop(history, PopRules(order="key")).names() == {"key-overtake"}
+
+
 def test_message_of_a_lease_in_queue_order_may_be_settled_twice_in_vain() -> None:
     script = PopScript()
     for offset, value in enumerate("ab"):

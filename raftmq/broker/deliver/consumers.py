@@ -37,6 +37,13 @@ class Key(NamedTuple):
     consumer: int
 
 
+class OrderFlags(NamedTuple):
+    """The messages of a lease that leave it with one that is not acked: see `Popped`."""
+
+    is_serial: bool = False
+    has_runs: bool = False
+
+
 class Consumer:
     """The way to reach a consumer of an attachment, and what it is sent next."""
 
@@ -45,8 +52,8 @@ class Consumer:
         "correlation",
         "is_hurried",
         "is_reading",
-        "is_serial",
         "key",
+        "order",
         "since",
         "timer",
         "unsent",
@@ -63,8 +70,8 @@ class Consumer:
         self.is_hurried = False
         # True while batches are read from disk for the answer.
         self.is_reading = False
-        # Whether its group keeps the order of queues; known once `since` is.
-        self.is_serial = False
+        # The flags of its group's order, as `Popped` has them; known once `since` is.
+        self.order = OrderFlags()
         # Leases that no answer has brought, and the first token that was never among them; None:
         # not known yet.
         self.unsent: deque[Handed] = deque()

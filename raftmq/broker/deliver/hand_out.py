@@ -33,6 +33,8 @@ from raftmq.pop.leases import Handed
 from raftmq.pop.spans import Span
 from raftmq.wire.popping import Lease, Popped
 
+from .consumers import OrderFlags
+
 PLACEMENTS_MAX = 1024
 """Batches of one answer."""
 LOOK_UP_MAX = 64
@@ -206,7 +208,7 @@ def answer(
     read: dict[int, Outgoing],
     now: int,
     *,
-    is_serial: bool,
+    order: OrderFlags,
 ) -> tuple[Popped, list[bytes]]:
     """The answer with the batches that were read, and its body; the rest of the parts stays
     unsent."""
@@ -245,7 +247,7 @@ def answer(
             )
         )
         body += payloads
-    return Popped(leases, queues, bool(unsent), is_serial), body
+    return Popped(leases, queues, bool(unsent), *order), body
 
 
 def _part(group: Group, handed: Handed, room: int) -> Part:

@@ -56,7 +56,7 @@ from raftmq.wire.popping import (
     Settled,
 )
 
-from .consumers import CONSUMERS_MAX, Consumer, Consumers, Key
+from .consumers import CONSUMERS_MAX, Consumer, Consumers, Key, OrderFlags
 from .credit import has_credit, is_idle
 from .hand_out import Outgoing, Part, answer, from_disk, from_memory, plan, wanted
 
@@ -122,7 +122,7 @@ class Popping(Service):
             consumer = self._meet(key, connection)
         elif consumer.correlation is not None:
             # A consumer has one POP open: a newer one ends the wait of the one before.
-            self._reply(consumer, Popped([], [], bool(consumer.unsent), consumer.is_serial))
+            self._reply(consumer, Popped([], [], bool(consumer.unsent), *consumer.order))
         correlation = asked.correlation
         consumer.correlation = (correlation, request)
         consumer.is_hurried = False
@@ -176,7 +176,7 @@ class Popping(Service):
                 self._consumers.forget(key)
             return Done()
         if consumer is not None and consumer.correlation is not None:
-            self._reply(consumer, Popped([], [], bool(consumer.unsent), consumer.is_serial))
+            self._reply(consumer, Popped([], [], bool(consumer.unsent), *consumer.order))
         self._consumers.forget(key)
         command = calls.Leave(request.number, request.consumer)
         return self._say(group, command, asked.ticket(lambda _: Done()))
@@ -298,7 +298,8 @@ class Popping(Service):
             # Leases up to here are listed now, later ones come by `applied`: each lease once.
             consumer.since = machine.applied + 1 << SLOT_BITS
             attached = machine.pop_groups.attached[request.number].group
-            consumer.is_serial = attached.order is Order.QUEUE
+            has_runs = attached.order is Order.KEY and attached.policy.run > 1
+            consumer.order = OrderFlags(attached.order is Order.QUEUE, has_runs)
             consumer.unsent.extend(attached.held_by(consumer.key.consumer, group.now_ms()))
             if consumer.unsent:
                 self._met[consumer] = None
@@ -328,7 +329,7 @@ class Popping(Service):
             # request, which is taken when there is room. The answer says whether more leases wait,
             # as a consumer that resumes must not take it for the end of its leases.
             if consumer.is_hurried or consumer.unsent:
-                self._reply(consumer, Popped([], [], bool(consumer.unsent), consumer.is_serial))
+                self._reply(consumer, Popped([], [], bool(consumer.unsent), *consumer.order))
             return
         group = self._node.group(consumer.key.partition_group)
         if group is None:
@@ -375,7 +376,7 @@ class Popping(Service):
     ) -> None:
         """Send the batches that were read; the rest stays unsent."""
         popped, body = answer(
-            group, consumer.unsent, parts, read, group.now_ms(), is_serial=consumer.is_serial
+            group, consumer.unsent, parts, read, group.now_ms(), order=consumer.order
         )
         if popped.leases or consumer.is_hurried:
             self._reply(consumer, popped, body)

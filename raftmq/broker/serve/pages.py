@@ -194,6 +194,7 @@ def _consumer_group_view(group: ConsumerGroup) -> ConsumerGroupView:
         is_blocking=policy.is_blocking,
         version=group.version,
         attachments=[],
+        run=policy.run,
     )
 
 

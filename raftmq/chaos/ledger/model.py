@@ -145,6 +145,7 @@ class PopModel:
         self.policy = policy
         self.version = version
         self.order = policy.order if mode is Mode.ORDERED else None
+        self.run = policy.run if self.order is Order.KEY else 1
         self.queues: dict[int, PopQueue] = {}
         self.letters = 0
         """Dead letters so far, as the machine counted them."""
@@ -182,18 +183,18 @@ class PopModel:
             for offset in held:
                 queue.move(offset, "acked")
             return _told(offsets, held)
-        rest = []
-        # In the order of a queue, later messages of the lease go back, without a failure of theirs.
-        if self.order is Order.QUEUE:
-            rest = [o for o in queue.by_token[token] if o > held[0] and o not in held]
+        # Later messages in the same order go back from the lease, without a failure of theirs.
+        rest = [
+            offset
+            for offset in sorted(queue.by_token[token] - set(held))
+            if any(self._is_behind(queue, offset, other) for other in held)
+        ]
         if what == "nack":
             self._failed(queue, held, now, None if delay_ms < 0 else delay_ms)
         for offset in held if what == "reject" else []:
             self._bury(queue, offset)
-        for offset in held if what == "give_back" else []:
-            queue.move(offset, "ready").attempt -= 1
-        for offset in rest:
-            queue.move(offset, "ready").attempt -= 1
+        for offset in [*(held if what == "give_back" else []), *rest]:
+            self._not_begun(queue, offset)
         return _told(offsets, held)
 
     def extend(self, consumer: int, token: int, now: int, length: int) -> int:
@@ -220,12 +221,15 @@ class PopModel:
         return next((one for one in self.queues.values() if token in one.by_token), None)
 
     def _failed(self, queue: PopQueue, offsets: list[int], now: int, delay_ms: int | None) -> None:
-        """These messages of one lease failed; in the order of a queue only the first one did."""
-        if self.order is Order.QUEUE:
-            offsets, rest = offsets[:1], offsets[1:]
-            for offset in rest:
-                queue.move(offset, "ready").attempt -= 1
-        for offset in offsets:
+        """These messages of one lease failed; where an order holds, only the first ones did."""
+        rest = {
+            offset
+            for offset in offsets
+            if any(self._is_behind(queue, offset, other) for other in offsets)
+        }
+        for offset in sorted(rest):
+            self._not_begun(queue, offset)
+        for offset in [each for each in offsets if each not in rest]:
             attempt = queue.entries[offset].attempt
             if attempt >= self.policy.attempts_max:
                 self._bury(queue, offset)
@@ -233,6 +237,20 @@ class PopModel:
             schedule = self.policy.schedule_ms
             wait = schedule[min(attempt, len(schedule)) - 1] if delay_ms is None else delay_ms
             queue.move(offset, "waiting" if wait > 0 else "ready").until = now + wait
+
+    def _is_behind(self, queue: PopQueue, offset: int, other: int) -> bool:
+        """Whether a message leaves its lease with an earlier one that leaves it without an ack."""
+        if self.order is Order.QUEUE:
+            return offset > other
+        key = queue.key_of(offset) if self.run > 1 else None
+        return key is not None and offset > other and queue.key_of(other) == key
+
+    def _not_begun(self, queue: PopQueue, offset: int) -> None:
+        entry = queue.move(offset, "ready")
+        entry.attempt -= 1
+        # In runs such a message stands in line as if it had never gone out.
+        has_line = self.run > 1 and queue.key_of(offset) is not None
+        entry.is_anew = has_line and not entry.attempt
 
     def _bury(self, queue: PopQueue, offset: int) -> None:
         entry = queue.move(offset, "dead")
@@ -339,17 +357,17 @@ class PopModel:
             yield f"Q19 offset {last} is handed out before {min([*passed, fresh])}"
 
     def _out_of_keys(self, queue: PopQueue, offsets: list[int]) -> Iterator[str]:
-        seen: set[str] = set()
+        seen = Counter[str]()
         for offset in offsets:
             key = queue.key_of(offset)
             if key is None:
                 continue
-            if key in seen:
-                yield f"Q19 offset {offset} of key {key} is handed out together with another one"
-            seen.add(key)
+            if seen[key] == self.run:
+                yield f"Q19 offset {offset} of key {key} is handed out with {self.run} other ones"
+            seen[key] += 1
             is_redriven = offset in queue.entries and queue.entries[offset].is_redriven
             for other in range(queue.begun, queue.end):
-                if other == offset or queue.key_of(other) != key:
+                if other in offsets or queue.key_of(other) != key:
                     continue
                 entry = queue.entries.get(other)
                 is_busy = entry is not None and (

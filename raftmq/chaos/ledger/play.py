@@ -6,7 +6,7 @@ from raftmq.chaos.faults import Schedule, World
 from raftmq.chaos.ledger.random_log import RandomLog
 from raftmq.chaos.outcome import Outcome, Violation
 from raftmq.checkers import Verdict
-from raftmq.pop.policy import Mode, Order, Policy
+from raftmq.pop.policy import RUN_MAX, Mode, Order, Policy
 
 STEPS = 300
 """Random steps of a run, which give about as many records."""
@@ -15,19 +15,26 @@ PLAIN = (
     (Mode.POP, Policy(schedule_ms=(25,), attempts_max=2)),
 )
 """Groups without order."""
-ORDERED = tuple(
-    (Mode.ORDERED, Policy((10, 50), 3, 40, order, is_blocking))
-    for order in Order
-    for is_blocking in (False, True)
-)
-"""One group of each kind of order."""
+
+
+def _ordered(run: int) -> tuple[tuple[Mode, Policy], ...]:
+    """One group of each kind of order."""
+    return tuple(
+        (Mode.ORDERED, Policy((10, 50), 3, 40, order, is_blocking, length))
+        for order, length in ((Order.KEY, run), (Order.QUEUE, 1))
+        for is_blocking in (False, True)
+    )
+
+
+ORDERED, RUNS = _ordered(1), _ordered(RUN_MAX)
+"""Ordered groups whose leases have one message of a key, and any number of them."""
 CROWDS = (0, 0, 0, 100, 0, 0, 120, 30)
 """By seed: consumers that wait for messages, mostly in vain."""
 
 
 def play(seed: int) -> Outcome:
     """Write a random log and judge it; the seed decides whether groups are ordered and crowded."""
-    modes = ORDERED if seed % 2 else PLAIN
+    modes = (PLAIN, ORDERED, PLAIN, RUNS)[seed % 4]
     log = RandomLog(Random(f"log {seed}"), modes, CROWDS[seed % len(CROWDS)])
     violations = []
     try:

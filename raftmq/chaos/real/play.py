@@ -45,7 +45,7 @@ from raftmq.chaos.real.network.proxy import Proxy
 from raftmq.chaos.real.network.rules import Rules
 from raftmq.chaos.tally import noted
 from raftmq.chaos.workloads.deadlines import Deadlines
-from raftmq.chaos.workloads.popping import FEW, judge_pop
+from raftmq.chaos.workloads.popping import FEW, groups_of, judge_pop
 from raftmq.chaos.workloads.withholding import judge_withheld
 from raftmq.checkers import (
     Limit,
@@ -382,7 +382,7 @@ def _outcome(
     *,
     is_whole: bool,
 ) -> Outcome:
-    reports = _judge(history, workload, is_whole=is_whole)
+    reports = _judge(history, workload, schedule.seed, is_whole=is_whole)
     violations = [*state.violations, *_violations(reports, history)]
     undecided = [report.reason for report in reports if report.verdict is Verdict.UNKNOWN]
     for report in reports:
@@ -410,11 +410,11 @@ def _outcome(
     )
 
 
-def _judge(history: History, workload: str, *, is_whole: bool) -> list[Report]:
+def _judge(history: History, workload: str, seed: int, *, is_whole: bool) -> list[Report]:
     if workload == "pop":
         reports = judge_pop(
             history,
-            groups=FEW,
+            groups=groups_of(seed, FEW),
             clock_ms_max=None,
             is_drained=is_whole,
             handing_ms_max=HANDING_MS_MAX,

@@ -47,7 +47,8 @@ class Clients:
     def __init__(self, cluster: Cluster, nursery: trio.Nursery, *, seed: int) -> None:
         self._cluster = cluster
         self._nursery = nursery
-        self._seed = seed
+        self.seed = seed
+        """The seed of the run."""
         self._processes: dict[str, Process] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
         self._machines: dict[str, Machine] = {}
@@ -146,7 +147,7 @@ class Clients:
     async def _run(self, name: str, job: Job) -> bool:
         """Run one process; True if the job is done."""
         number = next(self._numbers)
-        seed = self._seed * 7919 + number
+        seed = self.seed * 7919 + number
         process = Process(self._machines[name], self._cluster.agenda, seed=seed)
         self._processes[name] = process
         is_done = False
@@ -160,7 +161,7 @@ class Clients:
         return is_done
 
     def _session(self, number: int) -> Session:
-        return Session(number, Random(f"client {self._seed} {number}"))
+        return Session(number, Random(f"client {self.seed} {number}"))
 
     async def call(self, process: Process, job: Job, session: Session) -> bool:
         """Connect and do a job as a process; False if it could not be done."""
@@ -195,14 +196,14 @@ class Clients:
         share = self._lost_answers.get(host, 0.0)
         if share:
             # A generator of its own: what a client chooses does not depend on it.
-            random = Random(f"lost answers {self._seed} {session.number}")
+            random = Random(f"lost answers {self.seed} {session.number}")
             plant_lost_answers(mq, self._cluster, host=host, share=share, random=random)
 
     async def once(self, job: Job) -> None:
         """Do a job as a process of its own, once, on the administrator's machine."""
         number = next(self._numbers)
         machine = Machine("admin", self._cluster.agenda, MemoryFiles())
-        process = Process(machine, self._cluster.agenda, seed=self._seed * 7919 + number)
+        process = Process(machine, self._cluster.agenda, seed=self.seed * 7919 + number)
         try:
             await self.call(process, job, self._session(number))
         finally:

@@ -352,6 +352,7 @@ class _Run:
         if isinstance(self._workload, PopWorkload):
             reports += judge_pop(
                 history,
+                groups=self._workload.groups,
                 clock_ms_max=None
                 if clock_ms_max is None
                 else clock_ms_max + self._workload.late_ms,

@@ -3,7 +3,8 @@
 | group | is | consumers |
 |---|---|---|
 | a | popping, all that comes | 3 |
-| o | ordered by key | 2 |
+| o | ordered by key, one message of a key in hand; with even seeds | 2 |
+| r | ordered by key, any number of a key's messages in a lease; with odd seeds | 2 |
 | q | ordered by queue | 2 |
 | f | popping, what has the tag `red` | 2 |
 
@@ -75,11 +76,12 @@ class Kind(NamedTuple):
 KINDS: Mapping[str, Kind] = {
     "a": Kind(3),
     "o": Kind(2, order="key"),
+    "r": Kind(2, order="runs"),
     "q": Kind(2, order="queue"),
     "f": Kind(2, tags=RED),
 }
 """By consumer group."""
-FEW = ("a", "o", "f")
+FEW = ("a", "o", "r", "f")
 """Groups that suffice where time is short."""
 REDRIVEN = "a"
 """The group whose dead letters an operator looks through."""
@@ -113,6 +115,11 @@ LOOK_SECONDS = 0.5
 """Between two looks of the auditor."""
 
 
+def groups_of(seed: int, among: Sequence[str] = tuple(KINDS)) -> tuple[str, ...]:
+    """The consumer groups of a run: one of the two that keep the order of keys."""
+    return tuple(group for group in among if group != ("r", "o")[seed % 2])
+
+
 class Habits(Protocol):
     """Effects of faults on consumers."""
 
@@ -136,7 +143,7 @@ class Popping:
         number_of: Callable[[bytes], int],
         queue_name: Callable[[int], str],
         counts: Counter[str],
-        groups: Sequence[str] = tuple(KINDS),
+        groups: Sequence[str],
         now_ms: Callable[[], int] | None = None,
     ) -> None:
         self.recorder = recorder
@@ -173,7 +180,8 @@ class Popping:
                 kind.mode,
                 schedule=SCHEDULE_SECONDS,
                 attempts_max=ATTEMPTS_MAX,
-                order=kind.order or "key",
+                order="queue" if kind.order == "queue" else "key",
+                run=1 if kind.order == "key" else None,
             )
             if kind.tags:
                 await mq.admin.subscribe(self.topic, group, kind.tags)
@@ -562,7 +570,7 @@ def tag_of(number: int) -> str | None:
 def judge_pop(
     history: History,
     *,
-    groups: Sequence[str] = tuple(KINDS),
+    groups: Sequence[str],
     clock_ms_max: int | None,
     is_drained: bool,
     handing_ms_max: int = 0,
@@ -571,12 +579,9 @@ def judge_pop(
     """Judge each group by what it promises.
 
     Args:
-        history: what clients did.
-        groups: the consumer groups of the run.
-        clock_ms_max: see `PopRules`.
+        history, groups: what clients did, and the consumer groups of the run.
         is_drained: False: no auditor saw the end of the work, which was reported as such.
-        handing_ms_max: see `PopRules`.
-        late_ms_max: see `PopRules`.
+        clock_ms_max, handing_ms_max, late_ms_max: see `PopRules`.
     """
     reports = []
     for group in groups:

@@ -88,9 +88,9 @@ def _second(
     if any(message.settled_by(one.token, "ack", "reject")):
         return
     if returned(message, one, rules, lease):
-        # In the order of a queue the message may have come back with an earlier one, whose delay
-        # then counts, not its own.
-        nacks = message.settled_by(one.token, "nack") if rules.order != "queue" else ()
+        # Out of a shared lease the message may have come back with an earlier one, whose delay then
+        # counts, not its own.
+        nacks = () if rules.has_shared_leases else message.settled_by(one.token, "nack")
         for nack in nacks:
             _early(message, one, two, nack, rules, found)
         return

@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import inf
 from typing import Literal, Protocol, TypeAlias
 
 from raftmq.checkers.history import Value
@@ -21,8 +20,8 @@ from raftmq.checkers.verdict import EXAMPLES_MAX, Anomaly
 
 from .calls import Buried, Call, Delivery, QueueTraffic, Revival, Sent, Settlement
 
-Ordering: TypeAlias = Literal["", "key", "queue"]
-"""A group's order: none, by key, or by queue."""
+Ordering: TypeAlias = Literal["", "key", "runs", "queue"]
+"""A group's order: none; by key, one message in hand; by key, several in one lease; by queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +50,18 @@ class PopRules:
     """Whether the group's filter lets a message through; None: the group has no filter."""
     begun: int = 0
     """The offset at which the group began in each queue; negative: its books are not judged."""
+
+    @property
+    def has_shared_leases(self) -> bool:
+        """Whether a lease may hold messages that are in order with each other."""
+        return self.order in ("queue", "runs")
+
+    def turn_of(self, value: Value) -> Value:
+        """Messages with the same turn go out in order; None: no order holds for this one."""
+        if self.order == "queue":
+            return "the queue"
+        has_key = self.order and isinstance(value, tuple) and len(value) > 1
+        return value[1] if has_key and isinstance(value, tuple) else None
 
 
 @dataclass(slots=True)
@@ -170,8 +181,8 @@ def returned(message: Message, delivery: Delivery, rules: PopRules, lease: "Leas
     token = delivery.token
     if any(message.settled_by(token, "nack", "give_back")):
         return True
-    # In the order of a queue, the rest of a lease comes back with the first message that failed.
-    return rules.order == "queue" and lease.failed_from < message.offset
+    # Where an order holds, the rest of a lease comes back with the first message that failed.
+    return rules.has_shared_leases and lease.is_behind_any(message.offset, lease.failed, rules)
 
 
 @dataclass(slots=True)
@@ -185,10 +196,20 @@ class Lease:
     """Each extension once: a call that names several messages extends one lease."""
     holders: dict[int, Delivery] = field(default_factory=dict)
     """By process: the last message of the lease that it was handed."""
-    first_offset: float = inf
-    """The lowest offset that was handed out."""
-    failed_from: float = inf
-    """The lowest offset that a call settled, or may have settled, otherwise than by an ack."""
+    values: dict[int, Value] = field(default_factory=dict)
+    """By offset: the messages that were handed out."""
+    failed: set[int] = field(default_factory=set)
+    """Offsets that a call settled, or may have settled, otherwise than by an ack."""
+
+    def is_behind_any(self, offset: int, others: Iterable[int], rules: PopRules) -> bool:
+        """Whether the message at an offset is in order after one of these of the lease. A message
+        that no answer brought may have any key."""
+        value = self.values[offset]
+        turn = rules.turn_of(value)
+        if turn is None:
+            return False
+        earlier = (self.values.get(other, value) for other in others if other < offset)
+        return any(rules.turn_of(each) == turn for each in earlier)
 
 
 def leases_of(traffic: QueueTraffic) -> dict[int, Lease]:
@@ -198,12 +219,12 @@ def leases_of(traffic: QueueTraffic) -> dict[int, Lease]:
         lease = leases[delivery.token]
         lease.deliveries.append(delivery)
         lease.holders[delivery.call.process] = delivery
-        lease.first_offset = min(lease.first_offset, delivery.offset)
+        lease.values[delivery.offset] = delivery.value
     for settlement in traffic.settlements:
         lease = leases[settlement.token]
         lease.settlements.append(settlement)
         if settlement.function != "ack" and not settlement.is_refused:
-            lease.failed_from = min(lease.failed_from, settlement.offset)
+            lease.failed.add(settlement.offset)
     extensions = {(one.token, one.call.operation, one.result): one for one in traffic.extensions}
     for extension in extensions.values():
         leases[extension.token].extensions.append(extension)

@@ -4,15 +4,15 @@
 |---|---|
 | `key-inversion` | a message was handed out after a later one of its key had been |
 | `key-overtake` | a message was handed out while an earlier one of its key was not settled |
-| `rest-delivered` | a later message of a lease in queue order was given after one had failed or |
-| | been refused |
+| `rest-delivered` | a later message of a lease was given after one that it is in order with had |
+| | failed or been refused |
 
 Tokens grow with every hand-out, so the first rule needs no clock. For the second, an earlier
 message surely was not settled if its ack began after the later message had come; or if no call ever
 settled it, and it is no dead letter.
 
-In a group that is ordered by queue, all messages of a queue have one key, and one lease may hold
-several of them.
+In a group that is ordered by queue, all messages of a queue have one key. There, and in runs of a
+key, one lease may hold several messages that are in order with each other.
 
 Left out: redriven messages, which may come late.
 
@@ -21,7 +21,7 @@ Sources: the invariant Q19 of this project; SQS FIFO's message groups.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from raftmq.checkers.history import Value
@@ -37,7 +37,7 @@ def judge_order(messages: Mapping[int, Message], rules: PopRules, found: Finding
     by_key: dict[Value, list[Message]] = defaultdict(list)
     for offset in sorted(messages):
         message = messages[offset]
-        key = _key(message, rules)
+        key = rules.turn_of(message.value)
         if key is not None and not message.revivals:
             by_key[key].append(message)
     for same in by_key.values():
@@ -58,26 +58,43 @@ def judge_rest(
     rules: PopRules,
     found: Findings,
 ) -> None:
-    """Judge leases in the order of a queue: the rest of a lease goes back with the first message
-    that failed, or was no longer its consumer's. A message that retention took is refused, too, but
-    the rest of its lease stays."""
-    for lease in leases.values() if rules.order == "queue" else ():
-        failures = sorted(_failures(lease), key=_end)
-        # For each failure: the one with the lowest offset among those up to it.
-        lowest = list(accumulate(failures, _lower))
+    """Judge leases that hold messages in order: the later ones go back with the first message that
+    failed, or was no longer its consumer's. A message that retention took is refused, too, but the
+    rest of its lease stays."""
+    for lease in leases.values() if rules.has_shared_leases else ():
+        by_turn: dict[Value, list[Delivery]] = defaultdict(list)
         for one in lease.deliveries:
-            known = bisect_left(failures, one.call.begin, key=_end)
-            failure = lowest[known - 1] if known else None
-            if failure is not None and failure.offset < one.offset:
-                gone = messages.get(failure.offset)
-                if failure.is_fenced and gone is not None and _may_be_gone(gone):
-                    continue
-                how = "was refused for" if failure.is_fenced else "was done to"
-                fact = (
-                    f"offset {one.offset} came, {one}, after {failure.function} {how} offset "
-                    f"{failure.offset} of the same lease"
-                )
-                found.add("rest-delivered", fact, (failure, one))
+            by_turn[rules.turn_of(one.value)].append(one)
+        failures: dict[Value, list[Settlement]] = defaultdict(list)
+        for each in _failures(lease):
+            failures[rules.turn_of(lease.values.get(each.offset))].append(each)
+        for turn, deliveries in by_turn.items():
+            if turn is not None:
+                _late_rest(deliveries, failures[turn], messages, found)
+
+
+def _late_rest(
+    deliveries: Sequence[Delivery],
+    failures: Sequence[Settlement],
+    messages: Mapping[int, Message],
+    found: Findings,
+) -> None:
+    failures = sorted(failures, key=_end)
+    # For each failure: the one with the lowest offset among those up to it.
+    lowest = list(accumulate(failures, _lower))
+    for one in deliveries:
+        known = bisect_left(failures, one.call.begin, key=_end)
+        failure = lowest[known - 1] if known else None
+        if failure is not None and failure.offset < one.offset:
+            gone = messages.get(failure.offset)
+            if failure.is_fenced and gone is not None and _may_be_gone(gone):
+                continue
+            how = "was refused for" if failure.is_fenced else "was done to"
+            fact = (
+                f"offset {one.offset} came, {one}, after {failure.function} {how} offset "
+                f"{failure.offset} of the same lease"
+            )
+            found.add("rest-delivered", fact, (failure, one))
 
 
 def _failures(lease: Lease) -> Iterator[Settlement]:
@@ -98,14 +115,6 @@ def _end(one: Settlement) -> int:
 
 def _lower(one: Settlement, other: Settlement) -> Settlement:
     return one if one.offset <= other.offset else other
-
-
-def _key(message: Message, rules: PopRules) -> Value:
-    """The key that orders a message; None: no order holds for it."""
-    if rules.order == "queue":
-        return "the queue"
-    value = message.value
-    return value[1] if isinstance(value, tuple) and len(value) > 1 else None
 
 
 def _inversions(same: list[Message], found: Findings) -> None:
@@ -133,8 +142,7 @@ def _overtake(earlier: Message, later: Message, rules: PopRules, found: Findings
     first = later.deliveries[0]
     over = list(earlier.maybe("ack", "reject"))
     shared = [one for one in earlier.deliveries if one.token == first.token]
-    # In the order of a queue, one lease may hold both messages.
-    if shared and rules.order == "queue":
+    if shared and rules.has_shared_leases:
         return
     fact = f"{later.name} was handed out, {first}, "
     if shared:

@@ -47,8 +47,8 @@ def ends(message: Message, rules: PopRules) -> Iterator[Settlement]:
     """Calls that surely were the last of a message's life, save for a redrive."""
     yield from message.surely(*FINAL)
     attempts = {one.token: one.attempt for one in message.deliveries}
-    # In the order of a queue, messages fail together, and only the first has used an attempt up.
-    nacks = message.surely("nack") if rules.order != "queue" else ()
+    # Messages of a shared lease fail together, and only the first has used an attempt up.
+    nacks = () if rules.has_shared_leases else message.surely("nack")
     for nack in nacks:
         if rules.attempts_max is not None and attempts.get(nack.token, 0) >= rules.attempts_max:
             yield nack
@@ -162,15 +162,15 @@ def _next_attempts(
     given = list(message.settled_by(one.token, "give_back"))
     if any(each.is_done for each in given):
         return one.attempt, one.attempt
-    if given or (rules.order == "queue" and _may_be_rest(message, one, lease)):
+    if given or (rules.has_shared_leases and _may_be_rest(message, one, rules, lease)):
         return one.attempt, one.attempt + 1
     return one.attempt + 1, one.attempt + 1
 
 
-def _may_be_rest(message: Message, one: Delivery, lease: Lease) -> bool:
+def _may_be_rest(message: Message, one: Delivery, rules: PopRules, lease: Lease) -> bool:
     """Whether a message may have come back uncounted, because an earlier one had failed."""
-    is_first = lease.first_offset >= one.offset
-    return not is_first or returned(message, one, PopRules(order="queue"), lease)
+    is_behind = lease.is_behind_any(one.offset, lease.values, rules)
+    return is_behind or returned(message, one, rules, lease)
 
 
 def _burials(message: Message, rules: PopRules, found: Findings) -> None:

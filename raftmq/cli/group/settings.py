@@ -55,6 +55,12 @@ class _Policy:
         default=None,
         help="Ordered: a message that failed for the last time blocks the messages after it.",
     )
+    run: int | None = option(
+        "--run",
+        type=click.IntRange(1, 65_536),
+        help="Ordered by key: messages of one key that a consumer may have in hand; 1: one after "
+        "the other.  [default: 65536]",
+    )
 
     @property
     def given(self) -> dict[str, Any]:
@@ -69,6 +75,9 @@ class _Policy:
         """
         if self.order is not None and mode != "ordered":
             message = f"--order is for --mode ordered: a group of mode {mode} has none"
+            raise click.UsageError(message)
+        if self.run is not None and (mode != "ordered" or self.order == "queue"):
+            message = "--run is for groups that are ordered by key: no other group has runs"
             raise click.UsageError(message)
         if self.given and mode in ("pull", "broadcast"):
             name = next(iter(self.given))
@@ -97,7 +106,7 @@ def create(session: Session, options: _Policy, name: str, mode: str) -> Result:
 
     \b
     pop        each message goes to one consumer, which settles it: raftmq pop, raftmq ack
-    ordered    the same, and messages with one key go one after the other
+    ordered    the same, and the messages of a key come in order
     broadcast  each instance sees each message
     pull       consumers read by offset: raftmq consume
 
@@ -246,6 +255,8 @@ def settings_lines(settings: "GroupSettings") -> list[str]:
     if settings.mode == "ordered":
         then = "blocks what comes after it" if settings.is_blocking else "is a dead letter"
         lines.append(f"order      by {settings.order}; what failed for the last time {then}")
+    if settings.mode == "ordered" and settings.order == "key":
+        lines.append(f"run        up to {settings.run} messages of a key in one hand")
     return lines
 
 

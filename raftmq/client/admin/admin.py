@@ -196,6 +196,7 @@ class Admin:
         invisible: float | None = None,
         order: str = "key",
         is_blocking: bool = False,
+        run: int | None = None,
         timeout: float | None = None,
     ) -> GroupSettings:
         """Create a consumer group, or change the settings of an existing one, except its mode.
@@ -212,18 +213,19 @@ class Admin:
             attempts_max: a message that failed this many times is a dead letter; None: 17.
             invisible: seconds for which messages are one consumer's alone unless it asks for
                 another time, 1 s to 12 h; None: 30 s.
-            order: for an ordered group: keep `key`s or the whole `queue` in order; it never
-                changes.
+            order: for an ordered group: `key`s or the whole `queue`. It never changes.
             is_blocking: for an ordered group: a message that failed for the last time blocks the
                 messages after it until it is redriven or purged.
+            run: for a group ordered by key: how many messages of a key one lease may hold, 1 to
+                65,536; None: 65,536 for a new group. It never changes.
             timeout: seconds; None: the client's default.
 
         Raises:
-            Rejected: `GROUP_MODE`, the group exists in another mode or order; `BAD_NAME`,
+            Rejected: `GROUP_MODE`, the group has another mode, order or run; `BAD_NAME`,
                 `BAD_ARGUMENT`, or `TOO_LARGE`: there are too many groups.
         """
         left = seconds_left(self._router, timeout)
-        policy = policy_of(schedule, attempts_max, invisible, order, is_blocking)
+        policy = policy_of(schedule, attempts_max, invisible, order, is_blocking, run)
         await put_group(self._router, name, mode, policy, left())
         with after([name], "consumer group"):
             found = await find_groups(self._router, name, None, left())

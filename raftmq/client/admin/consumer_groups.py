@@ -22,7 +22,7 @@ from raftmq.machine.catalog.consumer_groups import (
     Detach,
     PutConsumerGroup,
 )
-from raftmq.pop.policy import Mode, Order, Policy
+from raftmq.pop.policy import RUN_MAX, Mode, Order, Policy
 from raftmq.wire.consumer_groups import (
     ConsumerGroupView,
     FindConsumerGroups,
@@ -36,6 +36,8 @@ E = TypeVar("E", Mode, Order)
 SECONDS_MAX = 1_000_000
 """Upper bound of a policy's times here; the catalog checks the allowed range."""
 USUAL = Policy()
+AS_IT_IS = 0
+"""The `run` of a policy in a command: see `Policy`."""
 """The policy of a group without a policy of its own."""
 
 
@@ -73,6 +75,8 @@ class GroupSettings(NamedTuple):
     after it."""
     attachments: tuple[GroupAttachment, ...]
     """The attachments to topics, in the order of the topics' numbers."""
+    run: int = 1
+    """For a group ordered by key: how many messages of one key a consumer may have in hand."""
 
 
 class Attached(NamedTuple):
@@ -90,18 +94,23 @@ def policy_of(
     invisible: float | None,
     order: str,
     is_blocking: bool,
+    run: int | None = None,
 ) -> Policy:
     """A policy with times in seconds; None: as usual.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, there is no such order.
+        Rejected: `BAD_ARGUMENT`, there is no such order or run.
     """
+    if run is not None and not 1 <= run <= RUN_MAX:
+        message = f"a consumer has 1 to {RUN_MAX} messages of a key in hand, not {run}"
+        raise Rejected(Reason.BAD_ARGUMENT, message)
     return Policy(
         USUAL.schedule_ms if schedule is None else tuple(_ms(delay) for delay in schedule),
         USUAL.attempts_max if attempts_max is None else attempts_max,
         USUAL.invisible_ms if invisible is None else _ms(invisible),
         _one_of(Order, order, "order"),
         is_blocking,
+        AS_IT_IS if run is None else run,
     )
 
 
@@ -201,7 +210,7 @@ async def attach(
 ) -> Attached:
     """Attach a consumer group to a topic; returns the attachment, also an existing one."""
     require_no_instance(group)
-    command = Attach(topic, group, mode_of(mode), is_latest)
+    command = Attach(topic, group, mode_of(mode), is_latest, AS_IT_IS)
     number, version = await change_catalog(router, command, timeout)
     return Attached(number, version)
 
@@ -261,4 +270,5 @@ def _settings(view: ConsumerGroupView) -> GroupSettings:
             GroupAttachment(each.topic, each.number, each.is_latest, each.queues)
             for each in view.attachments
         ),
+        run=view.run,
     )

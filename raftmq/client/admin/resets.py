@@ -150,6 +150,7 @@ async def make_like(
             settings.invisible,
             settings.order,
             settings.is_blocking,
+            settings.run,
         )
         await put_group(router, name, settings.mode, policy, left())
     mode = others[0].mode if others else settings.mode

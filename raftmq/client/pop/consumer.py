@@ -70,7 +70,7 @@ class PopConsumer:
     `async with`.
 
     Any number of consumers of a group share its messages: a message is one consumer's alone while
-    its lease runs. In a group of mode `ordered` messages with one key come one after the other.
+    its lease runs. In a group of mode `ordered` the messages of a key come in order.
     """
 
     def __init__(

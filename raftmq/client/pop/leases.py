@@ -28,6 +28,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
+from raftmq.batch import Batch
 from raftmq.errors import ProtocolError
 from raftmq.pop.actions import FENCED, Action
 from raftmq.wire.popping import Settled
@@ -61,6 +62,7 @@ class HeldLease:
     __slots__ = (
         "attempt",
         "base",
+        "batches",
         "buffered",
         "busy",
         "clock_ms",
@@ -68,6 +70,7 @@ class HeldLease:
         "done",
         "grips",
         "group",
+        "has_runs",
         "held",
         "invisible_ms",
         "is_serial",
@@ -76,6 +79,7 @@ class HeldLease:
         "queue_number",
         "seen",
         "stale_at",
+        "stopped",
         "token",
         "unlisted",
     )
@@ -89,6 +93,7 @@ class HeldLease:
         attempt: int,
         base: int,
         is_serial: bool = False,
+        has_runs: bool = False,
     ) -> None:
         self.group = group
         """The partition group."""
@@ -102,8 +107,14 @@ class HeldLease:
         """The offset of bit 0."""
         self.is_serial = is_serial
         """Whether the consumer group keeps the order of queues."""
+        self.has_runs = has_runs
+        """Whether the consumer group keeps the order of keys, with several messages in a lease."""
         self.is_stopped = False
-        """True: messages that the application has not seen go back, to keep that order."""
+        """True: messages that the application has not seen go back, to keep the order of queues."""
+        self.stopped: set[int] = set()
+        """Hashes of keys whose messages go back in the same way, to keep the order of keys."""
+        self.batches: list[Batch] = []
+        """The batches of its messages, if the lease has runs: they tell the keys."""
         self.seen = 0
         """All messages that ever came under this token."""
         self.held = 0
@@ -202,6 +213,53 @@ class HeldLease:
         """The leader lists these messages: an earlier list without them was wrong."""
         self.held |= listed & self.unlisted
         self.unlisted &= ~listed
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether messages of the lease wait for earlier ones of it."""
+        return self.is_serial or self.has_runs
+
+    def stop(self, bits: int) -> int:
+        """These messages were not acked: returns the ones that the application has not seen and
+        that may not come before them. They go back, and those that are yet to come, too."""
+        self.is_stopped |= self.is_serial
+        if self.has_runs:
+            self.stopped.update(hash_ for at, hash_ in self._keyed() if bits >> at & 1)
+        return self.withheld
+
+    @property
+    def withheld(self) -> int:
+        """The messages that the application has not seen and that have to go back."""
+        if self.is_stopped or not self.buffered:
+            return self.buffered
+        found = 0
+        for at, hash_ in self._keyed() if self.stopped else ():
+            if hash_ in self.stopped:
+                found |= 1 << at
+        return found & self.buffered
+
+    def behind(self, bits: int) -> int:
+        """The messages that leave the lease with these, which leave it by other means than an
+        ack."""
+        if self.is_serial:
+            width = (bits & -bits).bit_length()
+            return self.held >> width << width
+        first: dict[int, int] = {}
+        found = 0
+        for at, hash_ in self._keyed():
+            if bits >> at & 1:
+                first.setdefault(hash_, at)
+            elif at > first.get(hash_, at):
+                found |= 1 << at
+        return found & self.held
+
+    def _keyed(self) -> Iterator[tuple[int, int]]:
+        """The messages of the lease that have a key: the bit of each, and the hash of its key."""
+        for batch in sorted(self.batches, key=lambda each: each.base_offset):
+            hashes = () if batch.key_hashes is None else batch.key_hashes.tolist()
+            for at, hash_ in enumerate(hashes, batch.base_offset - self.base):
+                if hash_ and at >= 0 and self.seen >> at & 1:
+                    yield at, hash_
 
     def lose(self, bits: int) -> None:
         """These messages are no longer this consumer's."""

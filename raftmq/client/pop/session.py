@@ -338,7 +338,7 @@ class PopSession:
         before = self._buffer.counts.get(self.group, 0)
         for entry in popped.leases:
             batches = stored.get(entry.queue, [])
-            self._take_lease(request, entry, batches, now, is_serial=popped.is_serial)
+            self._take_lease(request, entry, batches, now, popped)
         return self._buffer.counts.get(self.group, 0) - before
 
     def _batches(
@@ -371,8 +371,7 @@ class PopSession:
         entry: Lease,
         batches: list[_Stored],
         now: float,
-        *,
-        is_serial: bool,
+        popped: Popped,
     ) -> None:
         bits = int.from_bytes(entry.bits, "little")
         if not bits or entry.token <= 0 or entry.base < 0:
@@ -385,7 +384,8 @@ class PopSession:
                 queue_number=entry.queue,
                 attempt=entry.attempt,
                 base=entry.base,
-                is_serial=is_serial,
+                is_serial=popped.is_serial,
+                has_runs=popped.has_runs,
             )
             lease.invisible_ms = request.invisible_ms
         elif lease.queue_number != entry.queue:
@@ -407,9 +407,12 @@ class PopSession:
             new = lease.mark_buffered(bits & lease.mask(start, end)) if start < end else 0
             if new:
                 self._buffer.put(lease, batch, new, size)
+                if lease.has_runs:
+                    lease.batches.append(batch)
         # An answer may bring messages that the leader listed before it heard of the stop.
-        if lease.is_stopped and lease.buffered:
-            self._settlements.give_back(lease, Waiter())
+        if lease.withheld:
+            sender = self._settlements.sender(lease.group)
+            sender.settle(lease, Action.GIVE_BACK, lease.withheld, Waiter())
 
     def _end_list(self) -> None:
         """The list is whole: messages that it did not name are lost."""

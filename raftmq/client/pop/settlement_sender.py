@@ -272,8 +272,8 @@ class SettlementSender:
                 self._is_urgent = True
             else:
                 item.quiet |= fresh
-            if action is not Action.ACK and lease.is_serial:
-                self._stop(lease)
+            if action is not Action.ACK and lease.keeps_order:
+                self._stop(lease, fresh)
         if fresh != bits:
             self._settle_rest(lease, action, bits ^ fresh, waiter)
         self._pump_in_time()
@@ -334,13 +334,12 @@ class SettlementSender:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _stop(self, lease: HeldLease) -> None:
-        """Hand on no more of a lease, in the order of a queue: one of its messages was not acked,
-        and no later message may come before that one."""
-        lease.is_stopped = True
-        if lease.buffered:
+    def _stop(self, lease: HeldLease, bits: int) -> None:
+        """These messages of a lease were not acked: hand on none that may not come before them."""
+        withheld = lease.stop(bits)
+        if withheld:
             # No call waits for this item; the leader refuses it if the lease is gone already.
-            self.settle(lease, Action.GIVE_BACK, lease.buffered, Waiter())
+            self.settle(lease, Action.GIVE_BACK, withheld, Waiter())
 
     def _settle_rest(
         self, lease: HeldLease, action: Action, rest: int, waiter: Waiter | None
@@ -532,7 +531,7 @@ class SettlementSender:
             return
         lost = bits ^ settled_of(bits, result, which)
         lease.finish(item.action, bits ^ lost, lost)
-        if lease.is_serial:
+        if lease.keeps_order:
             self._resolve_order(item, bits ^ lost)
         self._tally.settled += (item.quiet & ~lost).bit_count()
         for waiter, wanted in item.waiters:
@@ -543,14 +542,13 @@ class SettlementSender:
             waiter.close_one()
 
     def _resolve_order(self, item: Item, settled: int) -> None:
-        """In the order of a queue: apply a result to the rest of the lease."""
+        """In an ordered group: apply a result to the rest of the lease."""
         lease = item.lease
         if not settled:
             # The lease is over, or retention took the messages: the client cannot tell which.
-            self._stop(lease)
+            self._stop(lease, item.bits)
         elif item.action is not Action.ACK:
-            width = (settled & -settled).bit_length()
-            lease.lose(lease.held >> width << width)
+            lease.lose(lease.behind(settled))
 
     def _extended(self, item: Item, result: int) -> None:
         lease = item.lease

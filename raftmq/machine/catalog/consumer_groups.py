@@ -15,8 +15,8 @@ A consumer group of which nothing is kept here may still read by offset and comm
 and have filters: that needs no entry.
 
 Invariants:
-- A group keeps its mode for as long as it exists, and an ordered one its order: what is in hand
-  and in what order depends on them.
+- A group keeps its mode for as long as it exists, and an ordered one its order and its run:
+  what is in hand and in what order depends on them.
 - Each attachment's group and topic exist; a group that is deleted takes its attachments along.
 - `version` grows with every change that a data group must hear of.
 
@@ -32,7 +32,14 @@ from typing import Any
 import msgspec
 
 from raftmq.errors import Reason
-from raftmq.pop.policy import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Mode, Policy
+from raftmq.pop.policy import (
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    RUN_MAX,
+    Mode,
+    Order,
+    Policy,
+)
 from raftmq.results import Changed, Refused, Result
 
 from .subscribers import GROUP_NAME_CHARACTERS_MAX
@@ -97,6 +104,8 @@ class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):
     is_latest: bool
     """Where the group begins in the queues that the topic has now: True: at their end. In queues
     that are added later it begins with the first message."""
+    run: int = 1
+    """The `run` of a new group's policy; 1 in records of older software."""
 
 
 class Detach(msgspec.Struct, frozen=True, array_like=True, tag="detach"):
@@ -176,20 +185,18 @@ class ConsumerGroups:
 
     def put(self, command: PutConsumerGroup, index: int) -> Result:
         """Create a group or change its policy; the result's value is the policy's version."""
-        name, mode, policy = command.name, command.mode, command.policy
+        name, mode = command.name, command.mode
+        before = self.groups.get(name)
+        policy = _with_run(command.policy, mode, before)
         refused = self._check(name, mode) or _check_policy(mode, policy)
         if refused is not None:
             return refused
-        before = self.groups.get(name)
         if before is not None and before.policy == policy:
             return Changed(before.version)
-        if before is not None and mode is Mode.ORDERED and before.policy.order is not policy.order:
-            message = (
-                f"consumer group {name!r} is ordered by {before.policy.order}, not by "
-                f"{policy.order}: keep that order, take another name, or delete it with all that "
-                "it has in hand"
-            )
-            return Refused(Reason.GROUP_MODE, message)
+        if before is not None and mode is Mode.ORDERED:
+            refused = _check_order(name, before.policy, policy)
+            if refused is not None:
+                return refused
         self.groups[name] = ConsumerGroup(name, mode, policy, index)
         if name in self._of_group:
             self.version = index
@@ -216,7 +223,8 @@ class ConsumerGroups:
                 message = f"a cluster has {ATTACHMENTS_MAX} attachments at the most"
                 return Refused(Reason.TOO_LARGE, message)
             if name not in self.groups:
-                self.groups[name] = ConsumerGroup(name, mode, Policy(), index)
+                policy = _with_run(Policy(run=command.run), mode, None)
+                self.groups[name] = ConsumerGroup(name, mode, policy, index)
             self.number_last += 1
             attachment = Attachment(
                 self.number_last, topic_id, name, command.is_latest, queues, index
@@ -295,6 +303,34 @@ class ConsumerGroups:
         self.version = index
 
 
+def _with_run(policy: Policy, mode: Mode, before: ConsumerGroup | None) -> Policy:
+    """The policy with the run that a 0 stands for."""
+    if policy.run:
+        return policy
+    if before is not None:
+        return msgspec.structs.replace(policy, run=before.policy.run)
+    has_runs = mode is Mode.ORDERED and policy.order is Order.KEY
+    return msgspec.structs.replace(policy, run=RUN_MAX if has_runs else 1)
+
+
+def _check_order(name: str, before: Policy, policy: Policy) -> Refused | None:
+    """Why an ordered group cannot get this policy after that one."""
+    if before.order is not policy.order:
+        has, asked = f"is ordered by {before.order}", f"not by {policy.order}"
+    elif before.run != policy.run:
+        has, asked = (
+            f"hands out up to {before.run} messages of a key at a time",
+            f"not {policy.run}",
+        )
+    else:
+        return None
+    message = (
+        f"consumer group {name!r} {has}, {asked}: keep that order, take another name, or delete it "
+        "with all that it has in hand"
+    )
+    return Refused(Reason.GROUP_MODE, message)
+
+
 def _check_policy(mode: Mode, policy: Policy) -> Refused | None:
     """Why a group of this mode cannot have this policy."""
     delays = policy.schedule_ms
@@ -309,6 +345,10 @@ def _check_policy(mode: Mode, policy: Policy) -> Refused | None:
             f"messages are invisible for {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX} ms (12 hours), "
             f"not {policy.invisible_ms}"
         )
+    elif not 1 <= policy.run <= RUN_MAX:
+        message = f"a lease holds 1 to {RUN_MAX} messages of a key, not {policy.run}"
+    elif policy.run > 1 and (mode is not Mode.ORDERED or policy.order is not Order.KEY):
+        message = "only a group that is ordered by key has runs of a key's messages"
     elif policy.is_blocking and mode is not Mode.ORDERED:
         message = f"only messages of an ordered group can block others; this group's mode is {mode}"
     else:

@@ -81,7 +81,7 @@ def test_backlog_says_what_became_of_each_message() -> None:
 
 def test_messages_that_wait_for_their_key_are_to_be_handed_out_and_purged_ones_are_told() -> None:
     async def job(_: Cluster, mq: Client) -> Any:
-        await mq.admin.create_consumer_group("g", "ordered", order="key")
+        await mq.admin.create_consumer_group("g", "ordered", run=1)
         async with mq.producer("orders") as producer:
             for n in range(10):
                 await producer.send(b"%d" % n, key=b"one")

@@ -150,7 +150,7 @@ async def test_lingering_gathers_messages_for_so_long(cluster: FakeCluster) -> N
     cluster.create_topic()
     async with (
         connect(URL, world=cluster) as mq,
-        mq.producer("orders", linger=0.05) as p,
+        mq.producer("orders", linger=0.5) as p,
         anyio.create_task_group() as tasks,
     ):
         for _ in range(5):

@@ -16,7 +16,7 @@ from random import Random
 import trio
 
 import raftmq
-from raftmq.chaos.workloads.popping import FEW, KINDS, Popping, tag_of, written
+from raftmq.chaos.workloads.popping import FEW, KINDS, Popping, groups_of, tag_of, written
 from raftmq.chaos.workloads.withholding import Withholding
 from raftmq.checkers.history import Recorder, Value
 from raftmq.errors import RaftmqError, Rejected, UnreadableBatch
@@ -48,6 +48,7 @@ class PopWorkload(Workload):
         self.repeats = self.late_acks = 0
         self.counts: Counter[str] = Counter()
         """Delivered, settled, refused and so on."""
+        self._groups = groups_of(seed, FEW)
         self._popping = Popping(
             recorder,
             self,
@@ -55,7 +56,7 @@ class PopWorkload(Workload):
             number_of=int,
             queue_name=str,
             counts=self.counts,
-            groups=FEW,
+            groups=self._groups,
         )
         self._withholding = Withholding(
             recorder,
@@ -108,7 +109,7 @@ class PopWorkload(Workload):
         """All consumers, until nothing is left; and the task that decides open transactions."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_deciding)
-            for group in FEW:
+            for group in self._groups:
                 for _ in range(KINDS[group].consumers):
                     nursery.start_soon(self._keep_popping, group)
 

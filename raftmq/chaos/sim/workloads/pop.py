@@ -6,7 +6,7 @@ that hangs holds its messages.
 """
 
 from raftmq.chaos.sim.clients import Clients, Job, Session
-from raftmq.chaos.workloads.popping import KINDS, Popping, tag_of, written
+from raftmq.chaos.workloads.popping import KINDS, Popping, groups_of, tag_of, written
 from raftmq.chaos.workloads.withholding import Withholding
 from raftmq.checkers.history import Recorder
 from raftmq.client import Client
@@ -29,6 +29,8 @@ class PopWorkload(LogWorkload):
 
     def __init__(self, clients: Clients, recorder: Recorder) -> None:
         super().__init__(clients, recorder)
+        self.groups = groups_of(clients.seed)
+        """The consumer groups that pop."""
         self._popping = Popping(
             recorder,
             clients,
@@ -36,6 +38,7 @@ class PopWorkload(LogWorkload):
             number_of=value_of,
             queue_name=queue_key,
             counts=self.counts,
+            groups=self.groups,
             now_ms=clients.now_ms,
         )
         self._withholding = Withholding(
@@ -75,8 +78,8 @@ class PopWorkload(LogWorkload):
             self._clients.start(f"producer-{number + 1}", self._produce)
         self._clients.start("producer-later", self._produce_later, lost_answers=LOST_ANSWERS)
         self._clients.start("decider", self._decide)
-        for group, kind in KINDS.items():
-            for number in range(kind.consumers):
+        for group in self.groups:
+            for number in range(KINDS[group].consumers):
                 self._clients.start(f"consumer-{group}{number + 1}", self._popper_of(group))
         self._clients.start("operator", self._operate, lost_answers=LOST_ANSWERS)
 
