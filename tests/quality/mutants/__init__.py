@@ -24,7 +24,7 @@ from .brokers import (
 )
 from .consensus import election, membership, replication, storage
 from .hunts import Hunt, hunt, hunt_all, play, schedule_of
-from .pop import deliveries, pop_groups, withheld
+from .pop import deliveries, pop_groups, runs, withheld
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     sorted(
@@ -36,6 +36,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
             *storage.MUTANTS,
             *pop_groups.MUTANTS,
             *deliveries.MUTANTS,
+            *runs.MUTANTS,
             *withheld.MUTANTS,
             *clients.MUTANTS,
             *connections.MUTANTS,

@@ -148,6 +148,13 @@ def believes_the_refusal_of_a_half(patch: Patch) -> None:
     patch.set(router, "SURE", router.SURE | {Reason.TRANSACTION_ENDED})
 
 
+def hands_on_what_is_behind(patch: Patch) -> None:
+    """380"""
+    lease = import_module("raftmq.client.pop.leases").HeldLease
+    patch.set(lease, "stop", lambda self, bits: 0)
+    patch.set(lease, "behind", lambda self, bits: 0)
+
+
 MUTANTS = (
     Mutant(
         number=201,
@@ -242,6 +249,15 @@ MUTANTS = (
         "transaction has ended since.",
         killers=("aborted-read",),
         plant=believes_the_refusal_of_a_half,
+        workload="pop",
+        seconds=12.0,
+    ),
+    Mutant(
+        number=380,
+        name="behind-a-failure",
+        what="The client hands on what stands behind a message that failed in the same lease.",
+        killers=("rest-delivered",),
+        plant=hands_on_what_is_behind,
         workload="pop",
         seconds=12.0,
     ),
