@@ -34,7 +34,7 @@ CROWDS = (0, 0, 0, 100, 0, 0, 120, 30)
 
 def play(seed: int) -> Outcome:
     """Write a random log and judge it; the seed decides whether groups are ordered and crowded."""
-    modes = (PLAIN, ORDERED, PLAIN, RUNS)[seed % 4]
+    modes = (PLAIN, ORDERED, PLAIN, RUNS, PLAIN, RUNS, PLAIN, ORDERED)[seed % 8]
     log = RandomLog(Random(f"log {seed}"), modes, CROWDS[seed % len(CROWDS)])
     violations = []
     try:
