@@ -1,10 +1,11 @@
 """Decoding a batch: checked once, then read column by column or message by message.
 
-`Batch.decode` checks the head, the checksum and the frame of every column: tags, sizes, nothing
-left over. That costs some microseconds a batch and makes no object a message. The content of a
-column (lengths that add up, codes within their dictionary, UTF-8) is checked when it is first read,
-or for all columns at once by `admit`, with which a broker keeps batches that consumers could not
-read out of its log.
+`Batch.decode` checks the head, the checksum and the frames (tags, sizes) of all columns but those
+of the properties, which most readers never ask for. That costs some microseconds a batch and makes
+no object a message. The frames of the property columns are checked when the first property is read,
+and the content of a column (lengths that add up, codes within their dictionary, UTF-8) when the
+column is first read. `admit` checks all of it at once: a broker keeps batches that consumers could
+not read out of its log.
 
 Invariants:
 - Whatever the bytes, reading them raises `CorruptRecord` and nothing else.
@@ -125,9 +126,10 @@ class Batch:
         header = bytes(view[HEAD_BYTES:start])
         if (header == EMPTY_HEADER) == bool(flags & _PROPERTIES):
             raise CorruptRecord("batch header and flags do not agree", position=HEAD_BYTES)
-        self.columns: list[PropertyColumn] = read_columns(header, cursor, count, limits)
-        """All property columns, in the order of the header."""
-        cursor.finish()
+        self._header = header
+        self._properties_at = cursor.position
+        if not flags & _PROPERTIES:
+            cursor.finish()
 
     @classmethod
     def decode(
@@ -159,6 +161,16 @@ class Batch:
         return cls(
             memoryview(payload), head, base_offset=base_offset, timestamp=timestamp, limits=limits
         )
+
+    @cached_property
+    def columns(self) -> list[PropertyColumn]:
+        """All property columns, in the order of the header."""
+        head = self.head
+        end = HEAD_BYTES + head.header_bytes + head.columns_bytes
+        cursor = Cursor(self._view, self._properties_at, end)
+        columns = read_columns(self._header, cursor, head.count, self._limits)
+        cursor.finish()
+        return columns
 
     def check_columns(self) -> None:
         """Check the content of the columns, without making an object a message.

@@ -95,8 +95,7 @@ class BatchView:
 
     def __init__(self, batch: Batch, start: int = 0, stop: int | None = None) -> None:
         """See the messages from position `start` to before `stop`; None: to the end."""
-        whole = len(batch)
-        stop = whole if stop is None else stop
+        stop = len(batch) if stop is None else stop
         self.count = stop - start
         """Messages in view."""
         self._batch = batch
@@ -105,11 +104,6 @@ class BatchView:
         self._tables: dict[Atom, np.ndarray] = {}
         self._masks: dict[Formula, np.ndarray] = {}
         self._coded: dict[str, Coded] = {}
-        self._columns: dict[str, list[PropertyColumn]] = {}
-        for column in batch.columns:
-            if column.name != TAG:
-                part = column if self.count == whole else column.between(start, stop)
-                self._columns.setdefault(column.name, []).append(part)
 
     @classmethod
     def parts(cls, batch: Batch) -> "list[BatchView]":
@@ -166,6 +160,21 @@ class BatchView:
             if code:
                 row[TAG] = dictionary[code - 1]
         return rows
+
+    @cached_property
+    def _columns(self) -> dict[str, list[PropertyColumn]]:
+        """Property -> its columns, in view. Filters of tags never ask for them."""
+        try:
+            columns = self._batch.columns
+        except CorruptRecord:
+            return {}
+        found: dict[str, list[PropertyColumn]] = {}
+        start, stop = self._range.start, self._range.stop
+        for column in columns:
+            if column.name != TAG:
+                part = column if self.count == len(self._batch) else column.between(start, stop)
+                found.setdefault(column.name, []).append(part)
+        return found
 
     # Atoms.
 

@@ -160,7 +160,7 @@ class Delays:
         if not head.flags & _DELIVERY:
             return None
         try:
-            times = Batch.decode(payload, check=False).delivery_times
+            times = _whole(payload).delivery_times
         except CorruptRecord as error:
             return Refused(Reason.CORRUPT_BATCH, str(error))
         now, last = self.now, max(times)
@@ -280,7 +280,7 @@ class Delays:
         """Let rows point to the copies in the record at `index`; the value is how many rows do."""
         first = index << POSITION_BITS
         try:
-            batch = Batch.decode(command.batch, check=False)
+            batch = _whole(command.batch)
             dues = batch.deliver_at_ms
         except CorruptRecord as error:
             return Refused(Reason.CORRUPT_BATCH, str(error))
@@ -431,3 +431,15 @@ class Delays:
                 for region, count in zip(found.tolist(), counts.tolist(), strict=True):
                     self._held[region] = self._held.get(region, 0) + count
             self._watch(queue, delayed)
+
+
+def _whole(payload: bytes | memoryview) -> Batch:
+    """A batch with the frames of all its columns checked.
+
+    Raises:
+        CorruptRecord: a frame is wrong.
+    """
+    batch = Batch.decode(payload, check=False)
+    # A release reads the properties: a batch without readable ones must not wait for its time.
+    _ = batch.columns
+    return batch

@@ -14,7 +14,15 @@ import zstandard
 
 from raftmq.batch import HEAD_BYTES, Batch, BatchHead, Compression, Flag, Limits, encode, peek
 from raftmq.batch.columns import F64, I32, I64, PLAIN, U8, U16, U32, codes, column, joined, vector
-from raftmq.batch.layout import CRC, FIXED, MAGIC, STAMP, checksum, key_hashes_at
+from raftmq.batch.layout import (
+    CRC,
+    FIXED,
+    MAGIC,
+    STAMP,
+    PropertyKind,
+    checksum,
+    key_hashes_at,
+)
 from raftmq.errors import CorruptRecord
 
 
@@ -394,3 +402,11 @@ def test_tighter_limits_refuse_what_wider_ones_take() -> None:
     ):
         with pytest.raises(CorruptRecord):
             Batch.decode(payload, limits=limits).validate()
+
+
+def test_property_that_cannot_be_read_is_refused_each_time_and_bodies_are_read() -> None:
+    batch = Batch.decode(with_property(PropertyKind.INTEGER, vector(F64, [0.5, 1.5])))
+    assert batch.bodies == [b"", b""]
+    for _ in range(2):
+        with pytest.raises(CorruptRecord, match="no column of tag"):
+            batch.props(0)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.batch import Batch, Compression, Flag, encode
-from raftmq.batch.columns import PLAIN, U32, column, vector
+from raftmq.batch import Batch, Compression, Flag, PropertyKind, encode
+from raftmq.batch.columns import I64, PLAIN, U32, column, vector
 from raftmq.client.arrow import SCHEMA
 from raftmq.client.message import Messages, Slice
 from raftmq.errors import Rejected, UnreadableBatch
 from tests.batch.messages import Drawn, drawn_messages
-from tests.batch.test_corrupt import made
+from tests.batch.test_corrupt import made, with_property
 
 QUEUE = 1 << 16 | 3
 MS_MAX = (2**63 - 1) // 1000
@@ -126,6 +126,16 @@ def test_column_that_cannot_be_read_is_an_unreadable_batch() -> None:
     assert messages.to_arrow(["body", "offset"])["offset"].to_pylist() == [7, 8]
     with pytest.raises(UnreadableBatch, match="queue 3 of topic 'orders', batch at offset 7"):
         messages.to_arrow(["key"])
+
+
+def test_properties_that_cannot_be_found_are_an_unreadable_batch_and_bodies_are_read() -> None:
+    # Two integers are two times eight bytes.
+    wrong = with_property(PropertyKind.INTEGER, vector(I64, [1]))
+    messages = Messages([Slice(Batch.decode(wrong, base_offset=7), 0, 2, QUEUE)], "orders")
+    assert messages.to_arrow(["body"])["body"].to_pylist() == messages.bodies == [b"", b""]
+    for read in (lambda: messages.to_arrow(["props"]), lambda: messages[1].props):
+        with pytest.raises(UnreadableBatch, match="queue 3 of topic 'orders', batch at offset 7"):
+            read()
 
 
 def test_making_rows_loads_no_pandas() -> None:

@@ -6,16 +6,19 @@ from random import Random
 import pytest
 
 from raftmq.batch import Batch, Compression, Flag, admit, encode
-from raftmq.batch.columns import I64, vector
-from raftmq.errors import CorruptRecord
+from raftmq.batch.columns import I32, I64, vector
+from raftmq.errors import CorruptRecord, Reason
 from raftmq.log.record import Kind, Record
 from raftmq.log.record import encode as encode_record
 from raftmq.machine import releases
 from raftmq.machine.delay_queue import Rows
 from raftmq.machine.delays import POSITION_BITS
 from raftmq.machine.releases import copy, release
+from raftmq.results import Refused
 from tests.batch.test_admit import is_admitted, wide_samples
 from tests.batch.test_corrupt import EMPTY, made, mutated
+
+from .delay_log import DelayLog
 
 
 def record_of(payload: bytes, index: int = 5) -> Record:
@@ -56,6 +59,18 @@ def test_batch_with_a_time_that_no_encoder_takes_is_refused_and_still_released(
     # As older brokers have stored it.
     batch = Batch.decode(release(7, rows_of((5, 0), (5, 1)), {5: record_of(payload)}))
     assert len(batch) == 2
+
+
+def test_batch_whose_properties_no_release_could_read_is_not_delayed() -> None:
+    log = DelayLog()
+    sealed = encode([b"a"], deliver_at_ms=[5_000], props=[{"n": 2**40}])
+    payload = bytearray(sealed.to_bytes(queue=7, producer=1, first_sequence=0))
+    # The tag of the column: i32 in place of i64.
+    at = bytes(payload).index(bytes((0xD8, I64, 0x48)) + (2**40).to_bytes(8, "little"))
+    payload[at + 1] = I32
+    (result,) = log.add(Kind.BATCH, bytes(payload))
+    assert isinstance(result, Refused)
+    assert result.reason is Reason.CORRUPT_BATCH
 
 
 def test_large_batches_are_decoded_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
