@@ -4,6 +4,7 @@ A command's module is imported when the command is called: `COMMANDS` holds the 
 `raftmq --help` shows, so that the list needs no import.
 """
 
+import gc
 import os
 import re
 import sys
@@ -128,7 +129,11 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
-    sys.exit(run(arguments))
+    code = run(arguments)
+    # The interpreter's last collections would visit each object of each module, a sixth of the
+    # processor time of a command that reads. Frozen objects are passed over.
+    gc.freeze()
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ on a terminal and one line every few seconds elsewhere.
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
@@ -42,9 +42,6 @@ LINE_SECONDS = 5.0
 
 _WIDE = 110
 """Columns of a terminal in which a bar has room beside the words and figures."""
-
-_WIDTH_MAX = 10_000
-"""Width in columns if stdout is no terminal: enough that no cell is cut or wrapped."""
 
 
 class Table(NamedTuple):
@@ -153,34 +150,64 @@ def _plain(value: Any) -> Any:
 
 def print_table(table: Table) -> None:
     """Print a table, on a terminal in its width."""
-    from rich.console import Console
-
-    is_terminal = sys.stdout.isatty()
-    console = Console(width=None if is_terminal else _WIDTH_MAX, highlight=False)
-    with console.capture() as capture:
-        console.print(drawn(table))
-    for line in capture.get().splitlines():
+    for line in _drawn_lines(table) if sys.stdout.isatty() else plain_lines(table):
         click.echo(line.rstrip())
 
 
+def plain_lines(table: Table) -> Iterator[str]:
+    """The table as plain text, with one line for each row.
+
+    >>> list(plain_lines(Table(["NAME", ">QUEUES"], [("orders", 8), ("\u8ba2\u5355", 16)])))
+    ['NAME    QUEUES', 'orders       8', '\u8ba2\u5355        16']
+    """
+    if table.title:
+        yield printable(table.title)
+    rows = [[column.lstrip(">!~") for column in table.columns]]
+    rows += [[printable(str(cell)) for cell in row] for row in table.rows]
+    is_right = [column.startswith(">") for column in table.columns]
+    widths = [max(map(_width, cells)) for cells in zip(*rows, strict=True)]
+    for row in rows:
+        cells = []
+        for cell, width, right in zip(row, widths, is_right, strict=True):
+            space = " " * (width - _width(cell))
+            cells.append(space + cell if right else cell + space)
+        yield "  ".join(cells)
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal that a text takes."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(char) else 1 + (east_asian_width(char) in "FW") for char in text)
+
+
+def _drawn_lines(table: Table) -> list[str]:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        console.print(drawn(table))
+    return capture.get().splitlines()
+
+
 def drawn(table: Table) -> "rich.table.Table":
-    """A table for callers that print with rich themselves."""
+    """A table for a terminal, for callers that print with rich themselves."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    is_terminal = sys.stdout.isatty()
     made = RichTable(title=table.title or None, title_justify="left", box=None, pad_edge=False)
-    made.expand = is_terminal and any(column.startswith("~") for column in table.columns)
+    made.expand = any(column.startswith("~") for column in table.columns)
     for column in table.columns:
-        is_right = column.startswith(">")
         made.add_column(
             column.lstrip(">!~"),
-            justify="right" if is_right else "left",
+            justify="right" if column.startswith(">") else "left",
             header_style="bold",
-            no_wrap=not is_terminal or column.startswith(("!", "~")),
+            no_wrap=column.startswith(("!", "~")),
             overflow="ellipsis" if column.startswith("~") else "fold",
             # A column that may be cut gets the width that the others leave.
-            ratio=1 if is_terminal and column.startswith("~") else None,
+            ratio=1 if column.startswith("~") else None,
         )
     for row in table.rows:
         made.add_row(*(Text(printable(str(cell))) for cell in row))

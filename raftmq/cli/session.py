@@ -38,8 +38,13 @@ class Session:
     timeout: float
     """Seconds that one call may take."""
 
-    def run(self, call: Callable[["Client"], Awaitable[T]]) -> T:
+    def run(self, call: Callable[["Client"], Awaitable[T]], *, backend: str = "asyncio") -> T:
         """Connect, run `call`, disconnect.
+
+        Args:
+            call: the requests.
+            backend: the event loop. trio takes half of a command's start to import; a `call` that
+                waits for the terminal needs it, as there a waiting thread does not delay the end.
 
         Raises:
             Failure: instead of any `RaftmqError`.
@@ -50,9 +55,9 @@ class Session:
             async with raftmq.connect(self.url, timeout=self.timeout, wait_refused=0.0) as mq:
                 return await call(mq)
 
-        return self.run_alone(connected)
+        return self.run_alone(connected, backend=backend)
 
-    def run_alone(self, call: Callable[[], Awaitable[T]]) -> T:
+    def run_alone(self, call: Callable[[], Awaitable[T]], *, backend: str = "asyncio") -> T:
         """Run `call`, which makes its own connections.
 
         Raises:
@@ -61,8 +66,7 @@ class Session:
         import anyio
 
         try:
-            # On trio a thread that waits for the terminal does not delay the end of the run.
-            return anyio.run(call, backend="trio")
+            return anyio.run(call, backend=backend)
         except (RaftmqError, BaseExceptionGroup) as caught:
             error = unwrapped(caught)
             if isinstance(error, RaftmqError):

@@ -16,6 +16,19 @@ from raftmq.cli.lazy import SYNONYMS
 from tests.cli.command_line import CommandLine, process
 
 HEAVY = {"trio", "anyio", "asyncio", "numpy", "rich", "structlog", "msgspec", "cbor2"}
+OF_A_CLIENT = {"anyio", "asyncio", "msgspec", "cbor2"}
+"""What a command that connects cannot do without."""
+READS = (
+    "topic list",
+    "topic describe TOPIC",
+    "cluster status",
+    "group list",
+    "group lag",
+    "consume TOPIC -n 1",
+    "msg find TOPIC --key k",
+    "tx list",
+)
+"""Commands that read from a cluster and change nothing."""
 START_MS_MAX = 120
 PYTHON_MS = 10.0
 """Time to start Python alone on an idle machine."""
@@ -89,6 +102,14 @@ def test_help_of_a_command_imports_nothing_heavy(name: str) -> None:
 
 def test_usage_error_imports_nothing_heavy() -> None:
     assert imported(["group", "reset", "g", "t", "--to", "1 o'clock"]) == set()
+
+
+def test_command_that_reads_imports_only_what_a_client_needs(
+    raftmq: CommandLine, topic: str
+) -> None:
+    raftmq.ok("produce", topic, "hello", "-k", "k")
+    loaded = {words: imported(words.replace("TOPIC", topic).split()) for words in READS}
+    assert loaded == dict.fromkeys(READS, OF_A_CLIENT)
 
 
 @pytest.mark.parametrize("path", [["topic", "create"], ["serve"], ["consume"], ["bench", "raft"]])

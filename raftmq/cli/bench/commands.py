@@ -66,7 +66,7 @@ def _load_command(
             report.check_plot(plot)
             load = Load(url=session.url, timeout=session.timeout, **options)
             running = run(load)
-            record, seconds, *log = session.run_alone(lambda: running)
+            record, seconds, *log = session.run_alone(lambda: running, backend="trio")
             kind, settings = run.__name__, load.settings()
             figures = report.figures(
                 kind, record, seconds=seconds, size=load.size, settings=settings

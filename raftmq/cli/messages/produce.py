@@ -114,7 +114,7 @@ def produce(session: Session, options: _Options, output: str) -> int:
     _check(options)
     sending = _Sending(options, _source(options), _shower(output, options.messages))
     try:
-        session.run(lambda mq: _send(mq, sending))
+        session.run(lambda mq: _send(mq, sending), backend="trio")
     except KeyboardInterrupt:
         _summarize(sending)
         return ExitCode.INTERRUPTED
