@@ -65,6 +65,11 @@ class Floor:
     ) -> None:
         self._cluster.close()
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the servers."""
+        return self._cluster.pids
+
     def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """Frames of `size * batch` bytes, `window` in flight."""
         return trio.run(self._produce, size, batch, window, seconds)
@@ -92,19 +97,20 @@ class Floor:
             raise RuntimeError(f"the floor's {name} did not start: {self._cluster.log_tail(name)}")
         return port
 
-    def _connect(self, kind: bytes) -> socket.socket:
+    def connect(self, kind: bytes) -> socket.socket:
+        """A connection to the leader, of one of the kinds of `floor_server`."""
         sock = socket.create_connection(("127.0.0.1", int(self._port)))
         sock.sendall(kind)
         return prepared(sock)
 
     async def _produce(self, size: int, batch: int, window: int, seconds: float) -> Sample:
-        with self._connect(WRITE) as sock:
+        with self.connect(WRITE) as sock:
             load = _Window(sock, os.urandom(size * batch), window)
             return await load.run(Meter(size=size, seconds=seconds), batch)
 
     async def _single(self, size: int, seconds: float) -> Sample:
         meter = Meter(size=size, seconds=seconds)
-        with self._connect(WRITE) as sock:
+        with self.connect(WRITE) as sock:
             stream = trio.socket.from_stdlib_socket(sock)
             answers = positions(stream)
             frame = HEADER.pack(size, 0) + os.urandom(size)
@@ -117,7 +123,7 @@ class Floor:
 
     async def _read_back(self, size: int, batch: int, seconds: float) -> Sample:
         meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
-        with self._connect(READ) as sock:
+        with self.connect(READ) as sock:
             stream = trio.socket.from_stdlib_socket(sock)
             walker, buffer = FrameWalker(), memoryview(bytearray(RECEIVE_BYTES))
             while count := await stream.recv_into(buffer):

@@ -40,6 +40,8 @@ class Cluster:
     def __init__(self, name: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"raftmq-bench-{name}-"))
         self._children: list[subprocess.Popen[str]] = []
+        self.pids: dict[str, int] = {}
+        """Process ids by the names given to `start`."""
 
     def __enter__(self) -> Self:
         return self
@@ -77,6 +79,7 @@ class Cluster:
                 bufsize=1,
             )
         self._children.append(child)
+        self.pids[name] = child.pid
         return child
 
     def log_tail(self, name: str) -> str:
