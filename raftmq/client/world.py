@@ -5,16 +5,18 @@ simulated world, on a seeded scheduler, where a test decides what breaks and whe
 """
 
 import os
+import socket
 import time
 from random import Random, SystemRandom
-from socket import IPPROTO_TCP, TCP_NODELAY
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakSet
 
 import anyio
 from anyio.abc import SocketAttribute
 
 from raftmq.wire.patience import set_patience
+
+from .socket_stream import SocketStream
 
 SILENT_SECONDS_MAX = 30.0
 """A connection whose node acknowledges nothing for this time is given up, also without requests.
@@ -45,6 +47,14 @@ class Stream(Protocol):
 
     async def aclose(self) -> None:
         """Close the stream; a waiting `send` or `receive` ends with an error."""
+
+
+@runtime_checkable
+class SendsNowait(Protocol):
+    """A stream that can also send without waiting."""
+
+    def send_nowait(self, data: bytes) -> int:
+        """Send as many bytes as possible without waiting; the number of bytes sent."""
 
 
 class ClientWorld(Protocol):
@@ -78,7 +88,10 @@ class RealWorld:
         except (ValueError, OverflowError) as error:
             # A resolver fails so on some texts (UnicodeError is a ValueError): no such host.
             raise OSError(f"{host}:{port} is no address: {error}") from error
-        raw = stream.extra(SocketAttribute.raw_socket)
-        raw.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        raw: Any = stream.extra(SocketAttribute.raw_socket)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         set_patience(raw, SILENT_SECONDS_MAX)
-        return stream
+        if not isinstance(raw, socket.socket):
+            # On asyncio the event loop itself reads the socket.
+            return stream
+        return SocketStream(socket.socket(fileno=raw.detach()))

@@ -26,9 +26,10 @@ import trio
 
 from raftmq.broker.node import Node, NodeStopped
 from raftmq.broker.settings import Settings
+from raftmq.client.socket_stream import SocketStream
 from raftmq.errors import RaftmqError
 
-from .wiring import End, NodeWorld
+from .wiring import NodeWorld
 
 
 class NodeThread:
@@ -40,7 +41,7 @@ class NodeThread:
         self._node = Node(settings, world)
         self._world = world
         self._telling, heard = socket.socketpair()
-        self._heard = End(heard)
+        self._heard = SocketStream(heard)
         self._thread = threading.Thread(
             target=self._run, name=f"raftmq-node-{settings.node.id}", daemon=True
         )

@@ -19,6 +19,7 @@ import anyio.lowlevel
 import trio
 
 from raftmq.broker.system_world import RealWorld, TcpStream
+from raftmq.client.socket_stream import SocketStream
 from raftmq.client.world import RealWorld as RealClientWorld
 from raftmq.log.files import RealFiles, RealLock
 
@@ -154,63 +155,7 @@ class ClientWorld(RealClientWorld):
         super().__init__()
         self._switchboard = switchboard
 
-    async def connect(self, host: str, port: int) -> "End":
+    async def connect(self, host: str, port: int) -> SocketStream:
         """Dial."""
         await anyio.lowlevel.checkpoint()
-        return End(self._switchboard.dial((host, port)))
-
-
-class End:
-    """An end of a pair as a client's stream; see `raftmq.client.world.Stream`."""
-
-    def __init__(self, end: socket.socket) -> None:
-        end.setblocking(False)
-        self._end = end
-        self._has_more = False
-
-    async def send(self, item: bytes) -> None:
-        """Send all bytes. Cancelling leaves a part of them sent."""
-        rest = memoryview(item)
-        while True:
-            try:
-                rest = rest[self._open().send(rest) :]
-            except BlockingIOError:
-                await anyio.wait_writable(self._open())
-            except OSError as error:
-                raise anyio.BrokenResourceError from error
-            else:
-                if not rest:
-                    return
-
-    async def receive(self, max_bytes: int = 65_536) -> bytes:
-        """At least one byte. Cancelling loses nothing."""
-        while True:
-            if self._has_more:
-                await anyio.lowlevel.checkpoint()
-            else:
-                # Without this wait, `recv` would nearly always find no bytes.
-                await anyio.wait_readable(self._open())
-            try:
-                data = self._open().recv(max_bytes)
-            except BlockingIOError:
-                self._has_more = False
-                continue
-            except OSError as error:
-                raise anyio.BrokenResourceError from error
-            if not data:
-                raise anyio.EndOfStream
-            # A short read has emptied the socket.
-            self._has_more = len(data) == max_bytes
-            return data
-
-    async def aclose(self) -> None:
-        """Close it; a waiting `send` or `receive` ends with an error."""
-        if self._end.fileno() >= 0:
-            anyio.notify_closing(self._end)
-            self._end.close()
-        await anyio.lowlevel.checkpoint()
-
-    def _open(self) -> socket.socket:
-        if self._end.fileno() < 0:
-            raise anyio.ClosedResourceError
-        return self._end
+        return SocketStream(self._switchboard.dial((host, port)))

@@ -4,6 +4,10 @@
 answer's frame or with `Lost`, unless the request was forgotten. One task reads, one writes and
 joins small frames into one system call, one watches for silence.
 
+The first request after an answer leaves within `post`, without a switch to the writing task: the
+client's next request is what a single caller waits for. Requests after that one gather until the
+writing task runs.
+
 A node that is stopped but not dead keeps its connections open and answers nothing. If requests are
 open and no bytes moved for a second, the node counts as silent: the client sends a request that a
 live node answers at once, and the router asks other nodes about the silent one. After five seconds
@@ -24,7 +28,7 @@ import anyio
 
 from raftmq import __version__
 from raftmq.client.address import Address
-from raftmq.client.world import ClientWorld, Stream
+from raftmq.client.world import ClientWorld, SendsNowait, Stream
 from raftmq.errors import ProtocolError
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
@@ -84,9 +88,15 @@ class Connection:
 
     def __init__(self, stream: Stream, address: Address, welcome: Welcome) -> None:
         self._stream = stream
+        self._nowait = stream if isinstance(stream, SendsNowait) else None
         self._parser = FrameParser(FRAME_BYTES_MAX)
         self._outbox: deque[Request] = deque()
+        # The end of a request that left in part.
+        self._rest = b""
         self._wake = anyio.Event()
+        self._is_sending = False
+        # True: the next request may leave within `post`.
+        self._is_prompt = False
         self._open: dict[int, Request] = {}
         self._correlation_last = 0
         self._moves = 0
@@ -134,7 +144,8 @@ class Connection:
         self._open[correlation] = request
         self.open_bytes += request.size
         self._outbox.append(request)
-        self._wake.set()
+        if not self._is_prompt or not self._sent_at_once(request):
+            self._wake.set()
         return request
 
     async def call(self, kind: int, header: bytes, body: Sequence[bytes] = ()) -> Answer:
@@ -207,6 +218,7 @@ class Connection:
         while True:
             data = await self._stream.receive(_RECEIVE_BYTES)
             self._moves += 1
+            self._is_prompt = True
             self._parser.feed(data)
             for frame in self._parser.frames():
                 request = opened.pop(frame.correlation, None)
@@ -219,16 +231,39 @@ class Connection:
             if self._room_wanted and self.has_room:
                 self._tell_room()
 
+    def _sent_at_once(self, request: Request) -> bool:
+        """Send a request that has no others before it; False: the writing task must go on."""
+        # In the middle of a piece, bytes sent here would overtake its rest.
+        is_first = len(self._outbox) == 1 and not self._is_sending
+        if self._nowait is None or not is_first or request.size > _JOIN_BYTES_MAX:
+            return False
+        self._is_prompt = False
+        data = b"".join(request.parts)
+        sent = self._nowait.send_nowait(data)
+        if not sent:
+            return False
+        self._outbox.popleft()
+        request.is_written, request.parts = True, []
+        self._moves += sent >= _LARGE_BYTES
+        self._rest = data[sent:]
+        return not self._rest
+
     async def _write(self) -> None:
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
+            self._is_sending = True
+            if self._rest:
+                rest, self._rest = self._rest, b""
+                await self._stream.send(rest)
             while self._outbox:
                 for piece in self._next_pieces():
                     await self._stream.send(piece)
                     # A large piece that leaves shows that the node reads; a small piece may only
                     # have gone into the kernel's buffer.
                     self._moves += len(piece) >= _LARGE_BYTES
+            self._is_sending = False
+            self._is_prompt = True
 
     def _next_pieces(self) -> list[bytes]:
         """The pieces to send next: small frames joined, a large frame as it is."""

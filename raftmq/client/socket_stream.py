@@ -1,0 +1,78 @@
+"""A socket as a client's stream, without the layers of an event loop's own streams.
+
+A read waits first: nearly always no bytes are there yet, and a vain `recv` with its exception costs
+as much as the wait. A send is tried at once, and waits only for room.
+
+Invariants:
+- `send_nowait` and `send` never run at the same time: the caller sees to that.
+"""
+
+import socket
+
+import anyio
+import anyio.lowlevel
+
+
+class SocketStream:
+    """A connected socket; see `raftmq.client.world.Stream`. On trio and asyncio alike."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._has_more = False
+
+    def send_nowait(self, data: bytes) -> int:
+        """Send as many bytes as possible without waiting; the number of bytes sent.
+
+        A broken or closed connection takes nothing: the next `send` or `receive` reports it.
+        """
+        try:
+            return self._socket.send(data)
+        except OSError:
+            return 0
+
+    async def send(self, item: bytes) -> None:
+        """Send all bytes. Cancelling leaves a part of them sent."""
+        rest = memoryview(item)
+        while True:
+            try:
+                rest = rest[self._open().send(rest) :]
+            except BlockingIOError:
+                await anyio.wait_writable(self._open())
+            except OSError as error:
+                raise anyio.BrokenResourceError from error
+            else:
+                if not rest:
+                    return
+
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        """At least one byte. Cancelling loses nothing."""
+        while True:
+            if self._has_more:
+                await anyio.lowlevel.checkpoint()
+            else:
+                await anyio.wait_readable(self._open())
+            try:
+                data = self._open().recv(max_bytes)
+            except BlockingIOError:
+                self._has_more = False
+                continue
+            except OSError as error:
+                raise anyio.BrokenResourceError from error
+            if not data:
+                raise anyio.EndOfStream
+            # A short read has emptied the socket.
+            self._has_more = len(data) == max_bytes
+            return data
+
+    async def aclose(self) -> None:
+        """Close it; a waiting `send` or `receive` ends with an error."""
+        if self._socket.fileno() >= 0:
+            anyio.notify_closing(self._socket)
+            self._socket.close()
+        await anyio.lowlevel.checkpoint()
+
+    def _open(self) -> socket.socket:
+        if self._socket.fileno() < 0:
+            raise anyio.ClosedResourceError
+        return self._socket
