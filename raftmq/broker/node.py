@@ -476,6 +476,10 @@ class Node:
             TransactionRequests(self),
             Forgetting(self),
         ]
+        # Of the services that have something to flush: `settle` runs after each read.
+        self._flushes = [
+            each.flush for each in self._services if type(each).flush is not Service.flush
+        ]
         self._dispatcher = Dispatcher(each.routes for each in (*self._services, *others))
 
     def _keep_up(self) -> None:
@@ -516,8 +520,8 @@ class Node:
         another turn of the event loop; the pump task does it for all other marks.
         """
         self.load.step.begin()
-        for service in self._services:
-            service.flush()
+        for flush in self._flushes:
+            flush()
         while self._marked:
             marked, self._marked = self._marked, {}
             for group in marked:

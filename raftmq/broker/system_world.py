@@ -117,6 +117,8 @@ class TcpStream(trio.abc.Stream):
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
+        # -1 once closed: the number may be another connection's then.
+        self._descriptor = stream.socket.fileno()
         self._has_more = False
 
     def send_nowait(self, data: bytes) -> int:
@@ -125,7 +127,7 @@ class TcpStream(trio.abc.Stream):
         A broken connection takes nothing: the next `send_all` or `receive_some` reports it.
         """
         try:
-            return os.write(self._stream.socket.fileno(), data)
+            return os.write(self._descriptor, data)
         except OSError:
             return 0
 
@@ -139,6 +141,7 @@ class TcpStream(trio.abc.Stream):
 
     async def aclose(self) -> None:
         """Close the connection."""
+        self._descriptor = -1
         await self._stream.aclose()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -151,10 +154,12 @@ class TcpStream(trio.abc.Stream):
         while True:
             if self._has_more:
                 await trio.lowlevel.checkpoint()
-            else:
-                await trio.lowlevel.wait_readable(self._descriptor())
+            elif self._descriptor >= 0:
+                await trio.lowlevel.wait_readable(self._descriptor)
+            if self._descriptor < 0:
+                raise trio.ClosedResourceError("this stream was closed")
             try:
-                data = os.read(self._descriptor(), size)
+                data = os.read(self._descriptor, size)
             except BlockingIOError:
                 self._has_more = False
                 continue
@@ -163,13 +168,6 @@ class TcpStream(trio.abc.Stream):
             # A short read has emptied the socket.
             self._has_more = len(data) == size
             return data
-
-    def _descriptor(self) -> int:
-        """Asked for each time: once closed, its number may be another connection's."""
-        descriptor = self._stream.socket.fileno()
-        if descriptor < 0:
-            raise trio.ClosedResourceError("this stream was closed")
-        return descriptor
 
 
 class TcpListener(trio.abc.Listener[trio.abc.Stream]):

@@ -89,7 +89,7 @@ class DiskLoop:
     def flush(self) -> None:
         """Start a pass with all writes that are due, unless a pass runs; a small one is done on
         return."""
-        if self._is_busy:
+        if self._is_busy or not self._pending:
             return
         writes = [write for write in self._pending.values() if write.is_due]
         if not writes:

@@ -316,32 +316,34 @@ class Connection:
                 while not self._take_frames(frames):
                     await self._wait_for_room(scope)
                     await trio.lowlevel.checkpoint()
-                self._unfinished = self._parser.buffered_bytes
-                self._count()
+                self._note_rest()
                 await self._wait_for_room(scope)
                 if self.hello is None:
-                    scope.deadline = begun + HELLO_SECONDS_MAX
+                    _set_deadline(scope, begun + HELLO_SECONDS_MAX)
                 else:
-                    scope.deadline = self._frame_due if self._unfinished else inf
+                    _set_deadline(scope, self._frame_due if self._unfinished else inf)
                 data = await self._stream.receive_some(
                     RECEIVE_BYTES if self.hello is not None else HELLO_BYTES_MAX
                 )
                 # The bytes came in time, so the deadline must not strike while they are handled.
-                scope.deadline = inf
+                _set_deadline(scope, inf)
                 if not data:
                     return
-                self._feed(bytes(data))
+                self._parser.feed(bytes(data))
         if self.hello is None:
             raise ProtocolError(f"no Hello within {HELLO_SECONDS_MAX:.0f} s")
         raise ProtocolError(
             f"a frame of which less than {FRAME_BYTES_MIN} bytes came in {FRAME_SECONDS_MAX:.0f} s"
         )
 
-    def _feed(self, data: bytes) -> None:
-        self._parser.feed(data)
-        came = self._parser.buffered_bytes - self._frame_bytes
-        if not self._unfinished or came >= FRAME_BYTES_MIN:
+    def _note_rest(self) -> None:
+        """The whole frames were taken: note the bytes of a frame that is not whole yet."""
+        rest = self._parser.buffered_bytes
+        # A frame that has just begun has its full time, as has one of which enough bytes came.
+        if rest and (not self._unfinished or rest - self._frame_bytes >= FRAME_BYTES_MIN):
             self._note_progress()
+        self._unfinished = rest
+        self._count()
 
     def _note_progress(self) -> None:
         """Give the frame under way its full time again, from now on."""
@@ -352,7 +354,7 @@ class Connection:
         """Wait until there is room for more."""
         if not self._is_full() or self._may_finish():
             return
-        scope.deadline = inf
+        _set_deadline(scope, inf)
         self._load.waiting[self] = None
         try:
             while self._is_full() and not self._may_finish():
@@ -383,8 +385,6 @@ class Connection:
                 if frame is None:
                     return True
                 self._unfinished = 0
-                # The next frame may have begun in the same read: that frame has its own time.
-                self._note_progress()
                 self._load.finished(self)
                 if self.hello is None:
                     self._greet(frame)
@@ -468,3 +468,9 @@ class Connection:
         self._outbox.put(encode_frame(FrameKind.ERROR, 0, pack(error)))
         with trio.move_on_after(1.0):
             await self._outbox.wait_drained()
+
+
+def _set_deadline(scope: trio.CancelScope, deadline: float) -> None:
+    # Nearly always the same: trio takes a scope out of its heap and puts it back for each setting.
+    if scope.deadline != deadline:
+        scope.deadline = deadline
