@@ -16,6 +16,7 @@ import anyio.lowlevel
 from raftmq.batch import Limits, Value
 from raftmq.client.arguments import require_dict, require_seconds, typed
 from raftmq.client.consume.start import require
+from raftmq.client.gathering import Gathering
 from raftmq.client.message import Message
 from raftmq.client.pop.popped import LeasedMessage
 from raftmq.client.routing.router import Router
@@ -90,8 +91,7 @@ class Producer:
         self._queues: Queues | None = None
         self._room = SendBuffer(settings)
         self._failed: list[Entry] = []
-        self._dirty: dict[QueueSender, None] = {}
-        self._dirt = anyio.Event()
+        self._gathering = Gathering(settings.linger or 0.0)
         self._deadlines = Deadlines(self._expire)
         self.topic = topic
         """The topic's name."""
@@ -129,10 +129,11 @@ class Producer:
             give_back=lambda entry: self._room.give(entry.size, entry.count),
             failed=self._take_failed,
             sealed=self._queues.count_bytes,
+            pump_later=self._pump_later,
         )
         router.watch(self._follow_topic)
         self._tasks.start(self._deadlines.watch)
-        self._tasks.start(self._pump_dirty)
+        self._tasks.start(self._gathering.run)
 
     async def __aexit__(
         self,
@@ -423,8 +424,8 @@ class Producer:
     ) -> tuple[QueueSender, PendingSend]:
         """Hand a message to its sender; its room is taken already, and given back on an error.
 
-        With `is_later` the message goes out when other tasks have had their turn, so that messages
-        sent one after the other share a batch.
+        With `is_later`, or if the last batch had messages of several calls, the message goes out
+        when other tasks have had their turn, so that messages sent at one time share a batch.
         """
         try:
             queues = self._queues
@@ -441,6 +442,7 @@ class Producer:
         self._deadlines.note(deadline)
         if is_full:
             queues.take_turn(sender)
+        is_later = is_later or queues.is_shared
         if is_full or not is_later:
             sender.pump()
         if is_later or self._settings.linger is not None:
@@ -513,10 +515,10 @@ class Producer:
         assert self._host is not None
         return QueueSender(self._host, queue_number=queue_number, group=group)
 
-    def _pump_later(self, sender: QueueSender) -> None:
-        if sender not in self._dirty:
-            self._dirty[sender] = None
-            self._dirt.set()
+    def _pump_later(self, sender: QueueSender, *, is_after_answer: bool = False) -> None:
+        is_lingering = self._settings.linger is not None
+        pump = sender.pump_all if is_lingering else sender.pump
+        self._gathering.add(pump, is_after_answer=is_after_answer)
 
     async def _wait_room(self, size: int, count: int, deadline: float) -> None:
         for sender in self._senders:
@@ -538,18 +540,6 @@ class Producer:
         return len(body) + MESSAGE_BYTES * (1 + len(props or ()))
 
     # -- background ------------------------------------------------------------------------------
-
-    async def _pump_dirty(self) -> None:
-        """Send the messages of `send_nowait` since the last time, or those that lingered enough."""
-        linger = self._settings.linger
-        while True:
-            await self._dirt.wait()
-            if linger:
-                await anyio.sleep(linger)
-            self._dirt = anyio.Event()
-            dirty, self._dirty = self._dirty, {}
-            for sender in dirty:
-                sender.pump(is_flush=linger is not None)
 
     def _expire(self, now: float) -> float:
         return min([sender.expire(now) for sender in self._senders], default=inf)

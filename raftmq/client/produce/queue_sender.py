@@ -114,8 +114,10 @@ class SenderHost:
     """Called once for each entry, when its memory is free again."""
     failed: Callable[[Entry], None]
     """Called for each entry that failed."""
-    sealed: Callable[["QueueSender", int], None]
-    """Called with the sender and the batch's bytes when a batch gets its number."""
+    sealed: Callable[["QueueSender", int, int], None]
+    """Called with the sender and the batch's bytes and calls when a batch gets its number."""
+    pump_later: Callable[..., None]
+    """Has a sender pump once other tasks have run; `is_after_answer=True`: tasks woken just now."""
 
 
 class Claimed(NamedTuple):
@@ -173,6 +175,11 @@ class QueueSender:
     def is_idle(self) -> bool:
         """True if no batch is under way."""
         return not self._flights and not self._waiting
+
+    @property
+    def _is_gathering(self) -> bool:
+        is_open = bool(self._waiting) and not self._waiting[0].is_closed
+        return is_open and not self._host.is_lingering
 
     @property
     def is_recovering(self) -> bool:
@@ -266,6 +273,10 @@ class QueueSender:
             self._waiting.popleft()
             self._launch(batch, connection)
 
+    def pump_all(self) -> None:
+        """Send the batches that are ready, and the draft."""
+        self.pump(is_flush=True)
+
     def _launch(self, batch: ProducerBatch, connection: Connection) -> None:
         if batch.sealed is None:
             batch.is_closed = True
@@ -274,7 +285,7 @@ class QueueSender:
             except Rejected as error:
                 self._fail(batch, error)  # the batch has no number, so no gap is left
                 return
-        self._host.sealed(self, batch.size)
+        self._host.sealed(self, batch.size, len(batch.entries))
         batch.first_sequence = self._next_sequence
         self._next_sequence += batch.count
         self._flights.append(batch)
@@ -310,10 +321,13 @@ class QueueSender:
         self._stop_if_idle()
         # A running recovery resends all batches itself, in order: nothing may overtake it.
         if self._recovery is None:
-            if batch.is_settled:
-                self.pump()
-            else:
+            if not batch.is_settled:
                 self._recover()
+            elif len(batch.entries) > 1 and self._is_gathering:
+                # The callers whose calls this answer ends may call again: they join the draft.
+                self._host.pump_later(self, is_after_answer=True)
+            else:
+                self.pump()
 
     def _read_answer(self, batch: ProducerBatch, connection: Connection, answer: Answer) -> bool:
         assert not isinstance(answer, Lost)

@@ -76,6 +76,8 @@ class Queues:
         """The topic as known now; it may get more queues."""
         self.senders: dict[int, QueueSender] = {}
         """The senders in use, by queue."""
+        self.is_shared = False
+        """True if the batch that went out last had messages of several calls."""
         self._turn = first
         # Bytes that went out since the turn began.
         self._turn_bytes = 0
@@ -151,8 +153,9 @@ class Queues:
         if self._has_turn(sender):
             self._pass_turn()
 
-    def count_bytes(self, sender: QueueSender, size: int) -> None:
+    def count_bytes(self, sender: QueueSender, size: int, calls: int) -> None:
         """A sender's batch goes out: pass the turn on after `TURN_BYTES`."""
+        self.is_shared = calls > 1
         if self._has_turn(sender):
             self._turn_bytes += size
             if self._turn_bytes >= TURN_BYTES:

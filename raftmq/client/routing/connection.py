@@ -218,16 +218,20 @@ class Connection:
         while True:
             data = await self._stream.receive(_RECEIVE_BYTES)
             self._moves += 1
-            self._is_prompt = True
+            answers = 0
             self._parser.feed(data)
             for frame in self._parser.frames():
                 request = opened.pop(frame.correlation, None)
                 if request is not None:
                     self.open_bytes -= request.size
                     request.on_answer(frame)
+                    answers += 1
                 elif frame.correlation == 0 and (refusal := refusal_of(frame)) is not None:
                     # No request has number 0: the node says why it ends the connection.
                     raise ProtocolError(f"it was ended by the node: {refusal.message}")
+            # Several answers wake several callers: their requests share a frame's way, and at the
+            # node an entry of the log.
+            self._is_prompt = answers == 1
             if self._room_wanted and self.has_room:
                 self._tell_room()
 

@@ -81,7 +81,8 @@ def start(
         is_lingering=False,
         give_back=lambda entry: None,
         failed=lambda entry: None,
-        sealed=lambda sender, size: None,
+        sealed=lambda sender, size, calls: None,
+        pump_later=lambda sender, is_after_answer: sender.pump(),
     )
     sender = QueueSender(host, queue_number=QUEUE, group=1)
     deadline = anyio.current_time() + 100

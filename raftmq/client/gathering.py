@@ -1,0 +1,46 @@
+"""Calls put off until other tasks have had their turn, so that one request serves them all.
+
+An answer to many callers wakes them; each of them soon asks for the next thing. If the first one's
+request left at once, the others would wait for its answer, and then again: callers in two halves
+that take turns. So what waits is sent when the callers that the answer woke have run.
+
+Invariants:
+- A call that was added is made once, unless the task in `run` ends before.
+"""
+
+from collections.abc import Callable
+
+import anyio
+import anyio.lowlevel
+
+
+class Gathering:
+    """Makes each added call once other tasks have run, or after `seconds`."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+        self._calls: dict[Callable[[], None], None] = {}
+        self._added = anyio.Event()
+        self._is_after_answer = False
+
+    def add(self, call: Callable[[], None], *, is_after_answer: bool = False) -> None:
+        """Make the call in the next round; after an answer, behind the tasks that it woke."""
+        self._is_after_answer |= is_after_answer
+        if call not in self._calls:
+            self._calls[call] = None
+            self._added.set()
+
+    async def run(self) -> None:
+        """Make the calls until cancelled."""
+        while True:
+            await self._added.wait()
+            if self._seconds:
+                await anyio.sleep(self._seconds)
+            elif self._is_after_answer:
+                # This task and the tasks that the answer woke run in one round, in any order.
+                await anyio.lowlevel.checkpoint()
+            self._is_after_answer = False
+            self._added = anyio.Event()
+            calls, self._calls = self._calls, {}
+            for call in calls:
+                call()
