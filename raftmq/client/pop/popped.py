@@ -26,7 +26,7 @@ from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action
 
 from .leases import Grip, HeldLease, offsets_of
-from .settlement_sender import Gone
+from .tally import Gone
 
 if TYPE_CHECKING:
     from .settlement import Settlements

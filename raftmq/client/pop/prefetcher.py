@@ -36,7 +36,7 @@ from .leases import HeldLease
 from .prefetch_buffer import PrefetchBuffer, Taken
 from .session import PopSession
 from .settlement import Settlements, lease_ms
-from .settlement_sender import Waiter
+from .tally import Waiter
 
 PREFETCH = 500
 """Messages asked for ahead at each leader."""

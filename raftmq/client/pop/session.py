@@ -52,7 +52,7 @@ from raftmq.wire.popping import Lease, Leave, Pop, Popped
 from .leases import HeldLease
 from .prefetch_buffer import PrefetchBuffer
 from .settlement import Settlements
-from .settlement_sender import Waiter
+from .tally import Waiter
 
 POP_BYTES = 2 * 1024 * 1024
 """Limit of an answer: two of the largest batches, so that an answer is worth its round trip."""

@@ -20,7 +20,8 @@ from raftmq.pop.policy import INVISIBLE_MS_MAX
 
 from .leases import HeldLease, Holder, offsets_of
 from .popped import Part, Settlement
-from .settlement_sender import Gone, SettlementSender, Tally, Waiter
+from .settlement_sender import SettlementSender
+from .tally import Gone, Tally, Waiter
 
 
 class Settlements:

@@ -33,10 +33,8 @@ Sources: Kafka's share consumer (KIP-932), which merges acknowledgements into it
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import anyio
-import anyio.lowlevel
 
 from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX
 from raftmq.client.routing.connection import Answer, Connection, Lost, Request
@@ -58,6 +56,7 @@ from raftmq.wire.messages import REPLY, ErrorReply, FrameKind
 from raftmq.wire.popping import SETTLE_ITEMS_MAX, Settle, Settled, SettleItem
 
 from .leases import HeldLease, Holder, packed, results_of, settled_of
+from .tally import Gone, Tally, Waiter
 
 HEADER_BYTES = 512 * 1024
 """Rough limit of a request's header; a broker refuses more than 1 MiB."""
@@ -70,66 +69,6 @@ GONE_MAX = 10_000
 
 _SETTLED = FrameKind.SETTLE | REPLY
 _IN_DOUBT = {OUTCOME_UNKNOWN, "protocol"}
-
-
-class Gone(NamedTuple):
-    """Messages that were no longer this consumer's when it settled them."""
-
-    queue_number: int
-    """The cluster-wide number of the queue."""
-    token: int
-    """The lease's token."""
-    base: int
-    """The offset of bit 0."""
-    bits: int
-    """The messages, as bits."""
-
-
-class Tally:
-    """Results of settlements."""
-
-    __slots__ = ("error", "gone", "settled")
-
-    def __init__(self) -> None:
-        self.settled = 0
-        """Number of messages settled as asked."""
-        self.gone: list[Gone] = []
-        """Messages that were no longer this consumer's."""
-        self.error: RaftmqError | None = None
-        """Why some settlements failed as a whole."""
-
-
-class Waiter(Tally):
-    """A call that waits for settlements, of any leases and partition groups."""
-
-    __slots__ = ("_event", "done", "open")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._event = anyio.Event()
-        self.open = 0
-        """Items under way."""
-        self.done = 0
-        """Items that have their result."""
-
-    def close_one(self) -> None:
-        """One item has its result; wake the call after the last."""
-        self.open -= 1
-        self.done += 1
-        if self.open == 0:
-            self._event.set()
-
-    async def wait(self) -> None:
-        """Wait until no item is under way. Cancelling stops the waiting, not the settling."""
-        if self.open:
-            await self._event.wait()
-        else:
-            await anyio.lowlevel.checkpoint()
-
-    def fail(self, error: RaftmqError) -> None:
-        """The client failed inside, or was closed: no answer will come."""
-        self.error = error
-        self._event.set()
 
 
 class Item:

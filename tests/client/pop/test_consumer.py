@@ -8,7 +8,7 @@ import pytest
 
 from raftmq.client.pop.consumer import PopConsumer
 from raftmq.client.pop.handles import handle_of
-from raftmq.client.pop.settlement_sender import Waiter
+from raftmq.client.pop.tally import Waiter
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.catalog.consumer_groups import DeleteConsumerGroup
 from raftmq.machine.catalog.topics import AlterTopic

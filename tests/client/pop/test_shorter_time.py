@@ -9,7 +9,7 @@ import pytest
 from raftmq.client import PoppedMessage
 from raftmq.client.pop.prefetcher import Prefetcher
 from raftmq.client.pop.settlement import Settlements
-from raftmq.client.pop.settlement_sender import Waiter
+from raftmq.client.pop.tally import Waiter
 from raftmq.errors import OutcomeUnknown, Rejected
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind

@@ -1,0 +1,68 @@
+"""Results of settlements: of a call that waits for them, and of all that no call waits for."""
+
+from typing import NamedTuple
+
+import anyio
+import anyio.lowlevel
+
+from raftmq.errors import RaftmqError
+
+
+class Gone(NamedTuple):
+    """Messages that were no longer this consumer's when it settled them."""
+
+    queue_number: int
+    """The cluster-wide number of the queue."""
+    token: int
+    """The lease's token."""
+    base: int
+    """The offset of bit 0."""
+    bits: int
+    """The messages, as bits."""
+
+
+class Tally:
+    """Results of settlements."""
+
+    __slots__ = ("error", "gone", "settled")
+
+    def __init__(self) -> None:
+        self.settled = 0
+        """Number of messages settled as asked."""
+        self.gone: list[Gone] = []
+        """Messages that were no longer this consumer's."""
+        self.error: RaftmqError | None = None
+        """Why some settlements failed as a whole."""
+
+
+class Waiter(Tally):
+    """A call that waits for settlements, of any leases and partition groups."""
+
+    __slots__ = ("_event", "done", "open")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event = anyio.Event()
+        self.open = 0
+        """Items under way."""
+        self.done = 0
+        """Items that have their result."""
+
+    def close_one(self) -> None:
+        """One item has its result; wake the call after the last."""
+        self.open -= 1
+        self.done += 1
+        if self.open == 0:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until no item is under way. Cancelling stops the waiting, not the settling."""
+        if self.open:
+            await self._event.wait()
+        else:
+            await anyio.lowlevel.checkpoint()
+
+    def fail(self, error: RaftmqError) -> None:
+        """The client failed inside, or was closed: no answer will come."""
+        self.error = error
+        self._event.set()
