@@ -13,12 +13,18 @@ from collections.abc import Callable
 import anyio
 import anyio.lowlevel
 
+from .supervisor import Job
+
 
 class Gathering:
     """Makes each added call once other tasks have run, or after `seconds`."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(
+        self, seconds: float = 0.0, *, start: Callable[[Job], object] | None = None
+    ) -> None:
+        """`start` starts `run` when it is needed first; None: the caller starts it."""
         self._seconds = seconds
+        self._start = start
         self._calls: dict[Callable[[], None], None] = {}
         self._added = anyio.Event()
         self._is_after_answer = False
@@ -29,6 +35,9 @@ class Gathering:
         if call not in self._calls:
             self._calls[call] = None
             self._added.set()
+        if self._start is not None:
+            start, self._start = self._start, None
+            start(self.run)
 
     async def run(self) -> None:
         """Make the calls until cancelled."""

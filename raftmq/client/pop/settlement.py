@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import anyio
 
 from raftmq.client.consume.start import milliseconds, require
+from raftmq.client.gathering import Gathering
 from raftmq.client.message import format_id
 from raftmq.client.routing.refusals import reason_of
 from raftmq.client.routing.router import Router
@@ -34,6 +35,7 @@ class Settlements:
         self._senders: dict[int, SettlementSender] = {}
         # Results of settlements that no call waits for.
         self._tally = Tally()
+        self._gathering = Gathering(start=tasks.start)
         self.holder = holder
         """The consumer."""
 
@@ -41,7 +43,8 @@ class Settlements:
         """The settlements on their way to a partition group."""
         found = self._senders.get(group)
         if found is None:
-            found = SettlementSender(self._router, self._tasks, self.holder, group, self._tally)
+            shared = self._router, self._tasks, self.holder, group, self._tally, self._gathering
+            found = SettlementSender(*shared)
             self._senders[group] = found
         return found
 

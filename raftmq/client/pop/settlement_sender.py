@@ -36,6 +36,7 @@ from functools import partial
 
 import anyio
 
+from raftmq.client.gathering import Gathering
 from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX
 from raftmq.client.routing.connection import Answer, Connection, Lost, Request
 from raftmq.client.routing.refusals import (
@@ -169,16 +170,21 @@ class SettlementSender:
         holder: Holder,
         group: int,
         tally: Tally,
+        gathering: Gathering,
     ) -> None:
-        """`tally` gets the results of settlements that no call waits for."""
+        """`tally` gets the results of settlements that no call waits for; `gathering` makes calls
+        once other tasks have run."""
         self._router = router
         self._tasks = tasks
         self._holder = holder
         self._group = group
         self._tally = tally
+        self._gathering = gathering
         self._gathered: dict[tuple[object, ...], Item] = {}
         self._flight: _Flight | None = None
         self._sequence = 0
+        # True if the last answer ended several calls.
+        self._is_shared = False
         # True if a call waits for gathered items; and if a task will send them anyway.
         self._is_urgent = False
         self._is_timed = False
@@ -306,11 +312,16 @@ class SettlementSender:
             lease.items.append(item)
         return item
 
-    def _pump_in_time(self) -> None:
+    def _pump_in_time(self, *, is_after_answer: bool = False) -> None:
         """Send the gathered items: now if a call waits for one of them, else soon."""
+        may_start = bool(self._gathered) and not self._tasks.is_closed
         if self._is_urgent or self._holder.is_ordered:
-            self._pump()
-        elif self._gathered and not self._is_timed and not self._tasks.is_closed:
+            if self._is_shared and may_start and self._flight is None:
+                # The callers that the last answer woke settle their next messages at once, too.
+                self._gathering.add(self._pump, is_after_answer=is_after_answer)
+            else:
+                self._pump()
+        elif may_start and not self._is_timed:
             self._is_timed = True
             self._tasks.start(self._pump_soon)
 
@@ -440,9 +451,10 @@ class SettlementSender:
             self._recover(flight)
             return
         self._flight = None
+        self._is_shared = sum(len(item.waiters) for item in flight.items) > 1
         for item, (result, which) in zip(flight.items, results, strict=True):
             self._resolve(item, result, which)
-        self._pump_in_time()
+        self._pump_in_time(is_after_answer=True)
 
     def _refused(self, flight: _Flight, connection: Connection, refusal: ErrorReply) -> None:
         code = refusal.code
