@@ -41,8 +41,13 @@ def tune_interpreter() -> None:
 QUICK_SECONDS = 0.002
 """A small job that took longer on the event loop sends the next ones to the thread."""
 
-WARY_SECONDS_MIN, WARY_SECONDS_MAX = 1.0, 60.0
-"""How long small jobs go to the thread; longer each time, until one is quick again."""
+WARY_TIMES_MIN = 2
+"""Small jobs go to the thread for this many times as long as the slow one took, for twice as many
+after the next slow one, and so on until one is quick. On a busy machine many jobs are slow by
+chance, and the thread costs more than the wait; a slow disk keeps the loop ever more seldom."""
+
+WARY_SECONDS_MAX = 60.0
+"""The longest time for which small jobs go to the thread."""
 
 
 class ThreadWorker:
@@ -59,7 +64,7 @@ class ThreadWorker:
         self._token = trio.lowlevel.current_trio_token()
         self._under_way = 0
         self._wary_until = 0.0
-        self._wary_seconds = WARY_SECONDS_MIN
+        self._wary_times = WARY_TIMES_MIN
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -76,10 +81,10 @@ class ThreadWorker:
         outcome = _outcome_of(job)
         ended = time.monotonic()
         if ended - started < QUICK_SECONDS:
-            self._wary_seconds = WARY_SECONDS_MIN
+            self._wary_times = WARY_TIMES_MIN
         else:
-            self._wary_until = ended + self._wary_seconds
-            self._wary_seconds = min(2 * self._wary_seconds, WARY_SECONDS_MAX)
+            self._wary_until = ended + min(self._wary_times * (ended - started), WARY_SECONDS_MAX)
+            self._wary_times *= 2
         return outcome
 
     def close(self) -> None:

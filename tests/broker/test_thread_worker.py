@@ -57,14 +57,16 @@ def test_slow_job_sends_the_next_ones_to_the_thread_for_a_while(
         now += seconds
 
     def check(worker: ThreadWorker) -> None:
-        for wary_seconds in (1.0, 2.0, 4.0):
-            assert worker.try_now(lambda: take(system_world.QUICK_SECONDS * 2)) is not None
+        for wary_seconds in (2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
+            assert worker.try_now(lambda: take(1.0)) is not None
             take(wary_seconds - 0.01)
             assert worker.try_now(lambda: None) is None
             take(0.02)
         assert worker.try_now(lambda: None) is not None
-        assert worker.try_now(lambda: take(1.0)) is not None
-        take(system_world.WARY_SECONDS_MIN + 0.01)
+        assert worker.try_now(lambda: take(system_world.QUICK_SECONDS * 2)) is not None
+        take(system_world.QUICK_SECONDS * 2 * system_world.WARY_TIMES_MIN - 0.001)
+        assert worker.try_now(lambda: None) is None
+        take(0.002)
         assert worker.try_now(lambda: None) is not None, "a quick one has made up for it"
 
     _in_loop(check)
