@@ -66,7 +66,7 @@ MUTANTS = (
         number=377,
         name="run-in-two-hands",
         what="The first ack of a run lets the next messages of its key go.",
-        killers=("Q19", "assert"),
+        killers=("R21", "Q19", "assert"),
         plant=frees_a_key_with_the_first_ack,
         is_popping=True,
     ),
