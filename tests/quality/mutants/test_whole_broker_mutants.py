@@ -27,6 +27,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "cancelled-number-again": 0,
         "cancelled-commit-holds": 1,
         "half-refused": 44,
+        "behind-a-failure": 1,
     },
     flows: {
         "claim-given-up-by-any": 2,
