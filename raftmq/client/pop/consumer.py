@@ -312,10 +312,11 @@ class PopConsumer:
                 prefetcher.ask(1)
             taken = prefetcher.take_one()
             if taken is not None:
+                prefetcher.pass_on()
                 return taken, self._grip(taken)
             prefetcher.check()
             prefetcher.ask(1)
-            await prefetcher.wait(float("inf"))
+            await prefetcher.wait(float("inf"), 1)
 
     async def _next_many(self, count: int, wait: float, invisible: float | None) -> list[Taken]:
         """Internal: the messages for `pop`."""
@@ -330,6 +331,7 @@ class PopConsumer:
                 return await self._next_for(count, wait, asked)
         finally:
             self._pops -= 1
+            prefetcher.pass_on()
             # Other pops need the standing requests, so only the last one ends them.
             if not self._settings.prefetch and not self._pops:
                 prefetcher.leave()
@@ -386,7 +388,7 @@ class PopConsumer:
                 return []
             else:
                 prefetcher.ask(count, wait=deadline - now)
-                await prefetcher.wait(deadline)
+                await prefetcher.wait(deadline, count)
             if asked is not None:
                 # The messages that came may be of a request for another time.
                 await self._make_invisible(asked, left())

@@ -16,6 +16,7 @@ Invariants:
 Sources: TCP's slow start (RFC 5681).
 """
 
+from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Self
@@ -96,6 +97,8 @@ class Prefetcher:
         self._settings = settings
         self._view = view
         self._news = anyio.Event()
+        # Calls that wait for messages: the number that each wants, and its event, in order.
+        self._waiting: deque[tuple[int, anyio.Event]] = deque()
         self._is_closing = False
         self._mean_bytes = 1024
         self.invisible_ms = 0
@@ -206,8 +209,9 @@ class Prefetcher:
         """The partition group of the topic's first queue, which never changes."""
         return self._view.groups[0]
 
-    async def wait(self, deadline: float) -> None:
-        """Wait for news until `deadline`. Cancelling changes nothing.
+    async def wait(self, deadline: float, count: int = 0) -> None:
+        """Wait for news until `deadline`; with a count, until messages are here that no call waits
+        for which came earlier, or there is something else to act on. Cancelling changes nothing.
 
         Raises:
             Unavailable: a leader has been lost for too long.
@@ -220,7 +224,7 @@ class Prefetcher:
         lost = [s.lost_since for s in sessions if s.lost_since is not None]
         until = min([deadline, *(since + seconds for since in lost)])
         with anyio.move_on_after(until - anyio.current_time()):
-            await self._news.wait()
+            await (self._wait_turn(count) if count else self._news.wait())
             return
         now = anyio.current_time()
         if any(s.lost_since is not None and now >= s.lost_since + seconds for s in sessions):
@@ -236,10 +240,42 @@ class Prefetcher:
         for session in self.sessions.values():
             session.leave()
 
+    async def _wait_turn(self, count: int) -> None:
+        mine = (count, anyio.Event())
+        self._waiting.append(mine)
+        try:
+            await mine[1].wait()
+        except BaseException:
+            if not mine[1].is_set():
+                self._waiting.remove(mine)
+            elif self._waiting:
+                # This call was to take messages, or to ask for more.
+                self._waiting.popleft()[1].set()
+            raise
+
     def tell(self) -> None:
-        """Wake the waiting calls."""
+        """Wake the waiting calls that have something to act on: a call each for the messages that
+        are here, and one at least, which asks for more."""
         self._news.set()
         self._news = anyio.Event()
+        left = sum(self.buffer.counts.values())
+        for session in self.sessions.values():
+            if session.error or session.unreadable or session.lost_since is not None:
+                left = COUNT_MAX * len(self._waiting)
+        while self._waiting:
+            count, event = self._waiting.popleft()
+            event.set()
+            left -= count
+            if left <= 0:
+                break
+
+    def pass_on(self) -> None:
+        """A call ends: if it leaves messages, or a session that no call has asked, the next call
+        has its turn."""
+        if not self._waiting:
+            return
+        if self.buffer or not all(session.is_asking for session in self.sessions.values()):
+            self._waiting.popleft()[1].set()
 
     def follow_topic(self) -> None:
         """The topic may have got queues in other partition groups."""
