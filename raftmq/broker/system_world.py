@@ -22,6 +22,10 @@ from .world import Done, Outcome, T
 RECEIVE_BYTES = 64 * 1024
 """Bytes of one read if the reader names no limit."""
 
+SMALL_BYTES = 16 * 1024
+"""Bytes of one read while little comes at once. A buffer of 256 KiB for each small frame is mapped,
+cut down and unmapped by the C library: three system calls and a page fault."""
+
 SWITCH_SECONDS = 0.0002
 """How long one thread of a node's process may hold the interpreter while another waits for it. The
 disk thread needs it back after each system call; at Python's 5 ms that wait is longer than the
@@ -125,6 +129,8 @@ class TcpStream(trio.abc.Stream):
         # -1 once closed: the number may be another connection's then.
         self._descriptor = stream.socket.fileno()
         self._has_more = False
+        # True: the last read brought much.
+        self._is_busy = False
 
     def send_nowait(self, data: bytes) -> int:
         """Send the bytes that the socket takes now; their number.
@@ -156,6 +162,8 @@ class TcpStream(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """As trio says."""
         size = RECEIVE_BYTES if max_bytes is None else max_bytes
+        if not self._is_busy:
+            size = min(size, SMALL_BYTES)
         while True:
             if self._has_more:
                 await trio.lowlevel.checkpoint()
@@ -172,6 +180,7 @@ class TcpStream(trio.abc.Stream):
                 raise trio.BrokenResourceError(f"the connection broke: {error}") from error
             # A short read has emptied the socket.
             self._has_more = len(data) == size
+            self._is_busy = len(data) >= SMALL_BYTES
             return data
 
 
