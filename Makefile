@@ -15,7 +15,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 SOURCES := raftmq tests bench demo docs/generate.py docs/chapters.py
 
-.PHONY: help setup test campaign all-tests demo demo-pipeline check fix chaos soak mutants known-bugs seeds bench docs chapters clean
+.PHONY: help setup test campaign all-tests demo demo-pipeline check fix chaos soak mutants known-bugs seeds peers bench docs chapters clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -72,6 +72,10 @@ chaos: setup  ## play seeds in both simulators, keep what fails in build/chaos (
 
 soak: setup  ## play runs of every kind for an hour, add a row to docs/chaos/soak.* (ARGS="--hours 6")
 	$(BIN)/raftmq chaos soak --artifacts build/soak --book docs/chaos/soak.json $(ARGS)
+
+peers: setup  ## fetch the brokers that raftmq is measured beside into build/peers (ARGS="nats kafka")
+	$(SYNC) --group bench
+	$(BIN)/python -m bench.peers.install $(ARGS)
 
 bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks.* (ARGS="--help")
 	$(SYNC) --group bench

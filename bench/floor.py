@@ -17,8 +17,6 @@ import socket
 import sys
 import time
 from collections import deque
-from types import TracebackType
-from typing import Self
 
 import trio
 
@@ -32,11 +30,11 @@ from bench.floor_server import (
     positions,
     prepared,
 )
-from bench.processes import Cluster
+from bench.processes import Clustered
 from bench.system import Meter, Sample, Unsupported
 
 
-class Floor:
+class Floor(Clustered):
     """`System` of bare replication."""
 
     name = "floor"
@@ -47,23 +45,9 @@ class Floor:
         """None: the floor needs only trio."""
         return None
 
-    def __enter__(self) -> Self:
-        self._cluster = Cluster(self.name)
-        try:
-            followers = [self._start(f"follower{number}") for number in (1, 2)]
-            self._port = self._start("leader", *followers)
-        except BaseException:
-            self._cluster.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._cluster.close()
+    def _start(self) -> None:
+        followers = [self._start_server(f"follower{number}") for number in (1, 2)]
+        self._port = self._start_server("leader", *followers)
 
     @property
     def pids(self) -> dict[str, int]:
@@ -87,7 +71,7 @@ class Floor:
         """Unsupported."""
         raise Unsupported("the floor has no leases: compare with its consume")
 
-    def _start(self, name: str, *follower_ports: str) -> str:
+    def _start_server(self, name: str, *follower_ports: str) -> str:
         path = self._cluster.folder / f"{name}.bytes"
         command = [sys.executable, "-m", "bench.floor_server", str(path), *follower_ports]
         child = self._cluster.start(command, name=name, is_piped=True)

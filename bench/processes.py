@@ -24,6 +24,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -41,7 +42,7 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix=f"raftmq-bench-{name}-"))
         self._children: list[subprocess.Popen[str]] = []
         self.pids: dict[str, int] = {}
-        """Process ids by the names given to `start`."""
+        """Process ids of the servers, by the names given to `start`."""
 
     def __enter__(self) -> Self:
         return self
@@ -61,9 +62,11 @@ class Cluster:
         name: str,
         environment: Mapping[str, str] | None = None,
         is_piped: bool = False,
+        is_server: bool = True,
     ) -> subprocess.Popen[str]:
         """Start one process. Its output goes to `<name>.log`; with `is_piped` only its stderr does,
-        and stdin and stdout are pipes to us. `environment` replaces ours."""
+        and stdin and stdout are pipes to us. `environment` replaces ours. A process that is no
+        server, such as a load, may end by itself and is not measured as a server."""
         log: IO[str] = (self.folder / f"{name}.log").open("w")
         pipe = subprocess.PIPE
         with log:
@@ -79,7 +82,8 @@ class Cluster:
                 bufsize=1,
             )
         self._children.append(child)
-        self.pids[name] = child.pid
+        if is_server:
+            self.pids[name] = child.pid
         return child
 
     def log_tail(self, name: str) -> str:
@@ -88,8 +92,8 @@ class Cluster:
         return "\n".join(text.splitlines()[-15:])
 
     def check_alive(self) -> None:
-        """Raise if a process ended by itself."""
-        for child in self._children:
+        """Raise if a server ended by itself."""
+        for child in self._servers:
             if child.poll() is not None:
                 logs = "\n".join(self.log_tail(path.stem) for path in self.folder.glob("*.log"))
                 raise RuntimeError(f"{child.args!r} ended with {child.returncode}\n{logs}")
@@ -109,7 +113,42 @@ class Cluster:
                 if pipe is not None:
                     pipe.close()
         self._children.clear()
+        self._servers.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Clustered(ABC):
+    """Base of systems under test: their servers live in a `Cluster` while the system is entered."""
+
+    name: str
+    """Name of the system in result rows."""
+    _cluster: Cluster
+
+    def __enter__(self) -> Self:
+        self._cluster = Cluster(self.name)
+        try:
+            self._start()
+        except BaseException:
+            self._cluster.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._cluster.close()
+
+    @property
+    def server_pids(self) -> list[int]:
+        """Process ids of the servers, whose processor time and memory are measured."""
+        return self._cluster.pids
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Start the servers; return when they are ready to serve."""
 
 
 def free_ports(count: int) -> list[int]:

@@ -9,13 +9,11 @@ commits offsets once a second. Popping uses `pop` and `ack_nowait`.
 import dataclasses
 import time
 from collections import deque
-from types import TracebackType
-from typing import Self
 
 import trio
 
 import raftmq
-from bench.processes import Cluster, free_ports, wait_for_port
+from bench.processes import Clustered, free_ports, wait_for_port
 from bench.system import Meter, Sample
 from raftmq.broker.local_nodes import SERVE, node_settings, toml_text
 
@@ -28,7 +26,7 @@ CONFIRM_SECONDS = 0.02
 """Pause between two counts of confirmed acknowledgements."""
 
 
-class RaftmqSystem:
+class RaftmqSystem(Clustered):
     """A cluster of three nodes; see the module heading."""
 
     name = "raftmq"
@@ -38,7 +36,6 @@ class RaftmqSystem:
     )
 
     def __init__(self) -> None:
-        self._cluster: Cluster | None = None
         self.url = ""
         """URL of the cluster; empty until the cluster runs."""
 
@@ -51,8 +48,8 @@ class RaftmqSystem:
         """None: raftmq is always available in its own repository."""
         return None
 
-    def __enter__(self) -> Self:
-        self._cluster = cluster = Cluster(self.name)
+    def _start(self) -> None:
+        cluster = self._cluster
         ports = free_ports(3)
         addresses = {number: ("127.0.0.1", port) for number, port in enumerate(ports, 1)}
         for number, address in addresses.items():
@@ -67,16 +64,6 @@ class RaftmqSystem:
             wait_for_port(port, cluster, seconds_max=START_SECONDS_MAX)
         self.url = f"raftmq://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]},127.0.0.1:{ports[2]}"
         trio.run(self._settle)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._cluster is not None
-        self._cluster.close()
 
     async def _settle(self) -> None:
         """Create the topic, and wait until each node leads a group."""

@@ -26,23 +26,21 @@ import array
 import asyncio
 import fcntl
 import os
-import shutil
 import subprocess
 import tempfile
 import time
 from collections import deque
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from bench.processes import Cluster, first_line, free_ports, wait_for_port
+from bench.peers import install
+from bench.processes import Clustered, first_line, free_ports, wait_for_port
 from bench.system import Meter, Sample, Unsupported
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-INSTALL = "apt-get install -y --no-install-recommends nats-server"
 # nats-py's own bound for `publish_async`; a larger one gave no more throughput, only latency.
 IN_FLIGHT_MAX = 4000
 FETCH_MESSAGES = 1000
@@ -53,7 +51,7 @@ _FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS = 0x80086601, 0x40086602
 _FS_SYNC_FL = 0x00000008
 
 
-class Nats:
+class Nats(Clustered):
     """`System` of three nats-servers; with `is_synced` it is `nats-fsync`."""
 
     def __init__(self, *, is_synced: bool = False) -> None:
@@ -65,7 +63,7 @@ class Nats:
         """Versions of the server and the client."""
         import nats.aio.client
 
-        server = first_line(["nats-server", "--version"]).rpartition("v")[2]
+        server = first_line([_server(), "--version"]).rpartition("v")[2]
         return f"nats-server {server}, nats-py {nats.aio.client.__version__}"
 
     @property
@@ -82,8 +80,8 @@ class Nats:
 
     def available(self) -> str | None:
         """None, or what to install."""
-        if shutil.which("nats-server") is None:
-            return f"nats-server is not installed: {INSTALL}"
+        if install.program("nats-server") is None:
+            return "nats-server is not installed: .venv/bin/python -m bench.peers.install nats"
         try:
             import nats  # noqa: F401
         except ImportError:
@@ -99,30 +97,16 @@ class Nats:
                     )
         return None
 
-    def __enter__(self) -> Self:
-        self._cluster = Cluster(self.name)
-        try:
-            ports = free_ports(6)
-            self._ports = ports[:3]
-            self._port = ports[0]
-            for number in range(3):
-                config = self._write_config(number, ports[:3], ports[3:])
-                self._cluster.start(["nats-server", "-c", str(config)], name=f"server{number}")
-            for port in ports[:3]:
-                wait_for_port(port, self._cluster)
-            asyncio.run(self._create_stream())
-        except BaseException:
-            self._cluster.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._cluster.close()
+    def _start(self) -> None:
+        ports = free_ports(6)
+        self._ports = ports[:3]
+        self._port = ports[0]
+        for number in range(3):
+            config = self._write_config(number, ports[:3], ports[3:])
+            self._cluster.start([_server(), "-c", str(config)], name=f"server{number}")
+        for port in ports[:3]:
+            wait_for_port(port, self._cluster)
+        asyncio.run(self._create_stream())
 
     def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """`window * batch` single publishes in flight, up to a bound."""
@@ -273,14 +257,19 @@ class _Window:
         self._progress.set()
 
 
+def _server() -> str:
+    """Path of the server: as installed for benchmarks, else the machine's."""
+    path = install.program("nats-server")
+    assert path is not None, "the system is available"
+    return path
+
+
 def _knows_sync_always() -> bool:
     """Does this nats-server accept `sync_interval: always`?"""
     with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as folder:
         path = Path(folder) / "try.conf"
         path.write_text(f'jetstream {{ store_dir: "{folder}", sync_interval: always }}\n')
-        done = subprocess.run(
-            ["nats-server", "-t", "-c", str(path)], capture_output=True, check=False
-        )
+        done = subprocess.run([_server(), "-t", "-c", str(path)], capture_output=True, check=False)
     return done.returncode == 0
 
 

@@ -24,17 +24,16 @@ import sys
 import threading
 import time
 from importlib import metadata
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from bench.processes import Cluster, free_ports
+from bench.processes import Clustered, free_ports
 from bench.system import Meter, Sample, Unsupported
 
 ELECTION_SECONDS_MAX = 30.0
 IN_FLIGHT_BYTES_MAX = 4 << 20
 
 
-class Pysyncobj:
+class Pysyncobj(Clustered):
     """`System` of three pysyncobj nodes."""
 
     name = "pysyncobj"
@@ -55,23 +54,6 @@ class Pysyncobj:
         except ImportError:
             return "pysyncobj is not installed: uv sync --locked --group bench"
         return None
-
-    def __enter__(self) -> Self:
-        self._cluster = Cluster(self.name)
-        try:
-            self._start()
-        except BaseException:
-            self._cluster.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._cluster.close()
 
     def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """Calls of `size * batch` bytes, `window` in flight, up to a bound of bytes."""

@@ -20,11 +20,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from bench.processes import Cluster, first_line, free_ports, output_of, wait_for_port
+from bench.peers.install import RABBITMQ_SCRIPTS
+from bench.processes import Clustered, first_line, free_ports, output_of, wait_for_port
 from bench.system import Meter, Sample
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from pika.frame import Method
     from pika.spec import Basic, BasicProperties
 
-INSTALL = "apt-get install -y --no-install-recommends rabbitmq-server"
-SCRIPTS = Path("/usr/lib/rabbitmq/bin")
+INSTALL = ".venv/bin/python -m bench.peers.install rabbitmq"
 IN_FLIGHT_MAX = 2000
 PREFETCH = 2000
 QUEUE = "bench"
@@ -42,7 +40,7 @@ START_SECONDS_MAX = 90.0
 _NODES = [f"raftmq-bench{number}@localhost" for number in range(3)]
 
 
-class Rabbitmq:
+class Rabbitmq(Clustered):
     """`System` of three RabbitMQ nodes."""
 
     name = "rabbitmq"
@@ -61,30 +59,13 @@ class Rabbitmq:
 
     def available(self) -> str | None:
         """None, or what to install."""
-        if not (SCRIPTS / "rabbitmq-server").exists() or shutil.which("epmd") is None:
+        if not (RABBITMQ_SCRIPTS / "rabbitmq-server").exists() or shutil.which("epmd") is None:
             return f"rabbitmq-server is not installed: {INSTALL}"
         try:
             import pika  # noqa: F401
         except ImportError:
             return "pika is not installed: uv sync --locked --group bench"
         return None
-
-    def __enter__(self) -> Self:
-        self._cluster = Cluster(self.name)
-        try:
-            self._start()
-        except BaseException:
-            self._cluster.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._cluster.close()
 
     def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """`window * batch` single publishes awaiting their confirm, up to a bound."""
@@ -128,7 +109,7 @@ class Rabbitmq:
         wait_for_port(self._epmd_port, self._cluster)
         for number in range(3):
             environment = self._environment(number, distribution[number], amqp[number])
-            command = [str(SCRIPTS / "rabbitmq-server"), "-noinput"]
+            command = [str(RABBITMQ_SCRIPTS / "rabbitmq-server"), "-noinput"]
             self._cluster.start(command, name=f"node{number}", environment=environment)
         for port in amqp:
             wait_for_port(port, self._cluster, seconds_max=START_SECONDS_MAX)
@@ -178,7 +159,7 @@ class Rabbitmq:
     def _wait_for_members(self) -> None:
         environment = self._client_environment() | {"RABBITMQ_CTL_ERL_ARGS": _LOOPBACK}
         question = "length(rabbit_nodes:all_running())."
-        command = [str(SCRIPTS / "rabbitmqctl"), "-q", "-n", _NODES[0], "eval", question]
+        command = [str(RABBITMQ_SCRIPTS / "rabbitmqctl"), "-q", "-n", _NODES[0], "eval", question]
         deadline = time.monotonic() + START_SECONDS_MAX
         while (answer := output_of(command, environment=environment).strip()) != "3":
             self._cluster.check_alive()
@@ -298,5 +279,5 @@ _LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
 
 
 def _package_version() -> str:
-    path = next(SCRIPTS.parent.glob("lib/rabbitmq_server-*"), None)
+    path = next(RABBITMQ_SCRIPTS.parent.glob("lib/rabbitmq_server-*"), None)
     return path.name.rpartition("-")[2] if path else first_line(["rabbitmqctl", "version"])
