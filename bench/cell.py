@@ -17,6 +17,7 @@ from types import FrameType
 
 from bench.scenarios import SCENARIOS, SYSTEMS
 from bench.system import Unsupported
+from bench.usage import Usage, memory
 
 
 def main(arguments: list[str]) -> None:
@@ -38,10 +39,12 @@ def run(system_name: str, scenario_name: str, seconds: float) -> None:
     scenario = SCENARIOS[scenario_name]
     _say({"phase": "starting"})
     try:
-        with system:
+        with system, Usage(system.server_pids) as usage:
             _say({"phase": "running"})
             sample = scenario.run(system, seconds)
             _say({"phase": "stopping"})
+            cpu_seconds = usage.seconds(sample.began, sample.began + sample.seconds)
+            resident = max(memory(pid).resident for pid in system.server_pids)
     except Unsupported as reason:
         _say({"unsupported": str(reason)})
         return
@@ -55,6 +58,8 @@ def run(system_name: str, scenario_name: str, seconds: float) -> None:
             "mb_per_s": round(sample.mb_per_s, 3),
             "p50_ms": _rounded(sample.p50_ms),
             "p99_ms": _rounded(sample.p99_ms),
+            "server_cpu_s_per_million": round(cpu_seconds / sample.messages * 1e6, 3),
+            "server_mib": round(resident, 1),
         }
     )
 

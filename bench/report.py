@@ -7,6 +7,8 @@
 | scenario, system, version, settings | the measurement, and facts that a comparison needs |
 | messages_per_s, mb_per_s | acknowledged (or delivered) messages, and their bodies' 10^6 bytes |
 | p50_ms, p99_ms | latency of an acknowledgement, null where there is none |
+| server_cpu_s_per_million | processor seconds of all servers for a million of these messages |
+| server_mib | resident memory of the largest server at the end, mapped files included |
 | ratio_to_floor | messages_per_s over the floor's in the same scenario; null without a floor |
 
 Rows of growth have a scenario such as `backlog-produce`, and name their case in `system`. A number
@@ -28,9 +30,13 @@ from typing import TypedDict
 from bench.scenarios import GROWTH, SCENARIOS
 
 INSTALL_LINES = """\
-apt-get install -y --no-install-recommends nats-server rabbitmq-server
+make peers
 make bench
 """
+
+
+COLUMNS = ("messages/s", "MB/s", "p50 ms", "p99 ms", "CPU s a million", "MiB", "ratio to floor")
+"""Headings of the numbers of a row."""
 
 
 class Row(TypedDict):
@@ -44,6 +50,10 @@ class Row(TypedDict):
     mb_per_s: float
     p50_ms: float | None
     p99_ms: float | None
+    server_cpu_s_per_million: float | None
+    """None: not measured."""
+    server_mib: float | None
+    """None: not measured."""
     ratio_to_floor: float | None
 
 
@@ -180,14 +190,16 @@ def by_scenario(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A row as texts for people: system, messages/s, MB/s, p50, p99, ratio."""
+    """A row as texts for people, in the order of `COLUMNS`."""
     ratio = row["ratio_to_floor"]
     return (
         row["system"],
         _rate(row["messages_per_s"], digits=0),
         _rate(row["mb_per_s"], digits=1),
-        _milliseconds(row["p50_ms"]),
-        _milliseconds(row["p99_ms"]),
+        _number(row["p50_ms"], digits=2),
+        _number(row["p99_ms"], digits=2),
+        _number(row["server_cpu_s_per_million"], digits=2),
+        _number(row["server_mib"], digits=0),
         "-" if ratio is None else f"{ratio:.3f}",
     )
 
@@ -236,8 +248,10 @@ no broker logic.
 It is the limit of this language on this machine; `ratio to floor` is messages a second over the
 floor's.
 Latency is from the send to its acknowledgement in the client, with the whole window in flight.
+*CPU s a million* is the processor time of all servers for a million of the counted messages; *MiB*
+is the resident memory of the largest server at the end. Both are the kernel's figures.
 
-To run it yourself, with the peers (Debian, Ubuntu):
+To run it yourself, with the peers (`bench/README.md` says what `make peers` brings):
 
 ```sh
 {INSTALL_LINES}```
@@ -254,8 +268,8 @@ def _scenario_table(name: str, table: Mapping[str, Row]) -> str:
     return f"""\
 ## {SCENARIOS[name].title} (`{name}`)
 
-| system | messages/s | MB/s | p50 ms | p99 ms | ratio to floor |
-|---|---:|---:|---:|---:|---:|
+| system | {" | ".join(COLUMNS)} |
+|---|{"---:|" * len(COLUMNS)}
 {lines}
 """
 
@@ -279,7 +293,7 @@ def _growth_of(name: str, rows: Sequence[Row], figures: Sequence[Figure]) -> str
         f"| {row['scenario'].partition('-')[2]} | {system} | {rate} | {megabytes} | {p50} | {p99} |"
         for row in rows
         if row["scenario"].partition("-")[0] == name and row["scenario"] not in SCENARIOS
-        for system, rate, megabytes, p50, p99, _ in [cells(row)]
+        for system, rate, megabytes, p50, p99, *_ in [cells(row)]
     )
     table = f"""\
 | operation | case | messages/s | MB/s | p50 ms | p99 ms |
@@ -312,8 +326,8 @@ def _rate(value: float, *, digits: int) -> str:
     return f"{value:,.{digits if value >= 10 else 2}f}"
 
 
-def _milliseconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.2f}"
+def _number(value: float | None, *, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
 
 
 def _standing(rows: Sequence[Row]) -> str:

@@ -319,7 +319,7 @@ def _print_tables(result: report.Result) -> None:
     console = Console()
     for scenario, rows in report.by_scenario(result.rows).items():
         table = Table("system", title=SCENARIOS[scenario].title, title_justify="left")
-        for name in ("messages/s", "MB/s", "p50 ms", "p99 ms", "ratio to floor"):
+        for name in report.COLUMNS:
             table.add_column(name, justify="right")
         for row in sorted(rows.values(), key=lambda row: -row["messages_per_s"]):
             table.add_row(*report.cells(row))

@@ -20,7 +20,7 @@ Invariants:
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -46,6 +46,8 @@ class Sample:
     """Median latency of an acknowledgement; None where the operation has none (reading back)."""
     p99_ms: float | None
     """99th percentile of the latency; None like `p50_ms`."""
+    began: float
+    """Moment at which the measured part began, of `time.perf_counter`."""
     settings: str = ""
     """Deviations of this call from its arguments, such as a smaller window."""
 
@@ -74,6 +76,10 @@ class System(Protocol):
     @property
     def settings(self) -> str:
         """Facts that a comparison needs: replication, durability, tuning."""
+
+    @property
+    def server_pids(self) -> Sequence[int]:
+        """Processes whose processor time and memory are measured, while the system is entered."""
 
     def available(self) -> str | None:
         """None if the system can run here, else one line that says how to install it."""
@@ -161,6 +167,7 @@ class Meter:
             seconds=max(end - self._start, 1e-9),
             p50_ms=percentile(latencies, 0.50),
             p99_ms=percentile(latencies, 0.99),
+            began=self._start,
             settings=settings,
         )
 

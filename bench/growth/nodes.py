@@ -17,10 +17,11 @@ import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 import raftmq
 from bench.processes import Cluster, free_ports
+from bench.usage import Memory, cpu_seconds, memory
 from raftmq.broker.local_nodes import SERVE, node_settings, toml_text
 
 from .probe import ask_groups
@@ -28,16 +29,6 @@ from .probe import ask_groups
 COUNT = 3
 START_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.01
-_TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK")
-
-
-class Memory(NamedTuple):
-    """Memory of a process, in MiB."""
-
-    resident: float
-    """Resident memory, mapped files included."""
-    anonymous: float
-    """Resident memory without mapped files, which the kernel may drop at any time."""
 
 
 class Nodes:
@@ -155,11 +146,11 @@ class Nodes:
 
     def cpu_seconds(self) -> float:
         """Processor time of all running nodes since they started, to a hundredth of a second."""
-        return sum(_cpu_seconds(process.pid) for process in self._processes.values())
+        return sum(cpu_seconds(process.pid) for process in self._processes.values())
 
     def memory(self, number: int) -> Memory:
         """A node's memory now."""
-        return _memory(self._processes[number].pid)
+        return memory(self._processes[number].pid)
 
     def memories(self) -> list[Memory]:
         """All running nodes' memory now, by number."""
@@ -189,18 +180,3 @@ def close_all() -> None:
 
 
 VERSION = raftmq.__version__
-
-
-def _cpu_seconds(pid: int) -> float:
-    # The name in the second field may contain blanks: count fields after its closing bracket.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * _TICK_SECONDS
-
-
-def _memory(pid: int) -> Memory:
-    kib = {}
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name in ("VmRSS", "RssAnon"):
-            kib[name] = int(value.split()[0])
-    return Memory(kib["VmRSS"] / 1024, kib["RssAnon"] / 1024)

@@ -80,6 +80,8 @@ class Outcome:
                 "mb_per_s": round(window.rate * size / 1e6, 3),
                 "p50_ms": _percentile(window.latencies, 0.50),
                 "p99_ms": _percentile(window.latencies, 0.99),
+                "server_cpu_s_per_million": round(window.server_cost, 3),
+                "server_mib": None,
                 "ratio_to_floor": None,
             }
         )

@@ -16,6 +16,8 @@ def row(scenario: str, system: str, rate: float, p50_ms: float | None = 1.0) -> 
         "mb_per_s": rate / 10.0,
         "p50_ms": p50_ms,
         "p99_ms": p50_ms,
+        "server_cpu_s_per_million": 1.5,
+        "server_mib": 80.0,
         "ratio_to_floor": None,
     }
 
@@ -95,6 +97,7 @@ def test_page_without_raftmq_claims_nothing_about_it() -> None:
 def test_rows_have_the_published_fields_and_are_json() -> None:
     assert set(json.loads(json.dumps(ROWS))[0]) == {
         "scenario", "system", "version", "settings",
-        "messages_per_s", "mb_per_s", "p50_ms", "p99_ms", "ratio_to_floor",
+        "messages_per_s", "mb_per_s", "p50_ms", "p99_ms",
+        "server_cpu_s_per_million", "server_mib", "ratio_to_floor",
     }  # fmt: skip
     assert {each["scenario"] for each in ROWS} <= set(SCENARIOS)
