@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, assert_never
 
 from bench.floor import Floor
+from bench.peers.kafka import Kafka
 from bench.peers.nats import Nats
 from bench.peers.pysyncobj import Pysyncobj
 from bench.peers.rabbitmq import Rabbitmq
@@ -87,6 +88,8 @@ def _raftmq() -> System:
 SYSTEMS: dict[str, Callable[[], System]] = {
     "floor": Floor,
     "raftmq": _raftmq,
+    "kafka": Kafka,
+    "kafka-fsync": lambda: Kafka(is_synced=True),
     "nats": Nats,
     "nats-fsync": lambda: Nats(is_synced=True),
     "rabbitmq": Rabbitmq,

@@ -1,0 +1,365 @@
+"""Apache Kafka: three nodes in KRaft, a topic of three replicas, confluent-kafka (librdkafka).
+
+Two systems come out of this file:
+
+| name | when a publish is acknowledged (`acks=all`, `min.insync.replicas=2`) |
+|---|---|
+| `kafka` | the default: all replicas in sync have it in their page caches |
+| `kafka-fsync` | they have it on disk: `log.flush.interval.messages=1` syncs each append |
+
+A batch of messages goes to one partition by one call, and only its last message has a callback. The
+producer is idempotent, so a partition takes messages in order and without gaps: the last one's
+acknowledgement is that of all before it.
+
+A JVM is slow at first. Each measurement follows a warm-up of `WARM_UP_SECONDS`: the same work on a
+topic of its own. Reading counts from the first delivery on, because joining a group takes seconds
+that a consumer pays once.
+
+Sources: kafka.apache.org, "Configuration"; Kafka's bin/kafka-server-start.sh and
+bin/kafka-run-class.sh (options of the JVM); KIP-932 (share groups).
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.peers import install
+from bench.processes import Clustered, free_ports, wait_for_port
+from bench.system import Meter, Sample
+
+PARTITIONS = 6
+TOPIC, WARM = "bench", "warm"
+WARM_UP_SECONDS = 15.0
+"""On two busy cores the rate still doubled between the fifth second and the fifteenth."""
+START_SECONDS_MAX = 120.0
+BATCH_BYTES = 256 << 10
+"""Most bytes of a producer batch; with the 16 KiB of Java's default, bulk is far slower."""
+LINGER_MS = 5.0
+FETCH = 10_000
+POLL_SECONDS = 0.2
+EMPTY_POLLS_MAX = 10
+"""So many empty answers in a row end a share group's reading: nothing is left."""
+_CLUSTER_ID = "cmFmdG1xLWJlbmNoLTAwMQ"
+_JVM = [
+    *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+]
+
+
+class Kafka(Clustered):
+    """`System` of three brokers; with `is_synced` it is `kafka-fsync`."""
+
+    def __init__(self, *, is_synced: bool = False) -> None:
+        self._is_synced = is_synced
+        self.name = "kafka-fsync" if is_synced else "kafka"
+        self._bootstrap = ""
+
+    @property
+    def version(self) -> str:
+        """Versions of the brokers and the client."""
+        import confluent_kafka
+
+        client, library = confluent_kafka.__version__, confluent_kafka.libversion()[0]
+        return f"kafka {server_version()}, confluent-kafka {client}, librdkafka {library}"
+
+    @property
+    def settings(self) -> str:
+        """Replication and durability."""
+        sync = "log.flush.interval.messages=1" if self._is_synced else "default flush (page cache)"
+        return (
+            f"KRaft, {PARTITIONS} partitions, 3 replicas, acks=all, min.insync.replicas=2, {sync}, "
+            f"heaps of 1 GiB, {WARM_UP_SECONDS:g} s of the same work before"
+        )
+
+    def available(self) -> str | None:
+        """None, or what to install."""
+        try:
+            import confluent_kafka  # noqa: F401
+        except ImportError:
+            return "confluent-kafka is not installed: uv sync --locked --group bench"
+        return install.why_missing("kafka")
+
+    def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """`window` batches of `batch` messages in flight."""
+        self._publish(WARM, size, batch, window, WARM_UP_SECONDS)
+        meter = self._publish(TOPIC, size, batch, window, seconds)
+        return meter.sample(settings=f"batch.size {BATCH_BYTES}, linger.ms {LINGER_MS:g}")
+
+    def single(self, *, size: int, seconds: float) -> Sample:
+        """One message in flight, sent at once."""
+        self._send_one_by_one(WARM, size, WARM_UP_SECONDS)
+        return self._send_one_by_one(TOPIC, size, seconds).sample(settings="linger.ms 0")
+
+    def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Read back by position what a `produce` left; offsets are committed once a second."""
+        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        self._read(WARM, size, WARM_UP_SECONDS)
+        meter = self._read(TOPIC, size, seconds)
+        return meter.sample(until_last=True, settings="assigned partitions")
+
+    def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """One member of a share group takes and acknowledges; the confirmed ones count."""
+        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        self._share(WARM, size, WARM_UP_SECONDS)
+        meter = self._share(TOPIC, size, seconds)
+        settings = "share group, one consumer, implicit acknowledgement, commit_async each poll"
+        return meter.sample(until_last=True, settings=settings)
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of the brokers, as clients take them."""
+        return self._bootstrap
+
+    def _admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": self._bootstrap})
+
+    def _start(self) -> None:
+        ports = free_ports(6)
+        self._bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports[:3])
+        folder = self._cluster.folder
+        (folder / "log4j2.properties").write_text(_LOG4J)
+        nodes = [self._write_config(number, ports[:3], ports[3:]) for number in (1, 2, 3)]
+        # A storage folder takes a cluster's id before a broker opens it.
+        tool = ("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c")
+        commands = [self._java("-Xmx256m", main=(*tool, str(config))) for config in nodes]
+        children = [self._cluster.start(each, name="format", is_server=False) for each in commands]
+        for child in children:
+            if child.wait(START_SECONDS_MAX):
+                raise RuntimeError(self._cluster.log_tail("format"))
+        for number, config in enumerate(nodes, 1):
+            command = self._java(*_JVM, main=("kafka.Kafka", str(config)))
+            self._cluster.start(command, name=f"node{number}")
+        for port in ports[:3]:
+            wait_for_port(port, self._cluster, seconds_max=START_SECONDS_MAX)
+        self._create_topics()
+
+    def _java(self, *options: str, main: tuple[str, ...]) -> list[str]:
+        log4j = f"-Dlog4j2.configurationFile={self._cluster.folder / 'log4j2.properties'}"
+        return ["java", *options, log4j, "-cp", install.class_path("kafka"), *main]
+
+    def _write_config(self, number: int, ports: list[int], controllers: list[int]) -> Path:
+        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(controllers, 1))
+        plain = f"PLAINTEXT://127.0.0.1:{ports[number - 1]}"
+        path = self._cluster.folder / f"node{number}.properties"
+        path.write_text(
+            _CONFIG.format(
+                number=number,
+                voters=voters,
+                plain=plain,
+                controller=f"CONTROLLER://127.0.0.1:{controllers[number - 1]}",
+                folder=self._cluster.folder / f"data{number}",
+            )
+            + ("log.flush.interval.messages=1\n" if self._is_synced else "")
+        )
+        return path
+
+    def _create_topics(self) -> None:
+        """Create both topics; return when three brokers are members and all replicas in sync."""
+        from confluent_kafka.admin import NewTopic
+
+        admin = self._admin()
+        deadline = time.monotonic() + START_SECONDS_MAX
+        is_created = False
+        while True:
+            found = admin.list_topics(timeout=START_SECONDS_MAX)
+            if len(found.brokers) == 3 and not is_created:
+                made = admin.create_topics([NewTopic(n, PARTITIONS, 3) for n in (TOPIC, WARM)])
+                for future in made.values():
+                    future.result()
+                is_created = True
+            topics = {
+                name: found.topics[name].partitions
+                for name in (TOPIC, WARM)
+                if name in found.topics
+            }
+            members = [len(part.isrs) for parts in topics.values() for part in parts.values()]
+            if members == [3] * (2 * PARTITIONS):
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{len(found.brokers)} brokers, replicas in sync: {members}")
+            time.sleep(0.2)
+
+    def _producer(self, *, linger_ms: float) -> Any:
+        from confluent_kafka import Producer
+
+        return Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": linger_ms,
+                "batch.size": BATCH_BYTES,
+                "batch.num.messages": 100_000,
+                "queue.buffering.max.messages": 1_000_000,
+                "queue.buffering.max.kbytes": 1 << 20,
+                "message.max.bytes": 4 << 20,
+            }
+        )
+
+    def _publish(self, topic: str, size: int, batch: int, window: int, seconds: float) -> Meter:
+        producer = self._producer(linger_ms=LINGER_MS)
+        producer.list_topics(topic, timeout=10.0)
+        meter = Meter(size=size, seconds=seconds)
+        body = os.urandom(size)
+        plain: dict[str, Any] = {"value": body}
+        in_flight = number = 0
+
+        def callback(sent_at: float) -> Callable[[Any, Any], None]:
+            def on_delivery(error: Any, _: Any) -> None:
+                nonlocal in_flight
+                if error is not None:
+                    raise RuntimeError(str(error))
+                in_flight -= 1
+                meter.on_ack(batch, sent_at)
+
+            return on_delivery
+
+        while not meter.is_over():
+            while in_flight < window:
+                messages = [plain] * (batch - 1)
+                messages.append({"value": body, "callback": callback(time.perf_counter())})
+                taken = producer.produce_batch(topic, messages, partition=number % PARTITIONS)
+                if taken != batch:
+                    raise RuntimeError(f"the client took {taken} of {batch} messages")
+                number += 1
+                in_flight += 1
+            producer.poll(0.1)
+        producer.flush(30.0)
+        return meter
+
+    def _send_one_by_one(self, topic: str, size: int, seconds: float) -> Meter:
+        producer = self._producer(linger_ms=0.0)
+        body = os.urandom(size)
+        meter = Meter(size=size, seconds=seconds)
+        answers: list[Any] = []
+        while not meter.is_over():
+            sent_at = time.perf_counter()
+            producer.produce(topic, body, on_delivery=lambda error, _: answers.append(error))
+            while not answers:
+                producer.poll(1.0)
+            if (error := answers.pop()) is not None:
+                raise RuntimeError(str(error))
+            meter.on_ack(1, sent_at)
+        return meter
+
+    def _read(self, topic: str, size: int, seconds: float) -> Meter:
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": f"reader-{topic}",
+                "auto.commit.interval.ms": 1000,
+                "queued.max.messages.kbytes": 128 << 10,
+                "queued.min.messages": 1_000_000,
+                "fetch.message.max.bytes": 4 << 20,
+                "fetch.max.bytes": 64 << 20,
+            }
+        )
+        parts = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)]
+        left = sum(consumer.get_watermark_offsets(each, timeout=10.0)[1] for each in parts)
+        consumer.assign(parts)
+        fetch = max(1, min(FETCH, (4 << 20) // size))
+        meter: Meter | None = None
+        while left > 0 and not (meter and meter.is_over()):
+            messages = consumer.consume(fetch, POLL_SECONDS)
+            assert all(len(message.value()) == size for message in messages)
+            left -= len(messages)
+            if meter:
+                meter.on_delivery(len(messages))
+            elif messages:
+                meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+        consumer.close()
+        assert meter is not None
+        return meter
+
+    def _share(self, topic: str, size: int, seconds: float) -> Meter:
+        from confluent_kafka import ShareConsumer
+
+        group = f"share-{topic}"
+        self._read_share_from_start(group)
+        meter: Meter | None = None
+
+        def on_commit(offsets: dict[Any, set[int]], error: Any) -> None:
+            if error is not None:
+                raise RuntimeError(f"an acknowledgement failed: {error}")
+            if meter is not None:
+                meter.on_delivery(sum(map(len, offsets.values())))
+
+        consumer = ShareConsumer({"bootstrap.servers": self._bootstrap, "group.id": group})
+        consumer.set_acknowledgement_commit_callback(on_commit)
+        consumer.subscribe([topic])
+        empty, joining_until = 0, time.monotonic() + START_SECONDS_MAX
+        while meter is None or (empty < EMPTY_POLLS_MAX and not meter.is_over()):
+            messages = consumer.poll(POLL_SECONDS)
+            empty = 0 if len(messages) else empty + 1
+            if meter is None and len(messages):
+                meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+            elif meter is None and time.monotonic() > joining_until:
+                raise RuntimeError("the share group got nothing")
+            assert all(len(message.value()) == size for message in messages)
+            if len(messages):
+                consumer.commit_async()
+        consumer.commit_sync(10.0)
+        consumer.close()
+        return meter
+
+    def _read_share_from_start(self, group: str) -> None:
+        from confluent_kafka.admin import (
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+            ResourceType,
+        )
+
+        entry = ConfigEntry(
+            "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
+        )
+        resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
+        admin = self._admin()
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result()
+
+
+def server_version() -> str:
+    """Version of the brokers' jar."""
+    path = next((install.FOLDER / "kafka" / "jars").glob("kafka_2.13-*.jar"))
+    return path.stem.rpartition("-")[2]
+
+
+_CONFIG = """\
+process.roles=broker,controller
+node.id={number}
+controller.quorum.voters={voters}
+listeners={plain},{controller}
+advertised.listeners={plain}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={folder}
+auto.create.topics.enable=false
+default.replication.factor=3
+min.insync.replicas=2
+# Messages of 1 MiB are above the default.
+message.max.bytes=4194304
+replica.fetch.max.bytes=4194304
+offsets.topic.replication.factor=3
+offsets.topic.num.partitions=6
+share.coordinator.state.topic.replication.factor=3
+share.coordinator.state.topic.min.isr=2
+share.coordinator.state.topic.num.partitions=6
+group.initial.rebalance.delay.ms=0
+"""
+
+_LOG4J = """\
+rootLogger.level = WARN
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %c{1} %m%n
+"""

@@ -1,0 +1,50 @@
+"""The peers: named where they are absent, measured in a short cell where they are installed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.peers import install
+from bench.scenarios import SYSTEMS, why_unavailable
+
+ROOT = Path(__file__).parents[2]
+PEERS = [name for name in SYSTEMS if name not in ("floor", "raftmq")]
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_absent_peer_is_a_line_with_what_installs_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No program, no jar, no client: an entry of None makes an import fail.
+    monkeypatch.setattr(install, "FOLDER", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for module in ("confluent_kafka", "nats", "pika", "pysyncobj"):
+        monkeypatch.setitem(sys.modules, module, None)
+    reason = why_unavailable(name)
+    assert reason is not None
+    assert "\n" not in reason
+    assert any(how in reason for how in ("bench.peers.install", "uv sync", "apt-get install"))
+
+
+@pytest.mark.campaign
+@pytest.mark.process
+@pytest.mark.parametrize("name", PEERS)
+def test_installed_peer_is_measured_and_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+    if (reason := why_unavailable(name)) is not None:
+        pytest.skip(reason)
+    command = [sys.executable, "-m", "bench.cell", name, "produce-100B", "--seconds", "0.5"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout.splitlines()[-1])
+    assert row["system"] == name
+    assert row["messages_per_s"] > 0
+    assert row["server_cpu_s_per_million"] > 0
+    assert row["server_mib"] > 1
+    assert list(tmp_path.iterdir()) == []
