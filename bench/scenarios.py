@@ -19,6 +19,7 @@ from bench.peers.kafka import Kafka
 from bench.peers.nats import Nats
 from bench.peers.pysyncobj import Pysyncobj
 from bench.peers.rabbitmq import Rabbitmq
+from bench.peers.rocketmq import Rocketmq
 from bench.system import Sample, System
 
 
@@ -90,6 +91,8 @@ SYSTEMS: dict[str, Callable[[], System]] = {
     "raftmq": _raftmq,
     "kafka": Kafka,
     "kafka-fsync": lambda: Kafka(is_synced=True),
+    "rocketmq": Rocketmq,
+    "rocketmq-fsync": lambda: Rocketmq(is_synced=True),
     "nats": Nats,
     "nats-fsync": lambda: Nats(is_synced=True),
     "rabbitmq": Rabbitmq,

@@ -89,7 +89,9 @@ class Kafka(Clustered):
 
     def single(self, *, size: int, seconds: float) -> Sample:
         """One message in flight, sent at once."""
-        self._send_one_by_one(WARM, size, WARM_UP_SECONDS)
+        # One message after the other calls the brokers' code too rarely to have it compiled.
+        self._publish(WARM, size, 100, 64, WARM_UP_SECONDS)
+        self._send_one_by_one(WARM, size, WARM_UP_SECONDS / 5)
         return self._send_one_by_one(TOPIC, size, seconds).sample(settings="linger.ms 0")
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
@@ -360,6 +362,7 @@ rootLogger.level = WARN
 rootLogger.appenderRef.console.ref = console
 appender.console.type = Console
 appender.console.name = console
+appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d %p %c{1} %m%n
 """

@@ -58,6 +58,8 @@ public class RocketLoad {
         if (arguments[0].equals("steadily")) sendSteadily();
         int size = number("size");
         double seconds = real("seconds"), warm = real("warm");
+        // One message after the other calls the code too rarely to have it compiled.
+        if (arguments[0].equals("single")) send(WARM, 100, 64, new Meter(size, warm, 0));
         work(arguments[0], WARM, new Meter(size, warm, 0), () -> new Meter(size, warm, 0));
         refused.set(0);
         String settings = switch (arguments[0]) {
@@ -77,10 +79,10 @@ public class RocketLoad {
     /** One operation on one topic. `fill` is the meter of the sends that fill a topic to be read. */
     static Meter work(String operation, String topic, Meter fill, Supplier<Meter> make) throws Exception {
         boolean isRead = operation.equals("consume") || operation.equals("pop");
-        if (isRead) produce(topic, fill);
+        if (isRead) send(topic, number("batch"), number("window"), fill);
         Meter meter = make.get();
         switch (operation) {
-            case "produce" -> produce(topic, meter);
+            case "produce" -> send(topic, number("batch"), number("window"), meter);
             case "single" -> single(topic, meter);
             case "consume" -> consume(topic, meter);
             case "pop" -> pop(topic, meter);
@@ -138,26 +140,19 @@ public class RocketLoad {
     }
 
     /** `window` batches in flight. */
-    static void produce(String topic, Meter meter) throws Exception {
+    static void send(String topic, int batch, int window, Meter meter) throws Exception {
         byte[] body = new byte[meter.size];
         new Random(1).nextBytes(body);
-        DefaultMQProducer producer = producer();
-        try {
-            send(producer, topic, body, number("batch"), number("window"), meter);
-        } finally {
-            producer.shutdown();
-        }
-    }
-
-    static void send(DefaultMQProducer producer, String topic, byte[] body, int batch, int window, Meter meter) throws Exception {
         Semaphore free = new Semaphore(window);
         AtomicReference<Throwable> failure = new AtomicReference<>();
+        DefaultMQProducer producer = producer();
         while (!meter.isOver()) {
             free.acquire();
             if (failure.get() != null) throw new RuntimeException(failure.get());
             sendOne(producer, topic, body, batch, meter, free, failure, System.nanoTime());
         }
         free.acquire(window);
+        producer.shutdown();
     }
 
     static void sendOne(DefaultMQProducer producer, String topic, byte[] body, int batch, Meter meter,
