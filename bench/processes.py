@@ -179,13 +179,18 @@ def wait_for_port(port: int, cluster: Cluster, *, seconds_max: float = 30.0) -> 
             return
 
 
-def output_of(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> str:
+def output_of(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    seconds_max: float = 30.0,
+) -> str:
     """The output of a short-lived program; its stderr if it has no output."""
     done = subprocess.run(
         list(command),
         capture_output=True,
         text=True,
-        timeout=30.0,
+        timeout=seconds_max,
         check=False,
         env=dict(environment) if environment is not None else None,
     )

@@ -17,6 +17,7 @@ from typing import Literal, assert_never
 from bench.floor import Floor
 from bench.peers.kafka import Kafka
 from bench.peers.nats import Nats
+from bench.peers.own_tools import KafkaOwn, NatsOwn, RabbitmqOwn
 from bench.peers.pysyncobj import Pysyncobj
 from bench.peers.rabbitmq import Rabbitmq
 from bench.peers.rocketmq import Rocketmq
@@ -91,11 +92,14 @@ SYSTEMS: dict[str, Callable[[], System]] = {
     "raftmq": _raftmq,
     "kafka": Kafka,
     "kafka-fsync": lambda: Kafka(is_synced=True),
+    "kafka-own": KafkaOwn,
     "rocketmq": Rocketmq,
     "rocketmq-fsync": lambda: Rocketmq(is_synced=True),
     "nats": Nats,
     "nats-fsync": lambda: Nats(is_synced=True),
+    "nats-own": NatsOwn,
     "rabbitmq": Rabbitmq,
+    "rabbitmq-own": RabbitmqOwn,
     "pysyncobj": Pysyncobj,
 }
 

@@ -54,6 +54,9 @@ _FS_SYNC_FL = 0x00000008
 class Nats(Clustered):
     """`System` of three nats-servers; with `is_synced` it is `nats-fsync`."""
 
+    _has_batches = False
+    """Does the stream take the server's batch publish, which nats-py does not speak?"""
+
     def __init__(self, *, is_synced: bool = False) -> None:
         self._is_synced = is_synced
         self.name = "nats-fsync" if is_synced else "nats"
@@ -154,7 +157,11 @@ class Nats(Clustered):
 
         client = await self._connect()
         config = StreamConfig(
-            name=STREAM, subjects=[SUBJECT], num_replicas=3, storage=StorageType.FILE
+            name=STREAM,
+            subjects=[SUBJECT],
+            num_replicas=3,
+            storage=StorageType.FILE,
+            allow_batched=self._has_batches or None,
         )
         deadline = time.monotonic() + 30.0
         while True:
