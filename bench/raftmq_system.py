@@ -6,9 +6,11 @@ batch, and calls that meet in a queue share a stored batch. Reading uses `fetch`
 commits offsets once a second. Popping uses `pop` and `ack_nowait`.
 """
 
+import contextlib
 import dataclasses
 import time
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -16,6 +18,7 @@ import raftmq
 from bench.processes import Clustered, free_ports, wait_for_port
 from bench.system import Meter, Sample
 from raftmq.broker.local_nodes import SERVE, node_settings, toml_text
+from raftmq.errors import OutcomeUnknown, Unavailable
 
 QUEUES = 6
 TOPIC = "bench"
@@ -173,6 +176,27 @@ class RaftmqSystem(Clustered):
         entries += await self._log_entries()
         settings = f"one consumer, {entries / settled:.5f} log entries a message"
         return meter.sample(until_last=True, settings=settings)
+
+    def leader_pid(self) -> int:
+        """The node that leads queue 0."""
+
+        async def ask() -> int:
+            async with raftmq.connect(self.url) as mq:
+                return (await mq.admin.describe_topic(TOPIC)).queues[0].leader
+
+        return self.server_pids[trio.run(ask) - 1]
+
+    def send_steadily(self, on_ack: Callable[[], None], is_over: Callable[[], bool]) -> None:
+        """Send to queue 0; the client repeats by itself."""
+
+        async def send() -> None:
+            async with raftmq.connect(self.url) as mq, mq.producer(TOPIC) as producer:
+                while not is_over():
+                    with contextlib.suppress(Unavailable, OutcomeUnknown):
+                        await producer.send(b"x" * 200, queue=0)
+                        on_ack()
+
+        trio.run(send)
 
     async def _log_entries(self) -> int:
         """Number of records in the logs of all data groups: the sum of the leaders' last index."""

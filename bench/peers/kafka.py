@@ -109,6 +109,25 @@ class Kafka(Clustered):
         settings = "share group, one consumer, implicit acknowledgement, commit_async each poll"
         return meter.sample(until_last=True, settings=settings)
 
+    def leader_pid(self) -> int:
+        """The broker that leads partition 0."""
+        admin = self._admin()
+        found = admin.list_topics(TOPIC, timeout=10.0).topics[TOPIC].partitions[0]
+        return self.server_pids[int(found.leader) - 1]
+
+    def send_steadily(self, on_ack: Callable[[], None], is_over: Callable[[], bool]) -> None:
+        """Send to partition 0; the client repeats by itself, and looks for leaders each second."""
+        producer = self._producer(linger_ms=0.0, topic_metadata_refresh_interval_ms=1000)
+        answers: list[Any] = []
+        while not is_over():
+            producer.produce(
+                TOPIC, bytes(200), partition=0, on_delivery=lambda error, _: answers.append(error)
+            )
+            while not answers and not is_over():
+                producer.poll(0.05)
+            if answers and answers.pop() is None:
+                on_ack()
+
     @property
     def bootstrap(self) -> str:
         """Addresses of the brokers, as clients take them."""
@@ -185,11 +204,12 @@ class Kafka(Clustered):
                 raise RuntimeError(f"{len(found.brokers)} brokers, replicas in sync: {members}")
             time.sleep(0.2)
 
-    def _producer(self, *, linger_ms: float) -> Any:
+    def _producer(self, *, linger_ms: float, **more: float) -> Any:
         from confluent_kafka import Producer
 
         return Producer(
             {
+                **{name.replace("_", "."): value for name, value in more.items()},
                 "bootstrap.servers": self._bootstrap,
                 "acks": "all",
                 "enable.idempotence": True,

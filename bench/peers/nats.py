@@ -30,6 +30,7 @@ import subprocess
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -130,6 +131,37 @@ class Nats(Clustered):
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """As `consume`: JetStream acknowledges what it delivers."""
         return self.consume(size=size, batch=batch, window=window, seconds=seconds)
+
+    def leader_pid(self) -> int:
+        """The server that leads the stream."""
+        return self.server_pids[self._ports.index(self._port)]
+
+    def send_steadily(self, on_ack: Callable[[], None], is_over: Callable[[], bool]) -> None:
+        """Publish by a client that knows all servers; what has no answer within 1 s is repeated."""
+        import nats.errors
+        import nats.js.errors
+
+        failures = (nats.errors.Error, nats.js.errors.Error)
+
+        async def send() -> None:
+            client = await nats.connect(
+                [f"nats://127.0.0.1:{port}" for port in (self._port, *self._ports)],
+                dont_randomize=True,
+                reconnect_time_wait=0.05,
+                max_reconnect_attempts=-1,
+                error_cb=_ignore,
+            )
+            stream = client.jetstream(timeout=1.0)
+            while not is_over():
+                try:
+                    await stream.publish(SUBJECT, bytes(200))
+                except failures:
+                    await asyncio.sleep(0.01)
+                else:
+                    on_ack()
+            await client.close()
+
+        asyncio.run(send())
 
     def _write_config(self, number: int, ports: list[int], route_ports: list[int]) -> Path:
         store = self._cluster.folder / f"store{number}"
@@ -262,6 +294,10 @@ class _Window:
             self._refusal = message.data
         self._meter.on_ack(1, self._sent_at.popleft())
         self._progress.set()
+
+
+async def _ignore(_: Exception) -> None:
+    """Errors of a connection whose server was killed."""
 
 
 def _server() -> str:

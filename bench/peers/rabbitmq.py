@@ -15,7 +15,9 @@ Sources: rabbitmq.com, "Clustering Guide: a cluster on a single machine", "Quoru
 "Cluster Formation and Peer Discovery".
 """
 
+import contextlib
 import functools
+import itertools
 import os
 import shutil
 import time
@@ -90,6 +92,28 @@ class Rabbitmq(Clustered):
         """As `consume`: RabbitMQ acknowledges what it delivers."""
         return self.consume(size=size, batch=batch, window=window, seconds=seconds)
 
+    def leader_pid(self) -> int:
+        """The node that the queue was declared on, which leads it."""
+        # The first process is the port mapper.
+        return self.server_pids[1]
+
+    def send_steadily(self, on_ack: Callable[[], None], is_over: Callable[[], bool]) -> None:
+        """Publish with confirms, through the next node when a connection breaks."""
+        import pika.exceptions
+
+        for port in itertools.cycle(self._ports):
+            parameters = pika.ConnectionParameters("127.0.0.1", port, heartbeat=0)
+            with contextlib.suppress(pika.exceptions.AMQPError):
+                with pika.BlockingConnection(parameters) as connection:
+                    channel = connection.channel()
+                    channel.confirm_delivery()
+                    while not is_over():
+                        channel.basic_publish(
+                            "", QUEUE, bytes(200), pika.BasicProperties(delivery_mode=2)
+                        )
+                        on_ack()
+                return
+
     def _publish(self, size: int, in_flight: int, seconds: float) -> Meter:
         meter = Meter(size=size, seconds=seconds)
         window = _Window(meter, os.urandom(size), in_flight)
@@ -100,7 +124,7 @@ class Rabbitmq(Clustered):
     def _start(self) -> None:
         ports = free_ports(7)
         self._epmd_port, distribution, amqp = ports[0], ports[1:4], ports[4:]
-        self._port = amqp[0]
+        self._ports, self._port = amqp, amqp[0]
         (self._cluster.folder / ".erlang.cookie").write_text("RAFTMQBENCH")
         (self._cluster.folder / ".erlang.cookie").chmod(0o400)
         self._cluster.start(
