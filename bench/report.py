@@ -14,8 +14,8 @@
 Rows of growth have a scenario such as `backlog-produce`, and name their case in `system`. A number
 that is no rate is a figure: scenario, name, value, unit, and target.
 
-`benchmarks.md` shows all of `benchmarks.json`, the scenarios in which raftmq loses, and raftmq's
-own targets.
+`benchmarks.md` opens with raftmq beside the fastest peer of each scenario, the scenarios in which
+raftmq loses, and its own targets; then it shows all of `benchmarks.json`.
 
 Invariants:
 - Pure: rows in, text out. Dates and machines are arguments.
@@ -125,6 +125,20 @@ def losses(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
+def best_peers(rows: Sequence[Row]) -> list[tuple[str, float, str, float]]:
+    """For each scenario of raftmq and a peer: its name, raftmq's rate, the fastest peer, its rate;
+    first those in which raftmq is furthest ahead."""
+    found = []
+    for scenario, table in by_scenario(rows).items():
+        peers = {
+            n: row["messages_per_s"] for n, row in table.items() if n not in ("raftmq", "floor")
+        }
+        if "raftmq" in table and peers:
+            best = max(peers, key=peers.__getitem__)
+            found.append((scenario, table["raftmq"]["messages_per_s"], best, peers[best]))
+    return sorted(found, key=lambda each: -each[1] / each[3])
+
+
 def targets(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
     """Each target of raftmq for which there are rows: claim, wanted, got, is met."""
     table = by_scenario(rows)
@@ -219,8 +233,8 @@ def markdown(result: Result) -> str:
     """The whole page for people."""
     parts = [
         _heading(result),
-        *(_scenario_table(name, table) for name, table in by_scenario(result.rows).items()),
         _standing(result.rows),
+        *(_scenario_table(name, table) for name, table in by_scenario(result.rows).items()),
         _growth(result.rows, result.figures),
         _skipped(result.skipped),
         _systems(result.rows),
@@ -333,12 +347,26 @@ def _number(value: float | None, *, digits: int) -> str:
 def _standing(rows: Sequence[Row]) -> str:
     if not any(row["system"] == "raftmq" for row in rows):
         return "## raftmq\n\nraftmq was not part of this run.\n"
+    places = "\n".join(
+        f"| {SCENARIOS[scenario].title} | {_rate(ours, digits=0)} | {name} | "
+        f"{_rate(theirs, digits=0)} | {'' if ours >= theirs else '**'}{ours / theirs:.2f}"
+        f"{'' if ours >= theirs else '**'} |"
+        for scenario, ours, name, theirs in best_peers(rows)
+    )
     lost = "\n".join(f"- {each}" for each in losses(rows)) or "Nowhere in this run."
     lines = "\n".join(
         f"| {claim} | {limit:g} | {got:.2f} | {'yes' if is_met else '**no**'} |"
         for claim, limit, got, is_met in targets(rows)
     )
     return f"""\
+## raftmq beside the fastest peer
+
+Messages a second; the floor is no peer, and some peers acknowledge before anything is synced.
+
+| scenario | raftmq | fastest peer | its rate | raftmq over it |
+|---|---:|---|---:|---:|
+{places}
+
 ## Where raftmq loses to a peer
 
 {lost}

@@ -64,6 +64,17 @@ def test_losses_name_every_peer_that_is_faster_and_no_floor() -> None:
     ]
 
 
+def test_fastest_peer_of_each_scenario_stands_beside_raftmq() -> None:
+    rows = [*ROWS, row("produce-100B", "rabbitmq", 90.0)]
+    assert report.best_peers(rows) == [
+        ("produce-100B", 800.0, "nats", 100.0),
+        ("single-200B", 1200.0, "nats", 3000.0),
+    ]
+    page = report.markdown(result(rows, []))
+    assert "| One awaited send at a time, 200 B | 1,200 | nats | 3,000 | **0.40** |" in page
+    assert page.index("raftmq beside the fastest peer") < page.index("(`produce-100B`)")
+
+
 def test_targets_are_judged_in_their_own_direction() -> None:
     verdicts = {claim: is_met for claim, _, _, is_met in report.targets(ROWS)}
     assert verdicts == {
