@@ -93,8 +93,8 @@ class Cluster:
 
     def check_alive(self) -> None:
         """Raise if a server ended by itself."""
-        for child in self._servers:
-            if child.poll() is not None:
+        for child in self._children:
+            if child.pid in self.pids.values() and child.poll() is not None:
                 logs = "\n".join(self.log_tail(path.stem) for path in self.folder.glob("*.log"))
                 raise RuntimeError(f"{child.args!r} ended with {child.returncode}\n{logs}")
 
@@ -113,7 +113,6 @@ class Cluster:
                 if pipe is not None:
                     pipe.close()
         self._children.clear()
-        self._servers.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -144,7 +143,7 @@ class Clustered(ABC):
     @property
     def server_pids(self) -> list[int]:
         """Process ids of the servers, whose processor time and memory are measured."""
-        return self._cluster.pids
+        return list(self._cluster.pids.values())
 
     @abstractmethod
     def _start(self) -> None:
