@@ -1,11 +1,10 @@
 """One picture of a cluster, merged from the status of each node."""
 
-import json
-from io import StringIO
 from typing import Any
 
+from structlog.testing import CapturingLogger
+
 from raftmq.cli.cluster import _state, behind_text, lacking_without, merged
-from raftmq.cli.node.node_log import NodeLog
 from raftmq.cli.node.serve import tell_gone
 from raftmq.wire.messages import ClusterView, GroupView, NodeView
 
@@ -179,16 +178,14 @@ def test_messages_that_dead_letters_lost_to_retention_are_told_by_the_leader() -
 
 
 def test_log_says_once_what_dead_letters_lost_more() -> None:
-    out = StringIO()
-    log = NodeLog(1, out, is_json=True)
+    log = CapturingLogger()
     before: dict[int, int] = {}
     for gone in ({}, {3: 2}, {3: 2}, {3: 2, 1: 5}, {1: 4}, {1: 5}):
         before = tell_gone(gone, log, before)
-    lines = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [(line["level"], line["group"], line["messages"]) for line in lines] == [
-        ("warning", 3, 2),
-        ("warning", 1, 5),
-        ("warning", 1, 5),
+    assert [(call.method_name, call.kwargs) for call in log.calls] == [
+        ("warning", {"group": 3, "messages": 2}),
+        ("warning", {"group": 1, "messages": 5}),
+        ("warning", {"group": 1, "messages": 5}),
     ]
 
 

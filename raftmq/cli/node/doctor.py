@@ -39,7 +39,8 @@ FILES_WARN = 4_096
 CLOCK_SECONDS = 0.2
 CLOCK_JUMP_MS = 20.0
 
-MODULES = ["anyio", "cbor2", "google_crc32c", "lz4", "msgspec", "numpy", "trio", "zstandard"]
+MODULES = ["anyio", "cbor2", "google_crc32c", "lz4", "msgspec", "numpy", "structlog", "trio"]
+MODULES += ["zstandard"]
 
 
 @click.command()

@@ -18,11 +18,11 @@ import click
 
 from raftmq.cli.exits import ExitCode, Failure
 
-from .node_log import NodeLog
 from .notify import notify
 
 if TYPE_CHECKING:
     import trio
+    from structlog.typing import FilteringBoundLogger
 
     from raftmq.broker.node import Node
     from raftmq.broker.settings import Settings
@@ -73,9 +73,7 @@ def serve(config: Path, overrides: tuple[str, ...], log_format: str, parent: int
 
     import trio
 
-    is_colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    is_json = log_format == "json"
-    log = NodeLog(settings.node.id, sys.stderr, is_json=is_json, is_colored=is_colored)
+    log = _logger(log_format, settings.node.id)
     return trio.run(_serve, settings, log, parent)
 
 
@@ -145,7 +143,7 @@ def _named(override: str, what: str, name: str, struct: Any) -> Any:
     return types[name]
 
 
-async def _serve(settings: "Settings", log: NodeLog, parent: int) -> int:
+async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int) -> int:
     import trio
 
     from raftmq.broker.node import Node, NodeStopped
@@ -199,7 +197,7 @@ async def _run_node(
 
 async def _await_signals(
     node: "Node",
-    log: NodeLog,
+    log: "FilteringBoundLogger",
     nursery: "trio.Nursery",
     is_serving: "trio.Event",
     *,
@@ -226,7 +224,7 @@ async def _await_signals(
                 nursery.cancel_scope.cancel()
 
 
-async def _tell_waiting(node: "Node", log: NodeLog) -> None:
+async def _tell_waiting(node: "Node", log: "FilteringBoundLogger") -> None:
     """Log what a node waits for if that takes long: before it serves, then until the cluster counts
     it."""
     import trio
@@ -265,7 +263,7 @@ async def _look_for_removal(node: "Node") -> None:
         await trio.sleep(LEAVE_SECONDS)
 
 
-async def _watch(node: "Node", log: NodeLog, parent: int) -> None:
+async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None:
     """Log changes: the groups this node leads, damage, losses of dead letters, the peers it
     reaches."""
     import trio
@@ -301,7 +299,7 @@ async def _watch(node: "Node", log: NodeLog, parent: int) -> None:
         await trio.sleep(WATCH_SECONDS)
 
 
-def _tell_damage(node: "Node", log: NodeLog, before: set[str]) -> set[str]:
+def _tell_damage(node: "Node", log: "FilteringBoundLogger", before: set[str]) -> set[str]:
     """Log damage: each new finding or state of one, and the end of all damage."""
     now = {
         f"group {number}: {found['found']}; {found['state']}"
@@ -320,7 +318,9 @@ def _tell_damage(node: "Node", log: NodeLog, before: set[str]) -> set[str]:
     return now
 
 
-def tell_gone(gone: Mapping[int, int], log: NodeLog, before: Mapping[int, int]) -> dict[int, int]:
+def tell_gone(
+    gone: Mapping[int, int], log: "FilteringBoundLogger", before: Mapping[int, int]
+) -> dict[int, int]:
     """Log the groups whose dead letters lost more messages to retention than before."""
     for group, messages in sorted(gone.items()):
         if messages > before.get(group, 0):
@@ -351,3 +351,23 @@ def die_with(parent: int) -> None:
     # and `_watch` notice the end.
     if os.getppid() != parent:
         raise Failure("the process that started this node is gone", fix="start it again")
+
+
+def _logger(log_format: str, node: int) -> "FilteringBoundLogger":
+    import structlog
+
+    renderer: Any = structlog.processors.JSONRenderer()
+    if log_format == "text":
+        is_colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        renderer = structlog.dev.ConsoleRenderer(colors=is_colored, pad_event_to=20)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    log: FilteringBoundLogger = structlog.get_logger(node=node)
+    return log
