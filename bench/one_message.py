@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -192,8 +192,9 @@ def _echo(_work: str, size: int, _queue: int | None) -> Iterator[tuple[dict[str,
 
 async def _serve_echo() -> None:
     async def serve(stream: trio.SocketStream) -> None:
-        while data := await stream.receive_some(65_536):
-            await stream.send_all(data)
+        with suppress(trio.BrokenResourceError):
+            while data := await stream.receive_some(65_536):
+                await stream.send_all(data)
 
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     print(listener.socket.getsockname()[1], flush=True)

@@ -57,11 +57,12 @@ class Producer:
     *Order.* Messages of one producer to one queue are stored in the order of the calls, each once,
     whatever is retried. Two calls that run at the same time have no order.
 
-    *Batches.* By default a message goes out at once if its queue has no batch under way, else it
-    is gathered with others until the answer comes (as Nagle's algorithm does); with `linger` it
-    is gathered for that many seconds. A batch that reaches `batch_bytes` or `batch_messages` goes
-    out at once. Calls of `send_many` share batches likewise, except those with properties: the
-    rows of such a call for a queue are a batch of their own.
+    *Batches.* By default a message goes out at once if its queue has no batch under way, else it is
+    gathered with others until the answer comes (as Nagle's algorithm does) and the callers that it
+    wakes have had their turn; with `linger` it is gathered for that many seconds. A batch that
+    reaches `batch_bytes` or `batch_messages` goes out at once. Calls of `send_many` share batches
+    likewise, except those with properties: the rows of such a call for a queue are a batch of their
+    own.
 
     *Delays.* A message that is sent with `delay=` is stored at once and waits there; consumers see
     it when it falls due, by the clock of its queue's leader, never earlier. The message takes its
