@@ -14,6 +14,7 @@ stay empty.
 Left out: processes that end or start meanwhile.
 """
 
+import os
 import re
 import shutil
 import signal
@@ -109,7 +110,8 @@ class Tracer:
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            for name, pid in pids.items()
+            # This process last: it makes the other straces, which its own would follow.
+            for name, pid in sorted(pids.items(), key=lambda item: item[1] == os.getpid())
         ]
 
     @staticmethod
