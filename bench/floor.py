@@ -45,6 +45,10 @@ class Floor(Clustered):
         """None: the floor needs only trio."""
         return None
 
+    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Unsupported."""
+        raise Unsupported("the floor has no keys: compare with its consume")
+
     def _start(self) -> None:
         followers = [self._start_server(f"follower{number}") for number in (1, 2)]
         self._port = self._start_server("leader", *followers)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import trio
 
 import raftmq
+from bench.keys import KeyOrder, keyed
 from bench.processes import Clustered, free_ports, wait_for_port
 from bench.system import Meter, Sample
 from raftmq.broker.local_nodes import SERVE, node_settings, toml_text
@@ -176,6 +177,48 @@ class RaftmqSystem(Clustered):
         entries += await self._log_entries()
         settings = f"one consumer, {entries / settled:.5f} log entries a message"
         return meter.sample(until_last=True, settings=settings)
+
+    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Fill by keyed messages, then pop and acknowledge by two consumers of an ordered group."""
+        return trio.run(self._ordered, size, batch, window, seconds)
+
+    async def _ordered(self, size: int, batch: int, window: int, seconds: float) -> Sample:
+        async with raftmq.connect(self.url) as mq:
+            sent = 0
+            async with mq.producer(TOPIC) as producer:
+                until = time.perf_counter() + seconds
+                while time.perf_counter() < until:
+                    under_way = []
+                    for _ in range(window):
+                        keys, bodies = keyed(range(sent, sent + batch), size)
+                        under_way.append(producer.send_many_nowait(bodies=bodies, keys=keys))
+                        sent += batch
+                    for pending in under_way:
+                        await pending.wait()
+            order, settled = KeyOrder(), 0
+            meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+
+            async def take(consumer: raftmq.client.PopConsumer) -> None:
+                while settled < sent and not meter.is_over():
+                    messages = await consumer.pop(batch, wait=0.2)
+                    order.check(messages.bodies)
+                    messages.ack_nowait()
+
+            async with (
+                mq.consumer(TOPIC, group="ordered", mode="ordered") as first,
+                mq.consumer(TOPIC, group="ordered", mode="ordered") as second,
+                trio.open_nursery() as nursery,
+            ):
+                for consumer in (first, second):
+                    nursery.start_soon(take, consumer)
+                while settled < sent and not meter.is_over():
+                    await trio.sleep(CONFIRM_SECONDS)
+                    for consumer in (first, second):
+                        settlement = await consumer.flush()
+                        assert settlement.is_complete, settlement.fenced[:3]
+                        meter.on_delivery(settlement.settled)
+                        settled += settlement.settled
+        return meter.sample(until_last=True, settings="2 consumers, mode ordered, order by key")
 
     def leader_pid(self) -> int:
         """The node that leads queue 0."""

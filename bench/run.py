@@ -181,7 +181,7 @@ def _run_cell(
     system: str, scenario: str, seconds: float, progress: Progress, title: str = ""
 ) -> Outcome:
     """Run one cell in a process of its own, and show its phases; the cell stops when we stop."""
-    passes = 2 if scenario.startswith(("consume", "pop")) else 1
+    passes = 2 if scenario.startswith(("consume", "pop", "ordered")) else 1
     name = title or f"{scenario} · {system}"
     task = progress.add_task(name, total=seconds * passes + 1.0, phase="")
     command = [sys.executable, "-m", "bench.cell", system, scenario, "--seconds", str(seconds)]

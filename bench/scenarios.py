@@ -5,6 +5,7 @@
 | produce | acknowledged publishes with a window in flight |
 | single | one publish at a time, awaited |
 | consume | reading back the messages of an untimed produce |
+| ordered | the same in order by key: keyed messages, two consumers |
 | pop | reading them back as consumers of a queue: each message leased and acknowledged |
 """
 
@@ -32,7 +33,7 @@ class Scenario:
     """Name in result rows and for `--only`."""
     title: str
     """Title for people."""
-    operation: Literal["produce", "single", "consume", "pop"]
+    operation: Literal["produce", "single", "consume", "pop", "ordered"]
     size: int
     """Bytes of a message's body."""
     batch: int = 1
@@ -52,6 +53,8 @@ class Scenario:
                 return system.consume(size=size, batch=batch, window=window, seconds=seconds)
             case "pop":
                 return system.pop(size=size, batch=batch, window=window, seconds=seconds)
+            case "ordered":
+                return system.ordered(size=size, batch=batch, window=window, seconds=seconds)
             case _:
                 assert_never(self.operation)
 
@@ -67,6 +70,7 @@ SCENARIOS = {
         Scenario("consume-10kB", "Consume, 10 kB messages", "consume", 10_000, 1, 256),
         Scenario("consume-1MiB", "Consume, 1 MiB messages", "consume", 1 << 20, 1, 16),
         Scenario("pop-100B", "Pop and acknowledge, 100 B, batches of 100", "pop", 100, 100, 256),
+        Scenario("ordered-100B", "Ordered by key, 4,000 keys, 100 B", "ordered", 100, 100, 16),
     )
 }
 

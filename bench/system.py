@@ -107,6 +107,11 @@ class System(Protocol):
         """As `consume`, by a group of consumers that share the messages: each message is handed to
         one consumer, and acknowledged."""
 
+    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Fill by keyed messages (`bench.keys`) for `seconds`; then two consumers of a group take
+        and acknowledge all of them, the messages of a key in the order of their sending, timed, for
+        `seconds` at most."""
+
 
 class Meter:
     """Counts acknowledgements between the end of the warm-up and the deadline.

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.keys import KeyOrder, keyed
 from bench.peers import install
 from bench.processes import Clustered, free_ports, wait_for_port
 from bench.system import Meter, Sample
@@ -39,6 +40,7 @@ BATCH_BYTES = 256 << 10
 LINGER_MS = 5.0
 FETCH = 10_000
 POLL_SECONDS = 0.2
+IN_FLIGHT_KEYED_MAX = 50_000
 EMPTY_POLLS_MAX = 10
 """So many empty answers in a row end a share group's reading: nothing is left."""
 _CLUSTER_ID = "cmFmdG1xLWJlbmNoLTAwMQ"
@@ -107,6 +109,14 @@ class Kafka(Clustered):
         self._share(WARM, size, WARM_UP_SECONDS)
         meter = self._share(TOPIC, size, seconds)
         settings = "share group, one consumer, implicit acknowledgement, commit_async each poll"
+        return meter.sample(until_last=True, settings=settings)
+
+    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Two members of a group read the partitions that the keys went to, and commit offsets."""
+        self._share_keys(WARM, self._fill_keyed(WARM, size, batch, WARM_UP_SECONDS), size, seconds)
+        stored = self._fill_keyed(TOPIC, size, batch, seconds)
+        meter = self._share_keys(TOPIC, stored, size, seconds)
+        settings = "a group of 2 consumers, order by partition, offsets committed after each poll"
         return meter.sample(until_last=True, settings=settings)
 
     def leader_pid(self) -> int:
@@ -328,6 +338,54 @@ class Kafka(Clustered):
                 consumer.commit_async()
         consumer.commit_sync(10.0)
         consumer.close()
+        return meter
+
+    def _fill_keyed(self, topic: str, size: int, batch: int, seconds: float) -> int:
+        """Send keyed messages for `seconds`; returns their number, when all are acknowledged."""
+        producer = self._producer(linger_ms=LINGER_MS)
+        sent = 0
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            keys, bodies = keyed(range(sent, sent + batch), size)
+            messages = [{"key": k, "value": v} for k, v in zip(keys, bodies, strict=True)]
+            sent += producer.produce_batch(topic, messages)
+            if len(producer) > IN_FLIGHT_KEYED_MAX:
+                producer.poll(0.01)
+        if producer.flush(30.0):
+            raise RuntimeError("keyed messages were not acknowledged within 30 s")
+        return sent
+
+    def _share_keys(self, topic: str, stored: int, size: int, seconds: float) -> Meter:
+        from confluent_kafka import Consumer
+
+        settings = {
+            "bootstrap.servers": self._bootstrap,
+            "group.id": f"ordered-{topic}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+        consumers = [Consumer(settings), Consumer(settings)]
+        for each in consumers:
+            each.subscribe([topic])
+        order, taken = KeyOrder(), 0
+        meter: Meter | None = None
+        joining_until = time.monotonic() + START_SECONDS_MAX
+        while taken < stored and not (meter and meter.is_over()):
+            for consumer in consumers:
+                messages = consumer.consume(FETCH, POLL_SECONDS / 10)
+                order.check(message.value() for message in messages)
+                taken += len(messages)
+                if messages:
+                    consumer.commit(asynchronous=True)
+                if meter:
+                    meter.on_delivery(len(messages))
+                elif all(each.assignment() for each in consumers):
+                    meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+                elif time.monotonic() > joining_until:
+                    raise RuntimeError("the two consumers did not share the partitions")
+        for each in consumers:
+            each.close()
+        assert meter is not None
         return meter
 
     def _read_share_from_start(self, group: str) -> None:

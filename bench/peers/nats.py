@@ -24,6 +24,7 @@ Sources: docs.nats.io, "JetStream wire API" and "nats-server configuration".
 
 import array
 import asyncio
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -131,6 +132,12 @@ class Nats(Clustered):
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """As `consume`: JetStream acknowledges what it delivers."""
         return self.consume(size=size, batch=batch, window=window, seconds=seconds)
+
+    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Two pullers of a consumer with `max_ack_pending=1`, JetStream's way to a strict order:
+        one message of the whole stream is out at a time."""
+        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        return asyncio.run(self._pull_in_order(size, seconds))
 
     def leader_pid(self) -> int:
         """The server that leads the stream."""
@@ -260,6 +267,33 @@ class Nats(Clustered):
         await client.close()
         settings = f"pull, fetch {fetch}, acknowledged once a fetch"
         return meter.sample(until_last=True, settings=settings)
+
+    async def _pull_in_order(self, size: int, seconds: float) -> Sample:
+        import nats.errors
+        from nats.js.api import AckPolicy, ConsumerConfig
+
+        client = await self._connect()
+        stream = client.jetstream()
+        config = ConsumerConfig(
+            durable_name="ordered",
+            filter_subject=SUBJECT,
+            ack_policy=AckPolicy.EXPLICIT,
+            max_ack_pending=1,
+        )
+        await stream.add_consumer(STREAM, config)
+        meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+
+        async def take() -> None:
+            puller = await stream.pull_subscribe_bind("ordered", STREAM)
+            while not meter.is_over():
+                with contextlib.suppress(nats.errors.TimeoutError):
+                    (message,) = await puller.fetch(1, timeout=1.0)
+                    await message.ack()
+                    meter.on_delivery(1)
+
+        await asyncio.gather(take(), take())
+        await client.close()
+        return meter.sample(settings="2 pullers, max_ack_pending 1, order by stream")
 
 
 class _Window:

@@ -30,6 +30,7 @@ from bench.system import Sample, Unsupported
 TOOL_SECONDS_MAX = 180.0
 PROBE_BYTES = 4 << 20
 """Bytes that the first run of a tool of Kafka sends."""
+NO_KEYS = "the tool has no consumers in order by key"
 PERF_TEST_SKIPPED = 5
 """Seconds at the beginning of PerfTest that do not count."""
 _FIGURES = (
@@ -71,6 +72,10 @@ class KafkaOwn(Kafka):
         stored = self.produce(size=size, batch=batch, window=window, seconds=seconds)
         self._read_share_from_start("ShareConsumerPerformance")
         return self._perform_consume("ShareConsumerPerformance", stored, _CONSUMER[1:])
+
+    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Unsupported."""
+        raise Unsupported(NO_KEYS)
 
     def _perform_produce(self, topic: str, size: int, messages: int) -> Sample:
         """Send `messages`; a quarter is the warm-up of the tool."""
@@ -151,6 +156,10 @@ class NatsOwn(Nats):
         self.produce(size=size, batch=batch, window=window, seconds=seconds)
         return self._bench(self._stored(), size, "consume", "--acks", "explicit", "--batch", "1000")
 
+    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Unsupported."""
+        raise Unsupported(NO_KEYS)
+
     def _run(self, size: int, seconds: float, kind: str, *arguments: str) -> Sample:
         """Two runs: the first, of a few messages, tells how many take the wanted time."""
         given = ["pub", kind, SUBJECT, "--size", str(size), *arguments]
@@ -217,6 +226,10 @@ class RabbitmqOwn(Rabbitmq):
         prefetch = max(4, min(PREFETCH, (32 << 20) // size))
         arguments = ("-x0", "-y1", f"-q{prefetch}", f"-A{max(1, prefetch // 20)}")
         return self._perf_test(size, seconds, "received", *arguments)
+
+    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Unsupported."""
+        raise Unsupported(NO_KEYS)
 
     def _perf_test(self, size: int, seconds: float, counted: str, *arguments: str) -> Sample:
         duration = int(seconds) + PERF_TEST_SKIPPED

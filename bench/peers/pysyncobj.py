@@ -71,6 +71,10 @@ class Pysyncobj(Clustered):
         """Unsupported."""
         raise Unsupported("pysyncobj replicates calls; it has no consumers")
 
+    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Unsupported."""
+        raise Unsupported("pysyncobj replicates calls; it has no consumers")
+
     def _start(self) -> None:
         addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
         nodes = []

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bench.keys import KeyOrder, keyed
 from bench.peers.install import RABBITMQ_SCRIPTS
 from bench.processes import Clustered, first_line, free_ports, output_of, wait_for_port
 from bench.system import Meter, Sample
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 INSTALL = ".venv/bin/python -m bench.peers.install rabbitmq"
 IN_FLIGHT_MAX = 2000
 PREFETCH = 2000
-QUEUE = "bench"
+QUEUE, ORDERED = "bench", "ordered"
 START_SECONDS_MAX = 90.0
 _NODES = [f"raftmq-bench{number}@localhost" for number in range(3)]
 
@@ -91,6 +92,20 @@ class Rabbitmq(Clustered):
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """As `consume`: RabbitMQ acknowledges what it delivers."""
         return self.consume(size=size, batch=batch, window=window, seconds=seconds)
+
+    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """As `consume`, of a queue with a single active consumer: a second one would stand by."""
+        self._declare(ORDERED, **{"x-single-active-consumer": True})
+        filling = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+        filled = _KeyedWindow(filling, bytes(size), min(window * batch, IN_FLIGHT_MAX), ORDERED)
+        self._drive(filled.start)
+        meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+        count, order = filled.published, KeyOrder()
+        self._drive(
+            lambda channel: _Reader(meter, count, PREFETCH, channel, queue=ORDERED, order=order)
+        )
+        settings = f"a single active consumer, order by queue, acknowledged every {PREFETCH // 4}"
+        return meter.sample(until_last=True, settings=settings)
 
     def leader_pid(self) -> int:
         """The node that the queue was declared on, which leads it."""
@@ -191,14 +206,14 @@ class Rabbitmq(Clustered):
                 raise RuntimeError(f"the nodes did not form a cluster: {answer}")
             time.sleep(0.5)
 
-    def _declare(self) -> None:
+    def _declare(self, queue: str = QUEUE, **more: object) -> None:
         import pika
 
         with pika.BlockingConnection(self._parameters()) as connection:
             connection.channel().queue_declare(
-                QUEUE,
+                queue,
                 durable=True,
-                arguments={"x-queue-type": "quorum", "x-quorum-initial-group-size": 3},
+                arguments={"x-queue-type": "quorum", "x-quorum-initial-group-size": 3, **more},
             )
 
     def _parameters(self) -> "ConnectionParameters":
@@ -234,11 +249,12 @@ class _Window:
 
     _channel: "Channel"
 
-    def __init__(self, meter: Meter, body: bytes, in_flight: int) -> None:
+    def __init__(self, meter: Meter, body: bytes, in_flight: int, queue: str = QUEUE) -> None:
         import pika
 
         self._meter = meter
         self._body = body
+        self._queue = queue
         self._in_flight = in_flight
         self._persistent = pika.BasicProperties(delivery_mode=2)
         self._sent_at: dict[int, float] = {}
@@ -254,7 +270,7 @@ class _Window:
         while len(self._sent_at) < self._in_flight and not self._meter.is_over():
             self.published += 1
             self._sent_at[self.published] = time.perf_counter()
-            self._channel.basic_publish("", QUEUE, self._body, self._persistent)
+            self._channel.basic_publish("", self._queue, self._body, self._persistent)
 
     def _on_confirm(self, frame: "Method") -> None:
         confirm = frame.method
@@ -272,22 +288,44 @@ class _Window:
             self._channel.connection.ioloop.stop()
 
 
+class _KeyedWindow(_Window):
+    """Publishes numbered messages, in ascending order."""
+
+    def _publish(self) -> None:
+        while len(self._sent_at) < self._in_flight and not self._meter.is_over():
+            self.published += 1
+            self._sent_at[self.published] = time.perf_counter()
+            _, (body,) = keyed(range(self.published, self.published + 1), len(self._body))
+            self._channel.basic_publish("", self._queue, body, self._persistent)
+
+
 class _Reader:
     """Consumes `count` messages, acknowledging in groups, then stops the loop."""
 
-    def __init__(self, meter: Meter, count: int, prefetch: int, channel: "Channel") -> None:
+    def __init__(
+        self,
+        meter: Meter,
+        count: int,
+        prefetch: int,
+        channel: "Channel",
+        queue: str = QUEUE,
+        order: KeyOrder | None = None,
+    ) -> None:
         self._meter = meter
+        self._order = order
         self._left = count
         self._group = prefetch // 4
         self._unacked = 0
         channel.basic_qos(
             prefetch_count=prefetch,
-            callback=lambda _: channel.basic_consume(QUEUE, self._on_message),
+            callback=lambda _: channel.basic_consume(queue, self._on_message),
         )
 
     def _on_message(
         self, channel: "Channel", method: "Basic.Deliver", _: "BasicProperties", body: bytes
     ) -> None:
+        if self._order is not None:
+            self._order.check((body,))
         self._left -= 1
         self._unacked += 1
         if self._unacked < self._group and self._left:

@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.peers import install
 from bench.processes import Clustered, free_ports, wait_for_port
-from bench.system import Sample
+from bench.system import Sample, Unsupported
 
 QUEUES = 6
 WARM_UP_SECONDS = 15.0
@@ -79,6 +79,10 @@ class Rocketmq(Clustered):
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """Pop and acknowledge the messages of a `produce`."""
         return self._measure("pop", size, batch, window, seconds)
+
+    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Unsupported."""
+        raise Unsupported("the load has no consumers in order by key")
 
     def leader_pid(self) -> int:
         """The broker that is the master."""
