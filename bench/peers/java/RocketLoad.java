@@ -122,8 +122,12 @@ public class RocketLoad {
         return master;
     }
 
-    static DefaultMQProducer producer() throws Exception {
+    static DefaultMQProducer producer() throws Exception { return producer(30_000); }
+
+    /** `routeMillis`: how often it asks the name servers for new masters; the default is 30 s. */
+    static DefaultMQProducer producer(int routeMillis) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("load");
+        producer.setPollNameServerInterval(routeMillis);
         producer.setNamesrvAddr(nameServers());
         producer.setInstanceName("load" + System.nanoTime());
         producer.setMaxMessageSize(4 << 20);
@@ -198,14 +202,14 @@ public class RocketLoad {
 
     /** Sends to queue 0 until it is killed, one message after the other. */
     static void sendSteadily() throws Exception {
-        DefaultMQProducer producer = producer();
+        DefaultMQProducer producer = producer(1000);
         while (true)
             try {
                 MessageQueue queue = producer.fetchPublishMessageQueues(TOPIC).get(0);
-                if (producer.send(new Message(TOPIC, new byte[200]), queue, 1000).getSendStatus() == SendStatus.SEND_OK)
+                if (producer.send(new Message(TOPIC, new byte[200]), queue, 3000).getSendStatus() == SendStatus.SEND_OK)
                     System.out.println("acknowledged");
             } catch (Exception error) {
-                System.out.println("refused");
+                System.out.println("refused " + error.getMessage());
                 Thread.sleep(10);
             }
     }
