@@ -10,7 +10,7 @@ def test_load_may_end_and_is_not_measured() -> None:
         server = cluster.start(["sleep", "60"], name="server")
         cluster.start(["true"], name="load", is_server=False).wait(30)
         cluster.check_alive()
-        assert cluster.pids == [server.pid]
+        assert list(cluster.pids.values()) == [server.pid]
     assert not cluster.folder.exists()
 
 
