@@ -41,8 +41,8 @@ from .producers import ClaimSessions, Producers
 from .subscriptions import Resubscribe, Subscriptions
 from .transactions import Begin, End, Transactions, is_half
 
-_STATE_VERSION = 16
-_STATE_VERSIONS = (*range(1, 16), _STATE_VERSION)
+_STATE_VERSION = 17
+_STATE_VERSIONS = (*range(1, 17), _STATE_VERSION)
 """Versions that can be read: the first one had no subscriptions, the second no leases, the third no
 owners of queues, the fourth no delayed messages, the fifth no transactions, the sixth no inputs of
 these, the seventh no claimed sessions; the eighth had credit whose time was over, the ninth no
@@ -102,7 +102,7 @@ class Limits(msgspec.Struct, frozen=True):
 class PartitionMachine:
     """The state of one data group after a prefix of its log."""
 
-    record_version = 1
+    record_version = 2
     """The version of records that this software writes, and the newest that it applies."""
     state_version = _STATE_VERSION
     """The version of snapshots: machines of one version and one log give equal bytes."""

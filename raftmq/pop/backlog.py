@@ -232,6 +232,11 @@ class Backlog:
         stand behind a failed one."""
         return messages, None
 
+    def apart(self, messages: Piece) -> tuple[Piece | None, Piece | None]:
+        """Of messages that failed: those that wait for their delay, and those that wait for earlier
+        ones instead."""
+        return messages, None
+
     def behind(self, taken: Piece, left: Piece) -> Piece | None:
         """Of the messages that are left in a lease: those that end with what was taken out of it,
         otherwise than by an ack."""
@@ -308,7 +313,7 @@ class Backlog:
     def end_turn(self, messages: Piece) -> None:
         """The messages hold up no other message now: for backlogs that keep an order."""
 
-    def occupy(self, messages: Piece) -> None:
+    def occupy(self, messages: Piece, *, is_parked: bool = False) -> None:
         """After a restart: the messages went out, and their turn has not ended."""
 
     def trim(self, earliest: int) -> None:

@@ -8,6 +8,9 @@ repeated command that names a letter and some of its messages means the same mes
 
 from typing import NamedTuple
 
+from raftmq.errors import Reason
+from raftmq.results import Refused
+
 from .pieces import Piece, divided
 from .spans import Span
 
@@ -54,3 +57,9 @@ def keep_before(dead: dict[int, DeadLetter], queue: int, offset: int) -> int:
             dead[number] = letter._replace(messages=kept.span, is_parked=False, keys=kept.keys)
             count += kept.size
     return count
+
+
+def no_letter(number: int) -> Refused:
+    """The refusal of a call on a dead letter that is not there."""
+    message = f"there is no dead letter {number}, or it has none of these messages: list them"
+    return Refused(Reason.BAD_ARGUMENT, message)

@@ -50,9 +50,9 @@ from raftmq.results import Changed, Refused, Result
 
 from .backlog import Backlog, Counts
 from .credit import Credit, Credits
-from .dead_letters import DeadLetter, keep_before
+from .dead_letters import DeadLetter, keep_before, no_letter
 from .keyed import KeyedBacklog
-from .leases import CONSUMER_MAX, Handed, Lease, Leases
+from .leases import CONSUMER_MAX, Handed, Lease, Leases, fenced
 from .message_events import EventKind
 from .pieces import Piece, joined_by_queue
 from .policy import INVISIBLE_MS_MAX, Mode, Order, Policy
@@ -328,7 +328,7 @@ class PopGroup:
         """A lease runs `invisible_ms` from now on; the result is its new deadline."""
         row = self._leases.find(token, consumer, now)
         if row is None:
-            return _fenced(token)
+            return fenced(token)
         if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
             message = f"a lease runs for 1 to {INVISIBLE_MS_MAX} ms from now, not {invisible_ms}"
             return Refused(Reason.BAD_ARGUMENT, message)
@@ -383,7 +383,7 @@ class PopGroup:
         ones; the result is how many. Messages that retention removed meanwhile become lost."""
         letter = self._unbury(number, messages)
         if letter is None:
-            return _no_letter(number)
+            return no_letter(number)
         backlog = self.backlogs[letter.queue]
         gone, kept = letter.piece._replace(attempt=0).before(backlog.earliest)
         if gone is not None:
@@ -399,7 +399,7 @@ class PopGroup:
         """Throw away messages of a dead letter, all or the named ones; the result is how many."""
         letter = self._unbury(number, messages)
         if letter is None:
-            return _no_letter(number)
+            return no_letter(number)
         self._note(EventKind.PURGED, letter.queue, letter.piece)
         self.backlogs[letter.queue].purge(letter.piece, is_parked=letter.is_parked)
         self._reopen(letter.queue)
@@ -513,7 +513,7 @@ class PopGroup:
             self.backlogs[queue].occupy(messages)
         for letter in self.dead.values():
             if letter.is_parked:
-                self.backlogs[letter.queue].occupy(letter.piece)
+                self.backlogs[letter.queue].occupy(letter.piece, is_parked=True)
 
     def _settle(
         self,
@@ -528,17 +528,22 @@ class PopGroup:
         row = self._leases.find(token, consumer, now)
         taken = None if row is None else self._leases.take(row, messages)
         if row is None or taken is None:
-            return _fenced(token)
+            return fenced(token)
         queue = self._leases.queue(row)
         backlog = self.backlogs[queue]
-        settled(queue, taken)
-        # Messages behind this one must not be settled before its retry: their lease ends too.
-        left = None if is_success else self._leases.held(row)
-        if left is not None and (after := backlog.behind(taken, left)) is not None:
-            self._leases.take(row, after.span)
-            self._not_begun(queue, after)
-            backlog.leased -= after.size
         backlog.leased -= taken.size
+        left = None if is_success else self._leases.held(row)
+        after = None if left is None else backlog.behind(taken, left)
+        if after is None or self.order is Order.QUEUE:
+            settled(queue, taken)
+        # Messages behind this one must not be settled before its retry: their lease ends too.
+        if after is not None:
+            self._leases.take(row, after.span)
+            backlog.leased -= after.size
+            self._not_begun(queue, after)
+            # In runs those in hand before the failed one count, so the ones behind it go first.
+            if self.order is not Order.QUEUE:
+                settled(queue, taken)
         assert backlog.leased >= 0, "more messages leave leases than are leased"
         self._reopen(queue)
         return Changed(told(messages, taken.bits << taken.base - messages.base))
@@ -559,7 +564,8 @@ class PopGroup:
     ) -> None:
         assert messages.attempt > 0, "messages fail that never went out"
         # Messages behind a failed one wait for it: for them no attempt counts.
-        messages, after = self.backlogs[queue].heads(messages)
+        backlog = self.backlogs[queue]
+        messages, after = backlog.heads(messages)
         if after is not None:
             self._not_begun(queue, after)
         if messages.attempt >= self.policy.attempts_max:
@@ -567,12 +573,14 @@ class PopGroup:
             return
         delay_ms = self.policy.delay_ms(messages.attempt) if delay_ms is None else delay_ms
         kind = EventKind.EXPIRED if by == NO_CONSUMER else EventKind.NACKED
-        self._note(kind, queue, messages, by, now + max(delay_ms, 0))
-        if delay_ms <= 0:
-            self.backlogs[queue].put_back(messages)
-        else:
-            self.backlogs[queue].wait(messages)
-            self._retries.add(now + delay_ms, queue, messages)
+        waiting, ready = (None, messages) if delay_ms <= 0 else backlog.apart(messages)
+        if waiting is not None:
+            self._note(kind, queue, waiting, by, now + delay_ms)
+            backlog.wait(waiting)
+            self._retries.add(now + delay_ms, queue, waiting)
+        if ready is not None:
+            self._note(kind, queue, ready, by, now)
+            backlog.put_back(ready)
 
     def _bury(self, queue: int, messages: Piece, reason: str, now: int, by: By) -> None:
         is_parked = self.order is not None and self.policy.is_blocking
@@ -588,13 +596,3 @@ class PopGroup:
     def _reopen(self, queue: int) -> None:
         if self.backlogs[queue].may_serve:
             self._open[queue] = None
-
-
-def _fenced(token: int) -> Refused:
-    message = f"lease {token} is no longer yours: its time ran out, or it is settled"
-    return Refused(Reason.FENCED, message)
-
-
-def _no_letter(number: int) -> Refused:
-    message = f"there is no dead letter {number}, or it has none of these messages: list them"
-    return Refused(Reason.BAD_ARGUMENT, message)

@@ -17,7 +17,8 @@ its turn while it waits, so it holds up its key and nothing else.
 With a run of 1, messages of one key never share a lease: so no settlement, in whatever order, can
 break the order. In a longer run, a message that leaves the lease by other means than an ack takes
 along the later ones of its key in that lease (`behind`): their attempt does not count, and they
-are held again. A message that comes back while others of its key are under way is held, too.
+are held again. A message that fails while earlier ones of its key are in hand is held for these,
+not for its delay. A parked message holds up those after it alone.
 
 A fresh message is looked at once: it goes out, or into its key's chain, or is passed over. So a
 key with thousands of messages costs nothing while it waits.
@@ -33,10 +34,11 @@ Invariants:
 - With longer runs chains rise; with a run of 1 a redriven letter stands last in its chain.
 
 Left out: keys themselves. Two keys with one hash of 32 bits wait for each other, without other
-harm. Holding a consumer to the order within its lease: a message that is failed while earlier ones
-of its key are in hand waits for these and not for its delay. A queue with `HELD_MAX` messages in
-chains hands out nothing fresh until one of their keys moves. A redriven letter that was not parked
-is late, but in turn.
+harm. Holding a consumer to the order within its lease. A queue with `HELD_MAX` messages in chains
+hands out nothing fresh until one of their keys moves; messages that come back may exceed that. A
+redriven letter that was not parked is late, but in turn. In longer runs a message that came back
+and did not fail is as if it had never gone out: a first filter holds for it, and in a full group it
+waits as fresh ones do.
 
 Sources: Amazon SQS FIFO (message groups); RocketMQ's FIFO pop, which stops the whole queue for one
 message; rocketmq-clients' FifoConsumeAccelerator, which does it in the client.
@@ -50,7 +52,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from .backlog import Backlog
-from .pieces import KEY_BYTES, WIDTH_MAX, Piece, bits_of, divided, positions
+from .pieces import KEY_BYTES, WIDTH_MAX, Piece, bits_of, divided, places, positions
 from .spans import Span
 from .windows import Fill
 
@@ -75,6 +77,8 @@ class KeyedBacklog(Backlog):
         self._chained = 0
         # Attempts of messages that failed and are held again, by offset.
         self._tried: dict[int, int] = {}
+        # Key → offsets of its parked messages, rising; only with longer runs.
+        self._parked: dict[int, list[int]] = {}
         # Messages whose turn has come, as `offset << 32 | key`: a heap, the lowest offset first.
         self._freed: list[int] = []
         # Held messages from the first offset up to the second are in doubt; equal: none is.
@@ -199,7 +203,7 @@ class KeyedBacklog(Backlog):
             chain = self._chains.get(key)
             # A redriven letter may stand in the chain with an earlier offset than the freed one.
             if self._run > 1 and chain is not None and chain[0] > offset:
-                stop = min(doubt, offsets[0] + WIDTH_MAX)
+                stop = min(doubt, offsets[0] + WIDTH_MAX, *self._parked.get(key, ())[:1])
                 run = self._take_run(key, min(self._run - 1, count - len(offsets)), stop)
                 offsets += run
                 keys += [key] * len(run)
@@ -235,10 +239,11 @@ class KeyedBacklog(Backlog):
         among = _unpacked(window.keys[: width * KEY_BYTES])
         found = range(width) if bits.bit_count() == width else positions(bits)
         seen, looked, room = 0, width, HELD_MAX - self._chained
-        busy, chains, limit = self._busy, self._chains, self._run
+        busy, chains, limit, parked = self._busy, self._chains, self._run, self._parked
         for at in found:
             key = among[at]
             has_turn = key in runs and runs[key] < limit and key not in chains
+            has_turn = has_turn and key not in parked
             if key in busy and not has_turn:
                 # The chains are full: from here on messages stay fresh, in their order.
                 if room == 0:
@@ -268,18 +273,23 @@ class KeyedBacklog(Backlog):
     # Turns
 
     def end_turn(self, messages: Piece) -> None:
-        """Free the next message of each key without another turn; a key without a chain is no
-        longer busy."""
+        """Free the next message of each key without another turn, but for those that a parked one
+        holds up; a key without a chain is no longer busy."""
         busy = self._busy
         for key in _unpacked(messages.keys):
             turns = busy.get(key, 1) - 1
             if turns:
                 busy[key] = turns
-            elif key in self._chains:
-                self._free(key)
             else:
                 busy.pop(key, None)
+            if key in self._chains and self._comes_next(key, self._chains[key][0], turns):
+                self._free(key)
         self._check_chains()
+
+    def _comes_next(self, key: int, offset: int, turns: int) -> bool:
+        """Whether a message may go out beside `turns` others of its key: parked ones after it."""
+        parked = self._parked.get(key)
+        return not turns if parked is None else turns == len(parked) and offset < parked[0]
 
     def _free(self, key: int) -> None:
         """Give the first message of a key's chain its turn."""
@@ -288,7 +298,7 @@ class KeyedBacklog(Backlog):
         self._chained -= 1
         if not chain:
             del self._chains[key]
-        self._busy[key] = 1
+        self._busy[key] = self._busy.get(key, 0) + 1
         attempt = self._tried.pop(offset, 0)
         if attempt:
             super().put_back(Piece(offset, 1, attempt, _packed([key])))
@@ -316,16 +326,20 @@ class KeyedBacklog(Backlog):
         out of it."""
         if self._run == 1:
             return None
+        import numpy as np
+
         first: dict[int, int] = {}
         for at, key in zip(positions(taken.bits), _unpacked(taken.keys), strict=True):
             if key:
                 first.setdefault(key, taken.base + at)
-        later = [
-            left.base + at
-            for at, key in zip(positions(left.bits), _unpacked(left.keys), strict=True)
-            if key in first and left.base + at > first[key]
-        ]
-        return _parted(left, later)[1]
+        # A lease may hold 65,536 messages, and fail one by one.
+        keys = np.frombuffer(left.keys, "<u4")
+        chosen = np.flatnonzero(np.isin(keys, np.fromiter(first, np.uint32, len(first))))
+        if not len(chosen):
+            return None
+        offsets = places(left.bits)[chosen] + left.base
+        pairs = zip(offsets.tolist(), keys[chosen].tolist(), strict=True)
+        return _parted(left, [offset for offset, key in pairs if offset > first[key]])[1]
 
     def put_back(self, messages: Piece) -> None:
         """The messages go out again; in longer runs, those with a key whose attempt does not count,
@@ -334,25 +348,69 @@ class KeyedBacklog(Backlog):
             super().put_back(messages)
             return
         held: list[int] = []
+        chains: dict[int, list[int]] = {}
         keys = _unpacked(messages.keys)
         for at, key in zip(positions(messages.bits), keys, strict=True):
             offset, chain = messages.base + at, self._chains.get(key)
-            is_next = self._busy.get(key) == 1 and (chain is None or offset < chain[0])
-            if key and not (is_next and messages.attempt):
+            is_next = key == 0 or self._comes_next(key, offset, self._busy[key] - 1)
+            is_first = chain is None or offset < chain[0]
+            if key and not (is_next and is_first and messages.attempt):
                 held.append(offset)
-                self._hold(offset, key, messages.attempt)
+                chains.setdefault(key, []).append(offset)
+        for key, offsets in chains.items():
+            self._hold(offsets, key, messages.attempt)
         direct, behind = _parted(messages, held)
         if direct is not None:
             super().put_back(direct)
         if behind is not None:
             self.end_turn(behind)
 
-    def _hold(self, offset: int, key: int, attempt: int = 0) -> None:
-        """Put a message into its key's chain, in the place of its offset."""
-        insort(self._chains.setdefault(key, array("Q")), offset)
-        self._chained += 1
+    def apart(self, messages: Piece) -> tuple[Piece | None, Piece | None]:
+        """Of messages that failed: those that wait for their delay, and those that earlier ones of
+        their key, still in hand, hold up."""
+        if self._run == 1:
+            return messages, None
+        keys = _unpacked(messages.keys)
+        late = [
+            messages.base + at
+            for at, key in zip(positions(messages.bits), keys, strict=True)
+            if key and self._busy[key] - 1 > len(self._parked.get(key, ()))
+        ]
+        return _parted(messages, late)
+
+    def bury(self, messages: Piece, *, is_parked: bool) -> None:
+        """The messages are in a dead letter now; a parked one holds up those after it."""
+        if is_parked:
+            self._park(messages)
+        super().bury(messages, is_parked=is_parked)
+
+    def unpark(self, messages: Piece, left: Piece | None) -> None:
+        """A parked dead letter that held `messages` now holds `left`."""
+        for at, key in zip(positions(messages.bits), _unpacked(messages.keys), strict=True):
+            if key in self._parked:
+                self._parked[key].remove(messages.base + at)
+                if not self._parked[key]:
+                    del self._parked[key]
+        if left is not None:
+            self._park(left)
+
+    def _park(self, messages: Piece) -> None:
+        if self._run > 1:
+            for at, key in zip(positions(messages.bits), _unpacked(messages.keys), strict=True):
+                if key:
+                    insort(self._parked.setdefault(key, []), messages.base + at)
+
+    def _hold(self, offsets: list[int], key: int, attempt: int = 0) -> None:
+        """Put messages into their key's chain, in the places of their offsets."""
+        chain = self._chains.setdefault(key, array("Q"))
+        if not chain or offsets[-1] < chain[0]:
+            self._chains[key] = array("Q", offsets) + chain
+        else:
+            for offset in offsets:
+                insort(chain, offset)
+        self._chained += len(offsets)
         if attempt:
-            self._tried[offset] = attempt
+            self._tried.update(dict.fromkeys(offsets, attempt))
 
     def _check_chains(self) -> None:
         # `held` is the count, and a full backlog goes by it; the chains hold the messages.
@@ -366,7 +424,7 @@ class KeyedBacklog(Backlog):
         for at, key in zip(positions(messages.bits), keys, strict=True):
             offset = messages.base + at
             if key and self._run > 1:
-                self._hold(offset, key)
+                self._hold([offset], key)
             elif key in self._busy and not is_parked:
                 self._chains.setdefault(key, array("Q")).append(offset)
                 self._chained += 1
@@ -381,8 +439,10 @@ class KeyedBacklog(Backlog):
                 self._free(key)
         self._check_chains()
 
-    def occupy(self, messages: Piece) -> None:
+    def occupy(self, messages: Piece, *, is_parked: bool = False) -> None:
         """After a restart: the messages went out, so their keys are busy."""
+        if is_parked:
+            self._park(messages)
         for key in filter(None, _unpacked(messages.keys)):
             self._busy[key] = self._busy.get(key, 0) + 1
 

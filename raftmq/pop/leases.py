@@ -38,6 +38,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from raftmq.errors import Reason
+from raftmq.results import Refused
+
 from .pieces import KEY_BYTES, Piece, pick, piece
 from .spans import Span, shifted, span
 
@@ -391,3 +394,9 @@ class Leases:
 def _numbers(column: "array[int]") -> "np.ndarray[Any, np.dtype[np.uint64]]":
     """A numpy view of a column; the view must be gone before the column grows."""
     return np.frombuffer(column, np.uint64) if column else np.empty(0, np.uint64)
+
+
+def fenced(token: int) -> Refused:
+    """The refusal of a call on a lease that is over."""
+    message = f"lease {token} is no longer yours: its time ran out, or it is settled"
+    return Refused(Reason.FENCED, message)

@@ -11,9 +11,12 @@ Invariants:
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .spans import Span, shifted, width_of
+
+if TYPE_CHECKING:
+    import numpy as np
 
 WIDTH_MAX = 65_536
 """From the first offset of a lease to its last: bounds a lease's memory, and its bits on the
@@ -162,9 +165,14 @@ def bits_of(offsets: Sequence[int]) -> int:
 
 def positions(bits: int) -> list[int]:
     """The positions of the set bits, rising."""
+    found: list[int] = places(bits).tolist()
+    return found
+
+
+def places(bits: int) -> "np.ndarray":
+    """The positions of the set bits, rising, as an array."""
     import numpy as np
 
     size = (bits.bit_length() + 7) // 8
     flags = np.frombuffer(bits.to_bytes(size, "little"), np.uint8)
-    found: list[int] = np.flatnonzero(np.unpackbits(flags, bitorder="little")).tolist()
-    return found
+    return np.flatnonzero(np.unpackbits(flags, bitorder="little"))

@@ -227,7 +227,13 @@ class Duel:
             elif verb == "give_back":
                 self.not_begun(each)
             else:
-                self.failed(each, 0 if verb == "nack now" else None)
+                # In runs a message does not wait for its delay, but for earlier ones in hand.
+                is_late = self.kind.run > 1 and any(
+                    other.offset < each.offset and other not in held
+                    for other in lease
+                    if other.key and other.key == each.key and other.word == "leased"
+                )
+                self.failed(each, 0 if verb == "nack now" or is_late else None)
         for each in after:
             if each not in held:
                 self.not_begun(each)
@@ -391,7 +397,9 @@ class Duel:
         for each in lease:
             for other in others:
                 if each.key and other.key == each.key:
-                    assert other.word in words, (each, other)
+                    # A parked message holds up those after it alone.
+                    is_behind = self.kind.run > 1 and other.word == "dead"
+                    assert other.word in words or is_behind, (each, other)
                     assert other.offset > each.offset or each.is_late or other.is_late
 
     def in_the_way(self) -> Iterator[Message]:
@@ -422,6 +430,11 @@ class Duel:
                 assert is_out or first.word not in {"fresh", "ready"}
             else:
                 assert not all(each.word in {"fresh", "ready"} for each in waiting)
+                # What is parked or waits holds up only those after it.
+                first = min(waiting, key=lambda each: each.offset)
+                is_out = any(each.word == "leased" for each in waiting)
+                is_right = is_out or first.word not in {"fresh", "ready"} or first.is_late
+                assert self.kind.run == 1 or is_right
 
     def is_held_up(self, queue: int) -> bool:
         """Held messages fill the window: nothing fresh is looked at."""

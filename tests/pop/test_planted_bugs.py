@@ -169,8 +169,8 @@ def one_turn_for_each_key(self: Any, messages: Piece) -> None:
     self._busy.update(dict.fromkeys(filter(None, keyed._unpacked(messages.keys)), 1))
 
 
-def hold_as_if_new(self: Any, offset: int, key: int, attempt: int = 0) -> None:
-    HOLD(self, offset, key)
+def hold_as_if_new(self: Any, offsets: list[int], key: int, attempt: int = 0) -> None:
+    HOLD(self, offsets, key)
 
 
 HOLD = keyed.KeyedBacklog._hold

@@ -128,6 +128,23 @@ def test_rest_of_a_run_goes_back_with_what_failed_of_its_key(key: str) -> None:
     assert report.names() == ({"rest-delivered"} if key == "k" else set())
 
 
+def test_messages_that_shared_a_lease_may_not_be_in_two_hands_later() -> None:
+    script = PopScript()
+    first, second = (1, "k"), (2, "k")
+    script.sent(first, 0)
+    script.sent(second, 1)
+    script.popped(1, first, 0, 10)
+    script.popped(1, second, 1, 10)
+    script.settled(1, "nack", 0, 10, 0)
+    script.popped(1, first, 0, 12, 2)
+    script.popped(2, second, 1, 13, 1)
+    script.acked(2, 1, 13)
+    script.acked(1, 0, 12)
+    script.ended(acked=2)
+    report = check_pop(script.history(), PopRules(order="runs"))
+    assert report.names() == {"key-overtake"}
+
+
 def test_messages_of_a_key_share_a_lease_only_in_runs() -> None:
     script = PopScript()
     for offset in range(2):

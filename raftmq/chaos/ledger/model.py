@@ -229,6 +229,8 @@ class PopModel:
         }
         for offset in sorted(rest):
             self._not_begun(queue, offset)
+        leased = queue.by_token.get(queue.entries[offsets[0]].token, set())
+        stay = [each for each in leased if each not in offsets]
         for offset in [each for each in offsets if each not in rest]:
             attempt = queue.entries[offset].attempt
             if attempt >= self.policy.attempts_max:
@@ -236,6 +238,9 @@ class PopModel:
                 continue
             schedule = self.policy.schedule_ms
             wait = schedule[min(attempt, len(schedule)) - 1] if delay_ms is None else delay_ms
+            # In runs it waits for earlier ones of its key in hand, and not for its delay.
+            if any(self._is_behind(queue, offset, other) for other in stay if self.run > 1):
+                wait = 0
             queue.move(offset, "waiting" if wait > 0 else "ready").until = now + wait
 
     def _is_behind(self, queue: PopQueue, offset: int, other: int) -> bool:

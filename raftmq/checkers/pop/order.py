@@ -137,13 +137,14 @@ def _inversions(same: list[Message], found: Findings) -> None:
 
 def _overtake(earlier: Message, later: Message, rules: PopRules, found: Findings) -> None:
     """Judge that the earlier message was over when the later one was first handed out."""
-    if not later.deliveries:
+    tokens = {one.token for one in earlier.deliveries} if rules.has_shared_leases else set()
+    # A lease that holds both gives them in order; the first one that holds the later alone counts.
+    alone = [one for one in later.deliveries if one.token not in tokens]
+    if not alone:
         return
-    first = later.deliveries[0]
+    first = alone[0]
     over = list(earlier.maybe("ack", "reject"))
     shared = [one for one in earlier.deliveries if one.token == first.token]
-    if shared and rules.has_shared_leases:
-        return
     fact = f"{later.name} was handed out, {first}, "
     if shared:
         found.add("key-overtake", f"{fact}together with {earlier.name}", (shared[0], first))

@@ -23,17 +23,18 @@ Invariants:
 Sources: RocketMQ's checkpoints with bitmaps; Kleppmann, "How to do distributed locking" (tokens).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
-from raftmq.batch import Batch
 from raftmq.errors import ProtocolError
 from raftmq.pop.actions import FENCED, Action
 from raftmq.wire.popping import Settled
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .settlement_sender import Item
 
 LEFT_SHARE = 1 / 3
@@ -62,7 +63,6 @@ class HeldLease:
     __slots__ = (
         "attempt",
         "base",
-        "batches",
         "buffered",
         "busy",
         "clock_ms",
@@ -76,6 +76,7 @@ class HeldLease:
         "is_serial",
         "is_stopped",
         "items",
+        "keys",
         "queue_number",
         "seen",
         "stale_at",
@@ -113,8 +114,8 @@ class HeldLease:
         """True: messages that the application has not seen go back, to keep the order of queues."""
         self.stopped: set[int] = set()
         """Hashes of keys whose messages go back in the same way, to keep the order of keys."""
-        self.batches: list[Batch] = []
-        """The batches of its messages, if the lease has runs: they tell the keys."""
+        self.keys: list[tuple[int, np.ndarray]] = []
+        """Of batches with its messages, if the lease has runs: first offset, hashes of the keys."""
         self.seen = 0
         """All messages that ever came under this token."""
         self.held = 0
@@ -219,12 +220,16 @@ class HeldLease:
         """Whether messages of the lease wait for earlier ones of it."""
         return self.is_serial or self.has_runs
 
+    @property
+    def is_withholding(self) -> bool:
+        """Whether messages that are yet to come may have to go back."""
+        return self.is_stopped or bool(self.stopped)
+
     def stop(self, bits: int) -> int:
         """These messages were not acked: returns the ones that the application has not seen and
         that may not come before them. They go back, and those that are yet to come, too."""
         self.is_stopped |= self.is_serial
-        if self.has_runs:
-            self.stopped.update(hash_ for at, hash_ in self._keyed() if bits >> at & 1)
+        self.stopped.update(self._first_of(bits))
         return self.withheld
 
     @property
@@ -233,9 +238,8 @@ class HeldLease:
         if self.is_stopped or not self.buffered:
             return self.buffered
         found = 0
-        for at, hash_ in self._keyed() if self.stopped else ():
-            if hash_ in self.stopped:
-                found |= 1 << at
+        for at, _ in self._with(self.stopped):
+            found |= 1 << at
         return found & self.buffered
 
     def behind(self, bits: int) -> int:
@@ -244,22 +248,32 @@ class HeldLease:
         if self.is_serial:
             width = (bits & -bits).bit_length()
             return self.held >> width << width
-        first: dict[int, int] = {}
-        found = 0
-        for at, hash_ in self._keyed():
-            if bits >> at & 1:
-                first.setdefault(hash_, at)
-            elif at > first.get(hash_, at):
+        first, found = self._first_of(bits), 0
+        for at, hash_ in self._with(first):
+            if at > first[hash_]:
                 found |= 1 << at
         return found & self.held
 
-    def _keyed(self) -> Iterator[tuple[int, int]]:
-        """The messages of the lease that have a key: the bit of each, and the hash of its key."""
-        for batch in sorted(self.batches, key=lambda each: each.base_offset):
-            hashes = () if batch.key_hashes is None else batch.key_hashes.tolist()
-            for at, hash_ in enumerate(hashes, batch.base_offset - self.base):
-                if hash_ and at >= 0 and self.seen >> at & 1:
-                    yield at, hash_
+    def _first_of(self, bits: int) -> dict[int, int]:
+        """The keys of these messages of a lease with runs: hash → bit of the first message."""
+        first: dict[int, int] = {}
+        for base, hashes in self.keys:
+            for offset in offsets_of(self.base, bits):
+                hash_ = int(hashes[offset - base]) if 0 <= offset - base < len(hashes) else 0
+                if hash_:
+                    first[hash_] = min(first.get(hash_, offset - self.base), offset - self.base)
+        return first
+
+    def _with(self, keys: Collection[int]) -> Iterator[tuple[int, int]]:
+        """Messages of the batches whose key has one of these hashes: bit and hash."""
+        import numpy as np
+
+        wanted = np.fromiter(keys, np.uint32, len(keys))
+        for base, hashes in self.keys if len(keys) else ():
+            for place in np.flatnonzero(np.isin(hashes, wanted)).tolist():
+                # A batch may hold messages before the lease's first one.
+                if base + place >= self.base:
+                    yield base + place - self.base, int(hashes[place])
 
     def lose(self, bits: int) -> None:
         """These messages are no longer this consumer's."""

@@ -407,8 +407,8 @@ class PopSession:
             new = lease.mark_buffered(bits & lease.mask(start, end)) if start < end else 0
             if new:
                 self._buffer.put(lease, batch, new, size)
-                if lease.has_runs:
-                    lease.batches.append(batch)
+                if lease.has_runs and batch.key_hashes is not None:
+                    lease.keys.append((batch.base_offset, batch.key_hashes.copy()))
         # An answer may bring messages that the leader listed before it heard of the stop.
         if lease.withheld:
             sender = self._settlements.sender(lease.group)
@@ -468,6 +468,8 @@ class PopSession:
             if lease.deadline < before and not lease.items:
                 lease.lose(lease.held)
                 lease.unlisted = 0
-            if lease.is_over and not lease.items and not lease.unlisted:
+            # An answer on its way may bring more of a stopped lease, which must not look new.
+            is_kept = lease.is_withholding and lease.deadline >= before
+            if lease.is_over and not lease.items and not lease.unlisted and not is_kept:
                 del self.leases[token]
         self._prune_at = max(16, 2 * len(self.leases))

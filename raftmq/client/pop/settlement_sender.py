@@ -495,10 +495,11 @@ class SettlementSender:
     def _resolve_order(self, item: Item, settled: int) -> None:
         """In an ordered group: apply a result to the rest of the lease."""
         lease = item.lease
-        if not settled:
+        lost = item.bits & ~settled
+        if lost and (lease.has_runs or not settled):
             # The lease is over, or retention took the messages: the client cannot tell which.
-            self._stop(lease, item.bits)
-        elif item.action is not Action.ACK:
+            self._stop(lease, lost)
+        if settled and item.action is not Action.ACK:
             lease.lose(lease.behind(settled))
 
     def _extended(self, item: Item, result: int) -> None:

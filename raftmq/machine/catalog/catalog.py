@@ -81,8 +81,8 @@ QUEUES_MAX = 1 << QUEUE_BITS
 TOPICS_MAX = 100_000
 """Topics of a cluster: each node keeps them all in memory."""
 
-_STATE_VERSION = 8
-_STATE_VERSIONS = (*range(1, 8), _STATE_VERSION)
+_STATE_VERSION = 9
+_STATE_VERSIONS = (*range(1, 9), _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no consumer groups, the
 third no members, the fourth no deletions, the fifth none that were carried out, the sixth no
 `Repeats`, the seventh no `Beginnings`."""
@@ -236,7 +236,7 @@ def parse_command(values: list[Any], request: int = 0) -> Command:
 class Catalog:
     """The state of the system group after a prefix of its log."""
 
-    record_version = 2  # as in `PartitionMachine`
+    record_version = 3  # as in `PartitionMachine`
     state_version = _STATE_VERSION  # as in `PartitionMachine`
 
     def __init__(self) -> None:

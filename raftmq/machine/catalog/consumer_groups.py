@@ -307,7 +307,7 @@ def _with_run(policy: Policy, mode: Mode, before: ConsumerGroup | None) -> Polic
     """The policy with the run that a 0 stands for."""
     if policy.run:
         return policy
-    if before is not None:
+    if before is not None and before.policy.order is policy.order:
         return msgspec.structs.replace(policy, run=before.policy.run)
     has_runs = mode is Mode.ORDERED and policy.order is Order.KEY
     return msgspec.structs.replace(policy, run=RUN_MAX if has_runs else 1)

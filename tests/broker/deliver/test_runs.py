@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from raftmq.client import Client
+from raftmq.client.pop.handles import handle_of
 from raftmq.errors import Reason, Rejected
 from tests.broker.harness import Cluster
 from tests.broker.scenario import with_client
@@ -75,6 +76,19 @@ def test_message_behind_one_that_failed_is_no_longer_the_consumers() -> None:
     assert with_client(job, queues=1) == [(b"0", 2), (b"2", 1), (b"4", 1)]
 
 
+def test_partly_fenced_ack_withholds_what_is_behind_the_lost_message() -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        await send(mq)
+        async with mq.consumer("orders", group="g", mode="ordered") as consumer:
+            mine = await consumer.pop(2, wait=30.0)
+            await mq.settle([handle_of(mine[0])], "nack", delay=60.0)
+            settlement = await mine.ack()
+            rest = await consumer.pop(4, wait=1.0)
+            return settlement.settled, [each.body for each in rest]
+
+    assert with_client(job, queues=1) == (1, [b"3", b"5"])
+
+
 def test_run_of_1_keeps_one_message_of_a_key_in_hand() -> None:
     async def job(_: Cluster, mq: Client) -> list[bytes]:
         await mq.admin.create_consumer_group("g", mode="ordered", run=1)
@@ -92,6 +106,8 @@ def test_group_keeps_its_run() -> None:
         same = await mq.admin.create_consumer_group("one", mode="ordered", attempts_max=3)
         with pytest.raises(Rejected) as refused:
             await mq.admin.create_consumer_group("one", mode="ordered", run=2)
+        with pytest.raises(Rejected, match="ordered by key, not by queue"):
+            await mq.admin.create_consumer_group("many", mode="ordered", order="queue")
         with pytest.raises(Rejected) as senseless:
             await mq.admin.create_consumer_group("queues", mode="ordered", order="queue", run=2)
         return [each.run for each in (one, many, same)], refused.value, senseless.value

@@ -39,8 +39,8 @@ def forgets_attempts_of_those_held(patch: Patch) -> None:
     """379"""
     hold = KeyedBacklog._hold
 
-    def as_new(self: KeyedBacklog, offset: int, key: int, attempt: int = 0) -> None:
-        hold(self, offset, key)
+    def as_new(self: KeyedBacklog, offsets: list[int], key: int, attempt: int = 0) -> None:
+        hold(self, offsets, key)
 
     patch.set(KeyedBacklog, "_hold", as_new)
 

@@ -1,0 +1,73 @@
+"""Runs of a key in one lease: single facts; the duel is in test_groups."""
+
+import pytest
+
+from raftmq.pop.groups import PopGroup
+from raftmq.pop.policy import RUN_MAX, Mode, Order, Policy
+from raftmq.pop.spans import run
+from raftmq.results import Changed
+
+from .test_keyed import A, B, feed, offsets, serve
+
+
+def with_runs(*, is_blocking: bool = False) -> PopGroup:
+    policy = Policy((10, 50), 3, 100, Order.KEY, is_blocking, RUN_MAX)
+    group = PopGroup(policy, Mode.ORDERED)
+    group.follow(7, 0)
+    return group
+
+
+def test_parked_message_does_not_hold_up_one_before_it() -> None:
+    group = with_runs(is_blocking=True)
+    feed(group, A, A, A, A)
+    (first,) = serve(group)
+    group.reject(1, first.token, run(1, 1), 0, reason="poison")
+    group.nack(1, first.token, run(0, 1), 0, delay_ms=0)
+    group = PopGroup.load(group.dump(0))
+    (again,) = serve(group)
+    assert again.messages == run(0, 1, 2)
+    group.ack(1, again.token, again.messages, 0)
+    assert serve(group) == []
+    group.purge(1)
+    assert offsets(serve(group)) == [[2, 3]]
+
+
+def test_messages_of_a_parked_letter_go_out_again_by_themselves_in_order() -> None:
+    group = with_runs(is_blocking=True)
+    feed(group, A, A, A, A)
+    (first,) = serve(group)
+    group.reject(1, first.token, run(0, 3), 0, reason="poison")
+    assert group.redrive(1, run(1, 1)) == Changed(1)
+    assert serve(group) == []
+    assert group.redrive(1, run(0, 1)) == Changed(1)
+    group = PopGroup.load(group.dump(0))
+    (lowest,) = serve(group)
+    assert offsets([lowest]) == [[0, 1]]
+    group.ack(1, lowest.token, lowest.messages, 0)
+    assert serve(group) == []
+    assert group.redrive(1) == Changed(1)
+    assert offsets(serve(group)) == [[2, 3]]
+
+
+def test_message_that_failed_behind_one_in_hand_does_not_hold_it_up_by_its_delay() -> None:
+    group = with_runs()
+    feed(group, A, A, A)
+    (first,) = serve(group)
+    group.nack(1, first.token, run(1, 1), 0, delay_ms=7_200_000)
+    group.nack(1, first.token, run(0, 1), 0, delay_ms=10)
+    group.pass_time(10)
+    (again,) = serve(group, now=10)
+    assert again.messages == run(0, 1, 2)
+    group.ack(1, again.token, again.messages, 10)
+    (behind,) = serve(group, now=10)
+    assert behind.messages == run(1, 1, 2)
+
+
+@pytest.mark.parametrize("is_blocking", [False, True])
+def test_run_that_is_given_back_goes_out_again_as_one(is_blocking: bool) -> None:
+    group = with_runs(is_blocking=is_blocking)
+    feed(group, A, B, A)
+    (first,) = serve(group)
+    assert offsets([first]) == [[0, 1, 2]]
+    assert group.give_back(1, first.token, first.messages, 0) == Changed(3)
+    assert offsets(serve(group)) == [[0, 1, 2]]
