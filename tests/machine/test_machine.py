@@ -128,7 +128,7 @@ def test_damaged_commands_in_the_log_are_refused_not_raised() -> None:
 
 def test_record_of_a_newer_version_stops_the_node() -> None:
     with pytest.raises(UnsupportedVersion, match="upgrade"):
-        Log().add(Kind.BATCH, b"", version=2)
+        Log().add(Kind.BATCH, b"", version=3)
 
 
 def test_offsets_are_committed_per_group_and_may_go_back() -> None:
