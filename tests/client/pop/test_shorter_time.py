@@ -87,7 +87,7 @@ class Extending:
     make_invisible = Prefetcher.make_invisible
 
     def __init__(self) -> None:
-        router: Any = SimpleNamespace(seconds_max=1.0, last_error="")
+        router: Any = SimpleNamespace(seconds_max=1.0, last_error="", start=None)
         self._router = router
         self.settlements = Settlements(router, router, router)
         self.buffered = [_lease_of_2_seconds()]
