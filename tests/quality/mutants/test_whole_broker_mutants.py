@@ -69,7 +69,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "refused-read-is-no-rot": 0,
         "refusal-of-a-repeat": 1,
         "round-ends-at-refusal": 0,
-        "filter-of-newer-software": 0,
+        "filter-of-newer-software": 1,
     },
     hostile_readings: {
         "lease-in-hand-cut": 3,
