@@ -58,7 +58,7 @@ MUTANTS = (
         number=376,
         name="run-fails-together",
         what="A lease that runs out is a failure of all messages of a key.",
-        killers=("Q8", "Q12", "Q19"),
+        killers=("Q8", "Q12", "Q16", "Q19"),
         plant=fails_all_together,
         is_popping=True,
     ),
