@@ -42,7 +42,7 @@ FETCH = 10_000
 POLL_SECONDS = 0.2
 IN_FLIGHT_KEYED_MAX = 50_000
 EMPTY_POLLS_MAX = 10
-"""So many empty answers in a row end a share group's reading: nothing is left."""
+"""Empty answers in a row after which a share group has nothing left to read."""
 _CLUSTER_ID = "cmFmdG1xLWJlbmNoLTAwMQ"
 _JVM = [
     *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),

@@ -17,7 +17,7 @@ from tests.cli.command_line import CommandLine, process
 
 HEAVY = {"trio", "anyio", "asyncio", "numpy", "rich", "structlog", "msgspec", "cbor2"}
 OF_A_CLIENT = {"anyio", "asyncio", "msgspec", "cbor2"}
-"""What a command that connects cannot do without."""
+"""Modules that each command that connects needs."""
 READS = (
     "topic list",
     "topic describe TOPIC",

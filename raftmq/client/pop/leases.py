@@ -30,6 +30,7 @@ from weakref import ref
 
 from raftmq.errors import ProtocolError
 from raftmq.pop.actions import FENCED, Action
+from raftmq.pop.spans import shifted
 from raftmq.wire.popping import Settled
 
 if TYPE_CHECKING:
@@ -238,7 +239,8 @@ class HeldLease:
         if self.is_stopped or not self.buffered:
             return self.buffered
         found = 0
-        for at, _ in self._with(self.stopped):
+        # Most leases have no stopped key, and need no numpy.
+        for at, _ in self._with(self.stopped) if self.stopped else ():
             found |= 1 << at
         return found & self.buffered
 
@@ -258,8 +260,9 @@ class HeldLease:
         """The keys of these messages of a lease with runs: hash → bit of the first message."""
         first: dict[int, int] = {}
         for base, hashes in self.keys:
-            for offset in offsets_of(self.base, bits):
-                hash_ = int(hashes[offset - base]) if 0 <= offset - base < len(hashes) else 0
+            of_batch = shifted(bits, self.base - base) & (1 << len(hashes)) - 1
+            for offset in offsets_of(base, of_batch):
+                hash_ = int(hashes[offset - base])
                 if hash_:
                     first[hash_] = min(first.get(hash_, offset - self.base), offset - self.base)
         return first
@@ -269,7 +272,7 @@ class HeldLease:
         import numpy as np
 
         wanted = np.fromiter(keys, np.uint32, len(keys))
-        for base, hashes in self.keys if len(keys) else ():
+        for base, hashes in self.keys:
             for place in np.flatnonzero(np.isin(hashes, wanted)).tolist():
                 # A batch may hold messages before the lease's first one.
                 if base + place >= self.base:

@@ -1,5 +1,8 @@
 """Leases as bits against an obviously right model: a state for each offset."""
 
+import subprocess
+import sys
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,3 +139,17 @@ def test_what_a_call_takes_back_is_what_only_it_wanted() -> None:
     assert (item.bits, lease.held, one.open) == (0b1110, 0b0001, 0)
     assert not item.leave(two, take_back=True)
     assert (item.bits, lease.busy) == (0b1000, 0b1000)
+
+
+def test_lease_without_order_needs_no_numpy() -> None:
+    program = (
+        "import sys\n"
+        "from raftmq.client.pop.leases import HeldLease\n"
+        "lease = HeldLease(group=1, token=1, queue_number=1, attempt=1, base=5)\n"
+        "lease.mark_buffered(0b111)\n"
+        "print(lease.withheld, 'numpy' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "0 False\n"
