@@ -13,6 +13,8 @@ without one that does not.
 
 Invariants:
 - A file that is there is whole: it gets its name at the end.
+- A place (Java, and the folder and version of Spark) has one file: another installation's, 200 MB,
+  goes when the next is written.
 
 Sources: *dynamic archives* of class data sharing, JEP 350.
 """
@@ -44,7 +46,14 @@ def kept(of: java.Java, spark_home: Path, cache: Path) -> Path:
     import pyspark
 
     place = f"{of.home} {of.version} {spark_home} {pyspark.__version__}"
-    return cache / "classes" / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.jsa"
+    # Java refuses a file whose jars have another time or size, as a second installation's have.
+    jars = sorted((spark_home / "jars").glob("*.jar"))
+    found = [(jar.name, jar.stat().st_mtime_ns, jar.stat().st_size) for jar in jars]
+    return cache / "classes" / f"{_digest(place)}-{_digest(str(found))}.jsa"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def flags(file: Path) -> str:
@@ -87,6 +96,10 @@ def keep(of: java.Java, spark_home: Path, cache: Path, url: str) -> Path:
             fix = "Spark works without; Debian's openjdk-17-jre-headless, for example, writes one"
             raise PipelineError(message, fix)
         written.replace(file)
+    place = file.name.partition("-")[0]
+    for outdated in file.parent.glob(f"{place}-*.jsa"):
+        if outdated != file:
+            outdated.unlink()
     return file
 
 

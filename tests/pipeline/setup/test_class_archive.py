@@ -1,5 +1,6 @@
 """Classes that are kept speed a start up, and whatever is in their file, Spark starts."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,14 +47,23 @@ def raftmq(capsys: pytest.CaptureFixture[str]) -> CommandLine:
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_java_maps_the_classes_that_are_kept() -> None:
+def test_java_maps_the_classes_that_are_kept(tmp_path: Path) -> None:
     cache = cache_folder()
     file = class_archive.kept(java.find(cache), spark_home.find(cache), cache)
     if not file.exists():
         pytest.skip("no classes are kept: `raftmq pipeline prepare`")
+    if not _is_mapped(file, tmp_path / "said"):
+        pytest.fail((tmp_path / "said").read_text())
+
+
+def _is_mapped(file: Path, said: Path) -> bool:
+    """Whether a new Java maps the file; what it says of such files goes into `said`."""
+    told = f"class_archive.QUIET += ' -Xlog:cds=info,class+path=info:file={said}'\n"
     # Only a kept file has a name of our own; Java's base archive is `classes.jsa` in its home.
-    name = file.name
-    assert _ran(_PROGRAM.replace(".jsa", name)) == ("5\nTrue\n", "")
+    program = "from raftmq.pipeline import class_archive\n" + told + _PROGRAM
+    out, errors = _ran(program.replace(".jsa", file.name))
+    assert (out.splitlines()[0], errors) == ("5", "")
+    return out.splitlines()[1] == "True"
 
 
 def test_links_to_spark_leave_out_what_python_would_compile_each_time(cache: Path) -> None:
@@ -93,6 +103,31 @@ def test_other_java_or_spark_has_another_file(
     assert class_archive.kept(newer, spark_home.find(cache), cache) != before
     monkeypatch.setattr("pyspark.__version__", "99.1")
     assert class_archive.kept(found, spark_home.find(cache), cache) != before
+
+
+def test_jars_that_are_installed_again_have_another_file(
+    cache: Path, found: java.Java, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = tmp_path / "spark" / "jars" / "spark.jar"
+    jar.parent.mkdir(parents=True)
+    jar.write_bytes(b"classes")
+    before = class_archive.kept(found, tmp_path / "spark", cache)
+    assert class_archive.kept(found, tmp_path / "spark", cache) == before
+    os.utime(jar, (1, 1))
+    after = class_archive.kept(found, tmp_path / "spark", cache)
+    assert after != before
+
+    before.parent.mkdir(parents=True)
+    before.write_bytes(b"outdated")
+    other = before.with_name("0123-4567.jsa")
+    other.write_bytes(b"of another Java")
+    # The run of Spark writes the file that is its last argument.
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\nfor a do :; done\necho classes > "$a"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    class_archive.keep(found, tmp_path / "spark", cache, "raftmq://127.0.0.1:1")
+    assert sorted(cache.glob("classes/*")) == sorted([after, other])
 
 
 @pytest.mark.parametrize(
