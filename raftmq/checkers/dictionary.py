@@ -94,8 +94,10 @@ ANOMALIES: Mapping[str, str] = MappingProxyType(
         "key had been.",
         "key-overtake": "In an ordered group a message was handed out while an earlier one of its "
         "key was not settled.",
-        "rest-delivered": "In a group that is ordered by queue, a consumer was given a later "
-        "message of a lease after an earlier one had failed, or was no longer its own.",
+        "rest-delivered": "In an ordered group a consumer was given a later message of a lease "
+        "after an earlier one that it is in order with had failed, or was no longer its own.",
+        "lease-inversion": "In an ordered group a consumer was given a message of a lease after a "
+        "later one that is in order with it.",
         # Messages that are stored before they may be seen.
         "delivered-early": "A delayed message came before its time, by the stamp of the leader "
         "that put it into its queue, or by the clocks of clients.",

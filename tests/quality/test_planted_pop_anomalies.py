@@ -7,6 +7,7 @@ import pytest
 
 from raftmq.checkers import ANOMALIES, History, PopRules, Report, Verdict, check_pop, explain
 from raftmq.checkers.judge import judge
+from raftmq.checkers.pop.messages import Ordering
 from tests.checkers.pop_writing import PopScript
 from tests.quality.planted_pop_anomalies import (
     PLANTS,
@@ -126,6 +127,28 @@ def test_rest_of_a_run_goes_back_with_what_failed_of_its_key(key: str) -> None:
     script.ended(acked=2)
     report = check_pop(script.history(), PopRules(order="runs"))
     assert report.names() == ({"rest-delivered"} if key == "k" else set())
+
+
+@pytest.mark.parametrize("order", ["runs", "queue", "key"])
+@pytest.mark.parametrize("key", ["k", "other"])
+def test_messages_of_a_lease_come_in_order(order: Ordering, key: str) -> None:
+    script = PopScript()
+    values = [(0, "k"), (1, key), (2, "k")]
+    for offset, value in enumerate(values):
+        script.sent(value, offset)
+    for offset in (1, 0, 2):
+        script.popped(1, values[offset], offset, 10)
+        script.acked(1, offset, 10)
+    script.ended(acked=3)
+    history = script.history()
+    report = check_pop(history, PopRules(order=order))
+    if order == "key":
+        assert "lease-inversion" not in report.names()
+    elif order == "queue" or key == "k":
+        assert report.names() == {"lease-inversion"}
+        assert ANOMALIES["lease-inversion"] in explain(report, history)
+    else:
+        assert report.verdict is Verdict.VALID
 
 
 def test_messages_that_shared_a_lease_may_not_be_in_two_hands_later() -> None:

@@ -29,7 +29,7 @@ from .books import judge_books
 from .calls import POP, Delivery, QueueTraffic, Sent, pop_traffic, sends_of
 from .leases import judge_leases, judge_tokens
 from .messages import Findings, PopRules, leases_of, messages_of
-from .order import judge_order, judge_rest
+from .order import judge_order, judge_shared_leases
 from .settlement import judge_settling
 
 Part: TypeAlias = Sent | Delivery
@@ -81,7 +81,7 @@ def _judge(
         judge_settling(message, leases, rules, found)
         judge_leases(message, leases, rules, end_ms, found)
     judge_order(messages, rules, found)
-    judge_rest(leases, messages, rules, found)
+    judge_shared_leases(leases, messages, rules, found)
     judge_books(traffic, messages, rules, found)
 
 

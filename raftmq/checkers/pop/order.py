@@ -52,15 +52,15 @@ def _may_be_gone(message: Message) -> bool:
     return books is not None and books.lost > 0
 
 
-def judge_rest(
+def judge_shared_leases(
     leases: Mapping[int, Lease],
     messages: Mapping[int, Message],
     rules: PopRules,
     found: Findings,
 ) -> None:
-    """Judge leases that hold messages in order: the later ones go back with the first message that
-    failed, or was no longer its consumer's. A message that retention took is refused, too, but the
-    rest of its lease stays."""
+    """Judge leases that hold messages in order: they come in order, and the later ones go back with
+    the first message that failed, or was no longer its consumer's. A message that retention took is
+    refused, too, but the rest of its lease stays."""
     for lease in leases.values() if rules.has_shared_leases else ():
         by_turn: dict[Value, list[Delivery]] = defaultdict(list)
         for one in lease.deliveries:
@@ -70,7 +70,21 @@ def judge_rest(
             failures[rules.turn_of(lease.values.get(each.offset))].append(each)
         for turn, deliveries in by_turn.items():
             if turn is not None:
+                _within_lease(deliveries, found)
                 _late_rest(deliveries, failures[turn], messages, found)
+
+
+def _within_lease(deliveries: Sequence[Delivery], found: Findings) -> None:
+    """Judge that a lease's messages of one turn came by their offsets."""
+    highest = deliveries[0]
+    for one in deliveries[1:]:
+        if one.offset < highest.offset:
+            fact = (
+                f"offset {one.offset} came after offset {highest.offset} of the same lease: {one}"
+            )
+            found.add("lease-inversion", fact, (highest, one))
+        else:
+            highest = one
 
 
 def _late_rest(

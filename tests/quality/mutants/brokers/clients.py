@@ -155,6 +155,19 @@ def hands_on_what_is_behind(patch: Patch) -> None:
     patch.set(lease, "behind", lambda self, bits: 0)
 
 
+def hands_on_the_last_of_a_batch_first(patch: Patch) -> None:
+    """381"""
+    buffer = import_module("raftmq.client.pop.prefetch_buffer").PrefetchBuffer
+    put = buffer.put
+
+    def in_two(self: Any, lease: Any, batch: Any, bits: int, size: int) -> None:
+        last = 1 << (bits.bit_length() - 1)
+        for part in filter(None, (last, bits ^ last)):
+            put(self, lease, batch, part, size)
+
+    patch.set(buffer, "put", in_two)
+
+
 MUTANTS = (
     Mutant(
         number=201,
@@ -258,6 +271,15 @@ MUTANTS = (
         what="The client hands on what stands behind a message that failed in the same lease.",
         killers=("rest-delivered",),
         plant=hands_on_what_is_behind,
+        workload="pop",
+        seconds=12.0,
+    ),
+    Mutant(
+        number=381,
+        name="last-first",
+        what="The client hands on the last message of a batch that it popped ahead first.",
+        killers=("lease-inversion",),
+        plant=hands_on_the_last_of_a_batch_first,
         workload="pop",
         seconds=12.0,
     ),
