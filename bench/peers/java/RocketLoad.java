@@ -15,8 +15,9 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * The load for RocketMQ, over its remoting protocol: RocketLoad OPERATION name=value...
  *
  * `create` makes the topics and prints {"master": ADDRESS}. The operations of bench/system.py
- * (produce, single, consume, pop) first work for `warm` seconds on the topic "warm", so that the
- * JVMs compile what comes, then for `seconds` on the topic "bench"; they print a Sample as JSON.
+ * (produce, single, consume, pop, ordered) first send for `warm` seconds on the topic "warm", and read
+ * for `warm-read` seconds, so that the JVMs compile what comes; then they work for `seconds` on the
+ * topic "bench"; they print a Sample as JSON.
  *
  * `steadily` sends until it is killed, and prints `acknowledged` or
  * `refused` for each attempt.
@@ -28,6 +29,7 @@ public class RocketLoad {
     static final String TOPIC = "bench", WARM = "warm", GROUP = "bench";
     static final int MOST_A_POP = 32;
     static final int PULL_BATCH = 1000;
+    static final Set<String> READS = Set.of("consume", "pop", "ordered");
     static final Map<String, String> given = new HashMap<>();
     static final AtomicLong refused = new AtomicLong();
 
@@ -57,18 +59,20 @@ public class RocketLoad {
         }
         if (arguments[0].equals("steadily")) sendSteadily();
         int size = number("size");
-        double seconds = real("seconds"), warm = real("warm");
+        double seconds = real("seconds"), warm = real("warm"), warmRead = real("warm-read");
+        boolean isRead = READS.contains(arguments[0]), isSingle = arguments[0].equals("single");
         // One message after the other calls the code too rarely to have it compiled.
-        if (arguments[0].equals("single")) send(WARM, 100, 64, new Meter(size, warm, 0));
-        work(arguments[0], WARM, new Meter(size, warm, 0), () -> new Meter(size, warm, 0));
+        if (isSingle) send(WARM, 100, 64, new Meter(size, warm, 0));
+        work(arguments[0], WARM, new Meter(size, warm, 0), 
+            () -> isRead ? Meter.fromFirstDelivery(size, warmRead) : new Meter(size, isSingle ? warm / 5 : warm, 0));
         refused.set(0);
         String settings = switch (arguments[0]) {
             case "produce" -> number("window") + " in flight";
             case "single" -> "synchronous send";
             case "consume" -> "DefaultLitePullConsumer, assigned queues, pull batch " + PULL_BATCH;
+            case "ordered" -> Ordered.CONSUMERS + " orderly push consumers, " + Ordered.BATCH + " messages at most at a time, offsets stored every 5 s";
             default -> "one pop of " + MOST_A_POP + " in flight a queue, each acknowledged by one batch";
         };
-        boolean isRead = arguments[0].equals("consume") || arguments[0].equals("pop");
         Supplier<Meter> meter = () -> isRead ? Meter.fromFirstDelivery(size, seconds)
             : new Meter(size, seconds, Math.min(1, seconds / 4));
         Meter done = work(arguments[0], TOPIC, new Meter(size, seconds, 0), meter);
@@ -78,14 +82,15 @@ public class RocketLoad {
 
     /** One operation on one topic. `fill` is the meter of the sends that fill a topic to be read. */
     static Meter work(String operation, String topic, Meter fill, Supplier<Meter> make) throws Exception {
-        boolean isRead = operation.equals("consume") || operation.equals("pop");
-        if (isRead) send(topic, number("batch"), number("window"), fill);
+        if (operation.equals("ordered")) Ordered.fill(topic, number("batch"), fill);
+        else if (READS.contains(operation)) send(topic, number("batch"), number("window"), fill);
         Meter meter = make.get();
         switch (operation) {
             case "produce" -> send(topic, number("batch"), number("window"), meter);
             case "single" -> single(topic, meter);
             case "consume" -> consume(topic, meter);
             case "pop" -> pop(topic, meter);
+            case "ordered" -> Ordered.consume(topic, meter);
             default -> throw new IllegalArgumentException(operation);
         }
         return meter;
