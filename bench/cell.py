@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
 
 def run(system_name: str, scenario_name: str, seconds: float) -> None:
     """Start the system, measure, and stop it; print each phase and the row."""
-    system = SYSTEMS[system_name]()
+    system = SYSTEMS[system_name].make()
     scenario = SCENARIOS[scenario_name]
     _say({"phase": "starting"})
     try:

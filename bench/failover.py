@@ -154,7 +154,7 @@ def main(arguments: list[str]) -> int:
     for number in range(options.rounds):
         for name in (name for name in names if why_unavailable(name) is None):
             # A cast: mypy cannot see which systems have the two methods.
-            system = cast("FailsOver", SYSTEMS[name]())
+            system = cast("FailsOver", SYSTEMS[name].make())
             row = rows.setdefault(
                 name,
                 Row(system=name, version=system.version, settings=system.settings, gaps_ms=[]),

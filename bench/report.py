@@ -1,6 +1,7 @@
 """The result files: rows for programs, tables for people.
 
-`benchmarks.json` is one object: `date`, `command`, `machine`, `rows`, `figures`, `skipped`. A row:
+`benchmarks.json` is one object: `date`, `command`, `machine`, `rows`, `figures`, `skipped`, and
+`continues`, the dates of stopped runs whose cells it has. A row:
 
 | field | meaning |
 |---|---|
@@ -10,6 +11,7 @@
 | server_cpu_s_per_million | processor seconds of all servers for a million of these messages |
 | server_mib | resident memory of the largest server at the end, mapped files included |
 | ratio_to_floor | messages_per_s over the floor's in the same scenario; null without a floor |
+| rounds | the measured rounds of which the row is the median; 1 in growth |
 
 Rows of growth have a scenario such as `backlog-produce`, and name their case in `system`. A number
 that is no rate is a figure: scenario, name, value, unit, and target.
@@ -35,7 +37,16 @@ make bench
 """
 
 
-COLUMNS = ("messages/s", "MB/s", "p50 ms", "p99 ms", "CPU s a million", "MiB", "ratio to floor")
+COLUMNS = (
+    "messages/s",
+    "MB/s",
+    "p50 ms",
+    "p99 ms",
+    "CPU s a million",
+    "MiB",
+    "ratio to floor",
+    "rounds",
+)
 """Headings of the numbers of a row."""
 
 
@@ -55,6 +66,8 @@ class Row(TypedDict):
     server_mib: float | None
     """None: not measured."""
     ratio_to_floor: float | None
+    rounds: int
+    """Measured rounds; the row is that of their median rate."""
 
 
 class Skip(TypedDict):
@@ -93,12 +106,15 @@ class Result:
     rows: Sequence[Row]
     skipped: Sequence[Skip]
     figures: Sequence[Figure] = ()
+    continues: Sequence[str] = ()
+    """Dates of the stopped runs that this one continued."""
 
 
 def median_row(rounds: Sequence[Row]) -> Row:
     """The row of the round with the median rate: a measured row, not a mixture of two."""
     middle = statistics.median_low([row["messages_per_s"] for row in rounds])
-    return next(row for row in rounds if row["messages_per_s"] == middle)
+    row = next(row for row in rounds if row["messages_per_s"] == middle)
+    return {**row, "rounds": len(rounds)}
 
 
 def with_ratios(rows: Iterable[Row]) -> list[Row]:
@@ -215,6 +231,7 @@ def cells(row: Row) -> tuple[str, ...]:
         _number(row["server_cpu_s_per_million"], digits=2),
         _number(row["server_mib"], digits=0),
         "-" if ratio is None else f"{ratio:.3f}",
+        str(row["rounds"]),
     )
 
 
@@ -256,7 +273,8 @@ Written by `{result.command}` on {result.date}; do not edit.
 All systems ran in one run, one after another in each scenario, each on a fresh cluster of three
 server processes beside its load on one machine.
 Compare the ratios; the absolute numbers belong to this machine and this hour.
-Each cell is the median of {result.rounds} round(s) of {result.seconds:g} s after a warm-up.
+Each row is the median of its `rounds`, of {result.seconds:g} s each after a warm-up.
+{_continued(result.continues)}\
 *The floor* is the same bytes through bare replication: frames, write, fdatasync on a majority, and
 no broker logic.
 It is the limit of this language on this machine; `ratio to floor` is messages a second over the
@@ -274,6 +292,15 @@ To run it yourself, with the peers (`bench/README.md` says what `make peers` bri
 |---|---|
 {facts}
 """
+
+
+def _continued(dates: Sequence[str]) -> str:
+    if not dates:
+        return ""
+    return (
+        f"The run began on {dates[0]}, was stopped {len(dates)} time(s) and went on: "
+        "some cells that a ratio compares lie further apart than others.\n"
+    )
 
 
 def _scenario_table(name: str, table: Mapping[str, Row]) -> str:
@@ -382,9 +409,13 @@ Messages a second; the floor is no peer, and some peers acknowledge before anyth
 def _skipped(skipped: Sequence[Skip]) -> str:
     if not skipped:
         return ""
+    scenarios: dict[tuple[str, str], list[str]] = {}
+    for skip in skipped:
+        found = scenarios.setdefault((skip["system"], skip["reason"]), [])
+        found += [skip["scenario"]] if skip["scenario"] else []
     lines = "\n".join(
-        f"- {skip['system']}{', ' + skip['scenario'] if skip['scenario'] else ''}: {skip['reason']}"
-        for skip in skipped
+        f"- {', '.join((system, *names))}: {reason}"
+        for (system, reason), names in scenarios.items()
     )
     return f"## Not measured\n\n{lines}\n"
 

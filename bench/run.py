@@ -1,7 +1,7 @@
 """The runner behind `make bench`: all systems in one run, then two result files.
 
     python -m bench.run [--only produce,single-200B] [--systems floor,nats] [--seconds 6]
-                        [--rounds 1] [--scale 1.0] [--out docs]
+                        [--rounds 1] [--scale 1.0] [--out docs] [--plan]
 
 Each cell (one system in one scenario) is a process of its own on a fresh cluster; no other system
 is up meanwhile. The systems of a scenario follow one another, so that what disturbs the machine
@@ -11,8 +11,12 @@ round of the floor comes first: a disk's first touch of its blocks is slower tha
 Then raftmq alone goes through the scenarios of growth (`bench.growth`), each a process of its own
 too. They take their windows and rounds from within; `--scale` shrinks their amounts for a trial.
 
+A run says first how long it will take; with `--plan`, that is all. Each finished cell is kept in
+`benchmarks.part.jsonl` beside the result files (`bench.journal`): after a stop, or a failed cell,
+the same command measures what is missing.
+
 Data goes to the files, tables to stdout, progress to stderr. Exit status: 0 done, 1 a cell failed,
-2 usage, 130 stopped. A stopped run writes nothing.
+2 usage, 130 stopped.
 """
 
 import argparse
@@ -26,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -38,7 +42,17 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from bench import machine, report
-from bench.scenarios import GROWTH, SCENARIOS, SYSTEMS, why_unavailable
+from bench.journal import Grown, Journal, OtherRun, Outcome
+from bench.scenarios import (
+    GROWTH,
+    GROWTH_SECONDS,
+    READS,
+    SCENARIOS,
+    SYSTEMS,
+    Cell,
+    cells,
+    why_unavailable,
+)
 
 STOP_SECONDS_MAX = 20.0
 CELL_SECONDS_MAX = 240.0
@@ -47,15 +61,8 @@ GROWTH_SECONDS_MAX = 900.0
 """A scenario of growth takes two to four minutes."""
 GROWTH_WINDOW_SECONDS_MAX = 2.0
 GROWTH_ROUNDS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of one cell: a row, or the reason why there is none."""
-
-    row: report.Row | None
-    reason: str = ""
-    has_failed: bool = False
+PART = "benchmarks.part.jsonl"
+"""Name of the file with the finished cells of a run that has not ended."""
 
 
 def main(arguments: list[str]) -> int:
@@ -69,42 +76,53 @@ def main(arguments: list[str]) -> int:
         if reason is not None:
             errors.print(f"[yellow]skipped[/] {name}: {escape(reason)}")
     systems = [name for name in chosen.systems if absent[name] is None]
+    planned = cells([name for name in chosen.only if name in SCENARIOS], systems, chosen.rounds)
+    growth = [name for name in chosen.only if name in GROWTH and "raftmq" in systems]
+    try:
+        journal = Journal(chosen.out / PART, seconds=chosen.seconds, scale=chosen.scale)
+    except OtherRun as reason:
+        errors.print(f"[red]error:[/] {escape(str(reason))}")
+        return 2
+    _print_plan(planned, growth, journal, chosen.seconds, errors)
+    if chosen.plan:
+        return 0
     facts = machine.describe()
+    continued = list(journal.starts)
+    journal.begin(_now())
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        named = [name for name in chosen.only if name in SCENARIOS]
-        cells = _run_all(named, systems, chosen.seconds, chosen.rounds, errors)
-        grown = _run_growth(
-            [name for name in chosen.only if name in GROWTH and "raftmq" in systems],
-            min(chosen.seconds, GROWTH_WINDOW_SECONDS_MAX),
-            chosen.scale,
-            errors,
-        )
+        failed = _run_all(planned, journal, chosen.seconds, errors)
+        window_seconds = min(chosen.seconds, GROWTH_WINDOW_SECONDS_MAX)
+        failed += _run_growth(growth, journal, window_seconds, chosen.scale, errors)
     except KeyboardInterrupt:
-        errors.print("stopped; nothing was written")
+        errors.print(f"stopped; the same command goes on, with what is in {chosen.out / PART}")
         return 130
     skipped: list[report.Skip] = [
         {"system": name, "scenario": None, "reason": reason}
         for name, reason in absent.items()
         if reason is not None
     ]
-    has_failed = any(each.has_failed for outcomes in cells.values() for each in outcomes)
-    has_failed = has_failed or bool(grown.skipped)
-    rows, more_skipped = _summarize(cells)
+    rows, unsupported = _summarize(planned, journal)
+    grown = [journal.grown[name] for name in growth if name in journal.grown]
     result = report.Result(
-        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        date=_now(),
         command=shlex.join(["python", "-m", "bench.run", *arguments]),
         seconds=chosen.seconds,
         rounds=chosen.rounds,
         machine=facts,
-        rows=rows + grown.rows,
-        skipped=skipped + more_skipped + grown.skipped,
-        figures=grown.figures,
+        rows=rows + [row for each in grown for row in each.rows],
+        skipped=skipped + _left_out(planned, systems) + unsupported + failed,
+        figures=[figure for each in grown for figure in each.figures],
+        continues=continued,
     )
     _write(result, chosen.out)
     _print_tables(result)
     errors.print(f"wrote {chosen.out}/benchmarks.json and {chosen.out}/benchmarks.md")
-    return 1 if has_failed else 0
+    if failed:
+        errors.print("the same command measures what failed")
+        return 1
+    journal.remove()
+    return 0
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -121,6 +139,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, choices=range(1, 100), default=1, metavar="N")
     parser.add_argument("--scale", type=float, default=1.0, help="of the amounts in growth")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of the two files")
+    parser.add_argument("--plan", action="store_true", help="only say how long the run takes")
     return parser.parse_args(arguments)
 
 
@@ -149,75 +168,101 @@ def _systems(text: str) -> list[str]:
     return [name for name in SYSTEMS if name in wanted]
 
 
+def _print_plan(
+    planned: Sequence[Cell],
+    growth: Sequence[str],
+    journal: Journal,
+    seconds: float,
+    errors: Console,
+) -> None:
+    """Say how long the run takes, and what is there already."""
+    if journal.starts:
+        errors.print(
+            f"going on with the run of {journal.starts[0]}: {len(journal.cells)} cells and "
+            f"{len(journal.grown)} scenarios of growth are there"
+        )
+    missing = [cell for cell in planned if cell not in journal.cells]
+    minutes = [0.0] * (1 + max((cell.round for cell in planned), default=0))
+    for cell in missing:
+        minutes[cell.round] += cell.expected_seconds(seconds) / 60
+    growing = [name for name in growth if name not in journal.grown]
+    grown = len(growing) * GROWTH_SECONDS / 60
+    errors.print(
+        f"{len(missing)} cells in rounds of about {', '.join(f'{each:.0f}' for each in minutes)} "
+        f"min, {len(growing)} scenarios of growth in {grown:.0f} min: about "
+        f"{sum(minutes) + grown:.0f} min"
+    )
+
+
 def _run_all(
-    scenarios: Sequence[str], systems: Sequence[str], seconds: float, rounds: int, errors: Console
-) -> dict[tuple[str, str], list[Outcome]]:
-    """The outcomes of every cell, one for each round."""
-    cells: dict[tuple[str, str], list[Outcome]] = {
-        (scenario, system): [] for scenario in scenarios for system in systems
+    planned: Sequence[Cell], journal: Journal, seconds: float, errors: Console
+) -> list[report.Skip]:
+    """Measure the cells that the journal lacks; returns those that failed."""
+    failed: list[report.Skip] = []
+    unsupported = {
+        (cell.scenario, cell.system) for cell, done in journal.cells.items() if done.row is None
     }
+    missing = [cell for cell in planned if cell not in journal.cells]
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[phase]}"),
         TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=errors, transient=True) as progress:
-        whole = progress.add_task("all", total=rounds * len(cells) + 1, phase="")
-        if systems and scenarios:
+        total = sum(cell.expected_seconds(seconds) for cell in missing)
+        whole = progress.add_task("all", total=total, phase="")
+        if missing:
             _run_cell("floor", "produce-100B", min(seconds, 3.0), progress, "warming the disk")
-        progress.advance(whole)
-        for number in range(rounds):
-            for scenario in scenarios:
-                for system in systems if number % 2 == 0 else reversed(systems):
-                    outcome = _run_cell(system, scenario, seconds, progress)
-                    cells[scenario, system].append(outcome)
-                    progress.advance(whole)
-                    if outcome.has_failed:
-                        errors.print(f"[red]failed[/] {system} in {scenario}:")
-                        errors.print(escape(outcome.reason))
-    return cells
+        for cell in missing:
+            progress.advance(whole, cell.expected_seconds(seconds))
+            if (cell.scenario, cell.system) in unsupported:
+                continue
+            outcome = _run_cell(cell.system, cell.scenario, seconds, progress)
+            if outcome.has_failed:
+                errors.print(f"[red]failed[/] {cell.system} in {cell.scenario}:")
+                errors.print(escape(outcome.reason))
+                failed.append(_skip(cell, f"round {cell.round + 1}: {_first_line(outcome)}"))
+                continue
+            journal.note_cell(cell, outcome)
+            if outcome.row is None:
+                unsupported.add((cell.scenario, cell.system))
+    return failed
 
 
 def _run_cell(
     system: str, scenario: str, seconds: float, progress: Progress, title: str = ""
 ) -> Outcome:
     """Run one cell in a process of its own, and show its phases; the cell stops when we stop."""
-    passes = 2 if scenario.startswith(("consume", "pop", "ordered")) else 1
+    passes = 2 if SCENARIOS[scenario].operation in READS else 1
     name = title or f"{scenario} · {system}"
     task = progress.add_task(name, total=seconds * passes + 1.0, phase="")
     command = [sys.executable, "-m", "bench.cell", system, scenario, "--seconds", str(seconds)]
     return _outcome(*_run_child(command, task, progress, CELL_SECONDS_MAX + 3 * seconds))
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """The results of the scenarios of growth."""
-
-    rows: list[report.Row]
-    figures: list[report.Figure]
-    skipped: list[report.Skip]
-    """The scenarios that failed."""
-
-
-def _run_growth(names: Sequence[str], seconds: float, scale: float, errors: Console) -> Growth:
-    """Run scenarios of growth, one after the other."""
-    grown = Growth([], [], [])
+def _run_growth(
+    names: Sequence[str], journal: Journal, seconds: float, scale: float, errors: Console
+) -> list[report.Skip]:
+    """Run the scenarios of growth that the journal lacks; returns those that failed."""
+    failed: list[report.Skip] = []
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[phase]}"))
     with Progress(*columns, console=errors, transient=True) as progress:
-        for name in names:
+        for name in (name for name in names if name not in journal.grown):
             task = progress.add_task(GROWTH[name], total=None, phase="")
             command = [sys.executable, "-m", "bench.growth", name, "--scale", str(scale)]
             command += ["--seconds", str(seconds), "--rounds", str(GROWTH_ROUNDS)]
             last, status, complaints = _run_child(command, task, progress, GROWTH_SECONDS_MAX)
             if "figures" in last:
-                grown.rows.extend(cast("list[report.Row]", last["rows"]))
-                grown.figures.extend(cast("list[report.Figure]", last["figures"]))
+                rows = cast("list[report.Row]", last["rows"])
+                figures = cast("list[report.Figure]", last["figures"])
+                journal.note_growth(name, Grown(rows, figures))
             else:
-                reason = _outcome(last, status, complaints).reason
+                outcome = _outcome(last, status, complaints)
                 errors.print(f"[red]failed[/] {name}:")
-                errors.print(escape(reason))
-                first = reason.splitlines()[0]
-                grown.skipped.append({"system": "raftmq", "scenario": name, "reason": first})
-    return grown
+                errors.print(escape(outcome.reason))
+                failed.append(
+                    {"system": "raftmq", "scenario": name, "reason": _first_line(outcome)}
+                )
+    return failed
 
 
 def _run_child(
@@ -286,7 +331,7 @@ def _follow(
 
 def _outcome(last: dict[str, object], status: int, complaints: str) -> Outcome:
     if "system" in last:
-        return Outcome(cast("report.Row", {**last, "ratio_to_floor": None}))
+        return Outcome(cast("report.Row", {**last, "ratio_to_floor": None, "rounds": 1}))
     if "unsupported" in last:
         return Outcome(None, str(last["unsupported"]))
     tail = "\n".join(complaints.strip().splitlines()[-12:])
@@ -294,18 +339,45 @@ def _outcome(last: dict[str, object], status: int, complaints: str) -> Outcome:
 
 
 def _summarize(
-    cells: dict[tuple[str, str], list[Outcome]],
+    planned: Sequence[Cell], journal: Journal
 ) -> tuple[list[report.Row], list[report.Skip]]:
+    """The median rows of the planned cells, and those that a system does not support."""
     rows: list[report.Row] = []
     skipped: list[report.Skip] = []
-    for (scenario, system), outcomes in cells.items():
-        measured = [outcome.row for outcome in outcomes if outcome.row is not None]
+    outcomes: dict[tuple[str, str], list[Outcome]] = {}
+    for cell in planned:
+        if cell in journal.cells:
+            outcomes.setdefault((cell.scenario, cell.system), []).append(journal.cells[cell])
+    for (scenario, system), found in outcomes.items():
+        measured = [outcome.row for outcome in found if outcome.row is not None]
         if measured:
             rows.append(report.median_row(measured))
-        elif outcomes:
-            reason = outcomes[0].reason.splitlines()[0]
-            skipped.append({"system": system, "scenario": scenario, "reason": reason})
+        else:
+            skipped.append(_skip(Cell(0, scenario, system), _first_line(found[0])))
     return report.with_ratios(rows), skipped
+
+
+def _left_out(planned: Sequence[Cell], systems: Sequence[str]) -> list[report.Skip]:
+    """The cells that say nothing new (`bench.scenarios`)."""
+    scenarios = dict.fromkeys(cell.scenario for cell in planned)
+    return [
+        _skip(Cell(0, scenario, system), "left out: its setting is about writes")
+        for system in systems
+        for scenario in scenarios
+        if SCENARIOS[scenario].operation not in SYSTEMS[system].operations
+    ]
+
+
+def _skip(cell: Cell, reason: str) -> report.Skip:
+    return {"system": cell.system, "scenario": cell.scenario, "reason": reason}
+
+
+def _first_line(outcome: Outcome) -> str:
+    return outcome.reason.splitlines()[0]
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _write(result: report.Result, folder: Path) -> None:

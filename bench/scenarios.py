@@ -1,4 +1,4 @@
-"""The scenarios that are measured on every system, the systems, and the scenarios of growth.
+"""The scenarios, the systems, which cells a run measures, and the scenarios of growth.
 
 | operation | timed work |
 |---|---|
@@ -7,11 +7,19 @@
 | consume | reading back the messages of an untimed produce |
 | ordered | the same in order by key: keyed messages, two consumers |
 | pop | reading them back as consumers of a queue: each message leased and acknowledged |
+
+A *cell* is one system in one scenario in one round. A run leaves out cells that say nothing new:
+
+| systems | left out | because |
+|---|---|---|
+| `-fsync` | operations that read | the setting decides when a write is on disk |
+| `-own` | all rounds but the first | their rows tell whether our client was the limit |
+| pysyncobj | all rounds but the first | no ratio of raftmq's refers to it |
 """
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -24,6 +32,10 @@ from bench.peers.rabbitmq import Rabbitmq
 from bench.peers.rocketmq import Rocketmq
 from bench.system import Sample, System
 
+Operation = Literal["produce", "single", "consume", "pop", "ordered"]
+WRITES: frozenset[Operation] = frozenset({"produce", "single"})
+READS: frozenset[Operation] = frozenset({"consume", "pop", "ordered"})
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
@@ -33,7 +45,7 @@ class Scenario:
     """Name in result rows and for `--only`."""
     title: str
     """Title for people."""
-    operation: Literal["produce", "single", "consume", "pop", "ordered"]
+    operation: Operation
     size: int
     """Bytes of a message's body."""
     batch: int = 1
@@ -82,6 +94,49 @@ GROWTH = {
     "slow": "Slow and dead followers and readers",
 }
 """Name → title of the scenarios that only raftmq runs (`bench.growth`)."""
+GROWTH_SECONDS = 90.0
+"""Expected time of a scenario of growth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A system, and how it takes part in a run."""
+
+    make: Callable[[], System]
+    """Makes the system; cheap."""
+    beside_seconds: float
+    """Expected time of a cell beside what it measures and fills: start, warm-up, stop."""
+    operations: frozenset[Operation] = WRITES | READS
+    """The operations that a run measures."""
+    rounds_max: int = 100
+    """A run measures the system in its first rounds, up to so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One system in one scenario in one round."""
+
+    round: int
+    """From 0."""
+    scenario: str
+    system: str
+
+    def expected_seconds(self, seconds: float) -> float:
+        """Expected time if `seconds` are measured; filling a log takes `seconds` more."""
+        passes = 2 if SCENARIOS[self.scenario].operation in READS else 1
+        return SYSTEMS[self.system].beside_seconds + passes * seconds
+
+
+def cells(scenarios: Sequence[str], systems: Sequence[str], rounds: int) -> list[Cell]:
+    """The cells of a run, in their order: a scenario's systems follow one another."""
+    return [
+        Cell(number, scenario, system)
+        for number in range(rounds)
+        for scenario in scenarios
+        for system in (systems if number % 2 == 0 else reversed(systems))
+        if number < SYSTEMS[system].rounds_max
+        and SCENARIOS[scenario].operation in SYSTEMS[system].operations
+    ]
 
 
 def _raftmq() -> System:
@@ -91,20 +146,20 @@ def _raftmq() -> System:
     return system
 
 
-SYSTEMS: dict[str, Callable[[], System]] = {
-    "floor": Floor,
-    "raftmq": _raftmq,
-    "kafka": Kafka,
-    "kafka-fsync": lambda: Kafka(is_synced=True),
-    "kafka-own": KafkaOwn,
-    "rocketmq": Rocketmq,
-    "rocketmq-fsync": lambda: Rocketmq(is_synced=True),
-    "nats": Nats,
-    "nats-fsync": lambda: Nats(is_synced=True),
-    "nats-own": NatsOwn,
-    "rabbitmq": Rabbitmq,
-    "rabbitmq-own": RabbitmqOwn,
-    "pysyncobj": Pysyncobj,
+SYSTEMS = {
+    "floor": Entrant(Floor, 3.0),
+    "raftmq": Entrant(_raftmq, 4.0),
+    "kafka": Entrant(Kafka, 24.0),
+    "kafka-fsync": Entrant(lambda: Kafka(is_synced=True), 22.0, operations=WRITES),
+    "kafka-own": Entrant(KafkaOwn, 32.0, rounds_max=1),
+    "rocketmq": Entrant(Rocketmq, 36.0),
+    "rocketmq-fsync": Entrant(lambda: Rocketmq(is_synced=True), 32.0, operations=WRITES),
+    "nats": Entrant(Nats, 4.0),
+    "nats-fsync": Entrant(lambda: Nats(is_synced=True), 4.0, operations=WRITES),
+    "nats-own": Entrant(NatsOwn, 8.0, rounds_max=1),
+    "rabbitmq": Entrant(Rabbitmq, 14.0),
+    "rabbitmq-own": Entrant(RabbitmqOwn, 26.0, rounds_max=1),
+    "pysyncobj": Entrant(Pysyncobj, 5.0, rounds_max=1),
 }
 
 
@@ -112,4 +167,4 @@ def why_unavailable(name: str) -> str | None:
     """None if the system can run here, else one line that says how to install it."""
     if name == "raftmq" and importlib.util.find_spec("bench.raftmq_system") is None:
         return "bench/raftmq_system.py is not there yet"
-    return SYSTEMS[name]().available()
+    return SYSTEMS[name].make().available()

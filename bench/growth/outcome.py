@@ -83,6 +83,7 @@ class Outcome:
                 "server_cpu_s_per_million": round(window.server_cost, 3),
                 "server_mib": None,
                 "ratio_to_floor": None,
+                "rounds": 1,
             }
         )
 

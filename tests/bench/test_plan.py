@@ -1,0 +1,140 @@
+"""Which cells a run measures, in which order, and what a stopped run measures again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import bench.machine
+from bench import run
+from bench.journal import Outcome
+from bench.report import Row
+from bench.scenarios import GROWTH, READS, SCENARIOS, SYSTEMS, Cell, cells
+from tests.bench.test_report import row
+
+SINGLE = ["--only", "single", "--systems", "floor,nats", "--seconds", "1", "--rounds", "2"]
+
+
+def test_every_other_round_goes_backwards_through_the_systems() -> None:
+    order = [cell.system for cell in cells(["single-200B"], ["floor", "raftmq", "nats"], 2)]
+    assert order == ["floor", "raftmq", "nats", "nats", "raftmq", "floor"]
+
+
+def test_settings_of_writes_are_measured_by_writes_alone() -> None:
+    planned = cells(list(SCENARIOS), ["kafka-fsync", "rocketmq-fsync", "nats-fsync"], 1)
+    assert len(planned) == 3 * 4
+    assert not [cell for cell in planned if SCENARIOS[cell.scenario].operation in READS]
+
+
+def test_pysyncobj_and_own_tools_run_in_the_first_round_alone() -> None:
+    planned = cells(["produce-100B"], list(SYSTEMS), 3)
+    once = [name for name in SYSTEMS if name.endswith("-own")] + ["pysyncobj"]
+    assert [c.round for c in planned if c.system in once] == [0] * len(once)
+    assert {c.round for c in planned if c.system == "kafka"} == {0, 1, 2}
+
+
+def test_expected_time_counts_the_filling_of_a_log() -> None:
+    beside = SYSTEMS["floor"].beside_seconds
+    assert Cell(0, "single-200B", "floor").expected_seconds(4.0) == beside + 4.0
+    assert Cell(0, "consume-100B", "floor").expected_seconds(4.0) == beside + 8.0
+
+
+class Machine:
+    """Stands in for the cells' processes; the outcome of each cell is in `outcomes`."""
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[str, str]] = []
+        self.stops_before = -1
+        self.failing: set[str] = set()
+
+    def run_cell(self, system: str, scenario: str, *_: object) -> Outcome:
+        if len(self.ran) == self.stops_before:
+            raise KeyboardInterrupt
+        self.ran.append((system, scenario))
+        if system in self.failing:
+            return Outcome(None, "it broke\nat a line", has_failed=True)
+        if (system, scenario) == ("floor", "pop-100B"):
+            return Outcome(None, "no such thing")
+        made: Row = row(scenario, system, 100.0 + len(self.ran))
+        return Outcome(made)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+    monkeypatch.setattr(run, "_run_cell", machine.run_cell)
+    monkeypatch.setattr(run, "why_unavailable", lambda _: None)
+    monkeypatch.setattr(bench.machine, "describe", lambda: {"processor": "2 x test"})
+    return machine
+
+
+def result(folder: Path) -> dict[str, list[dict[str, object]]]:
+    return json.loads((folder / "benchmarks.json").read_text())  # type: ignore[no-any-return]
+
+
+def test_stopped_run_goes_on_where_it_stopped(machine: Machine, tmp_path: Path) -> None:
+    machine.stops_before = 4  # the warm-up, the first round, one cell of the second
+    assert run.main([*SINGLE, "--out", str(tmp_path)]) == 130
+    assert sorted(path.name for path in tmp_path.iterdir()) == [run.PART]
+    machine.ran.clear()
+    machine.stops_before = -1
+    assert run.main([*SINGLE, "--out", str(tmp_path)]) == 0
+    assert machine.ran == [("floor", "produce-100B"), ("floor", "single-200B")]
+    written = result(tmp_path)
+    assert [(each["system"], each["rounds"]) for each in written["rows"]] == [
+        ("floor", 2),
+        ("nats", 2),
+    ]
+    assert len(written["continues"]) == 1
+    assert "was stopped 1 time(s) and went on" in (tmp_path / "benchmarks.md").read_text()
+    assert not (tmp_path / run.PART).exists()
+
+
+def test_complete_rounds_of_a_stopped_run_are_a_page_at_once(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.stops_before = 4
+    run.main([*SINGLE, "--out", str(tmp_path)])
+    assert run.main([*SINGLE[:-1], "1", "--out", str(tmp_path)]) == 0
+    assert len(machine.ran) == 4
+    assert [each["rounds"] for each in result(tmp_path)["rows"]] == [1, 1]
+
+
+def test_failed_cell_is_on_the_page_and_measured_by_the_next_run(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.failing = {"nats"}
+    assert run.main([*SINGLE, "--out", str(tmp_path)]) == 1
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "- nats, single-200B: round 1: it broke" in page
+    assert "at a line" not in page
+    machine.failing = set()
+    machine.ran.clear()
+    assert run.main([*SINGLE, "--out", str(tmp_path)]) == 0
+    assert machine.ran[1:] == [("nats", "single-200B")] * 2
+
+
+def test_cell_that_is_unsupported_is_not_tried_again(machine: Machine, tmp_path: Path) -> None:
+    chosen = ["--only", "pop", "--systems", "floor,kafka-fsync", "--rounds", "3"]
+    assert run.main([*chosen, "--out", str(tmp_path)]) == 0
+    assert machine.ran[1:] == [("floor", "pop-100B")]
+    assert {each["system"]: each["reason"] for each in result(tmp_path)["skipped"]} == {
+        "kafka-fsync": "left out: its setting is about writes",
+        "floor": "no such thing",
+    }
+
+
+def test_plan_runs_nothing_and_names_the_time(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main([*SINGLE, "--plan", "--out", str(tmp_path / "none")]) == 0
+    assert machine.ran == []
+    assert not (tmp_path / "none").exists()
+    assert "4 cells in rounds of about 0, 0 min" in capsys.readouterr().err
+
+
+def test_growth_is_planned_by_default(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.main(["--plan", "--out", str(tmp_path)])
+    assert f"{len(GROWTH)} scenarios of growth" in capsys.readouterr().err
