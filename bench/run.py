@@ -76,7 +76,8 @@ def main(arguments: list[str]) -> int:
         if reason is not None:
             errors.print(f"[yellow]skipped[/] {name}: {escape(reason)}")
     systems = [name for name in chosen.systems if absent[name] is None]
-    planned = cells([name for name in chosen.only if name in SCENARIOS], systems, chosen.rounds)
+    scenarios = [name for name in chosen.only if name in SCENARIOS]
+    planned = cells(scenarios, systems, chosen.rounds)
     growth = [name for name in chosen.only if name in GROWTH and "raftmq" in systems]
     try:
         journal = Journal(chosen.out / PART, seconds=chosen.seconds, scale=chosen.scale)
@@ -111,7 +112,7 @@ def main(arguments: list[str]) -> int:
         rounds=chosen.rounds,
         machine=facts,
         rows=rows + [row for each in grown for row in each.rows],
-        skipped=skipped + _left_out(planned, systems) + unsupported + failed,
+        skipped=skipped + _left_out(scenarios, systems) + unsupported + failed,
         figures=[figure for each in grown for figure in each.figures],
         continues=continued,
     )
@@ -357,14 +358,13 @@ def _summarize(
     return report.with_ratios(rows), skipped
 
 
-def _left_out(planned: Sequence[Cell], systems: Sequence[str]) -> list[report.Skip]:
+def _left_out(scenarios: Sequence[str], systems: Sequence[str]) -> list[report.Skip]:
     """The cells that say nothing new (`bench.scenarios`)."""
-    scenarios = dict.fromkeys(cell.scenario for cell in planned)
     return [
-        _skip(Cell(0, scenario, system), "left out: its setting is about writes")
+        _skip(Cell(0, scenario, system), SYSTEMS[system].left_out)
         for system in systems
         for scenario in scenarios
-        if SCENARIOS[scenario].operation not in SYSTEMS[system].operations
+        if scenario not in SYSTEMS[system].scenarios
     ]
 
 

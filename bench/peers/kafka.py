@@ -32,7 +32,7 @@ from bench.system import Meter, Sample
 
 PARTITIONS = 6
 TOPIC, WARM = "bench", "warm"
-WARM_UP_SECONDS, WARM_UP_READ_SECONDS = 10.0, 5.0
+WARM_UP_SECONDS, WARM_UP_READ_SECONDS = 8.0, 5.0
 """Time of sending and of reading before a measurement. On two busy cores the rates of sending
 doubled within 8 s, those of reading within 4 s, and then stayed."""
 START_SECONDS_MAX = 120.0

@@ -119,7 +119,7 @@ def test_cell_that_is_unsupported_is_not_tried_again(machine: Machine, tmp_path:
     assert run.main([*chosen, "--out", str(tmp_path)]) == 0
     assert machine.ran[1:] == [("floor", "pop-100B")]
     assert {each["system"]: each["reason"] for each in result(tmp_path)["skipped"]} == {
-        "kafka-fsync": "left out: its setting is about writes",
+        "kafka-fsync": "left out: the setting decides when a write is on disk",
         "floor": "no such thing",
     }
 
