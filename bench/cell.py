@@ -15,9 +15,9 @@ import signal
 import sys
 from types import FrameType
 
+from bench.counting.usage import Usage, memory
 from bench.scenarios import SCENARIOS, SYSTEMS
 from bench.system import Unsupported
-from bench.usage import Usage, memory
 
 
 def main(arguments: list[str]) -> None:

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Self
 
 import raftmq
+from bench.counting.usage import Memory, cpu_seconds, memory
 from bench.processes import Cluster, free_ports
-from bench.usage import Memory, cpu_seconds, memory
 from raftmq.broker.local_nodes import SERVE, node_settings, toml_text
 
 from .probe import ask_groups

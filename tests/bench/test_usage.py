@@ -3,7 +3,7 @@
 import os
 import time
 
-from bench.usage import Usage, cpu_seconds, memory
+from bench.counting.usage import Usage, cpu_seconds, memory
 
 
 def test_time_between_two_moments_is_what_the_process_used() -> None:

@@ -1,6 +1,6 @@
 """One message at a time: its way through the processes, counted; beside bare trio and the floor.
 
-    python -m bench.one_message [--works echo,floor,send,pop] [--tasks 1,64] [--seconds 3]
+    python -m bench.counting.one_message [--works echo,floor,send,pop] [--tasks 1,64] [--seconds 3]
                                 [--size 200] [--spread] [--quick] [--py-spy PATH] [--json]
 
 | work | one message is |
@@ -37,7 +37,7 @@ from typing import Any
 import trio
 
 import raftmq
-from bench.counting import CALLS, Calls, Shares, Tracer, Work, stacks
+from bench.counting.counts import CALLS, Calls, Shares, Tracer, Work, stacks
 from bench.floor import Floor
 from bench.floor_server import HEADER, WRITE, positions, prepared
 from bench.machine import describe
@@ -95,7 +95,9 @@ class Row:
 
 def main(arguments: list[str]) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.one_message", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.counting.one_message", description=__doc__
+    )
     parser.add_argument("--works", default="echo,floor,send,pop")
     parser.add_argument("--tasks", default="1,64")
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -163,7 +165,7 @@ async def _traced(pids: Mapping[str, int], tally: Tally) -> tuple[Mapping[str, C
 @contextmanager
 def _echo(_work: str, size: int, _queue: int | None) -> Iterator[tuple[dict[str, int], Load]]:
     """A bare trio server, and a bare trio client."""
-    command = [sys.executable, "-m", "bench.one_message", "--serve-echo"]
+    command = [sys.executable, "-m", "bench.counting.one_message", "--serve-echo"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline())
