@@ -21,6 +21,7 @@ Data goes to the files, tables to stdout, progress to stderr. Exit status: 0 don
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -213,7 +214,11 @@ def _run_all(
         whole = progress.add_task("all", total=total, phase="")
         if missing:
             _run_cell("floor", "produce-100B", min(seconds, 3.0), progress, "warming the disk")
-        for cell in missing:
+        began = time.monotonic()
+        for previous, cell in itertools.pairwise([*missing[:1], *missing]):
+            if cell.round != previous.round:
+                minutes = (time.monotonic() - began) / 60
+                errors.print(f"round {cell.round + 1} begins after {minutes:.0f} min")
             progress.advance(whole, cell.expected_seconds(seconds))
             if (cell.scenario, cell.system) in unsupported:
                 continue

@@ -124,6 +124,14 @@ def test_cell_that_is_unsupported_is_not_tried_again(machine: Machine, tmp_path:
     }
 
 
+def test_later_round_says_when_it_begins(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main([*SINGLE, "--out", str(tmp_path)]) == 0
+    assert len(machine.ran) == 1 + 4
+    assert "round 2 begins after 0 min" in capsys.readouterr().err
+
+
 def test_plan_runs_nothing_and_names_the_time(
     machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
