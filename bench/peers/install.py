@@ -72,6 +72,8 @@ class Module(NamedTuple):
     """Path of the program below the module's."""
 
 
+SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Options of programs that no message passes: they start sooner without the second compiler."""
 JARS = {
     "kafka": Jars(
         (

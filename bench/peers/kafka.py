@@ -159,7 +159,7 @@ class Kafka(Clustered):
         nodes = [self._write_config(number, ports[:3], ports[3:]) for number in (1, 2, 3)]
         # A storage folder takes a cluster's id before a broker opens it.
         tool = ("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c")
-        commands = [self._java("-Xmx256m", main=(*tool, str(config))) for config in nodes]
+        commands = [self._java(*install.SMALL_JVM, main=(*tool, str(each))) for each in nodes]
         children = [self._cluster.start(each, name="format", is_server=False) for each in commands]
         for child in children:
             if child.wait(START_SECONDS_MAX):

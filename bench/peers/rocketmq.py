@@ -37,9 +37,6 @@ _EXPORTS = "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"
 _OPENS = [f"--add-opens=java.base/{p}=ALL-UNNAMED" for p in ("java.nio", "sun.nio.ch", "java.util")]
 # By default each server makes keys for TLS at its start, twice; nothing here speaks TLS.
 _JVM = ["-server", "-Dtls.server.mode=disabled", _EXPORTS, *_OPENS]
-_SMALL = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Options of the name servers, which no message passes: they start sooner without the second
-compiler."""
 
 
 class Rocketmq(Clustered):
@@ -129,9 +126,10 @@ class Rocketmq(Clustered):
         return answer
 
     def _start_load(self, operation: str, **given: object) -> "subprocess.Popen[str]":
+        options = install.SMALL_JVM if operation == "create" else ("-Xms512m", "-Xmx1g")
         return self._cluster.start(
             [
-                *("java", "-Xms512m", "-Xmx1g", f"-Duser.home={self._cluster.folder}"),
+                *("java", *options, f"-Duser.home={self._cluster.folder}"),
                 *("-cp", install.class_path("rocketmq"), "RocketLoad", operation),
                 *(f"{name}={value}" for name, value in {**given, "names": self._names}.items()),
             ],
@@ -150,7 +148,7 @@ class Rocketmq(Clustered):
         for number, port in enumerate(names, 1):
             peers = ";".join(f"n{n}-{address}" for n, address in enumerate(addresses, 1))
             text = _NAMES.format(number=number, port=port, folder=folder, peers=peers)
-            self._start_server("namesrv.NamesrvStartup", f"names{number}", text, *_SMALL)
+            self._start_server("namesrv.NamesrvStartup", f"names{number}", text, *install.SMALL_JVM)
         self._wait(*names, *controllers)
         for number, port in enumerate(self._brokers, 1):
             text = _BROKER.format(
