@@ -110,7 +110,10 @@ class Kafka(Clustered):
         self.produce(size=size, batch=batch, window=window, seconds=seconds)
         self._share(WARM, size, WARM_UP_READ_SECONDS)
         meter = self._share(TOPIC, size, seconds)
-        settings = "share group, one consumer, implicit acknowledgement, commit_async each poll"
+        settings = (
+            "share group, one consumer, implicit acknowledgement, commit_async each poll, "
+            "group.share.heartbeat.interval.ms=1000"
+        )
         return meter.sample(until_last=True, settings=settings)
 
     def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
@@ -436,6 +439,9 @@ share.coordinator.state.topic.replication.factor=3
 share.coordinator.state.topic.min.isr=2
 share.coordinator.state.topic.num.partitions=6
 group.initial.rebalance.delay.ms=0
+# A member of a share group hears of its partitions by its second heartbeat, by default after 5 s.
+group.share.min.heartbeat.interval.ms=1000
+group.share.heartbeat.interval.ms=1000
 """
 
 _LOG4J = """\

@@ -74,7 +74,7 @@ class KafkaOwn(Kafka):
         self._read_share_from_start("ShareConsumerPerformance")
         sample = self._perform_consume("ShareConsumerPerformance", stored, _CONSUMER[1:])
         # ConsumerPerformance prints the time of joining by itself; this tool does not.
-        note = "the tool's time includes joining the group, about 5 s"
+        note = "the tool's time includes joining the group, a second or more"
         return replace(sample, settings=f"{sample.settings}; {note}")
 
     def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
