@@ -121,6 +121,8 @@ class Rocketmq(Clustered):
                 f"the load hangs\n{self._cluster.log_tail(f'load-{operation}')}"
             ) from None
         if child.returncode:
+            # A server that ended says more than the load that missed it.
+            self._cluster.check_alive()
             raise RuntimeError(self._cluster.log_tail(f"load-{operation}"))
         answer: dict[str, Any] = json.loads(output.splitlines()[-1])
         return answer
