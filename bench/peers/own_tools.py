@@ -15,6 +15,7 @@ Processor time is that of the last part of a run, as long as the tool says its m
 """
 
 import asyncio
+import math
 import re
 import statistics
 import time
@@ -236,7 +237,7 @@ class RabbitmqOwn(Rabbitmq):
         raise Unsupported(NO_KEYS)
 
     def _perf_test(self, size: int, seconds: float, counted: str, *arguments: str) -> Sample:
-        duration = int(seconds) + PERF_TEST_SKIPPED
+        duration = math.ceil(seconds) + PERF_TEST_SKIPPED
         command = ["java", "-Xmx1g", "-cp", install.class_path("perf-test")]
         command += ["com.rabbitmq.perf.PerfTest", "-h", f"amqp://127.0.0.1:{self._port}", "-p"]
         command += [

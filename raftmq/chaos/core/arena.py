@@ -212,9 +212,6 @@ class CoreArena(Arena):
     def pause(self, node: int) -> Iterator[None]:
         """Calls that come meanwhile are made afterwards."""
         paused = self.cluster.at_place[node]
-        if paused.replica is not None:
-            # A busy node has work under way at any moment: a read begins right before the pause.
-            self.cluster.clients.read_at(paused.replica)
         paused.pause()
         try:
             yield

@@ -214,7 +214,9 @@ class Node:
 
     def pause(self) -> None:
         """Stand still until `resume`."""
-        if self.is_up:
+        if self.replica is not None:
+            # A busy node has work under way at any moment: a read begins right before the pause.
+            self.cluster.clients.read_at(self.replica)
             self.is_paused = True
             self.cluster.tell(self.id, "stands still")
 
