@@ -52,7 +52,7 @@ class Pysyncobj(Clustered):
         try:
             import pysyncobj  # noqa: F401
         except ImportError:
-            return "pysyncobj is not installed: uv sync --locked --group bench"
+            return "pysyncobj is not installed: uv sync --locked"
         return None
 
     def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:

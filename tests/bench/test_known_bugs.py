@@ -145,9 +145,6 @@ def played(hash_seed: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_pysyncobj_plays_the_same_in_two_processes() -> None:
-    pytest.importorskip(
-        "pysyncobj", reason="pysyncobj is not installed: uv sync --locked --group bench"
-    )
     one, other = played("0"), played("0")
     assert one.returncode == 0, one.stderr
     assert one.stdout == other.stdout
