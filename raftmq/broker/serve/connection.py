@@ -282,8 +282,8 @@ class Connection:
             self._load.leave(self)
             self._load.add(-self._held_bytes)
             self._handler.closed(self)
-            # This object is in a cycle: the bytes would stay until the collector's longest round,
-            # but the limits do not count them from here on.
+            # The limits do not count these bytes from here on, so a part of the node that still
+            # has this object at hand must not hold them.
             self._parser.drop()
             self._outbox.drop()
             await trio.aclose_forcefully(self._stream)

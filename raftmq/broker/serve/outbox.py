@@ -52,6 +52,10 @@ class Step:
             outbox.push()
 
 
+def _nothing() -> None:
+    """The callback of an outbox whose owner counts no bytes."""
+
+
 class Outbox:
     """The sending half of a connection."""
 
@@ -60,7 +64,7 @@ class Outbox:
         stream: trio.abc.SendStream,
         step: Step,
         *,
-        on_sent: Callable[[], None] = lambda: None,
+        on_sent: Callable[[], None] = _nothing,
     ) -> None:
         self._stream = stream
         self._nowait = stream if isinstance(stream, SendsNowait) else None
@@ -103,9 +107,11 @@ class Outbox:
             await self._drained.wait()
 
     def drop(self) -> None:
-        """Drop the parts that are not sent: the stream is closed."""
+        """Drop the parts that are not sent: the stream is closed. `on_sent` is not called again."""
         self._parts.clear()
         self.size = 0
+        # Mostly a method of the outbox's owner: the two would stay for the garbage collector.
+        self._on_sent = _nothing
 
     async def run(self) -> None:
         """Send until cancelled, or until the stream breaks (`trio.BrokenResourceError`)."""

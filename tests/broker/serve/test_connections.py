@@ -84,6 +84,31 @@ def test_connection_that_was_closed_holds_no_bytes() -> None:
         gc.enable()
 
 
+def test_connection_that_was_closed_leaves_nothing_to_the_garbage_collector() -> None:
+    """A full collection may not come for hours, and a client may connect each second."""
+
+    def living() -> int:
+        return sum(isinstance(each, Connection) for each in gc.get_objects())
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("orders", 1)
+        await trio.sleep(1)
+        before = living()
+        for _ in range(3):
+            async with cluster.client(cluster.leader(1)) as client:
+                await client.view()
+                assert living() == before + 1
+            await trio.sleep(1)
+        assert living() == before
+
+    gc.collect()
+    gc.disable()
+    try:
+        in_cluster(scenario)
+    finally:
+        gc.enable()
+
+
 def test_frames_beyond_the_limit_are_read_one_after_the_other() -> None:
     """Each of eight clients is in the middle of a frame; together they are far above the limit."""
 
