@@ -34,9 +34,10 @@ POLL_SECONDS = 0.01
 class Nodes:
     """Three nodes with the default settings."""
 
-    def __init__(self, name: str, *, settings: str = "") -> None:
+    def __init__(self, name: str, *, settings: str = "", groups: int = COUNT) -> None:
         self._cluster = Cluster(f"growth-{name}")
         self._settings = settings
+        self._groups = groups
         self._ports = free_ports(COUNT)
         self._processes: dict[int, subprocess.Popen[str]] = {}
 
@@ -87,6 +88,7 @@ class Nodes:
                 founders=COUNT,
                 others=addresses,
             )
+            own["groups"] = self._groups
             config.write_text(toml_text({"node": own}) + self._settings)
             command = [*SERVE, "-c", str(config)]
             self._processes[number] = self._cluster.start(command, name=f"node{number}")
@@ -147,6 +149,10 @@ class Nodes:
     def cpu_seconds(self) -> float:
         """Processor time of all running nodes since they started, to a hundredth of a second."""
         return sum(cpu_seconds(process.pid) for process in self._processes.values())
+
+    def pid(self, number: int) -> int:
+        """The process id of a running node."""
+        return self._processes[number].pid
 
     def memory(self, number: int) -> Memory:
         """A node's memory now."""
