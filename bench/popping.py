@@ -65,7 +65,7 @@ class Figure(TypedDict):
     """The target, an upper bound; None: the figure is only reported."""
 
 
-class _Log:
+class MachineLog:
     """A state machine and the log that feeds it."""
 
     def __init__(self) -> None:
@@ -90,9 +90,10 @@ class _Log:
         self.machine.pop_groups.take_traced()
 
 
-def leases(count: int) -> list[Figure]:
-    """Make `count` leases of one message each, which all run out at the same time."""
-    log = _Log()
+def leased(count: int) -> tuple[MachineLog, int]:
+    """A log with `count` leases of one message each, which all run out at the same time, and the
+    memory of the leases in KiB."""
+    log = MachineLog()
     policy = Policy(schedule_ms=(60_000,))
     opened = OpenGroup(1, 1, "bench", 1, Mode.POP, policy, [], [])
     log.add(Kind.COMMANDS, encode_commands([opened]), 0)
@@ -105,7 +106,12 @@ def leases(count: int) -> list[Figure]:
     payload = encode_commands(requests)
     for _ in range(0, count, len(requests)):
         log.add(Kind.COMMANDS, payload, 0)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return log, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+
+def leases(count: int) -> list[Figure]:
+    """Make `count` leases, and let them run out."""
+    log, grown = leased(count)
     group = log.machine.pop_groups.attached[1].group
     assert group.counts(QUEUE).leased == count
     steps: list[float] = []

@@ -4,8 +4,8 @@ A *token* names a lease for ever: the Raft index of the record that handed the m
 slot within it. So tokens grow with every hand-out, no two are equal across leaders and restarts,
 and a token stands for one hand-out only: a stale token finds nothing.
 
-Leases are columns, in the order of their tokens, so that a million of them take 80 MB, leave
-nothing to the interpreter's collector, and are written into a snapshot as a few byte strings:
+Leases are columns, in the order of their tokens, so that a million of them take 80 MB, are no
+objects to the interpreter's collector, and are written into a snapshot as a few byte strings:
 
     token      48 << 20   48 << 20 | 1   52 << 20
     queue         65536          65537      65536

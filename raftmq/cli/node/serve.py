@@ -146,11 +146,14 @@ def _named(override: str, what: str, name: str, struct: Any) -> Any:
 async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int) -> int:
     import trio
 
+    from raftmq.broker.collector import Collector
     from raftmq.broker.node import Node, NodeStopped
     from raftmq.broker.settings import listens_elsewhere
     from raftmq.broker.system_world import RealWorld, tune_interpreter
 
     tune_interpreter()
+    # After the imports, whose objects are frozen.
+    collector = Collector()
     node = Node(settings, _with_faults(RealWorld()))
     own = settings.node
     try:
@@ -165,6 +168,7 @@ async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int)
             is_serving.set()
             log.info("serving", host=own.host, port=own.port, incarnation=node.incarnation)
             notify("READY=1", f"STATUS={leads_text([])}")
+            nursery.start_soon(collector.run, lambda: node.disk_passes)
             nursery.start_soon(_watch, node, log, parent)
             nursery.start_soon(_look_for_removal, node)
     except* NodeStopped as stopped:
