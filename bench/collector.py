@@ -34,8 +34,8 @@ from rich.table import Table
 
 from bench import processes
 from bench.cores import filters
+from bench.counting.usage import cpu_seconds, memory
 from bench.popping import leased
-from bench.usage import cpu_seconds, memory
 from raftmq import Client, Producer, connect
 from raftmq.client import PendingMany
 from raftmq.testing import free_ports

@@ -13,9 +13,9 @@ import time
 from rich.console import Console
 from rich.table import Table
 
+from bench.counting.usage import cpu_seconds
 from bench.growth.nodes import Nodes
 from bench.growth.probe import ask_groups
-from bench.usage import cpu_seconds
 
 FOUNDED_SECONDS_MAX = 300.0
 SETTLE_SECONDS = 10.0
