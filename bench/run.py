@@ -42,7 +42,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bench import machine, report
+from bench import machine, picture, report
 from bench.journal import Grown, Journal, OtherRun, Outcome
 from bench.scenarios import (
     GROWTH,
@@ -390,6 +390,7 @@ def _write(result: report.Result, folder: Path) -> None:
     text = json.dumps(asdict(result), indent=1, ensure_ascii=False)
     (folder / "benchmarks.json").write_text(text + "\n")
     (folder / "benchmarks.md").write_text(report.markdown(result))
+    picture.draw(result.rows, folder / report.PICTURE)
 
 
 def _print_tables(result: report.Result) -> None:
