@@ -70,6 +70,11 @@ def written(folder: Path) -> dict[int, list[Place]]:
     return {int(f.stem): [(q, n) for q, n in json.loads(f.read_text())] for f in files}
 
 
+def all_of(batches: dict[int, list[Place]]) -> list[Place]:
+    """What the micro-batches hold together, sorted."""
+    return sorted(place for rows in batches.values() for place in rows)
+
+
 @contextmanager
 def second(nodes: Nodes, *words: str) -> Iterator[None]:
     """Another driver as a process of its own; at the end nothing of it is left."""
@@ -114,18 +119,17 @@ def test_of_two_drivers_without_a_job_one_ends_and_numbers_hold_the_same_rows(
             with pytest.raises(StreamingQueryException) as caught:
                 query.awaitTermination(WAIT_SECONDS)
             send(mq, topic, 10)
-            wait(lambda: 3 in written(others))
+            # A micro-batch may take a part of what is sent at once.
+            wait(lambda: all_of(written(ours) | written(others)) == everything(mq, topic))
     finally:
         goes_on.set()
         query.stop()
     assert "make sure only one streaming job runs on a specific checkpoint" in str(caught.value)
     # The micro-batch that both did is the same one, and the driver that ended did no more.
     assert written(ours).keys() == {0, 1}
-    assert written(others).keys() == {1, 2, 3}
+    assert sorted(written(others)) == list(range(1, len(written(others)) + 1))
+    assert len(written(others)) >= 3
     assert written(ours)[1] == written(others)[1]
-    by_number = written(ours) | written(others)
-    found = sorted(place for rows in by_number.values() for place in rows)
-    assert found == everything(mq, topic)
 
 
 def test_older_driver_of_a_job_plans_no_more_once_there_is_a_newer_one(

@@ -28,6 +28,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "cancelled-commit-holds": 1,
         "half-refused": 44,
         "behind-a-failure": 1,
+        "last-first": 0,
     },
     flows: {
         "claim-given-up-by-any": 2,
