@@ -300,9 +300,10 @@ To run it yourself, with the peers (`bench/README.md` says what `make peers` bri
 def _continued(dates: Sequence[str]) -> str:
     if not dates:
         return ""
+    times = "once" if len(dates) == 1 else f"{len(dates)} times"
     return (
-        f"The run began on {dates[0]}, was stopped {len(dates)} time(s) and went on: "
-        "some cells that a ratio compares lie further apart than others.\n"
+        f"The run began on {dates[0]}, was stopped {times} and went on: some cells that a ratio\n"
+        "compares lie further apart than others.\n"
     )
 
 

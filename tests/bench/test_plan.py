@@ -86,7 +86,7 @@ def test_stopped_run_goes_on_where_it_stopped(machine: Machine, tmp_path: Path) 
         ("nats", 2),
     ]
     assert len(written["continues"]) == 1
-    assert "was stopped 1 time(s) and went on" in (tmp_path / "benchmarks.md").read_text()
+    assert "was stopped once and went on" in (tmp_path / "benchmarks.md").read_text()
     assert not (tmp_path / run.PART).exists()
 
 
