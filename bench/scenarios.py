@@ -110,7 +110,7 @@ class Entrant:
     left_out: str = ""
     """Why the others say nothing new."""
     rounds_max: int = 100
-    """A run measures the system in its first rounds, up to so many."""
+    """Number of rounds, from the first on, that measure the system."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What processes do, counted from outside: processor time, memory, system calls, bytes.
+"""Counters of processes, from outside: processor time, memory, system calls, bytes.
 
 Start reading at `usage.py` (processor time and memory of the servers of any benchmark), then
 `counts.py` (context switches, system calls, bytes, stacks), then `one_message.py`, which counts the

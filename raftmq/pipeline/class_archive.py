@@ -97,7 +97,7 @@ def keep(of: java.Java, spark_home: Path, cache: Path, url: str) -> Path:
             raise PipelineError(message, fix)
         written.replace(file)
     place = file.name.partition("-")[0]
-    for outdated in file.parent.glob(f"{place}-*.jsa"):
+    for outdated in file.parent.glob(f"{place}*.jsa"):
         if outdated != file:
             outdated.unlink()
     return file

@@ -71,7 +71,7 @@ def written(folder: Path) -> dict[int, list[Place]]:
 
 
 def all_of(batches: dict[int, list[Place]]) -> list[Place]:
-    """What the micro-batches hold together, sorted."""
+    """All rows of the micro-batches, sorted."""
     return sorted(place for rows in batches.values() for place in rows)
 
 
@@ -130,6 +130,8 @@ def test_of_two_drivers_without_a_job_one_ends_and_numbers_hold_the_same_rows(
     assert sorted(written(others)) == list(range(1, len(written(others)) + 1))
     assert len(written(others)) >= 3
     assert written(ours)[1] == written(others)[1]
+    # Nothing was written twice or too much after the wait, either.
+    assert all_of(written(ours) | written(others)) == everything(mq, topic)
 
 
 def test_older_driver_of_a_job_plans_no_more_once_there_is_a_newer_one(
