@@ -35,7 +35,7 @@ Sources: the events of h11 (push bytes, pull events) without its state machine.
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import google_crc32c
 
@@ -60,6 +60,11 @@ _SMALL_BYTES = 4096
 an object for each byte."""
 
 
+FramePart = bytes | memoryview
+"""Bytes to send; a view has the bytes behind it kept until then."""
+P = TypeVar("P", bound=FramePart)
+
+
 class Frame(NamedTuple):
     """One frame, whole and checked (its body is not: it carries its own checksums)."""
 
@@ -74,8 +79,8 @@ class Frame(NamedTuple):
 
 
 def encode_frame(
-    kind: int, correlation: int, header: bytes, body_parts: Sequence[bytes] = ()
-) -> list[bytes]:
+    kind: int, correlation: int, header: bytes, body_parts: Sequence[P] = ()
+) -> list[bytes | P]:
     """The frame as parts to write one after the other; the parts of the body are not copied."""
     header_length = len(header)
     length = FIXED_BYTES - 4 + header_length + sum(map(len, body_parts))

@@ -26,11 +26,12 @@ from raftmq.broker.replica.group import Group
 from raftmq.broker.serve.fetches import describe
 from raftmq.errors import CorruptRecord
 from raftmq.log.builder import Placement
-from raftmq.log.record import HEADER_BYTES, Record
+from raftmq.log.record import Record
 from raftmq.log.store import LogStore
 from raftmq.machine.machine import PartitionMachine
 from raftmq.pop.leases import Handed
 from raftmq.pop.spans import Span
+from raftmq.wire.frame import FramePart
 from raftmq.wire.popping import Lease, Popped
 
 from .consumers import OrderFlags
@@ -89,7 +90,7 @@ class Outgoing(NamedTuple):
     """Offset of its first message."""
     timestamp: int
     """The leader's stamp."""
-    payload: bytes
+    payload: FramePart
     """The batch."""
 
 
@@ -141,13 +142,13 @@ class _Packing:
         """Add a batch, which may take more than the room that is left."""
         base, payload = extent.placement.base_offset, self._cut(record, extent)
         if payload is None:
-            payload = record.encoded[HEADER_BYTES:]
+            payload = record.payload
         else:
             base += extent.start
         self.batches[record.index] = Outgoing(base, record.timestamp, payload)
         self.room -= len(payload)
 
-    def _cut(self, record: Record, extent: Extent) -> bytes | None:
+    def _cut(self, record: Record, extent: Extent) -> FramePart | None:
         """The part of the batch in `extent`; None: the batch is better sent whole."""
         placement, start, stop = extent
         if len(record.encoded) < CUT_BYTES_MIN or 2 * (stop - start) >= placement.count:
@@ -209,7 +210,7 @@ def answer(
     now: int,
     *,
     order: OrderFlags,
-) -> tuple[Popped, list[bytes]]:
+) -> tuple[Popped, list[FramePart]]:
     """The answer with the batches that were read, and its body; the rest of the parts stays
     unsent."""
     leases: list[Lease] = []
@@ -232,7 +233,7 @@ def answer(
                 unsent.appendleft(part.handed._replace(messages=rest))
                 break
     assert isinstance(group.machine, PartitionMachine)
-    queues, body = [], []
+    queues, body = [], list[FramePart]()
     for queue, indexes in given.items():
         batches = [read[index] for index in sorted(indexes)]
         payloads = [batch.payload for batch in batches]

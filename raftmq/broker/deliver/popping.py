@@ -42,6 +42,7 @@ from raftmq.pop.leases import SLOT_BITS
 from raftmq.pop.policy import INVISIBLE_MS_MIN, Order
 from raftmq.results import Refused, Result
 from raftmq.wire.codec import pack
+from raftmq.wire.frame import FramePart
 from raftmq.wire.messages import Done, ErrorReply, FrameKind
 from raftmq.wire.popping import (
     RESET_QUEUES_MAX,
@@ -381,7 +382,7 @@ class Popping(Service):
         if popped.leases or consumer.is_hurried:
             self._reply(consumer, popped, body)
 
-    def _reply(self, consumer: Consumer, popped: Popped, body: Sequence[bytes] = ()) -> None:
+    def _reply(self, consumer: Consumer, popped: Popped, body: Sequence[FramePart] = ()) -> None:
         consumer.is_hurried = False
         consumer.connection.reply(FrameKind.POP, consumer.end_wait(), pack(popped), body)
 

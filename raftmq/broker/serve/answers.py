@@ -27,7 +27,7 @@ from raftmq.log.record import Kind
 from raftmq.machine.commands import encode_commands
 from raftmq.results import Changed, Refused, Result
 from raftmq.wire.codec import pack
-from raftmq.wire.frame import Frame
+from raftmq.wire.frame import Frame, FramePart
 from raftmq.wire.messages import ErrorReply
 
 from .connection import Connection
@@ -50,7 +50,7 @@ class WithBody(NamedTuple):
 
     reply: msgspec.Struct
     """The header."""
-    body: Sequence[bytes]
+    body: Sequence[FramePart]
     """The bulk bytes, in parts."""
 
 
@@ -75,7 +75,7 @@ class OpenRequest:
         """Answer the request, unless the answer comes later."""
         if answer is LATER:
             return
-        body: Sequence[bytes] = ()
+        body: Sequence[FramePart] = ()
         if isinstance(answer, WithBody):
             answer, body = answer
         if isinstance(answer, ErrorReply):

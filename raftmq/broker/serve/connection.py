@@ -33,7 +33,7 @@ from raftmq.broker.settings import Limits
 from raftmq.errors import ProtocolError, Reason
 from raftmq.wire.address import why_no_address
 from raftmq.wire.codec import Misfit, pack, unpack
-from raftmq.wire.frame import Frame, FrameParser, encode_frame
+from raftmq.wire.frame import Frame, FrameParser, FramePart, encode_frame
 from raftmq.wire.messages import PROTOCOL, REPLY, ErrorReply, FrameKind, Hello, Welcome
 
 from .outbox import Outbox, Step
@@ -219,7 +219,9 @@ class Connection:
         """The node at the other end; 0 for a client."""
         return self.hello.node if self.hello is not None else 0
 
-    def reply(self, kind: int, correlation: int, header: bytes, body: Sequence[bytes] = ()) -> None:
+    def reply(
+        self, kind: int, correlation: int, header: bytes, body: Sequence[FramePart] = ()
+    ) -> None:
         """Answer a request; without effect if it was answered or the connection is gone."""
         if not self._close_request(correlation):
             return

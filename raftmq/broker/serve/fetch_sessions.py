@@ -28,7 +28,7 @@ Invariants:
 Sources: Kafka's incremental fetch sessions (KIP-227).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -36,6 +36,7 @@ from raftmq.broker.timers import Timer
 from raftmq.errors import ProtocolError
 from raftmq.wire.codec import pack
 from raftmq.wire.fetches import NO_SESSION, UNKNOWN_SESSION, Fetch, Fetched, FetchedQueue
+from raftmq.wire.frame import FramePart
 from raftmq.wire.messages import (
     ErrorReply,
     FrameKind,
@@ -127,7 +128,7 @@ class FetchSession:
         self.reached.pop(queue, None)
         self.numbers.pop(queue, None)
 
-    def answer(self, queues: list[FetchedQueue], body: list[bytes]) -> None:
+    def answer(self, queues: list[FetchedQueue], body: Sequence[FramePart]) -> None:
         """Answer the open request."""
         assert self.correlation is not None
         correlation = self.correlation

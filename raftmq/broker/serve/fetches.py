@@ -45,7 +45,7 @@ from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.subscriptions import Subscriptions, Wanted
 from raftmq.results import Result
 from raftmq.wire.fetches import NO_SESSION, Fetch, Fetched, FetchedQueue
-from raftmq.wire.frame import Frame
+from raftmq.wire.frame import Frame, FramePart
 from raftmq.wire.messages import (
     ErrorReply,
     FrameKind,
@@ -458,7 +458,7 @@ class Fetches(Service):
 
     def _answer(self, session: FetchSession, errors: list[FetchedQueue], read: _Read) -> None:
         queues = [self._describe(session, item, records) for item, records in read]
-        body = [record.encoded[HEADER_BYTES:] for _, records in read for record in records]
+        body = [record.payload for _, records in read for record in records]
         for (item, records), described in zip(read, queues, strict=True):
             if described.next >= 0:
                 session.put(item.queue, described.next)
@@ -467,7 +467,9 @@ class Fetches(Service):
                 session.put(item.queue, last.base_offset + last.count)
         self._reply(session, errors + queues, body)
 
-    def _reply(self, session: FetchSession, queues: list[FetchedQueue], body: list[bytes]) -> None:
+    def _reply(
+        self, session: FetchSession, queues: list[FetchedQueue], body: Sequence[FramePart]
+    ) -> None:
         assert session.correlation is not None
         self.sessions.answered(session, session.correlation)
         self.sessions.count(session)

@@ -21,7 +21,7 @@ from raftmq.broker.service import Service
 from raftmq.broker.world import Worker
 from raftmq.log.index import find_key
 from raftmq.log.index_file import SegmentIndex
-from raftmq.log.record import HEADER_BYTES, Record
+from raftmq.log.record import Record
 from raftmq.log.store import LogStore
 from raftmq.machine.catalog.catalog import QUEUE_BITS
 from raftmq.wire.messages import FindKey, FoundBatch, FoundKey, FrameKind
@@ -101,9 +101,9 @@ class _Search:
 
 def _described(group: Group, records: list[Record]) -> WithBody:
     batches: list[FoundBatch] = []
-    body: list[bytes] = []
+    body: list[memoryview] = []
     for record in records:
-        payload = record.encoded[HEADER_BYTES:]
+        payload = record.payload
         queue = peek(payload).queue
         placement = group.index.placement_of(queue, record.index)
         if placement is not None:

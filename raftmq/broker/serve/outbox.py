@@ -19,6 +19,8 @@ from typing import Protocol, runtime_checkable
 
 import trio
 
+from raftmq.wire.frame import FramePart
+
 _JOIN_BYTES_MAX = 256 * 1024
 """Parts are joined up to this size; larger ones go alone, as a copy would cost more than a call."""
 
@@ -70,14 +72,14 @@ class Outbox:
         self._nowait = stream if isinstance(stream, SendsNowait) else None
         self._step = step
         self._on_sent = on_sent
-        self._parts: deque[bytes] = deque()
+        self._parts: deque[FramePart] = deque()
         self._is_sending = False
         self._wake = trio.Event()
         self._drained = trio.Event()
         self.size = 0
         """Bytes put and not yet sent."""
 
-    def put(self, parts: Sequence[bytes]) -> None:
+    def put(self, parts: Sequence[FramePart]) -> None:
         """Send these bytes after those put before; never waits."""
         if not self._step.is_open:
             self._wake.set()
@@ -125,7 +127,7 @@ class Outbox:
                 self._note_sent(len(piece))
             self._is_sending = False
 
-    def _next_piece(self) -> bytes:
+    def _next_piece(self) -> FramePart:
         """The next parts, small ones joined. Only one piece exists at a time: with all of them, a
         slow stream's bytes would be held twice, and after they were sent."""
         parts = self._parts
@@ -134,7 +136,7 @@ class Outbox:
         while parts and size + len(parts[0]) <= _JOIN_BYTES_MAX:
             size += len(parts[0])
             piece.append(parts.popleft())
-        return b"".join(piece)
+        return piece[0] if len(piece) == 1 else b"".join(piece)
 
     def _note_sent(self, size: int) -> None:
         if not size:

@@ -18,7 +18,8 @@ Invariants:
 - A batch enters the buffer only if it continues its cursor, so a change of leader, a late answer or
   a repeated one can neither repeat nor skip a message. With a filter the leader vouches for the
   offsets between.
-- The buffer holds at most `bytes_max` and one answer of each node.
+- The buffer holds at most `bytes_max` and one answer of each node, which is at most `bytes_max` and
+  one batch.
 - A queue with an error is not asked for until it is moved.
 
 Sources: Kafka's fetch sessions (KIP-227): one request a broker for all its partitions.
@@ -48,8 +49,9 @@ from raftmq.wire.messages import (
 
 from .fetch_session import ReadSession
 
-FETCH_BYTES = 1024 * 1024
-"""Limit of an answer: large enough that the work for a request is small beside it."""
+FETCH_BYTES = 4 * 1024 * 1024
+"""The largest answer that is asked for: large enough that the work for a request is small beside
+it, also with messages of 1 MiB. Less if the application wants less read ahead."""
 BEHIND_RETRY_MS = 50
 BEHIND_STRIKES_MAX = 10
 """Tries to catch up for a leader whose queue ends before an offset that was read from another
@@ -312,7 +314,7 @@ class Fetcher:
         fetch = Fetch(
             queues=queues,
             wait_ms=POLL_MS,
-            bytes_max=FETCH_BYTES,
+            bytes_max=min(FETCH_BYTES, self._bytes_max),
             consumer_group=self._consumer_group,
             subscribed=self._subscribed,
             session=session.number,

@@ -329,7 +329,7 @@ async def test_change_of_leader_neither_repeats_nor_skips(cluster: FakeCluster) 
         return Fate.DONE
 
     cluster.fate = fate
-    async with opened(cluster) as mq, mq.consumer("orders", prefetch_bytes=500) as c:
+    async with opened(cluster) as mq, mq.consumer("orders", prefetch_bytes=6_000) as c:
         got = await read_all(c, 600)
     for queue in range(2):
         assert of_queue(got, queue) == [b"%d:%d" % (queue, n) for n in range(300)]
@@ -443,7 +443,7 @@ async def test_prefetch_is_bounded(cluster: FakeCluster) -> None:
         await anyio.sleep(0.1)
         fetcher = c._fetcher
         assert fetcher is not None
-        assert fetcher._buffered_bytes <= read_ahead.FETCH_BYTES + 3 * one
+        assert fetcher._buffered_bytes <= 2 * 3 * one
         fetches = sum(node.requests.count(FrameKind.FETCH) for node in cluster.nodes.values())
         assert fetches <= 2
         assert await read_all(c, 2000)

@@ -1,0 +1,18 @@
+"""The checksum of a large record is taken through a view, that of a small one through a copy."""
+
+import pytest
+
+from raftmq.errors import CorruptRecord
+from raftmq.log.record import _VIEW_BYTES_MIN, HEADER_BYTES, Kind, decode, encode
+
+
+@pytest.mark.parametrize("size", [_VIEW_BYTES_MIN - 1, _VIEW_BYTES_MIN, 1024 * 1024])
+def test_flip_of_any_end_of_a_record_is_refused(size: int) -> None:
+    payload = bytes(size - HEADER_BYTES)
+    record = encode(payload, index=1, term=1, kind=Kind.BATCH, timestamp=5, chain=0)
+    assert decode(record.encoded) == record
+    for position in (0, 3, HEADER_BYTES - 5, HEADER_BYTES, size - 1):
+        damaged = bytearray(record.encoded)
+        damaged[position] ^= 1
+        with pytest.raises(CorruptRecord, match="CRC-32C"):
+            decode(bytes(damaged))
