@@ -6,8 +6,8 @@ command's parameters as a dataclass), and any command's module.
 `up` consists of `playground` (a local cluster's folder) and `supervisor` (its processes).
 
 Invariants:
-- No command imports trio, anyio, numpy, rich or structlog before it runs: `raftmq --help`, `raftmq
-  topic create --help` and a usage error answer in less than 120 ms.
+- No command imports trio, anyio, numpy or rich before it runs: `raftmq --help`, `raftmq topic
+  create --help` and a usage error answer in less than 120 ms.
 - Data goes to stdout; progress, summaries and errors go to stderr.
 - Exit codes are those of `exits.ExitCode`, and every error names what to do about it.
 """

@@ -1,10 +1,11 @@
 """One picture of a cluster, merged from the status of each node."""
 
+import io
+import json
 from typing import Any
 
-from structlog.testing import CapturingLogger
-
 from raftmq.cli.cluster import _state, behind_text, lacking_without, merged
+from raftmq.cli.node.log_lines import LogLines
 from raftmq.cli.node.serve import tell_gone
 from raftmq.wire.messages import ClusterView, GroupView, NodeView
 
@@ -178,14 +179,16 @@ def test_messages_that_dead_letters_lost_to_retention_are_told_by_the_leader() -
 
 
 def test_log_says_once_what_dead_letters_lost_more() -> None:
-    log = CapturingLogger()
+    out = io.StringIO()
+    log = LogLines(7, is_json=True, out=out)
     before: dict[int, int] = {}
     for gone in ({}, {3: 2}, {3: 2}, {3: 2, 1: 5}, {1: 4}, {1: 5}):
         before = tell_gone(gone, log, before)
-    assert [(call.method_name, call.kwargs) for call in log.calls] == [
-        ("warning", {"group": 3, "messages": 2}),
-        ("warning", {"group": 1, "messages": 5}),
-        ("warning", {"group": 1, "messages": 5}),
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(line["level"], line["group"], line["messages"]) for line in lines] == [
+        ("warning", 3, 2),
+        ("warning", 1, 5),
+        ("warning", 1, 5),
     ]
 
 

@@ -15,7 +15,7 @@ from raftmq.cli.app import COMMANDS, SECTIONS, cli
 from raftmq.cli.lazy import SYNONYMS
 from tests.cli.command_line import CommandLine, process
 
-HEAVY = {"trio", "anyio", "asyncio", "numpy", "rich", "structlog", "msgspec", "cbor2"}
+HEAVY = {"trio", "anyio", "asyncio", "numpy", "rich", "msgspec", "cbor2"}
 OF_A_CLIENT = {"anyio", "asyncio", "msgspec", "cbor2"}
 """Modules that each command that connects needs."""
 READS = (

@@ -39,8 +39,7 @@ FILES_WARN = 4_096
 CLOCK_SECONDS = 0.2
 CLOCK_JUMP_MS = 20.0
 
-MODULES = ["anyio", "cbor2", "google_crc32c", "lz4", "msgspec", "numpy", "structlog", "trio"]
-MODULES += ["zstandard"]
+MODULES = ["anyio", "cbor2", "google_crc32c", "lz4", "msgspec", "numpy", "trio", "zstandard"]
 
 
 @click.command()

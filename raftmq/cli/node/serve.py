@@ -4,7 +4,7 @@ SIGTERM and SIGINT end the node gracefully: it hands over its groups' leadership
 under way and exits with 0. A second signal ends the node at once, as a crash: acked messages are
 safe. After a fault with which a node must not go on, it exits with 1 and says why.
 
-The node writes events to stderr, one line each, as text or JSON.
+The node writes events to stderr, one line each (`log_lines`).
 """
 
 import os
@@ -18,11 +18,11 @@ import click
 
 from raftmq.cli.exits import ExitCode, Failure
 
+from .log_lines import LogLines
 from .notify import notify
 
 if TYPE_CHECKING:
     import trio
-    from structlog.typing import FilteringBoundLogger
 
     from raftmq.broker.node import Node
     from raftmq.broker.settings import Settings
@@ -73,7 +73,7 @@ def serve(config: Path, overrides: tuple[str, ...], log_format: str, parent: int
 
     import trio
 
-    log = _logger(log_format, settings.node.id)
+    log = _log_lines(log_format, settings.node.id)
     return trio.run(_serve, settings, log, parent)
 
 
@@ -143,7 +143,7 @@ def _named(override: str, what: str, name: str, struct: Any) -> Any:
     return types[name]
 
 
-async def _serve(settings: "Settings", log: "FilteringBoundLogger", parent: int) -> int:
+async def _serve(settings: "Settings", log: LogLines, parent: int) -> int:
     import trio
 
     from raftmq.broker.collector import Collector
@@ -201,7 +201,7 @@ async def _run_node(
 
 async def _await_signals(
     node: "Node",
-    log: "FilteringBoundLogger",
+    log: LogLines,
     nursery: "trio.Nursery",
     is_serving: "trio.Event",
     *,
@@ -228,7 +228,7 @@ async def _await_signals(
                 nursery.cancel_scope.cancel()
 
 
-async def _tell_waiting(node: "Node", log: "FilteringBoundLogger") -> None:
+async def _tell_waiting(node: "Node", log: LogLines) -> None:
     """Log what a node waits for if that takes long: before it serves, then until the cluster counts
     it."""
     import trio
@@ -267,7 +267,7 @@ async def _look_for_removal(node: "Node") -> None:
         await trio.sleep(LEAVE_SECONDS)
 
 
-async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None:
+async def _watch(node: "Node", log: LogLines, parent: int) -> None:
     """Log changes: the groups this node leads, damage, losses of dead letters, the peers it
     reaches."""
     import trio
@@ -303,7 +303,7 @@ async def _watch(node: "Node", log: "FilteringBoundLogger", parent: int) -> None
         await trio.sleep(WATCH_SECONDS)
 
 
-def _tell_damage(node: "Node", log: "FilteringBoundLogger", before: set[str]) -> set[str]:
+def _tell_damage(node: "Node", log: LogLines, before: set[str]) -> set[str]:
     """Log damage: each new finding or state of one, and the end of all damage."""
     now = {
         f"group {number}: {found['found']}; {found['state']}"
@@ -322,9 +322,7 @@ def _tell_damage(node: "Node", log: "FilteringBoundLogger", before: set[str]) ->
     return now
 
 
-def tell_gone(
-    gone: Mapping[int, int], log: "FilteringBoundLogger", before: Mapping[int, int]
-) -> dict[int, int]:
+def tell_gone(gone: Mapping[int, int], log: LogLines, before: Mapping[int, int]) -> dict[int, int]:
     """Log the groups whose dead letters lost more messages to retention than before."""
     for group, messages in sorted(gone.items()):
         if messages > before.get(group, 0):
@@ -357,21 +355,6 @@ def die_with(parent: int) -> None:
         raise Failure("the process that started this node is gone", fix="start it again")
 
 
-def _logger(log_format: str, node: int) -> "FilteringBoundLogger":
-    import structlog
-
-    renderer: Any = structlog.processors.JSONRenderer()
-    if log_format == "text":
-        is_colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-        renderer = structlog.dev.ConsoleRenderer(colors=is_colored, pad_event_to=20)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            renderer,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    log: FilteringBoundLogger = structlog.get_logger(node=node)
-    return log
+def _log_lines(log_format: str, node: int) -> LogLines:
+    is_colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    return LogLines(node, is_json=log_format == "json", is_colored=is_colored)
