@@ -24,6 +24,7 @@ from contextlib import suppress
 import anyio
 import trio
 
+from raftmq.broker.cluster.first_election import hasten
 from raftmq.broker.node import Node, NodeStopped
 from raftmq.broker.settings import Settings
 from raftmq.client.socket_stream import SocketStream
@@ -133,6 +134,7 @@ class NodeThread:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._node.run)
+                self._node.start_soon(hasten, self._node)
                 self._telling.send(b"s")
 
 

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 SETTINGS_FIX = "deploy/node.toml explains every setting; --set TABLE.NAME=VALUE replaces one"
 WATCH_SECONDS = 0.2
 """Seconds between two looks at the node's state."""
+START_SECONDS = 3.0
+START_WATCH_SECONDS = 0.02
+"""Seconds between two looks in a node's first seconds, as `raftmq up` waits until all groups are
+led."""
 WAIT_SECONDS = 1.0
 """Seconds after which a starting node reports that it waits for others."""
 JOIN_SECONDS = 2.0
@@ -146,6 +150,7 @@ def _named(override: str, what: str, name: str, struct: Any) -> Any:
 async def _serve(settings: "Settings", log: LogLines, parent: int) -> int:
     import trio
 
+    from raftmq.broker.cluster.first_election import hasten
     from raftmq.broker.collector import Collector
     from raftmq.broker.node import Node, NodeStopped
     from raftmq.broker.settings import listens_elsewhere
@@ -168,6 +173,7 @@ async def _serve(settings: "Settings", log: LogLines, parent: int) -> int:
             is_serving.set()
             log.info("serving", host=own.host, port=own.port, incarnation=node.incarnation)
             notify("READY=1", f"STATUS={leads_text([])}")
+            node.start_soon(hasten, node)
             nursery.start_soon(collector.run, lambda: node.disk_passes)
             nursery.start_soon(_watch, node, log, parent)
             nursery.start_soon(_look_for_removal, node)
@@ -279,6 +285,7 @@ async def _watch(node: "Node", log: LogLines, parent: int) -> None:
     gone: dict[int, int] = {}
     reached: dict[int, bool] = {}
     is_removed = is_corrected = False
+    start_ends = trio.current_time() + START_SECONDS
     while True:
         now_led = sorted(number for number, group in node.groups.items() if group.is_leader)
         if now_led != led:
@@ -300,7 +307,8 @@ async def _watch(node: "Node", log: LogLines, parent: int) -> None:
                 log.info("peer reached" if link.is_connected else "peer not reached", peer=peer)
         if parent and os.getppid() != parent:
             node.stop()
-        await trio.sleep(WATCH_SECONDS)
+        is_start = trio.current_time() < start_ends
+        await trio.sleep(START_WATCH_SECONDS if is_start else WATCH_SECONDS)
 
 
 def _tell_damage(node: "Node", log: LogLines, before: set[str]) -> set[str]:
