@@ -2,9 +2,12 @@
 
     python -m bench.cell floor single-200B --seconds 3
 
-It prints JSON lines: `{"phase": "starting"}`, `{"phase": "running"}`, and last either a row or
-`{"unsupported": reason}`. A process of its own, so that the runner's progress bar does not steal
-the load's processor, one peer's crash costs one cell, and no client inherits another's event loop.
+It prints JSON lines: `{"phase": "starting"}`, `{"phase": "running"}`, and for each row of the
+scenario the row, as soon as it is measured, or `{"scenario": name, "unsupported": reason}`. A cell
+of consume has two rows: the produce that fills the log, and the consume.
+
+A process of its own, so that the runner's progress bar does not steal the load's processor, one
+peer's crash costs one cell, and no client inherits another's event loop.
 
 SIGTERM and Ctrl-C stop the servers and remove their folder before it ends.
 """
@@ -17,7 +20,7 @@ from types import FrameType
 
 from bench.counting.usage import Usage, memory
 from bench.scenarios import SCENARIOS, SYSTEMS
-from bench.system import Unsupported
+from bench.system import Sample, System, Unsupported
 
 
 def main(arguments: list[str]) -> None:
@@ -34,34 +37,37 @@ def main(arguments: list[str]) -> None:
 
 
 def run(system_name: str, scenario_name: str, seconds: float) -> None:
-    """Start the system, measure, and stop it; print each phase and the row."""
+    """Start the system, measure, and stop it; print each phase and each row."""
     system = SYSTEMS[system_name].make()
     scenario = SCENARIOS[scenario_name]
+    left = list(scenario.rows)
     _say({"phase": "starting"})
     try:
         with system, Usage(system.server_pids) as usage:
             _say({"phase": "running"})
-            sample = scenario.run(system, seconds)
+            for sample in scenario.run(system, seconds):
+                _say({"scenario": left.pop(0), **_measured(system, sample, usage)})
             _say({"phase": "stopping"})
-            cpu_seconds = usage.seconds(sample.began, sample.began + sample.seconds)
-            resident = max(memory(pid).resident for pid in system.server_pids)
     except Unsupported as reason:
-        _say({"unsupported": str(reason)})
-        return
-    _say(
-        {
-            "scenario": scenario_name,
-            "system": system.name,
-            "version": system.version,
-            "settings": "; ".join(filter(None, (system.settings, sample.settings))),
-            "messages_per_s": round(sample.messages_per_s, 1),
-            "mb_per_s": round(sample.mb_per_s, 3),
-            "p50_ms": _rounded(sample.p50_ms),
-            "p99_ms": _rounded(sample.p99_ms),
-            "server_cpu_s_per_million": round(cpu_seconds / sample.messages * 1e6, 3),
-            "server_mib": round(resident, 1),
-        }
-    )
+        for name in left:
+            _say({"scenario": name, "unsupported": str(reason)})
+
+
+def _measured(system: System, sample: Sample, usage: Usage) -> dict[str, object]:
+    """The fields of a row, right after its measurement: memory is that of this moment."""
+    cpu_seconds = usage.seconds(sample.began, sample.began + sample.seconds)
+    resident = max(memory(pid).resident for pid in system.server_pids)
+    return {
+        "system": system.name,
+        "version": system.version,
+        "settings": "; ".join(filter(None, (system.settings, sample.settings))),
+        "messages_per_s": round(sample.messages_per_s, 1),
+        "mb_per_s": round(sample.mb_per_s, 3),
+        "p50_ms": _rounded(sample.p50_ms),
+        "p99_ms": _rounded(sample.p99_ms),
+        "server_cpu_s_per_million": round(cpu_seconds / sample.messages * 1e6, 3),
+        "server_mib": round(resident, 1),
+    }
 
 
 def _rounded(milliseconds: float | None) -> float | None:

@@ -67,8 +67,7 @@ class Floor(Clustered):
         return trio.run(self._single, size, seconds)
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Read back the log of a `produce`."""
-        trio.run(self._produce, size, batch, window, seconds)
+        """Read back the log."""
         return trio.run(self._read_back, size, batch, seconds)
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:

@@ -1,16 +1,17 @@
-"""The finished cells of a run, kept in a file as they come, so that a stopped run can go on.
+"""The finished rows of a run, kept in a file as they come, so that a stopped run can go on.
 
 The file has one JSON object a line:
 
 | line | fields |
 |---|---|
 | a start | `started` (date), `seconds`, `scale` |
-| a cell | `round`, `scenario`, `system`, `row` (null: unsupported), `reason` |
+| a row of a cell | `round`, `scenario`, `system`, `row` (null: unsupported), `reason` |
 | a scenario of growth | `growth` (its name), `rows`, `figures` |
 
-The same command reads the file, measures what is missing, and removes the file at its end. A cell
-or a scenario that failed is not in the file. The same command with fewer rounds writes the result
-files of the rounds that are complete, at once.
+A cell of consume has two lines: its own, and that of the produce that filled the log. The same
+command reads the file, measures the missing rows, and removes the file at its end. A row or a
+scenario that failed is not in the file. The same command with fewer rounds writes the result files
+of the rounds that are complete, at once.
 
 Invariants:
 - A line is complete or ignored: a last line that a power loss or SIGKILL cut is removed.
@@ -32,7 +33,7 @@ class OtherRun(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one cell: a row, or the reason why there is none."""
+    """The result of one system in one scenario in one round: a row, or why there is none."""
 
     row: Row | None
     reason: str = ""
@@ -70,7 +71,7 @@ class Journal:
         self._append({"started": date, **self._start})
 
     def note_cell(self, cell: Cell, outcome: Outcome) -> None:
-        """Keep a cell that did not fail."""
+        """Keep an outcome that is no failure."""
         assert not outcome.has_failed
         self.cells[cell] = outcome
         where = {"round": cell.round, "scenario": cell.scenario, "system": cell.system}

@@ -116,8 +116,7 @@ class RaftmqSystem(Clustered):
         return meter.sample()
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Fill the log, then read all messages back by position."""
-        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        """Read all messages back by position."""
         return trio.run(self._consume, size, FETCH, seconds)
 
     async def _consume(self, size: int, fetch: int, seconds: float) -> Sample:
@@ -135,8 +134,7 @@ class RaftmqSystem(Clustered):
         return meter.sample(until_last=True)
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Fill the log, read it in batches of `batch`, then pop and acknowledge all messages."""
-        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        """Read the log in batches of `batch`, then pop and acknowledge all messages."""
         plain = trio.run(self._consume, size, batch, seconds)
         sample = trio.run(self._pop, size, batch, window, seconds)
         ratio = sample.messages_per_s / plain.messages_per_s

@@ -9,7 +9,7 @@
 | messages_per_s, mb_per_s | acknowledged (or delivered) messages, and their bodies' 10^6 bytes |
 | p50_ms, p99_ms | latency of an acknowledgement, null where there is none |
 | server_cpu_s_per_million | processor seconds of all servers for a million of these messages |
-| server_mib | resident memory of the largest server at the end, mapped files included |
+| server_mib | resident memory of the largest server right after it, mapped files included |
 | ratio_to_floor | messages_per_s over the floor's in the same scenario; null without a floor |
 | rounds | the measured rounds of which the row is the median; 1 in growth |
 
@@ -275,6 +275,7 @@ Written by `{result.command}` on {result.date}; do not edit.
 
 All systems ran in one run, one after another in each scenario, each on a fresh cluster of three
 server processes beside its load on one machine.
+A consume reads back what the produce with messages of its size stored just before, on its cluster.
 Compare the ratios; the absolute numbers belong to this machine and this hour.
 Each row is the median of its `rounds`, of {result.seconds:g} s each after a warm-up.
 {_continued(result.continues)}\
@@ -284,7 +285,8 @@ It is the limit of this language on this machine; `ratio to floor` is messages a
 floor's.
 Latency is from the send to its acknowledgement in the client, with the whole window in flight.
 *CPU s a million* is the processor time of all servers for a million of the counted messages; *MiB*
-is the resident memory of the largest server at the end. Both are the kernel's figures.
+is the resident memory of the largest server right after the measurement. Both are the kernel's
+figures.
 
 To run it yourself, with the peers (`bench/README.md` says what `make peers` brings):
 

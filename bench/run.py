@@ -7,6 +7,8 @@ Each cell (one system in one scenario) is a process of its own on a fresh cluste
 is up meanwhile. The systems of a scenario follow one another, so that what disturbs the machine
 for a minute disturbs them alike, and every other round goes through them backwards. One unrecorded
 round of the floor comes first: a disk's first touch of its blocks is slower than all later ones.
+A cell of consume reads back what it stored by the load of produce, and gives both rows; with
+`--only consume` the row of the produce is dropped.
 
 Then raftmq alone goes through the scenarios of growth (`bench.growth`), each a process of its own
 too. They take their windows and rounds from within; `--scale` shrinks their amounts for a trial.
@@ -31,7 +33,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -53,6 +55,7 @@ from bench.scenarios import (
     Cell,
     cells,
     why_unavailable,
+    without_fills,
 )
 
 STOP_SECONDS_MAX = 20.0
@@ -134,7 +137,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--only",
         type=_scenarios,
         default=[*SCENARIOS, *GROWTH],
-        help="scenarios, or parts of their names",
+        help="scenarios, or parts of their names; consume alone does not show its produce",
     )
     parser.add_argument("--systems", type=_systems, default=list(SYSTEMS), help=", ".join(SYSTEMS))
     parser.add_argument("--seconds", type=_positive, default=6.0, help="measured, for each cell")
@@ -180,10 +183,10 @@ def _print_plan(
     """Say how long the run takes, and what is there already."""
     if journal.starts:
         errors.print(
-            f"going on with the run of {journal.starts[0]}: {len(journal.cells)} cells and "
+            f"going on with the run of {journal.starts[0]}: {len(journal.cells)} rows and "
             f"{len(journal.grown)} scenarios of growth are there"
         )
-    missing = [cell for cell in planned if cell not in journal.cells]
+    missing = without_fills([cell for cell in planned if cell not in journal.cells])
     minutes = [0.0] * (1 + max((cell.round for cell in planned), default=0))
     for cell in missing:
         minutes[cell.round] += cell.expected_seconds(seconds) / 60
@@ -204,7 +207,8 @@ def _run_all(
     unsupported = {
         (cell.scenario, cell.system) for cell, done in journal.cells.items() if done.row is None
     }
-    missing = [cell for cell in planned if cell not in journal.cells]
+    rows = [cell for cell in planned if cell not in journal.cells]
+    missing = without_fills(rows)
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[phase]}"),
         TimeRemainingColumn(),
@@ -220,29 +224,42 @@ def _run_all(
                 minutes = (time.monotonic() - began) / 60
                 errors.print(f"round {cell.round + 1} begins after {minutes:.0f} min")
             progress.advance(whole, cell.expected_seconds(seconds))
-            if (cell.scenario, cell.system) in unsupported:
+            wanted = [
+                row
+                for row in (replace(cell, scenario=n) for n in SCENARIOS[cell.scenario].rows)
+                if row in rows and (row.scenario, row.system) not in unsupported
+            ]
+            if not wanted:
                 continue
-            outcome = _run_cell(cell.system, cell.scenario, seconds, progress)
-            if outcome.has_failed:
-                errors.print(f"[red]failed[/] {cell.system} in {cell.scenario}:")
-                errors.print(escape(outcome.reason))
-                failed.append(_skip(cell, f"round {cell.round + 1}: {_first_line(outcome)}"))
-                continue
-            journal.note_cell(cell, outcome)
-            if outcome.row is None:
-                unsupported.add((cell.scenario, cell.system))
+            outcomes = _run_cell(cell.system, cell.scenario, seconds, progress)
+            for row in wanted:
+                outcome = outcomes[row.scenario]
+                if outcome.has_failed:
+                    errors.print(f"[red]failed[/] {row.system} in {row.scenario}:")
+                    errors.print(escape(outcome.reason))
+                    failed.append(_skip(row, f"round {row.round + 1}: {_first_line(outcome)}"))
+                    continue
+                journal.note_cell(row, outcome)
+                if outcome.row is None:
+                    unsupported.add((row.scenario, row.system))
     return failed
 
 
 def _run_cell(
     system: str, scenario: str, seconds: float, progress: Progress, title: str = ""
-) -> Outcome:
-    """Run one cell in a process of its own, and show its phases; the cell stops when we stop."""
+) -> dict[str, Outcome]:
+    """Run one cell in a process of its own, and show its phases; the cell stops when we stop.
+
+    Returns the outcome of each of the scenario's rows, by name.
+    """
     passes = 2 if SCENARIOS[scenario].operation in READS else 1
     name = title or f"{scenario} · {system}"
     task = progress.add_task(name, total=seconds * passes + 1.0, phase="")
     command = [sys.executable, "-m", "bench.cell", system, scenario, "--seconds", str(seconds)]
-    return _outcome(*_run_child(command, task, progress, CELL_SECONDS_MAX + 3 * seconds))
+    lines, failure = _run_child(command, task, progress, CELL_SECONDS_MAX + 3 * seconds)
+    found = {str(line["scenario"]): _outcome(line) for line in lines}
+    failed = Outcome(None, failure, has_failed=True)
+    return {name: found.get(name, failed) for name in SCENARIOS[scenario].rows}
 
 
 def _run_growth(
@@ -256,33 +273,33 @@ def _run_growth(
             task = progress.add_task(GROWTH[name], total=None, phase="")
             command = [sys.executable, "-m", "bench.growth", name, "--scale", str(scale)]
             command += ["--seconds", str(seconds), "--rounds", str(GROWTH_ROUNDS)]
-            last, status, complaints = _run_child(command, task, progress, GROWTH_SECONDS_MAX)
-            if "figures" in last:
-                rows = cast("list[report.Row]", last["rows"])
-                figures = cast("list[report.Figure]", last["figures"])
+            lines, failure = _run_child(command, task, progress, GROWTH_SECONDS_MAX)
+            if lines:
+                rows = cast("list[report.Row]", lines[0]["rows"])
+                figures = cast("list[report.Figure]", lines[0]["figures"])
                 journal.note_growth(name, Grown(rows, figures))
             else:
-                outcome = _outcome(last, status, complaints)
                 errors.print(f"[red]failed[/] {name}:")
-                errors.print(escape(outcome.reason))
-                failed.append(
-                    {"system": "raftmq", "scenario": name, "reason": _first_line(outcome)}
-                )
+                errors.print(escape(failure))
+                reason = failure.splitlines()[0]
+                failed.append({"system": "raftmq", "scenario": name, "reason": reason})
     return failed
 
 
 def _run_child(
     command: list[str], task: TaskID, progress: Progress, seconds_max: float
-) -> tuple[dict[str, object], int, str]:
-    """Run a program that prints its phases; returns its last line, its status, and its stderr."""
+) -> tuple[list[dict[str, object]], str]:
+    """Run a program that prints its phases; returns its other lines, and how it ended: its status,
+    its last phase, and the end of its stderr."""
     try:
         with tempfile.TemporaryFile("w+") as complaints, _started(command, complaints) as child:
-            last = _follow(child, task, progress, time.monotonic() + seconds_max)
+            lines, phase = _follow(child, task, progress, time.monotonic() + seconds_max)
             if child.poll() is None:
                 child.terminate()
             child.wait()
             complaints.seek(0)
-            return last, child.returncode, complaints.read()
+            tail = "\n".join(complaints.read().strip().splitlines()[-12:])
+            return lines, f"ended with status {child.returncode} while {phase}\n{tail}"
     finally:
         progress.remove_task(task)
 
@@ -313,35 +330,35 @@ def _started(command: list[str], complaints: "object") -> "Iterator[subprocess.P
 
 def _follow(
     child: "subprocess.Popen[bytes]", task: TaskID, progress: Progress, deadline: float
-) -> dict[str, object]:
-    """Show the child's phases and running time; returns its last line."""
+) -> tuple[list[dict[str, object]], object]:
+    """Show the child's phases and running time; returns its other lines, and its last phase."""
     assert child.stdout is not None
     os.set_blocking(child.stdout.fileno(), False)
-    rest, last, running_since = b"", {}, None
+    rest, found, phase, running_since = b"", [], None, None
     while time.monotonic() < deadline:
         is_over = child.poll() is not None
         rest += child.stdout.read() or b""
         *lines, rest = rest.split(b"\n")
         for line in lines:
-            last = json.loads(line)
-            if "phase" in last:
-                progress.update(task, phase=str(last["phase"]))
-                running_since = time.monotonic() if last["phase"] == "running" else running_since
+            said = json.loads(line)
+            if "phase" not in said:
+                found.append(said)
+                continue
+            phase = said["phase"]
+            progress.update(task, phase=str(phase))
+            running_since = time.monotonic() if phase == "running" else running_since
         if is_over:
-            return last
+            return found, phase
         if running_since is not None:
             progress.update(task, completed=time.monotonic() - running_since)
         time.sleep(0.1)
-    return {"phase": "hanging"}
+    return found, "hanging"
 
 
-def _outcome(last: dict[str, object], status: int, complaints: str) -> Outcome:
-    if "system" in last:
-        return Outcome(cast("report.Row", {**last, "ratio_to_floor": None, "rounds": 1}))
-    if "unsupported" in last:
-        return Outcome(None, str(last["unsupported"]))
-    tail = "\n".join(complaints.strip().splitlines()[-12:])
-    return Outcome(None, f"ended with status {status} while {last.get('phase')}\n{tail}", True)
+def _outcome(line: dict[str, object]) -> Outcome:
+    if "unsupported" in line:
+        return Outcome(None, str(line["unsupported"]))
+    return Outcome(cast("report.Row", {**line, "ratio_to_floor": None, "rounds": 1}))
 
 
 def _summarize(

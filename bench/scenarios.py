@@ -4,11 +4,15 @@
 |---|---|
 | produce | acknowledged publishes with a window in flight |
 | single | one publish at a time, awaited |
-| consume | reading back the messages of an untimed produce |
+| consume | reading back the messages that produce stored, on the same cluster |
 | ordered | the same in order by key: keyed messages, two consumers |
 | pop | reading them back as consumers of a queue: each message leased and acknowledged |
 
-A *cell* is one system in one scenario in one round. A run leaves out cells that say nothing new:
+A *cell* is one system in one scenario in one round, on a cluster of its own. A cell of consume
+fills the log by the load of produce first, and gives the row of that produce as well: a run that
+measures both has no cell of that produce.
+
+A run leaves out cells that say nothing new:
 
 | systems | left out | because |
 |---|---|---|
@@ -19,8 +23,8 @@ A *cell* is one system in one scenario in one round. A run leaves out cells that
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from bench.floor import Floor
@@ -51,21 +55,30 @@ class Scenario:
     """Messages in one batch, for systems that have batches."""
     window: int = 1
     """Batches in flight."""
+    fill: str = ""
+    """Name of the scenario whose load fills the log, and whose row the same cell gives."""
 
-    def run(self, system: System, seconds: float) -> Sample:
-        """Measure the scenario on a running system."""
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Names of the scenarios whose rows a cell gives, in the order of their measurement."""
+        return (self.fill, self.name) if self.fill else (self.name,)
+
+    def run(self, system: System, seconds: float) -> Iterator[Sample]:
+        """Measure on a system that has just started: yields the sample of each of `rows`."""
         size, batch, window = self.size, self.batch, self.window
         match self.operation:
             case "produce":
-                return system.produce(size=size, batch=batch, window=window, seconds=seconds)
+                yield system.produce(size=size, batch=batch, window=window, seconds=seconds)
             case "single":
-                return system.single(size=size, seconds=seconds)
+                yield system.single(size=size, seconds=seconds)
             case "consume":
-                return system.consume(size=size, batch=batch, window=window, seconds=seconds)
+                yield system.produce(size=size, batch=batch, window=window, seconds=seconds)
+                yield system.consume(size=size, batch=batch, window=window, seconds=seconds)
             case "pop":
-                return system.pop(size=size, batch=batch, window=window, seconds=seconds)
+                system.produce(size=size, batch=batch, window=window, seconds=seconds)
+                yield system.pop(size=size, batch=batch, window=window, seconds=seconds)
             case "ordered":
-                return system.ordered(size=size, batch=batch, window=window, seconds=seconds)
+                yield system.ordered(size=size, batch=batch, window=window, seconds=seconds)
             case _:
                 assert_never(self.operation)
 
@@ -77,9 +90,13 @@ SCENARIOS = {
         Scenario("single-200B", "One awaited send at a time, 200 B", "single", 200),
         Scenario("produce-10kB", "Produce, 10 kB messages", "produce", 10_000, 1, 256),
         Scenario("produce-1MiB", "Produce, 1 MiB messages", "produce", 1 << 20, 1, 16),
-        Scenario("consume-100B", "Consume, 100 B", "consume", 100, 100, 256),
-        Scenario("consume-10kB", "Consume, 10 kB messages", "consume", 10_000, 1, 256),
-        Scenario("consume-1MiB", "Consume, 1 MiB messages", "consume", 1 << 20, 1, 16),
+        Scenario("consume-100B", "Consume, 100 B", "consume", 100, 100, 256, "produce-100B"),
+        Scenario(
+            "consume-10kB", "Consume, 10 kB messages", "consume", 10_000, 1, 256, "produce-10kB"
+        ),
+        Scenario(
+            "consume-1MiB", "Consume, 1 MiB messages", "consume", 1 << 20, 1, 16, "produce-1MiB"
+        ),
         Scenario("pop-100B", "Pop and acknowledge, 100 B, batches of 100", "pop", 100, 100, 256),
         Scenario("ordered-100B", "Ordered by key, 4,000 keys, 100 B", "ordered", 100, 100, 16),
     )
@@ -123,7 +140,7 @@ class Cell:
     system: str
 
     def expected_seconds(self, seconds: float) -> float:
-        """Expected time if `seconds` are measured; filling a log takes `seconds` more."""
+        """Expected time if `seconds` are measured for each row; filling a log takes as long."""
         passes = 2 if SCENARIOS[self.scenario].operation in READS else 1
         return SYSTEMS[self.system].beside_seconds + passes * seconds
 
@@ -137,6 +154,13 @@ def cells(scenarios: Sequence[str], systems: Sequence[str], rounds: int) -> list
         for system in (systems if number % 2 == 0 else reversed(systems))
         if number < SYSTEMS[system].rounds_max and scenario in SYSTEMS[system].scenarios
     ]
+
+
+def without_fills(wanted: Sequence[Cell]) -> list[Cell]:
+    """The cells that give the rows of all wanted ones: without each produce that a wanted consume
+    begins with."""
+    fills = {replace(cell, scenario=SCENARIOS[cell.scenario].fill) for cell in wanted}
+    return [cell for cell in wanted if cell not in fills]
 
 
 def _raftmq() -> System:

@@ -2,10 +2,11 @@
 
 A *system* is a cluster of three server processes on loopback plus the load that drives it. Its
 methods block: each one runs its own event loop, so a trio client, an asyncio client and a callback
-client look alike. Each call is one measurement, on a cluster started for that call:
+client look alike. Each call is one measurement:
 
     with system:                       # three servers in a temporary folder, ready to serve
-        sample = system.produce(size=100, batch=100, window=256, seconds=6.0)
+        stored = system.produce(size=100, batch=100, window=256, seconds=6.0)
+        read = system.consume(size=100, batch=100, window=256, seconds=6.0)
 
 A load reports each acknowledgement to a `Meter`; the meter ignores acknowledgements during the
 warm-up and after the deadline.
@@ -100,7 +101,7 @@ class System(Protocol):
         """Publish one message at a time, awaiting each acknowledgement."""
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Fill the log by `produce` for `seconds`, then read all of it back, timed, for `seconds`
+        """Read back all that a `produce` with the same arguments stored just before, for `seconds`
         at most. Consumers of a queue acknowledge messages; logs are read by position."""
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
@@ -108,9 +109,9 @@ class System(Protocol):
         one consumer, and acknowledged."""
 
     def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Fill by keyed messages (`bench.keys`) for `seconds`; then two consumers of a group take
+        """Fill an empty log by keyed messages (`bench.keys`) for `seconds`; then two consumers take
         and acknowledge all of them, the messages of a key in the order of their sending, timed, for
-        `seconds` at most."""
+        `seconds` at most. The consumers are of one group."""
 
 
 class Meter:

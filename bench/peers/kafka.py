@@ -99,15 +99,13 @@ class Kafka(Clustered):
         return self._send_one_by_one(TOPIC, size, seconds).sample(settings="linger.ms 0")
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Read back by position what a `produce` left; offsets are committed once a second."""
-        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        """Read back by position; offsets are committed once a second."""
         self._read(WARM, size, WARM_UP_READ_SECONDS)
         meter = self._read(TOPIC, size, seconds)
         return meter.sample(until_last=True, settings="assigned partitions")
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """One member of a share group takes and acknowledges; the confirmed ones count."""
-        self.produce(size=size, batch=batch, window=window, seconds=seconds)
         self._share(WARM, size, WARM_UP_READ_SECONDS)
         meter = self._share(TOPIC, size, seconds)
         settings = (

@@ -125,8 +125,7 @@ class Nats(Clustered):
         return asyncio.run(self._publish(size, 1, seconds, ""))
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Pull and acknowledge the messages of a `produce`."""
-        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        """Pull and acknowledge the messages."""
         return asyncio.run(self._pull(size, seconds))
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:

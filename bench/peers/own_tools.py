@@ -58,22 +58,21 @@ class KafkaOwn(Kafka):
         probe = self._perform_produce(WARM, size, max(200, PROBE_BYTES // size))
         messages = max(200, int(probe.messages_per_s * WARM_UP_SECONDS))
         rate = self._perform_produce(WARM, size, messages).messages_per_s
-        return self._perform_produce(TOPIC, size, max(200, int(rate * seconds)))
+        self._stored = self._perform_produce(TOPIC, size, max(200, int(rate * seconds)))
+        return self._stored
 
     def single(self, *, size: int, seconds: float) -> Sample:
         """Unsupported."""
         raise Unsupported("ProducerPerformance does not await its messages one by one")
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """ConsumerPerformance reads all that `produce` stored."""
-        stored = self.produce(size=size, batch=batch, window=window, seconds=seconds)
-        return self._perform_consume("ConsumerPerformance", stored, _CONSUMER)
+        """ConsumerPerformance reads as many messages as the produce counted."""
+        return self._perform_consume("ConsumerPerformance", _CONSUMER)
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """ShareConsumerPerformance takes and acknowledges all that `produce` stored."""
-        stored = self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        """ShareConsumerPerformance takes and acknowledges as many messages."""
         self._read_share_from_start("ShareConsumerPerformance")
-        sample = self._perform_consume("ShareConsumerPerformance", stored, _CONSUMER[1:])
+        sample = self._perform_consume("ShareConsumerPerformance", _CONSUMER[1:])
         # ConsumerPerformance prints the time of joining by itself; this tool does not.
         note = "the tool's time includes joining the group, a second or more"
         return replace(sample, settings=f"{sample.settings}; {note}")
@@ -102,8 +101,9 @@ class KafkaOwn(Kafka):
         sent, rate, p50, p99 = map(float, figures[-1])
         return _sample(sent, sent / rate, size, " ".join(settings), p50_ms=p50, p99_ms=p99)
 
-    def _perform_consume(self, tool: str, stored: Sample, settings: Sequence[str]) -> Sample:
-        arguments = ["--topic", TOPIC, "--group", tool, "--num-records", str(stored.messages)]
+    def _perform_consume(self, tool: str, settings: Sequence[str]) -> Sample:
+        count = str(self._stored.messages)
+        arguments = ["--topic", TOPIC, "--group", tool, "--num-records", count]
         # Joining a group may take longer than the 10 s for which the tool waits by itself.
         arguments += ["--timeout", "60000"]
         for each in settings:
@@ -112,7 +112,7 @@ class KafkaOwn(Kafka):
         row = _table_row(output)
         messages = float(row["data.consumed.in.nMsg"])
         seconds = float(row["fetch.time.ms"]) / 1000
-        return _sample(messages, seconds, stored.size, " ".join(settings))
+        return _sample(messages, seconds, self._stored.size, " ".join(settings))
 
     def _perform(self, tool: str, arguments: Sequence[str]) -> str:
         command = self._java("-Xmx1G", main=(f"org.apache.kafka.tools.{tool}", *arguments))
@@ -153,12 +153,10 @@ class NatsOwn(Nats):
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """`ordered`: reads by position, without acknowledgements."""
-        self.produce(size=size, batch=batch, window=window, seconds=seconds)
         return self._bench(self._stored(), size, "ordered", "--batch", "5000")
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """`consume` with an acknowledgement of each message."""
-        self.produce(size=size, batch=batch, window=window, seconds=seconds)
         return self._bench(self._stored(), size, "consume", "--acks", "explicit", "--batch", "1000")
 
     def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
@@ -217,17 +215,18 @@ class RabbitmqOwn(Rabbitmq):
         return super().available() or install.why_missing("perf-test")
 
     def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """One producer, with a bound of unconfirmed messages as the Python client has."""
+        """One producer, with a bound of unconfirmed messages as the Python client has. It is
+        measured for longer than `seconds`, as a reader of its messages runs for longer, too."""
         in_flight = min(window * batch, IN_FLIGHT_MAX)
-        return self._perf_test(size, seconds, "confirmed", "-x1", "-y0", f"-c{in_flight}")
+        longer = seconds + PERF_TEST_SKIPPED
+        return self._perf_test(size, longer, "confirmed", "-x1", "-y0", f"-c{in_flight}")
 
     def single(self, *, size: int, seconds: float) -> Sample:
         """One producer, one unconfirmed message."""
         return self._perf_test(size, seconds, "confirmed", "-x1", "-y0", "-c1")
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Take and acknowledge the messages of a `produce`, 100 by one acknowledgement."""
-        self.produce(size=size, batch=batch, window=window, seconds=seconds + PERF_TEST_SKIPPED)
+        """Take and acknowledge the messages, 100 by one acknowledgement."""
         prefetch = max(4, min(PREFETCH, (32 << 20) // size))
         arguments = ("-x0", "-y1", f"-q{prefetch}", f"-A{max(1, prefetch // 20)}")
         return self._perf_test(size, seconds, "received", *arguments)

@@ -81,8 +81,7 @@ class Rabbitmq(Clustered):
         return self._publish(size, 1, seconds).sample()
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Take and acknowledge the messages of a `produce`."""
-        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        """Take and acknowledge the messages."""
         prefetch = max(4, min(PREFETCH, (32 << 20) // size))
         meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
         self._drive(functools.partial(_Reader, meter, self._stored, prefetch))

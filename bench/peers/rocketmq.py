@@ -77,11 +77,11 @@ class Rocketmq(Clustered):
         return self._measure("single", size, 1, 1, seconds)
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Pull the messages of a `produce` by position."""
+        """Pull the messages by position."""
         return self._measure("consume", size, batch, window, seconds)
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Pop and acknowledge the messages of a `produce`."""
+        """Pop and acknowledge the messages."""
         return self._measure("pop", size, batch, window, seconds)
 
     def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:

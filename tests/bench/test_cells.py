@@ -46,17 +46,35 @@ def wait_until_running(cell: "subprocess.Popen[str]") -> None:
     pytest.fail("the cell ended before it ran")
 
 
-@pytest.mark.parametrize("scenario", ["produce-100B", "single-200B", "consume-1MiB"])
-def test_floor_cell_prints_a_row_and_leaves_nothing_behind(tmp_path: Path, scenario: str) -> None:
+@pytest.mark.parametrize(
+    ("scenario", "given"),
+    [
+        ("produce-100B", ["produce-100B"]),
+        ("single-200B", ["single-200B"]),
+        ("consume-1MiB", ["produce-1MiB", "consume-1MiB"]),
+    ],
+)
+def test_floor_cell_prints_its_rows_and_leaves_nothing_behind(
+    tmp_path: Path, scenario: str, given: list[str]
+) -> None:
     cell = start_cell(tmp_path, scenario, seconds=0.3)
     output, _ = cell.communicate(timeout=60)
-    row = json.loads(output.splitlines()[-1])
+    rows = [line for line in map(json.loads, output.splitlines()) if "phase" not in line]
     assert cell.returncode == 0
-    assert row["system"] == "floor"
-    assert row["scenario"] == scenario
-    assert row["messages_per_s"] > 0
+    assert [row["scenario"] for row in rows] == given
+    assert all(row["system"] == "floor" and row["messages_per_s"] > 0 for row in rows)
     assert processes_naming(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_cell_without_the_operation_says_so_for_its_scenario(tmp_path: Path) -> None:
+    cell = start_cell(tmp_path, "ordered-100B", seconds=0.3)
+    output, _ = cell.communicate(timeout=60)
+    assert cell.returncode == 0
+    assert json.loads(output.splitlines()[-1]) == {
+        "scenario": "ordered-100B",
+        "unsupported": "the floor has no keys: compare with its consume",
+    }
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

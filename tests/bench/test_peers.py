@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.peers import install
-from bench.scenarios import SYSTEMS, why_unavailable
+from bench.scenarios import SCENARIOS, SYSTEMS, why_unavailable
 
 ROOT = Path(__file__).parents[2]
 PEERS = [name for name in SYSTEMS if name not in ("floor", "raftmq")]
@@ -36,15 +36,20 @@ def test_absent_peer_is_a_line_with_what_installs_it(
 def test_installed_peer_is_measured_and_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
     if (reason := why_unavailable(name)) is not None:
         pytest.skip(reason)
-    command = [sys.executable, "-m", "bench.cell", name, "produce-100B", "--seconds", "0.5"]
+    scenario = "consume-100B" if "consume-100B" in SYSTEMS[name].scenarios else "produce-100B"
+    command = [sys.executable, "-m", "bench.cell", name, scenario, "--seconds", "0.5"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
-    row = json.loads(done.stdout.splitlines()[-1])
-    assert row["system"] == name
-    assert row["messages_per_s"] > 0
-    assert row["server_cpu_s_per_million"] > 0
-    assert row["server_mib"] > 1
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [line for line in said if "phase" not in line and "unsupported" not in line]
+    # pysyncobj has no consumers: a produce alone.
+    assert len(rows) == len(SCENARIOS[scenario].rows) - (name == "pysyncobj")
+    for row in rows:
+        assert row["system"] == name
+        assert row["messages_per_s"] > 0
+        assert row["server_cpu_s_per_million"] > 0
+        assert row["server_mib"] > 1
     assert list(tmp_path.iterdir()) == []

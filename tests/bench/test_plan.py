@@ -9,10 +9,11 @@ import bench.machine
 from bench import run
 from bench.journal import Outcome
 from bench.report import Row
-from bench.scenarios import GROWTH, READS, SCENARIOS, SYSTEMS, Cell, cells
+from bench.scenarios import GROWTH, READS, SCENARIOS, SYSTEMS, Cell, cells, without_fills
 from tests.bench.test_report import row
 
 SINGLE = ["--only", "single", "--systems", "floor,nats", "--seconds", "1", "--rounds", "2"]
+BOTH = ["--only", "produce-10kB,consume-10kB", "--systems", "floor", "--seconds", "1"]
 
 
 def test_every_other_round_goes_backwards_through_the_systems() -> None:
@@ -39,21 +40,52 @@ def test_expected_time_counts_the_filling_of_a_log() -> None:
     assert Cell(0, "consume-100B", "floor").expected_seconds(4.0) == beside + 8.0
 
 
+def test_consume_brings_the_row_of_the_produce_that_it_reads_back() -> None:
+    found = {each.rows for each in SCENARIOS.values() if each.operation == "consume"}
+    assert found == {(f"produce-{size}", f"consume-{size}") for size in ("100B", "10kB", "1MiB")}
+    for produce, consume in ((SCENARIOS[first], SCENARIOS[then]) for first, then in found):
+        load = (consume.size, consume.batch, consume.window)
+        assert (produce.size, produce.batch, produce.window) == load
+    assert SCENARIOS["produce-10kB"].rows == ("produce-10kB",)
+
+
+def test_produce_has_a_cell_of_its_own_only_without_its_consume() -> None:
+    planned = cells(list(SCENARIOS), list(SYSTEMS), 3)
+    kept = without_fills(planned)
+    assert {cell.system for cell in kept if "produce" in cell.scenario} == {
+        name for name, each in SYSTEMS.items() if "consume-100B" not in each.scenarios
+    }
+    given = [
+        Cell(cell.round, name, cell.system)
+        for cell in kept
+        for name in SCENARIOS[cell.scenario].rows
+    ]
+    assert len(given) == len(set(given))
+    assert set(given) == set(planned)
+    alone = cells(["produce-100B", "consume-10kB"], ["floor"], 1)
+    assert without_fills(alone) == alone
+
+
 class Machine:
-    """Stands in for the cells' processes; the outcome of each cell is in `outcomes`."""
+    """Stands in for the cells' processes, and keeps which ran."""
 
     def __init__(self) -> None:
         self.ran: list[tuple[str, str]] = []
         self.stops_before = -1
         self.failing: set[str] = set()
+        """Systems and scenarios that fail."""
+        self.unsupported = {("floor", "pop-100B")}
 
-    def run_cell(self, system: str, scenario: str, *_: object) -> Outcome:
+    def run_cell(self, system: str, scenario: str, *_: object) -> dict[str, Outcome]:
         if len(self.ran) == self.stops_before:
             raise KeyboardInterrupt
         self.ran.append((system, scenario))
-        if system in self.failing:
+        return {name: self.outcome(system, name) for name in SCENARIOS[scenario].rows}
+
+    def outcome(self, system: str, scenario: str) -> Outcome:
+        if {system, scenario} & self.failing:
             return Outcome(None, "it broke\nat a line", has_failed=True)
-        if (system, scenario) == ("floor", "pop-100B"):
+        if (system, scenario) in self.unsupported:
             return Outcome(None, "no such thing")
         made: Row = row(scenario, system, 100.0 + len(self.ran))
         return Outcome(made)
@@ -122,6 +154,61 @@ def test_cell_that_is_unsupported_is_not_tried_again(machine: Machine, tmp_path:
         "kafka-fsync": "left out: the setting decides when a write is on disk",
         "floor": "no such thing",
     }
+
+
+def test_one_cell_gives_the_rows_of_a_produce_and_its_consume(
+    machine: Machine, tmp_path: Path
+) -> None:
+    assert run.main([*BOTH, "--rounds", "2", "--out", str(tmp_path)]) == 0
+    assert machine.ran[1:] == [("floor", "consume-10kB")] * 2
+    assert [(each["scenario"], each["rounds"]) for each in result(tmp_path)["rows"]] == [
+        ("produce-10kB", 2),
+        ("consume-10kB", 2),
+    ]
+
+
+@pytest.mark.parametrize("name", ["produce-10kB", "consume-10kB"])
+def test_produce_alone_and_consume_alone_have_their_own_rows_only(
+    machine: Machine, tmp_path: Path, name: str
+) -> None:
+    assert run.main(["--only", name, "--systems", "floor", "--out", str(tmp_path)]) == 0
+    assert machine.ran[1:] == [("floor", name)]
+    assert [each["scenario"] for each in result(tmp_path)["rows"]] == [name]
+
+
+def test_produce_whose_consume_failed_is_kept(machine: Machine, tmp_path: Path) -> None:
+    machine.failing = {"consume-10kB"}
+    assert run.main([*BOTH, "--out", str(tmp_path)]) == 1
+    (kept,) = result(tmp_path)["rows"]
+    assert kept["scenario"] == "produce-10kB"
+    machine.failing = set()
+    assert run.main([*BOTH, "--out", str(tmp_path)]) == 0
+    produce, consume = result(tmp_path)["rows"]
+    assert produce["messages_per_s"] == kept["messages_per_s"]
+    assert consume["scenario"] == "consume-10kB"
+
+
+def test_produce_of_a_system_without_consumers_is_measured_each_round(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.unsupported = {("floor", "consume-10kB")}
+    assert run.main([*BOTH, "--rounds", "2", "--out", str(tmp_path)]) == 0
+    (only,) = result(tmp_path)["rows"]
+    assert (only["scenario"], only["rounds"]) == ("produce-10kB", 2)
+    assert [each["scenario"] for each in result(tmp_path)["skipped"]] == ["consume-10kB"]
+
+
+def test_rows_of_a_stopped_run_are_not_measured_twice_by_another_choice(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.stops_before = 2
+    assert run.main([*BOTH, "--rounds", "2", "--out", str(tmp_path)]) == 130
+    machine.stops_before = -1
+    machine.ran.clear()
+    only = ["--only", "produce-10kB", *BOTH[2:], "--rounds", "2"]
+    assert run.main([*only, "--out", str(tmp_path)]) == 0
+    assert machine.ran[1:] == [("floor", "produce-10kB")]
+    assert [each["rounds"] for each in result(tmp_path)["rows"]] == [2]
 
 
 def test_later_round_says_when_it_begins(

@@ -15,12 +15,12 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * The load for RocketMQ, over its remoting protocol: RocketLoad OPERATION name=value...
  *
  * `create` makes the topics and prints {"master": ADDRESS}. The operations of bench/system.py
- * (produce, single, consume, pop, ordered) first send for `warm` seconds on the topic "warm", and read
- * for `warm-read` seconds, so that the JVMs compile what comes; then they work for `seconds` on the
- * topic "bench"; they print a Sample as JSON.
+ * (produce, single, consume, pop, ordered) print a Sample as JSON. Each works on the topic "warm" first,
+ * so that the JVMs compile what comes, then for `seconds` on the topic "bench". Sends warm up for `warm`
+ * seconds, reads for `warm-read` seconds. `consume` and `pop` read what `produce` left on both topics;
+ * `ordered` fills both by itself.
  *
- * `steadily` sends until it is killed, and prints `acknowledged` or
- * `refused` for each attempt.
+ * `steadily` sends until it is killed, and prints `acknowledged` or `refused` for each attempt.
  *
  * `pop` speaks the client library's pop protocol directly (popMessageAsync, batchAckMessageAsync).
  * A broker locks a queue while one pop reads it, so there is one pop in flight for each queue.
@@ -63,7 +63,7 @@ public class RocketLoad {
         boolean isRead = READS.contains(arguments[0]), isSingle = arguments[0].equals("single");
         // One message after the other calls the code too rarely to have it compiled.
         if (isSingle) send(WARM, 100, 64, new Meter(size, warm, 0));
-        work(arguments[0], WARM, new Meter(size, warm, 0), 
+        work(arguments[0], WARM, new Meter(size, warm, 0),
             () -> isRead ? Meter.fromFirstDelivery(size, warmRead) : new Meter(size, isSingle ? warm / 5 : warm, 0));
         refused.set(0);
         String settings = switch (arguments[0]) {
@@ -80,10 +80,9 @@ public class RocketLoad {
         System.out.println(done.json(isRead, settings));
     }
 
-    /** One operation on one topic. `fill` is the meter of the sends that fill a topic to be read. */
+    /** One operation on one topic. `fill` is the meter of the keyed sends, which come first in `ordered`. */
     static Meter work(String operation, String topic, Meter fill, Supplier<Meter> make) throws Exception {
         if (operation.equals("ordered")) Ordered.fill(topic, number("batch"), fill);
-        else if (READS.contains(operation)) send(topic, number("batch"), number("window"), fill);
         Meter meter = make.get();
         switch (operation) {
             case "produce" -> send(topic, number("batch"), number("window"), meter);
