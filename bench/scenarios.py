@@ -178,10 +178,10 @@ _ENDS_ONLY = "left out: 100 B and 1 MiB tell whether our client was the limit"
 SYSTEMS = {
     "floor": Entrant(Floor, 3.0),
     "raftmq": Entrant(_raftmq, 4.0),
-    "kafka": Entrant(Kafka, 22.0),
+    "kafka": Entrant(Kafka, 24.0),
     "kafka-fsync": Entrant(lambda: Kafka(is_synced=True), 18.0, _WRITES, _WRITES_ONLY),
     "kafka-own": Entrant(KafkaOwn, 28.0, _ENDS, _ENDS_ONLY, rounds_max=1),
-    "rocketmq": Entrant(Rocketmq, 30.0),
+    "rocketmq": Entrant(Rocketmq, 35.0),
     "rocketmq-fsync": Entrant(lambda: Rocketmq(is_synced=True), 24.0, _WRITES, _WRITES_ONLY),
     "nats": Entrant(Nats, 4.0),
     "nats-fsync": Entrant(lambda: Nats(is_synced=True), 4.0, _WRITES, _WRITES_ONLY),
