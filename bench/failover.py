@@ -1,6 +1,6 @@
 """Failover: the longest silence of one client after the leader of its queue is killed.
 
-    python -m bench.failover [--systems raftmq,nats] [--rounds 9] [--json FILE]
+    python -m bench.failover [--systems raftmq,nats] [--rounds 9] [--out docs]
 
 A client sends one message after the other to one queue, awaits each, and sends what failed again.
 `STEADY_SECONDS` after its first acknowledgement, the server that leads this queue gets SIGKILL. The
@@ -9,26 +9,30 @@ waits for: the election, the time in which clients find the new leader, and each
 between attempts.
 
 Every round has a fresh cluster; rounds go through the systems in turn. The table shows the median,
-the shortest and the longest gap, and each system's settings; timeouts of elections are the
-defaults of each system. Exit status: 0 done, 1 a round failed, 2 usage.
+the shortest and the longest gap; timeouts of elections are the defaults of each system. With
+`--out`, the gaps go into the folder of `bench.run`'s results, and onto its page. Exit status: 0
+done, 1 a round failed, 2 usage.
 """
 
 import argparse
 import json
 import os
+import shlex
 import signal
-import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, TypedDict, cast
+from typing import Protocol, cast
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bench import page
+from bench.report import GAP_COLUMNS, Gap, Gaps, gap_cells, shortest_first
 from bench.scenarios import SYSTEMS, why_unavailable
 from bench.system import System
 
@@ -46,16 +50,6 @@ class FailsOver(System, Protocol):
 
     def send_steadily(self, on_ack: Callable[[], None], is_over: Callable[[], bool]) -> None:
         """Send to one queue, one awaited message after the other, repeating what fails."""
-
-
-class Row(TypedDict):
-    """One system."""
-
-    system: str
-    version: str
-    settings: str
-    gaps_ms: list[float]
-    """The gap of each round, in order."""
 
 
 class Silence:
@@ -119,18 +113,14 @@ def gap_ms(system: FailsOver) -> float:
     return silence.longest * 1000.0
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """The rows for people, the shortest median first."""
+def table(gaps: Sequence[Gap]) -> Table:
+    """The failovers for people, the shortest median first."""
     shown = Table("system", title="Longest gap after SIGKILL of the leader", title_justify="left")
-    for heading in ("median ms", "shortest", "longest", "rounds"):
+    for heading in GAP_COLUMNS:
         shown.add_column(heading, justify="right")
     shown.add_column("version")
-    for row in sorted(rows, key=lambda row: statistics.median(row["gaps_ms"])):
-        gaps = row["gaps_ms"]
-        numbers = (statistics.median(gaps), min(gaps), max(gaps))
-        shown.add_row(
-            row["system"], *(f"{n:,.0f}" for n in numbers), str(len(gaps)), row["version"]
-        )
+    for gap in shortest_first(gaps):
+        shown.add_row(*gap_cells(gap), gap["version"])
     return shown
 
 
@@ -140,7 +130,7 @@ def main(arguments: list[str]) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--systems", default=",".join(NAMES), help=", ".join(NAMES))
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", type=Path, help="write the rows here too")
+    parser.add_argument("--out", type=Path, help="folder of the results of bench.run")
     options = parser.parse_args(arguments)
     names = options.systems.split(",")
     if unknown := set(names) - set(NAMES):
@@ -149,25 +139,30 @@ def main(arguments: list[str]) -> int:
     for name in names:
         if (reason := why_unavailable(name)) is not None:
             errors.print(f"[yellow]skipped[/] {name}: {escape(reason)}")
-    rows: dict[str, Row] = {}
+    found: dict[str, Gap] = {}
     has_failed = False
     for number in range(options.rounds):
         for name in (name for name in names if why_unavailable(name) is None):
             # A cast: mypy cannot see which systems have the two methods.
             system = cast("FailsOver", SYSTEMS[name].make())
-            row = rows.setdefault(
+            gap = found.setdefault(
                 name,
-                Row(system=name, version=system.version, settings=system.settings, gaps_ms=[]),
+                Gap(system=name, version=system.version, settings=system.settings, gaps_ms=[]),
             )
             try:
                 with errors.status(f"round {number + 1} of {options.rounds} · {name}"):
-                    row["gaps_ms"].append(round(gap_ms(system), 1))
+                    gap["gaps_ms"].append(round(gap_ms(system), 1))
             except (RuntimeError, OSError) as failure:
                 has_failed = True
                 errors.print(f"[red]failed[/] {name}: {escape(str(failure))}")
-    Console(width=120).print(table([row for row in rows.values() if row["gaps_ms"]]))
-    if options.json:
-        options.json.write_text(json.dumps(list(rows.values()), indent=2) + "\n")
+    rows = [gap for gap in found.values() if gap["gaps_ms"]]
+    Console(width=120).print(table(rows))
+    if options.out:
+        date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        command = shlex.join(["python", "-m", "bench.failover", *arguments])
+        text = json.dumps(Gaps(date=date, command=command, rows=rows), indent=1)
+        (options.out / page.GAPS).write_text(text + "\n")
+        page.write(options.out)
     return 1 if has_failed else 0
 
 

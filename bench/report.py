@@ -52,6 +52,9 @@ COLUMNS = (
 )
 """Headings of the numbers of a row."""
 
+GAP_COLUMNS = ("median ms", "shortest", "longest", "rounds")
+"""Headings of the numbers of a system's failovers."""
+
 
 class Row(TypedDict):
     """One system in one scenario."""
@@ -95,6 +98,24 @@ class Figure(TypedDict):
     """The target; None: the figure is only reported."""
     is_least: bool
     """True: `value` should be at least `wanted`; False: at most."""
+
+
+class Gap(TypedDict):
+    """The failovers of one system."""
+
+    system: str
+    version: str
+    settings: str
+    gaps_ms: list[float]
+    """The longest silence of each round, in milliseconds, in the order of the rounds."""
+
+
+class Gaps(TypedDict):
+    """All failovers of one run of `bench.failover`."""
+
+    date: str
+    command: str
+    rows: list[Gap]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +268,25 @@ def figure_cells(figure: Figure) -> tuple[str, str, str, str]:
     return figure["name"], f"{figure['value']:,.2f}{unit}", wanted, verdict
 
 
-def markdown(result: Result) -> str:
+def gap_cells(gap: Gap) -> tuple[str, ...]:
+    """The failovers of a system as texts for people, in the order of `GAP_COLUMNS`."""
+    gaps = gap["gaps_ms"]
+    numbers = (statistics.median(gaps), min(gaps), max(gaps))
+    return gap["system"], *(f"{number:,.0f}" for number in numbers), str(len(gaps))
+
+
+def shortest_first(gaps: Iterable[Gap]) -> list[Gap]:
+    """The systems by their median gap."""
+    return sorted(gaps, key=lambda gap: statistics.median(gap["gaps_ms"]))
+
+
+def markdown(result: Result, gaps: Gaps | None = None) -> str:
     """The whole page for people."""
     parts = [
         _heading(result),
         _standing(result.rows),
         *(_scenario_table(name, table) for name, table in by_scenario(result.rows).items()),
+        _failover(gaps) if gaps is not None else "",
         _growth(result.rows, result.figures),
         _skipped(result.skipped),
         _systems(result.rows),
@@ -317,6 +351,21 @@ def _scenario_table(name: str, table: Mapping[str, Row]) -> str:
 
 | system | {" | ".join(COLUMNS)} |
 |---|{"---:|" * len(COLUMNS)}
+{lines}
+"""
+
+
+def _failover(gaps: Gaps) -> str:
+    lines = "\n".join(f"| {' | '.join(gap_cells(gap))} |" for gap in shortest_first(gaps["rows"]))
+    return f"""\
+## Failover
+
+The longest silence of a client that sends one message after the other, from SIGKILL of the leader
+of its queue on, in milliseconds: the election, the way to the new leader, and the pauses of each
+client, with each system's own timeouts. Written by `{gaps["command"]}` on {gaps["date"]}.
+
+| system | {" | ".join(GAP_COLUMNS)} |
+|---|{"---:|" * len(GAP_COLUMNS)}
 {lines}
 """
 

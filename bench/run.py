@@ -44,7 +44,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bench import machine, picture, report
+from bench import machine, page, report
 from bench.journal import Grown, Journal, OtherRun, Outcome
 from bench.scenarios import (
     GROWTH,
@@ -405,9 +405,8 @@ def _now() -> str:
 def _write(result: report.Result, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(result), indent=1, ensure_ascii=False)
-    (folder / "benchmarks.json").write_text(text + "\n")
-    (folder / "benchmarks.md").write_text(report.markdown(result))
-    picture.draw(result.rows, folder / report.PICTURE)
+    (folder / page.RESULT).write_text(text + "\n")
+    page.write(folder)
 
 
 def _print_tables(result: report.Result) -> None:
