@@ -81,9 +81,9 @@ bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks
 	$(SYNC) --group bench
 	$(BIN)/python -m bench.run $(ARGS)
 	$(BIN)/python -m bench.cores.filters --json docs/benchmarks-filters.json
-	$(BIN)/python -m bench.subscriptions --json docs/benchmarks-subscriptions.json
-	$(BIN)/python -m bench.popping --json docs/benchmarks-popping.json
-	$(BIN)/python -m bench.embedded
+	$(BIN)/python -m bench.alone.subscriptions --json docs/benchmarks-subscriptions.json
+	$(BIN)/python -m bench.alone.popping --json docs/benchmarks-popping.json
+	$(BIN)/python -m bench.alone.embedded
 	$(BIN)/python -m bench.pipeline.source_and_sink --json docs/benchmarks-pipeline.json
 	$(BIN)/python -m bench.pipeline.jobs --json docs/benchmarks-pipeline-jobs.json
 	$(BIN)/python -m bench.pipeline.live --json docs/benchmarks-pipeline-live.json

@@ -1,6 +1,6 @@
-"""Processor time of an idle cluster, by partition groups: `python -m bench.idle`.
+"""Processor time of an idle cluster, by partition groups: `python -m bench.alone.idle`.
 
-    python -m bench.idle [--groups 16,100,400] [--tick-ms 100,500] [--seconds 30]
+    python -m bench.alone.idle [--groups 16,100,400] [--tick-ms 100,500] [--seconds 30]
 
 Three nodes for each number of groups and each length of a tick, each cluster alone and without
 clients. What is left is what consensus does at rest: ticks, and heartbeats with their answers.
@@ -55,7 +55,7 @@ def _wait_led(nodes: Nodes, groups: int) -> None:
 
 def main(arguments: list[str]) -> int:
     """Measure each number of groups and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.idle")
+    parser = argparse.ArgumentParser(prog="python -m bench.alone.idle")
     parser.add_argument("--groups", default="16,100,400", help="numbers of data groups")
     parser.add_argument("--tick-ms", default="100", help="lengths of a tick in milliseconds")
     parser.add_argument("--seconds", type=float, default=30.0)

@@ -1,6 +1,6 @@
-"""Memory and delays of consumer groups that pop: `python -m bench.popping`.
+"""Memory and delays of consumer groups that pop: `python -m bench.alone.popping`.
 
-    python -m bench.popping [--leases 1000000] [--seconds 10] [--only leases,late,latency]
+    python -m bench.alone.popping [--leases 1000000] [--seconds 10] [--only leases,late,latency]
 
 | scenario | measured |
 |---|---|
@@ -261,7 +261,7 @@ def table(figures: Sequence[Figure]) -> Table:
 
 def main(arguments: list[str]) -> int:
     """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m bench.popping")
+    parser = argparse.ArgumentParser(prog="python -m bench.alone.popping")
     parser.add_argument("--leases", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each flow")
     parser.add_argument("--only", default=",".join(SCENARIOS), help="scenarios, with commas")

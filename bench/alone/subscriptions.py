@@ -1,6 +1,7 @@
-"""The cost of thousands of filtered groups for a broker: `python -m bench.subscriptions`.
+"""The cost of thousands of filtered groups for a broker: `python -m bench.alone.subscriptions`.
 
-    python -m bench.subscriptions [--messages 1000000] [--groups 2000] [--readers 16] [--json FILE]
+    python -m bench.alone.subscriptions [--messages 1000000] [--groups 2000] [--readers 16]
+                                        [--json FILE]
 
 One node is a process of its own, with a real disk. Batches of 500 messages go to one topic; some of
 the groups read the messages as they arrive. The CPU seconds of the node's process are compared,
@@ -199,7 +200,14 @@ def measure(scenario: str, messages: int, groups: int, readers: int) -> Row:
             f"port = {port}\ngroups = 1\nreplicas = 1\n"
             f'peers = [{{ id = 1, host = "127.0.0.1", port = {port} }}]\n'
         )
-        command = [sys.executable, "-m", "bench.subscriptions", "--serve", scenario, str(config)]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.alone.subscriptions",
+            "--serve",
+            scenario,
+            str(config),
+        ]
         node = cluster.start(command, name="node")
         url = f"raftmq://127.0.0.1:{port}"
         measured = Measured(scenario, messages, groups, readers)
@@ -236,7 +244,7 @@ def saved(rows: Sequence[Row]) -> float:
 
 def main(arguments: list[str]) -> int:
     """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m bench.subscriptions")
+    parser = argparse.ArgumentParser(prog="python -m bench.alone.subscriptions")
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--scanned", type=int, default=20_000, help="messages of the scan")
     parser.add_argument("--groups", type=int, default=2_000)

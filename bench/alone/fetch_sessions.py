@@ -1,6 +1,6 @@
 """Processor time of a node for a message to a consumer of many queues, with and without a session.
 
-    python -m bench.fetch_sessions [--messages N] [--rounds N] [--queues N,N]
+    python -m bench.alone.fetch_sessions [--messages N] [--rounds N] [--queues N,N]
 
 One node, one consumer with a long poll at all queues of a topic, one producer that sends single
 messages to one of them. Each message ends the poll, and the consumer asks again. The figure is the

@@ -1,6 +1,6 @@
 """The embedded queue: how soon it is ready, and what it takes, on trio and asyncio.
 
-    python -m bench.embedded [--folder DIR]
+    python -m bench.alone.embedded [--folder DIR]
 
 The application and the node share the interpreter. So each figure is taken twice: with Python's
 switch interval of 5 ms, which `raftmq.open` leaves alone, and with the 0.2 ms that a node sets in a

@@ -1,6 +1,7 @@
-"""Pauses of Python's garbage collector in a node with much state: `python -m bench.collector`.
+"""Pauses of Python's garbage collector in a node with much state.
 
-    python -m bench.collector [--filters 10000] [--leases 1000000] [--queues 20000] [--scale 1.0]
+    python -m bench.alone.collector [--filters 10000] [--leases 1000000] [--queues 20000]
+                                    [--scale 1.0]
 
 One node is a process of its own, which holds the state and then takes traffic: batches of 500
 messages that the filters match, batches to all queues in turn, and single messages that are sent,
@@ -11,8 +12,8 @@ popped and acknowledged. Each case has a new node:
 | Python | by Python's thresholds, nothing frozen |
 | node | as `raftmq.broker.collector` makes them |
 
-The leases stand in a bare state machine within the node's process, as in `bench.popping`: a million
-of them by a client take a quarter of an hour. A pause is the processor time of the thread during a
+The leases stand in a bare state machine within the node's process, as in `popping`: a million of
+them by a client take a quarter of an hour. A pause is the processor time of the thread during a
 collection, which other programs do not make longer.
 """
 
@@ -33,9 +34,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import processes
+from bench.alone.popping import leased
 from bench.cores import filters
 from bench.counting.usage import cpu_seconds, memory
-from bench.popping import leased
 from raftmq import Client, Producer, connect
 from raftmq.client import PendingMany
 from raftmq.testing import free_ports
@@ -211,7 +212,14 @@ def measure(case: str, state: State, scale: float) -> dict[str, Any]:
             f"port = {port}\ngroups = 1\nreplicas = 1\n"
             f'peers = [{{ id = 1, host = "127.0.0.1", port = {port} }}]\n'
         )
-        command = [sys.executable, "-m", "bench.collector", "--serve", case, str(state.leases)]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.alone.collector",
+            "--serve",
+            case,
+            str(state.leases),
+        ]
         node = cluster.start([*command, str(config), str(report)], name="node")
 
         async def ask() -> Any:
@@ -256,7 +264,7 @@ def table(rows: dict[str, dict[str, Any]]) -> Table:
 
 def main(arguments: list[str]) -> int:
     """Measure both cases and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.collector")
+    parser = argparse.ArgumentParser(prog="python -m bench.alone.collector")
     parser.add_argument("--filters", type=int, default=10_000)
     parser.add_argument("--leases", type=int, default=1_000_000)
     parser.add_argument("--queues", type=int, default=20_000)

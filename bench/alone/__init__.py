@@ -1,0 +1,14 @@
+"""raftmq by itself: costs that have no counterpart in the peers or the floor.
+
+| program | measures |
+|---|---|
+| `popping` | leases, repeated messages, and the time from send to hand-out |
+| `subscriptions` | thousands of filtered groups on one node |
+| `fetch_sessions` | a message for a consumer of many queues |
+| `embedded` | the queue inside one process |
+| `collector` | pauses of Python's garbage collector in a node with much state |
+| `idle` | a cluster at rest, by partition groups |
+
+Each is a command of its own, such as `python -m bench.alone.popping`. Start reading at `idle.py`,
+the shortest.
+"""
