@@ -48,13 +48,20 @@ import struct
 from array import array
 from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Container, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Any
+from itertools import compress, repeat
+from typing import TYPE_CHECKING, Any
 
 from .backlog import Backlog
 from .pieces import KEY_BYTES, WIDTH_MAX, Piece, bits_of, divided, places, positions
 from .spans import Span
 from .windows import Fill
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 HELD_MAX = 65_536
 """Messages of a queue that wait in chains."""
@@ -175,20 +182,18 @@ class KeyedBacklog(Backlog):
         offsets: list[int] = []
         keys: list[int] = []
         self._take_freed(count, offsets, keys)
-        # Key → how many of its messages this lease has.
-        runs: dict[int, int] = {} if self._run == 1 else Counter(keys)
         while len(offsets) < count and self.window.mask and self._chained < HELD_MAX:
             # Another chunk could make the lease wider than `WIDTH_MAX`.
             if offsets and self.next - offsets[0] >= WIDTH_MAX - _CHUNK_MAX:
                 break
-            self._look(min(count - len(offsets), _CHUNK_MAX), offsets, keys, runs)
+            self._look(min(count - len(offsets), _CHUNK_MAX), offsets, keys)
         if not offsets:
             return None
         assert len(offsets) <= count, f"{len(offsets)} messages go out, for a credit of {count}"
         return Piece(offsets[0], bits_of(offsets), 0, _packed(keys))
 
     def _take_freed(self, count: int, offsets: list[int], keys: list[int]) -> None:
-        freed, is_mixed = self._freed, False
+        freed, chains, parked, is_mixed = self._freed, self._chains, self._parked, False
         doubt = self._doubt[0] if self.is_in_doubt else self.next
         while freed and len(offsets) < count:
             offset = freed[0] >> _KEY_BITS
@@ -200,18 +205,24 @@ class KeyedBacklog(Backlog):
             key = heappop(freed) & (1 << _KEY_BITS) - 1
             offsets.append(offset)
             keys.append(key)
-            chain = self._chains.get(key)
+            chain = chains.get(key)
             # A redriven letter may stand in the chain with an earlier offset than the freed one.
             if self._run > 1 and chain is not None and chain[0] > offset:
-                stop = min(doubt, offsets[0] + WIDTH_MAX, *self._parked.get(key, ())[:1])
+                stop = min(doubt, offsets[0] + WIDTH_MAX)
+                if key in parked:
+                    stop = min(stop, parked[key][0])
                 run = self._take_run(key, min(self._run - 1, count - len(offsets)), stop)
                 offsets += run
                 keys += [key] * len(run)
                 is_mixed |= bool(run)
         if is_mixed:
             # Runs of several keys overlap, and the messages of a lease rise.
-            pairs = sorted(zip(offsets, keys, strict=True))
-            offsets[:], keys[:] = [offset for offset, _ in pairs], [key for _, key in pairs]
+            import numpy as np
+
+            every = np.array(offsets, np.uint64)
+            order = np.argsort(every)
+            offsets[:] = every[order].tolist()
+            keys[:] = np.array(keys, np.uint32)[order].tolist()
 
     def _take_run(self, key: int, count: int, stop: int) -> "array[int]":
         """Take the first messages of a key's chain: at most `count`, before the offset `stop`."""
@@ -229,60 +240,102 @@ class KeyedBacklog(Backlog):
             del self._chains[key]
         return run
 
-    def _look(self, count: int, offsets: list[int], keys: list[int], runs: dict[int, int]) -> None:
+    def _look(self, count: int, offsets: list[int], keys: list[int]) -> None:
         """Look at a stretch of fresh messages, until `count` of them go out."""
-        window = self.window
+        window, busy = self.window, self._busy
         assert window is not None
-        assert window.keys is not None
         width = min(window.width, max(2 * count, 64), _CHUNK_MAX)
-        bits = window.mask & (1 << width) - 1
-        among = _unpacked(window.keys[: width * KEY_BYTES])
-        found = range(width) if bits.bit_count() == width else positions(bits)
-        seen, looked, room = 0, width, HELD_MAX - self._chained
-        busy, chains, limit, parked = self._busy, self._chains, self._run, self._parked
-        for at in found:
-            key = among[at]
-            has_turn = key in runs and runs[key] < limit and key not in chains
-            has_turn = has_turn and key not in parked
-            if key in busy and not has_turn:
-                # The chains are full: from here on messages stay fresh, in their order.
-                if room == 0:
-                    looked = at
-                    break
-                room -= 1
-                chains.setdefault(key, array("Q")).append(self.next + at)
-            else:
-                if count == 0:
-                    looked = at
-                    break
-                count -= 1
-                if key:
-                    busy[key] = busy.get(key, 0) + 1
-                if key and limit > 1:
-                    runs[key] = runs.get(key, 0) + 1
-                offsets.append(self.next + at)
-                keys.append(key)
-            seen += 1
-        self._chained = HELD_MAX - room
+        found, seen = self._fresh(width)
+        # A run of one key may reach its limit before the lease is full.
+        is_limited = self._run <= len(offsets) + count
+        first = found[: count + 1]
+        if len(first) > count and not is_limited and busy.keys().isdisjoint(first):
+            waits, stop = None, count
+        else:
+            waits = self._waits(found, keys, is_limited=is_limited)
+            stop = _stop(waits, going=count, waiting=HELD_MAX - self._chained)
+        # From the first message without a place on, messages stay fresh, in their order: the
+        # lease is full, or the chains are.
+        looked = width if stop == len(found) else seen[stop] - self.next
+        found, seen = found[:stop], seen[:stop]
+        if waits is None:
+            busy.update(Counter(found))
+        else:
+            found, seen = self._chain(found, seen, waits[:stop])
+            for key in found:
+                busy[key] = busy.get(key, 0) + 1
+        busy.pop(0, None)
+        offsets += seen
+        keys += found
         self._check_chains()
         window.cut(looked)
         self.next += looked
-        self.passed += looked - seen
+        self.passed += looked - stop
         self._skip()
+
+    def _fresh(self, width: int) -> tuple[Sequence[int], Sequence[int]]:
+        """Keys and offsets of those of the next `width` messages that match."""
+        assert self.window is not None
+        assert self.window.keys is not None
+        keys = _unpacked(self.window.keys[: width * KEY_BYTES])
+        bits = self.window.mask & (1 << width) - 1
+        if bits.bit_count() == width:
+            return keys, range(self.next, self.next + width)
+        found = positions(bits)
+        return [keys[at] for at in found], [self.next + at for at in found]
+
+    def _waits(self, keys: Sequence[int], taken: list[int], *, is_limited: bool) -> "Flags":
+        """Which of these fresh messages wait for earlier ones of their key. A key that is busy
+        waits, but for one whose run in this lease, which has the keys `taken`, goes on."""
+        import numpy as np
+
+        blocked: Container[int] = self._busy
+        runs = Counter(taken) if self._run > 1 else Counter[int]()
+        if runs:
+            chains, parked, found = self._chains, self._parked, self._busy.keys() & set(keys)
+            blocked = {x for x in found if x not in runs or x in chains or x in parked}
+        waits = np.fromiter(map(blocked.__contains__, keys), bool, len(keys))
+        if is_limited:
+            numbers = np.array(keys, np.uint32)
+            before = np.fromiter(map(runs.get, keys, repeat(0)), np.int64, len(keys))
+            waits |= (before + _ranks(numbers) >= self._run) & (numbers != 0)
+        return waits
+
+    def _chain(
+        self, keys: Sequence[int], offsets: Sequence[int], waits: "Flags"
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Put fresh messages that wait into their chains; keys and offsets of the others."""
+        if not waits.any():
+            return keys, offsets
+        chains, flags, goes = self._chains, waits.tolist(), (~waits).tolist()
+        for key, offset in zip(compress(keys, flags), compress(offsets, flags), strict=True):
+            chain = chains.get(key)
+            if chain is None:
+                chain = chains[key] = array("Q")
+            chain.append(offset)
+        self._chained += sum(flags)
+        return list(compress(keys, goes)), list(compress(offsets, goes))
 
     # Turns
 
     def end_turn(self, messages: Piece) -> None:
         """Free the next message of each key without another turn, but for those that a parked one
         holds up; a key without a chain is no longer busy."""
-        busy = self._busy
-        for key in _unpacked(messages.keys):
+        busy, chains = self._busy, self._chains
+        keys = _unpacked(messages.keys)
+        distinct = set(keys) if chains.keys().isdisjoint(keys) else set[int]()
+        if distinct and sum(map(busy.get, distinct, repeat(0))) + keys.count(0) == len(keys):
+            # Mostly no message waits for these, and the keys have no turns but those that end here.
+            for key in distinct:
+                busy.pop(key, None)
+            return
+        for key in keys:
             turns = busy.get(key, 1) - 1
             if turns:
                 busy[key] = turns
             else:
                 busy.pop(key, None)
-            if key in self._chains and self._comes_next(key, self._chains[key][0], turns):
+            if key in chains and self._comes_next(key, chains[key][0], turns):
                 self._free(key)
         self._check_chains()
 
@@ -498,6 +551,29 @@ def _parted(messages: Piece, later: list[int]) -> tuple[Piece | None, Piece | No
         return messages, None
     chosen, rest = divided(messages, Span(later[0], bits_of(later)))
     return rest, chosen
+
+
+def _stop(waits: "Flags", *, going: int, waiting: int) -> int:
+    """How many messages from the first on have a place: at most so many that go, and that wait."""
+    import numpy as np
+
+    stop = len(waits)
+    if stop > min(going, waiting):
+        for flags, limit in ((~waits, going), (waits, waiting)):
+            stop = min([stop, *np.flatnonzero(flags)[limit : limit + 1].tolist()])
+    return stop
+
+
+def _ranks(keys: "np.ndarray[Any, np.dtype[np.uint32]]") -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """For each message, the number of messages of its key before it."""
+    import numpy as np
+
+    order = np.argsort(keys, kind="stable")
+    numbers = np.arange(len(keys))
+    is_first = np.diff(keys[order], prepend=keys[order][:1] ^ 1) != 0
+    ranks = np.empty(len(keys), np.int64)
+    ranks[order] = numbers - np.maximum.accumulate(np.where(is_first, numbers, 0))
+    return ranks
 
 
 def _packed(keys: list[int]) -> bytes:

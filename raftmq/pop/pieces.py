@@ -128,6 +128,11 @@ def pick(keys: bytes, bits: int, chosen: int) -> bytes:
     if not keys or bits == chosen:
         return keys
     assert bits & chosen == chosen, "keys of messages that the piece does not hold"
+    low = chosen & -chosen
+    if bits & (1 << chosen.bit_length()) - low == chosen:
+        # Neighbours: mostly messages are settled in their order.
+        start = (bits & low - 1).bit_count() * KEY_BYTES
+        return keys[start : start + chosen.bit_count() * KEY_BYTES]
     if chosen.bit_count() > _FEW:
         import numpy as np
 
@@ -149,8 +154,10 @@ def pick(keys: bytes, bits: int, chosen: int) -> bytes:
 
 def bits_of(offsets: Sequence[int]) -> int:
     """The bits of a piece with these rising offsets, counted from the first one."""
-    base = offsets[0]
-    assert base <= offsets[-1] < base + WIDTH_MAX, "a piece that is too wide for a lease"
+    base, width = offsets[0], offsets[-1] - offsets[0] + 1
+    assert 0 < width <= WIDTH_MAX, "a piece that is too wide for a lease"
+    if width == len(offsets):
+        return (1 << width) - 1
     if len(offsets) <= _FEW:
         bits = 0
         for offset in offsets:

@@ -1,7 +1,12 @@
 """Runs of a key in one lease: single facts; the duel is in test_groups."""
 
-import pytest
+from collections import Counter
 
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from raftmq.pop import keyed
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.policy import RUN_MAX, Mode, Order, Policy
 from raftmq.pop.spans import run
@@ -10,8 +15,8 @@ from raftmq.results import Changed
 from .test_keyed import A, B, feed, offsets, serve
 
 
-def with_runs(*, is_blocking: bool = False) -> PopGroup:
-    policy = Policy((10, 50), 3, 100, Order.KEY, is_blocking, RUN_MAX)
+def with_runs(*, is_blocking: bool = False, longest: int = RUN_MAX) -> PopGroup:
+    policy = Policy((10, 50), 3, 100, Order.KEY, is_blocking, longest)
     group = PopGroup(policy, Mode.ORDERED)
     group.follow(7, 0)
     return group
@@ -71,3 +76,49 @@ def test_run_that_is_given_back_goes_out_again_as_one(is_blocking: bool) -> None
     assert offsets([first]) == [[0, 1, 2]]
     assert group.give_back(1, first.token, first.messages, 0) == Changed(3)
     assert offsets(serve(group)) == [[0, 1, 2]]
+
+
+def taken_one_by_one(
+    keys: list[int], sizes: list[int], longest: int, held_max: int
+) -> list[list[int]]:
+    """The leases of these sizes, none of which is settled: the rule, for one message at a time."""
+    leases: list[list[int]] = []
+    busy, chained, at = set[int](), list[int](), 0
+    for size in sizes:
+        lease, runs = list[int](), Counter[int]()
+        while at < len(keys) and not (len(chained) == held_max and not lease):
+            key = keys[at]
+            goes_on = 0 < runs[key] < longest and key not in chained
+            if key in busy and not goes_on:
+                if len(chained) == held_max:
+                    break
+                chained.append(key)
+            elif len(lease) == size:
+                break
+            else:
+                lease.append(at)
+                busy |= {key} - {0}
+                runs[key] += key != 0
+            at += 1
+        leases += [lease] if lease else []
+    return leases
+
+
+@example([1, 1, 1, 2], [2, 1], 2, 5)
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=40) | st.lists(st.integers(0, 60)),
+    st.lists(st.integers(1, 6) | st.integers(1, 60), min_size=1, max_size=4),
+    st.sampled_from([1, 2, 3, 6, RUN_MAX]),
+    st.sampled_from([5, 40, keyed.HELD_MAX]),
+)
+def test_stretch_is_taken_as_its_messages_one_by_one(
+    keys: list[int], sizes: list[int], longest: int, held_max: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keyed, "HELD_MAX", held_max)
+        patch.setattr(keyed, "_CHUNK_MAX", 7)
+        group = with_runs(longest=longest)
+        if keys:
+            feed(group, *keys)
+        found = [each for size in sizes for each in offsets(serve(group, size))]
+        assert found == taken_one_by_one(keys, sizes, longest, held_max)
