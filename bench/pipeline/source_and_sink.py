@@ -173,7 +173,7 @@ def first(url: str) -> list[Figure]:
         ran = subprocess.run(command, capture_output=True, text=True, check=True)
         took.append(float(ran.stdout))
     value = statistics.median(took)
-    return [Figure("first query after the session", value, "s", wanted=8.0, is_limit=True)]
+    return [Figure("first query after the session", value, "s", wanted=4.0, is_limit=True)]
 
 
 def run(scenarios: Sequence[str], count: int, rounds: int) -> list[Figure]:
