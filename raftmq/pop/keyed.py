@@ -48,26 +48,33 @@ import struct
 from array import array
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from itertools import compress, repeat
-from typing import TYPE_CHECKING, Any
+from itertools import repeat
+from typing import Any
 
 from .backlog import Backlog
 from .pieces import KEY_BYTES, WIDTH_MAX, Piece, bits_of, divided, places, positions
 from .spans import Span
 from .windows import Fill
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Flags = np.ndarray[Any, np.dtype[np.bool_]]
-
 HELD_MAX = 65_536
 """Messages of a queue that wait in chains."""
 _CHUNK_MAX = 4096
 """Messages looked at in one go."""
 _KEY_BITS = 32
+
+
+class _Lease:
+    """The messages of a lease, as it fills."""
+
+    __slots__ = ("keys", "offsets", "runs")
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.keys: list[int] = []
+        # Key → how many of its messages the lease has; empty for a run of 1.
+        self.runs = Counter[int]()
 
 
 class KeyedBacklog(Backlog):
@@ -179,20 +186,23 @@ class KeyedBacklog(Backlog):
 
     def _take_fresh(self, count: int, end: int) -> Piece | None:
         assert self.window is not None
-        offsets: list[int] = []
-        keys: list[int] = []
-        self._take_freed(count, offsets, keys)
-        while len(offsets) < count and self.window.mask and self._chained < HELD_MAX:
+        lease = _Lease()
+        self._take_freed(count, lease)
+        if self._run > 1:
+            lease.runs.update(lease.keys)
+        while len(lease.offsets) < count and self.window.mask and self._chained < HELD_MAX:
             # Another chunk could make the lease wider than `WIDTH_MAX`.
-            if offsets and self.next - offsets[0] >= WIDTH_MAX - _CHUNK_MAX:
+            if lease.offsets and self.next - lease.offsets[0] >= WIDTH_MAX - _CHUNK_MAX:
                 break
-            self._look(min(count - len(offsets), _CHUNK_MAX), offsets, keys)
-        if not offsets:
+            self._look(min(count - len(lease.offsets), _CHUNK_MAX), lease)
+        if not lease.offsets:
             return None
-        assert len(offsets) <= count, f"{len(offsets)} messages go out, for a credit of {count}"
-        return Piece(offsets[0], bits_of(offsets), 0, _packed(keys))
+        taken = len(lease.offsets)
+        assert taken <= count, f"{taken} messages go out, for a credit of {count}"
+        return Piece(lease.offsets[0], bits_of(lease.offsets), 0, _packed(lease.keys))
 
-    def _take_freed(self, count: int, offsets: list[int], keys: list[int]) -> None:
+    def _take_freed(self, count: int, lease: "_Lease") -> None:
+        offsets, keys = lease.offsets, lease.keys
         freed, chains, parked, is_mixed = self._freed, self._chains, self._parked, False
         doubt = self._doubt[0] if self.is_in_doubt else self.next
         while freed and len(offsets) < count:
@@ -240,81 +250,79 @@ class KeyedBacklog(Backlog):
             del self._chains[key]
         return run
 
-    def _look(self, count: int, offsets: list[int], keys: list[int]) -> None:
+    def _look(self, count: int, lease: "_Lease") -> None:
         """Look at a stretch of fresh messages, until `count` of them go out."""
-        window, busy = self.window, self._busy
+        window = self.window
         assert window is not None
+        assert window.keys is not None
         width = min(window.width, max(2 * count, 64), _CHUNK_MAX)
-        found, seen = self._fresh(width)
-        # A run of one key may reach its limit before the lease is full.
-        is_limited = self._run <= len(offsets) + count
-        first = found[: count + 1]
-        if len(first) > count and not is_limited and busy.keys().isdisjoint(first):
-            waits, stop = None, count
-        else:
-            waits = self._waits(found, keys, is_limited=is_limited)
-            stop = _stop(waits, going=count, waiting=HELD_MAX - self._chained)
-        # From the first message without a place on, messages stay fresh, in their order: the
-        # lease is full, or the chains are.
-        looked = width if stop == len(found) else seen[stop] - self.next
-        found, seen = found[:stop], seen[:stop]
-        if waits is None:
-            busy.update(Counter(found))
-        else:
-            found, seen = self._chain(found, seen, waits[:stop])
-            for key in found:
-                busy[key] = busy.get(key, 0) + 1
-        busy.pop(0, None)
-        offsets += seen
-        keys += found
+        bits = window.mask & (1 << width) - 1
+        among = _unpacked(window.keys[: width * KEY_BYTES])
+        found = range(width) if bits.bit_count() == width else positions(bits)
+        # A run of one key could reach its limit before the lease is full.
+        is_limited = self._run <= len(lease.offsets) + count
+        if is_limited or not self._take_all(count, among, found, lease):
+            self._take_each(count, among, found, lease)
         self._check_chains()
-        window.cut(looked)
-        self.next += looked
-        self.passed += looked - stop
-        self._skip()
 
-    def _fresh(self, width: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Keys and offsets of those of the next `width` messages that match."""
+    def _take_all(
+        self, count: int, among: Sequence[int], found: Sequence[int], lease: "_Lease"
+    ) -> bool:
+        """Take the first `count` of the messages at once; False: one of them may have to wait."""
+        keys = [among[at] for at in found[: count + 1]]
+        # The message behind them is looked at as well: if its key is busy, it belongs in a chain.
+        if len(keys) <= count or not self._busy.keys().isdisjoint(keys):
+            return False
+        keys.pop()
+        turns = Counter(keys)
+        del turns[0]
+        self._busy.update(turns)
+        lease.runs.update(turns)
+        lease.offsets += [self.next + at for at in found[:count]]
+        lease.keys += keys
+        self._pass(found[count], count)
+        return True
+
+    def _take_each(
+        self, count: int, among: Sequence[int], found: Sequence[int], lease: "_Lease"
+    ) -> None:
+        """Take messages one by one, until the lease or the chains are full."""
+        seen, looked, room = 0, len(among), HELD_MAX - self._chained
+        busy, chains, limit, parked = self._busy, self._chains, self._run, self._parked
+        offsets, keys, runs = lease.offsets, lease.keys, lease.runs
+        for at in found:
+            key = among[at]
+            has_turn = key in runs and runs[key] < limit and key not in chains
+            has_turn = has_turn and key not in parked
+            if key in busy and not has_turn:
+                # The chains are full: from here on messages stay fresh, in their order.
+                if room == 0:
+                    looked = at
+                    break
+                room -= 1
+                chains.setdefault(key, array("Q")).append(self.next + at)
+            else:
+                if count == 0:
+                    looked = at
+                    break
+                count -= 1
+                if key:
+                    busy[key] = busy.get(key, 0) + 1
+                if key and limit > 1:
+                    runs[key] = runs.get(key, 0) + 1
+                offsets.append(self.next + at)
+                keys.append(key)
+            seen += 1
+        self._chained = HELD_MAX - room
+        self._pass(looked, seen)
+
+    def _pass(self, looked: int, seen: int) -> None:
+        """Go on behind `looked` fresh messages, of which `seen` matched and were dealt with."""
         assert self.window is not None
-        assert self.window.keys is not None
-        keys = _unpacked(self.window.keys[: width * KEY_BYTES])
-        bits = self.window.mask & (1 << width) - 1
-        if bits.bit_count() == width:
-            return keys, range(self.next, self.next + width)
-        found = positions(bits)
-        return [keys[at] for at in found], [self.next + at for at in found]
-
-    def _waits(self, keys: Sequence[int], taken: list[int], *, is_limited: bool) -> "Flags":
-        """Which of these fresh messages wait for earlier ones of their key. A key that is busy
-        waits, but for one whose run in this lease, which has the keys `taken`, goes on."""
-        import numpy as np
-
-        blocked: Container[int] = self._busy
-        runs = Counter(taken) if self._run > 1 else Counter[int]()
-        if runs:
-            chains, parked, found = self._chains, self._parked, self._busy.keys() & set(keys)
-            blocked = {x for x in found if x not in runs or x in chains or x in parked}
-        waits = np.fromiter(map(blocked.__contains__, keys), bool, len(keys))
-        if is_limited:
-            numbers = np.array(keys, np.uint32)
-            before = np.fromiter(map(runs.get, keys, repeat(0)), np.int64, len(keys))
-            waits |= (before + _ranks(numbers) >= self._run) & (numbers != 0)
-        return waits
-
-    def _chain(
-        self, keys: Sequence[int], offsets: Sequence[int], waits: "Flags"
-    ) -> tuple[Sequence[int], Sequence[int]]:
-        """Put fresh messages that wait into their chains; keys and offsets of the others."""
-        if not waits.any():
-            return keys, offsets
-        chains, flags, goes = self._chains, waits.tolist(), (~waits).tolist()
-        for key, offset in zip(compress(keys, flags), compress(offsets, flags), strict=True):
-            chain = chains.get(key)
-            if chain is None:
-                chain = chains[key] = array("Q")
-            chain.append(offset)
-        self._chained += sum(flags)
-        return list(compress(keys, goes)), list(compress(offsets, goes))
+        self.window.cut(looked)
+        self.next += looked
+        self.passed += looked - seen
+        self._skip()
 
     # Turns
 
@@ -325,7 +333,8 @@ class KeyedBacklog(Backlog):
         keys = _unpacked(messages.keys)
         distinct = set(keys) if chains.keys().isdisjoint(keys) else set[int]()
         if distinct and sum(map(busy.get, distinct, repeat(0))) + keys.count(0) == len(keys):
-            # Mostly no message waits for these, and the keys have no turns but those that end here.
+            # Mostly no message waits for these, and the keys have no turns but those that end here:
+            # as no key has fewer, equal sums mean that each has as many.
             for key in distinct:
                 busy.pop(key, None)
             return
@@ -551,29 +560,6 @@ def _parted(messages: Piece, later: list[int]) -> tuple[Piece | None, Piece | No
         return messages, None
     chosen, rest = divided(messages, Span(later[0], bits_of(later)))
     return rest, chosen
-
-
-def _stop(waits: "Flags", *, going: int, waiting: int) -> int:
-    """How many messages from the first on have a place: at most so many that go, and that wait."""
-    import numpy as np
-
-    stop = len(waits)
-    if stop > min(going, waiting):
-        for flags, limit in ((~waits, going), (waits, waiting)):
-            stop = min([stop, *np.flatnonzero(flags)[limit : limit + 1].tolist()])
-    return stop
-
-
-def _ranks(keys: "np.ndarray[Any, np.dtype[np.uint32]]") -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """For each message, the number of messages of its key before it."""
-    import numpy as np
-
-    order = np.argsort(keys, kind="stable")
-    numbers = np.arange(len(keys))
-    is_first = np.diff(keys[order], prepend=keys[order][:1] ^ 1) != 0
-    ranks = np.empty(len(keys), np.int64)
-    ranks[order] = numbers - np.maximum.accumulate(np.where(is_first, numbers, 0))
-    return ranks
 
 
 def _packed(keys: list[int]) -> bytes:
