@@ -129,12 +129,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.failover", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--systems", default=",".join(NAMES), help=", ".join(NAMES))
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, choices=range(1, 100), default=9, metavar="N")
     parser.add_argument("--out", type=Path, help="folder of the results of bench.run")
     options = parser.parse_args(arguments)
     names = options.systems.split(",")
     if unknown := set(names) - set(NAMES):
         parser.error(f"unknown {sorted(unknown)}; there are {', '.join(NAMES)}")
+    if options.out and not (options.out / page.RESULT).exists():
+        parser.error(f"{options.out} has no {page.RESULT}: run bench.run first, or leave out --out")
     errors = Console(stderr=True)
     for name in names:
         if (reason := why_unavailable(name)) is not None:
@@ -157,7 +159,7 @@ def main(arguments: list[str]) -> int:
                 errors.print(f"[red]failed[/] {name}: {escape(str(failure))}")
     rows = [gap for gap in found.values() if gap["gaps_ms"]]
     Console(width=120).print(table(rows))
-    if options.out:
+    if options.out and rows:
         date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         command = shlex.join(["python", "-m", "bench.failover", *arguments])
         text = json.dumps(Gaps(date=date, command=command, rows=rows), indent=1)

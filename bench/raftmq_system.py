@@ -25,8 +25,9 @@ QUEUES = 6
 TOPIC = "bench"
 START_SECONDS_MAX = 30.0
 FETCH = 10_000
-"""Most messages of one fetch, as Kafka's adapter has it, and messages that a consumer of an ordered
-group asks for ahead."""
+"""Most messages of one fetch."""
+ORDERED_AHEAD = 10_000
+"""Messages that a consumer of an ordered group asks for ahead: as many as Kafka's takes at once."""
 CONFIRM_SECONDS = 0.02
 """Pause between two counts of confirmed acknowledgements."""
 
@@ -179,7 +180,7 @@ class RaftmqSystem(Clustered):
 
     def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """Fill by keyed messages, then pop and acknowledge by two consumers of an ordered group,
-        which prefetch `FETCH` messages."""
+        which prefetch `ORDERED_AHEAD` messages."""
         return trio.run(self._ordered, size, batch, window, seconds)
 
     async def _ordered(self, size: int, batch: int, window: int, seconds: float) -> Sample:
@@ -205,8 +206,12 @@ class RaftmqSystem(Clustered):
                     messages.ack_nowait()
 
             async with (
-                mq.consumer(TOPIC, group="ordered", mode="ordered", prefetch=FETCH) as first,
-                mq.consumer(TOPIC, group="ordered", mode="ordered", prefetch=FETCH) as second,
+                mq.consumer(
+                    TOPIC, group="ordered", mode="ordered", prefetch=ORDERED_AHEAD
+                ) as first,
+                mq.consumer(
+                    TOPIC, group="ordered", mode="ordered", prefetch=ORDERED_AHEAD
+                ) as second,
                 trio.open_nursery() as nursery,
             ):
                 for consumer in (first, second):
@@ -218,7 +223,7 @@ class RaftmqSystem(Clustered):
                         assert settlement.is_complete, settlement.fenced[:3]
                         meter.on_delivery(settlement.settled)
                         settled += settlement.settled
-        settings = f"2 consumers, mode ordered, order by key, prefetch {FETCH:,}"
+        settings = f"2 consumers, mode ordered, order by key, prefetch {ORDERED_AHEAD:,}"
         return meter.sample(until_last=True, settings=settings)
 
     def leader_pid(self) -> int:

@@ -269,7 +269,7 @@ def figure_cells(figure: Figure) -> tuple[str, str, str, str]:
 
 
 def gap_cells(gap: Gap) -> tuple[str, ...]:
-    """The failovers of a system as texts for people, in the order of `GAP_COLUMNS`."""
+    """The failovers of a system as texts for people: its name, then those of `GAP_COLUMNS`."""
     gaps = gap["gaps_ms"]
     numbers = (statistics.median(gaps), min(gaps), max(gaps))
     return gap["system"], *(f"{number:,.0f}" for number in numbers), str(len(gaps))

@@ -61,8 +61,8 @@ an object for each byte."""
 
 
 FramePart = bytes | memoryview
-"""Bytes to send; a view has the bytes behind it kept until then."""
-P = TypeVar("P", bound=FramePart)
+"""Bytes of a frame to send. A view keeps the whole record behind it in memory until then."""
+_Part = TypeVar("_Part", bound=FramePart)
 
 
 class Frame(NamedTuple):
@@ -79,8 +79,8 @@ class Frame(NamedTuple):
 
 
 def encode_frame(
-    kind: int, correlation: int, header: bytes, body_parts: Sequence[P] = ()
-) -> list[bytes | P]:
+    kind: int, correlation: int, header: bytes, body_parts: Sequence[_Part] = ()
+) -> list[bytes | _Part]:
     """The frame as parts to write one after the other; the parts of the body are not copied."""
     header_length = len(header)
     length = FIXED_BYTES - 4 + header_length + sum(map(len, body_parts))

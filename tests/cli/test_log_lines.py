@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from pathlib import Path
 
 from raftmq.cli.node.log_lines import LogLines
 
@@ -50,3 +51,11 @@ def test_colours_change_nothing_but_the_colours() -> None:
     without = [re.sub(r"\x1b\[\d+m", "", line) for line in coloured]
     stampless = [[line.split(" ", 1)[1] for line in lines] for lines in (plain, without)]
     assert stampless[0] == stampless[1]
+
+
+def test_any_value_is_written_and_none_reaches_a_terminal_raw() -> None:
+    for is_json in (False, True):
+        out = io.StringIO()
+        LogLines(3, is_json=is_json, out=out).info("odd", path=Path("a"), raw=b"b", text="x\x1b[2J")
+        (line,) = out.getvalue().splitlines()
+        assert line.isprintable()

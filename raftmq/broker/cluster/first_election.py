@@ -3,14 +3,15 @@
 The first founder of a group campaigns when it opens its replica (`replica.opener`). The other
 founders may be opening theirs still, and a node drops consensus messages for groups that it does
 not have yet. If two of three founders open later, the campaign is lost, and the group would wait
-for an election timeout of one to two seconds. So the first founder asks again, until the group has
-a leader:
+for an election timeout of one to two seconds. So the first founder asks again, until a majority is
+there to vote:
 
     node 1   opens, asks      asks      asks: leads
     node 2               opens
     node 3                        opens
 
-Pre-votes come before votes, so asking changes no term; another leader that is there stays.
+Pre-votes come before votes, so asking changes no term. After a
+vote it asks no more: a second campaign beside one that is under way would split the votes.
 
 Left out: the simulators run nodes without `hasten`, so that some of their groups are founded by
 timeouts.
@@ -20,8 +21,7 @@ import trio
 
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
-from raftmq.broker.replica.opener import FOUNDING_INDEX
-from raftmq.consensus import Role
+from raftmq.broker.replica.opener import FOUNDING_INDEX, FOUNDING_TERM
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 
 ASK_SECONDS = 0.05
@@ -48,16 +48,14 @@ async def hasten(node: Host) -> None:
 
 
 def _is_blank(group: Group) -> bool:
-    """True if no record and no leader came after the founding. A candidate is left alone: its votes
-    may be on their way."""
-    is_asking = group.raft.role in (Role.FOLLOWER, Role.PRE_CANDIDATE)
-    return is_asking and not group.leader and group.raft.last_index == FOUNDING_INDEX
+    """True if neither a record, nor a leader, nor a vote came after the founding."""
+    raft = group.raft
+    return not group.leader and raft.last_index == FOUNDING_INDEX and raft.term <= FOUNDING_TERM
 
 
 def _first_founder(node: Host, number: int) -> int:
     """The node that campaigns when it opens a new group; 0: none."""
     if number == SYSTEM_GROUP:
-        founders = [peer.id for peer in node.settings.node.peers]
-    else:
-        founders = node.catalog.groups[number].founders
-    return founders[0] if founders else 0
+        return min((peer.id for peer in node.settings.node.peers), default=0)
+    group = node.catalog.groups.get(number)
+    return group.founders[0] if group is not None and group.founders else 0

@@ -46,8 +46,8 @@ from .storage import GroupStorage
 GONE = "GONE"
 """A file in a group's folder: the replica has left, and the other files there mean nothing."""
 
-FOUNDING_INDEX = 1
-"""Index of the founding snapshot: see the module heading."""
+FOUNDING_INDEX = FOUNDING_TERM = 1
+"""Index and term of the founding snapshot: see the module heading."""
 
 
 class GroupOpener:
@@ -317,7 +317,9 @@ def _founding_snapshot(identity: Identity, founders: list[int]) -> list[bytes]:
     conf_state = ConfState(voters=tuple(sorted(founders)))
     machine = _blank_machine(identity.group)
     machine.applied = FOUNDING_INDEX
-    meta = log_meta(ConsensusMeta(FOUNDING_INDEX, 1, conf_state, 0, 0), machine.state_version)
+    meta = log_meta(
+        ConsensusMeta(FOUNDING_INDEX, FOUNDING_TERM, conf_state, 0, 0), machine.state_version
+    )
     return encode_snapshot(identity, meta, machine.snapshot())
 
 

@@ -149,7 +149,8 @@ class Replicas:
 
     async def _open_system(self) -> None:
         node = self._node
-        founders = [peer.id for peer in node.settings.node.peers]
+        # Sorted: the first one campaigns, and the nodes may list each other in different orders.
+        founders = sorted(peer.id for peer in node.settings.node.peers)
         replica, is_sure = self._identity.replicas.get(SYSTEM_GROUP, 0), False
         while not self._open(SYSTEM_GROUP, replica, founders, may_be_blank=is_sure):
             node.waits_for = (

@@ -12,12 +12,11 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
-LEVEL_WIDTH = len("critical ")
-EVENT_WIDTH = 20
+LEVEL_WIDTH, EVENT_WIDTH = 9, 20
 """Columns of text in which the level and the event stand at the left."""
 
-_QUOTED = frozenset(" \t=\r\n\"'")
-"""Characters that would hide where a value of a text line ends."""
+_QUOTED = frozenset(" =\"'")
+"""Printable characters that would hide where a value of a text line ends."""
 
 _BOLD, _DIM, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _NAME, _VALUE = "\x1b[36m", "\x1b[35m"
@@ -52,7 +51,9 @@ class LogLines:
         stamp = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         facts = {"node": self._node, **facts}
         if self._is_json:
-            line = json.dumps({**facts, "event": event, "level": level, "timestamp": stamp})
+            line = json.dumps(
+                {**facts, "event": event, "level": level, "timestamp": stamp}, default=repr
+            )
         else:
             line = self._text(stamp, level, event, facts)
         # In one call and flushed: a node that is killed next has written whole lines.
@@ -78,4 +79,5 @@ def _shown(value: object) -> str:
     >>> _shown("127.0.0.1"), _shown("two words"), _shown([0, 1]), _shown(None)
     ('127.0.0.1', "'two words'", '[0, 1]', 'None')
     """
-    return value if isinstance(value, str) and not _QUOTED & set(value) else repr(value)
+    is_plain = isinstance(value, str) and value.isprintable() and not _QUOTED & set(value)
+    return str(value) if is_plain else repr(value)

@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 SETTINGS_FIX = "deploy/node.toml explains every setting; --set TABLE.NAME=VALUE replaces one"
 WATCH_SECONDS = 0.2
 """Seconds between two looks at the node's state."""
-START_SECONDS = 3.0
-START_WATCH_SECONDS = 0.02
-"""Seconds between two looks in a node's first seconds, as `raftmq up` waits until all groups are
-led."""
+START_SECONDS, START_WATCH_SECONDS = 3.0, 0.02
+"""How long a node counts as starting, and the seconds between two looks in that time: `raftmq up`
+waits until all groups are led."""
 WAIT_SECONDS = 1.0
 """Seconds after which a starting node reports that it waits for others."""
 JOIN_SECONDS = 2.0
