@@ -107,7 +107,7 @@ def test_numbers_equal_what_clients_did(mq: "BlockingClient", topic: str, tmp_pa
         mq.admin.reset_group(audit, topic, to="latest")
         produce(mq, topic, 100)
         with mq.consumer(topic, group=f"{topic}-pulls", start="earliest") as puller:
-            puller.fetch(10)
+            assert puller.fetch(10, wait=60)
             puller.commit()
         finish(report, mq)
     rows = tables.read(tmp_path, "report_minute")
