@@ -149,13 +149,20 @@ def main(arguments: list[str]) -> int:
             system = cast("FailsOver", SYSTEMS[name].make())
             gap = found.setdefault(
                 name,
-                Gap(system=name, version=system.version, settings=system.settings, gaps_ms=[]),
+                Gap(
+                    system=name,
+                    version=system.version,
+                    settings=system.settings,
+                    gaps_ms=[],
+                    failed=0,
+                ),
             )
             try:
                 with errors.status(f"round {number + 1} of {options.rounds} · {name}"):
                     gap["gaps_ms"].append(round(gap_ms(system), 1))
             except (RuntimeError, OSError) as failure:
                 has_failed = True
+                gap["failed"] += 1
                 errors.print(f"[red]failed[/] {name}: {escape(str(failure))}")
     rows = [gap for gap in found.values() if gap["gaps_ms"]]
     Console(width=120).print(table(rows))

@@ -52,7 +52,7 @@ COLUMNS = (
 )
 """Headings of the numbers of a row."""
 
-GAP_COLUMNS = ("median ms", "shortest", "longest", "rounds")
+GAP_COLUMNS = ("median ms", "shortest", "longest", "rounds", "failed rounds")
 """Headings of the numbers of a system's failovers."""
 
 
@@ -108,6 +108,8 @@ class Gap(TypedDict):
     settings: str
     gaps_ms: list[float]
     """The longest silence of each round, in milliseconds, in the order of the rounds."""
+    failed: int
+    """Rounds without a number: nothing was acknowledged for 90 s, or the system did not start."""
 
 
 class Gaps(TypedDict):
@@ -272,7 +274,8 @@ def gap_cells(gap: Gap) -> tuple[str, ...]:
     """The failovers of a system as texts for people: its name, then those of `GAP_COLUMNS`."""
     gaps = gap["gaps_ms"]
     numbers = (statistics.median(gaps), min(gaps), max(gaps))
-    return gap["system"], *(f"{number:,.0f}" for number in numbers), str(len(gaps))
+    counts = (str(len(gaps)), str(gap["failed"]))
+    return gap["system"], *(f"{number:,.0f}" for number in numbers), *counts
 
 
 def shortest_first(gaps: Iterable[Gap]) -> list[Gap]:
@@ -362,7 +365,8 @@ def _failover(gaps: Gaps) -> str:
 
 The longest silence of a client that sends one message after the other, from SIGKILL of the leader
 of its queue on, in milliseconds: the election, the way to the new leader, and the pauses of each
-client, with each system's own timeouts. Written by `{gaps["command"]}` on {gaps["date"]}.
+client, with each system's own timeouts. A round in which nothing was acknowledged for 90 s has
+failed, and is in no number. Written by `{gaps["command"]}` on {gaps["date"]}.
 
 | system | {" | ".join(GAP_COLUMNS)} |
 |---|{"---:|" * len(GAP_COLUMNS)}

@@ -118,11 +118,23 @@ def test_rows_have_the_published_fields_and_are_json() -> None:
 
 def test_page_shows_failovers_with_the_shortest_median_first() -> None:
     rows: list[report.Gap] = [
-        {"system": "slow", "version": "1", "settings": "", "gaps_ms": [900.0, 5000.4, 800.0]},
-        {"system": "quick", "version": "1", "settings": "", "gaps_ms": [200.0, 100.0, 850.0]},
+        {
+            "system": "slow",
+            "version": "1",
+            "settings": "",
+            "gaps_ms": [900.0, 5000.4, 800.0],
+            "failed": 4,
+        },
+        {
+            "system": "quick",
+            "version": "1",
+            "settings": "",
+            "gaps_ms": [200.0, 100.0, 850.0],
+            "failed": 0,
+        },
     ]
     gaps = report.Gaps(date="2026-11-27", command="python -m bench.failover", rows=rows)
     page = report.markdown(result(ROWS, []), gaps)
-    quick, slow = "| quick | 200 | 100 | 850 | 3 |", "| slow | 900 | 800 | 5,000 | 3 |"
+    quick, slow = "| quick | 200 | 100 | 850 | 3 | 0 |", "| slow | 900 | 800 | 5,000 | 3 | 4 |"
     assert f"{quick}\n{slow}\n" in page
     assert "## Failover" not in report.markdown(result(ROWS, []))
