@@ -141,9 +141,11 @@ def assert_starts(milliseconds_max: float, *arguments: str) -> None:
 
 
 def processor_ms(*arguments: str) -> float:
-    """Processor time of a run of Python."""
+    """Processor time of a run of Python, which keeps compiled modules as it does for users."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+    command = [sys.executable, *arguments]
+    subprocess.run(command, capture_output=True, check=True, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return 1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
