@@ -10,8 +10,8 @@ there to vote:
     node 2               opens
     node 3                        opens
 
-Pre-votes come before votes, so asking changes no term. After a
-vote it asks no more: a second campaign beside one that is under way would split the votes.
+Pre-votes come before votes, so asking changes no term. After a vote it asks no more: a second
+campaign beside one that is under way would split the votes.
 
 Left out: the simulators run nodes without `hasten`, so that some of their groups are founded by
 timeouts.
@@ -34,8 +34,8 @@ SECONDS_MAX = 10.0
 async def hasten(node: Host) -> None:
     """Campaign in groups that were just founded and whose first founder is this node.
 
-    Ends by itself after `SECONDS_MAX`, at once in a node that served before. Cancelling leaves
-    nothing behind.
+    Ends by itself after `SECONDS_MAX`; at once in a node whose group 0 is led or has records.
+    Cancelling leaves nothing behind.
     """
     if not _is_blank(node.groups[SYSTEM_GROUP]):
         return
