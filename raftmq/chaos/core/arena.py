@@ -1,7 +1,7 @@
 """The core simulator as an arena: how its cluster does the verbs of faults.
 
 One arena stands for one fault: it has the event, and a random generator for this event alone. Nodes
-are named by their places. Clients are not on the network, so a cut ignores them.
+are named by their places, and all clients by `CLIENTS`; see `network`.
 
 Invariants:
 - A fault's random generator depends on the seed and the event alone, so that leaving out other

@@ -6,6 +6,9 @@ deposed leader that does not know of its end keeps some of its clients for a whi
 acknowledged when the node that took the record has applied it; otherwise the record is lost, or its
 outcome stays unknown.
 
+A request over a cut link is lost. An answer is judged whether a link carries it or not, as a node
+must keep what it says.
+
 Invariants:
 - An acknowledged record is committed, and stays at its index (checked at the end of the run).
 """
@@ -14,6 +17,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from raftmq.chaos.faults.arena import CLIENTS
 from raftmq.consensus import Proposal, ProposalDropped
 from raftmq.log.record import Kind, Record
 from raftmq.results import Result
@@ -61,7 +65,6 @@ class Clients:
         self._random = Random(f"clients {cluster.seed}")
         self._at_elections = Random(f"clients at elections {cluster.seed}")
         self._proposed = 0
-        self._reads = 0
         self.floors: dict[bytes, int] = {}
         """By the context of a read under way: the highest committed index when the read began."""
         self.acked: dict[int, int] = {}
@@ -100,10 +103,14 @@ class Clients:
 
     def _write_at(self, replica: "Replica", random: Random) -> None:
         count, size = random.choice((1, 1, 1, 2, 4)), random.choice((0, 20, 100, 300))
-        if replica.is_full or replica.is_gone:
+        if replica.is_full or replica.is_gone or not self._reach(replica):
             return
         items = [(int(Kind.BATCH), self._value(size), 1) for _ in range(count)]
         replica.turn(self._propose_to, replica, items)
+
+    def _reach(self, replica: "Replica") -> bool:
+        """Whether a request that leaves now arrives."""
+        return not self._cluster.network.holds(CLIENTS, replica.node.place)
 
     def _value(self, size: int) -> bytes:
         self._proposed += 1
@@ -170,8 +177,9 @@ class Clients:
             self.read_at(replica)
 
     def read_at(self, replica: "Replica") -> None:
-        """Ask a node for a linearizable read."""
-        self._reads += 1
+        """Ask a node for a linearizable read, if a client reaches the node."""
+        if not self._reach(replica):
+            return
         # Taken before the read begins: a linearizable read must see all that was committed by then.
         safety, floor = self._cluster.safety, self._cluster.safety.top
 

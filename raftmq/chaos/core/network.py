@@ -3,7 +3,7 @@
 A message is put on the heap with the time of its arrival. A cut is looked at on arrival, so a
 message that is on its way when its link is cut is lost as well. Without faults a link keeps the
 order, as a stream does. Nodes are known here by their place (`node_of`), so a node that replaces
-another inherits its links.
+another inherits its links. All clients are at `CLIENTS`, and cuts are the one fault that hits them.
 
 | fault | what it is here |
 |---|---|
@@ -156,7 +156,7 @@ class Network:
             self._deliver(message)
 
     def holds(self, sender: int, to: int) -> bool:
-        """Whether a message that arrives now in that direction is lost to a cut; count the loss."""
+        """Whether what arrives now in that direction is lost to a cut; count the loss."""
         if not self.cuts or not self.is_cut(sender, to):
             return False
         self._loop.effects[HELD] += 1

@@ -120,14 +120,14 @@ _NETWORK = (
              "one of them.", _EVERYWHERE, Aim.MINORITY),
     _lasting("isolate-leader", "N5", "The leader is cut off from all others.",
              _EVERYWHERE, Aim.LEADER),
-    _lasting("bridge", "N6", "Two sides cannot reach each other, but one node reaches both.",
-             _EVERYWHERE),
+    _lasting("bridge", "N6", "Two sides cannot reach each other, but one node reaches both; of "
+             "three nodes: a chain.", _EVERYWHERE),
     _lasting("majorities-ring", "N7", "Every node sees a majority, and no two see the same one.",
              _EVERYWHERE, Aim.ALL)._replace(nodes_min=4),
     _lasting("mute", "N8", "No other node hears a node; it hears everything.", _EVERYWHERE),
     _lasting("deaf", "N9", "A node hears no other node; its messages arrive.", _EVERYWHERE),
-    _lasting("quorum-loss", "N10", "All nodes reach one node and no other, the leader too.",
-             _EVERYWHERE),
+    _lasting("quorum-loss", "N10", "All nodes reach one node and no other, the leader too; of "
+             "three nodes: a chain.", _EVERYWHERE),
     _lasting("constrained-election", "N11", "Only a node with an old log reaches a majority.",
              _EVERYWHERE),
     _lasting("chain", "N12", "Each node reaches its neighbours in a row, so the ends never meet.",

@@ -60,6 +60,11 @@ can end. Most other kinds may miss: votes are dropped, and there is no election.
 AFTERWARDS = frozenset({"rejoin", "return", "return-node", "return-blank"})
 """Kinds that strike only after another kind: a member that was never removed cannot return."""
 
+CHAINS_OF_THREE = frozenset({"bridge", "quorum-loss"})
+"""Kinds that leave three nodes in a row, with their target in the middle. A draw for three nodes
+names them `chain`: they stay kinds of their own only because one kind less to draw from would
+change all schedules of three nodes."""
+
 EVENTS_MIN = 5
 """Fewer events may all miss: in 9 % of 600 core runs of six seconds none had an effect, and each of
 these runs had three events at most."""
@@ -307,7 +312,12 @@ def _draw_event(random: Random, fault: Fault, at_ms: int, nodes: int, heal_ms: i
         lasts_ms = min(int(random.lognormvariate(7.0, 1.2)) + 1, max(heal_ms - at_ms, 1))
     # A float, as JSON gives it back: a schedule must equal the one read back.
     level = float(random.choice(fault.levels)) if fault.levels else 0.0
-    return Event(at_ms, fault.name, _targets(random, fault.aim, nodes), lasts_ms, level)
+    name, hit = fault.name, _targets(random, fault.aim, nodes)
+    if nodes == 3 and name in CHAINS_OF_THREE:
+        (middle,) = hit
+        one, other = (node for node in (1, 2, 3) if node != middle)
+        name, hit = "chain", (one, middle, other)
+    return Event(at_ms, name, hit, lasts_ms, level)
 
 
 def _targets(random: Random, aim: Aim, nodes: int) -> tuple[int, ...]:

@@ -13,9 +13,11 @@ from raftmq.chaos.core.checks.views import Durable, View
 from raftmq.chaos.core.clock import START_MS, Clock
 from raftmq.chaos.core.cluster import Cluster
 from raftmq.chaos.core.faults import atlas
+from raftmq.chaos.core.faults.effects import HELD
 from raftmq.chaos.core.loop import Loop, Trace
 from raftmq.chaos.core.network import Network
 from raftmq.chaos.core.operator import adding, becomes, removing, replacing
+from raftmq.chaos.faults.arena import CLIENTS
 from raftmq.consensus import ConfState, HardState, Message, MessageKind, Snapshot
 from raftmq.log.record import Kind, Record, encode
 
@@ -217,6 +219,21 @@ def test_who_still_leads_is_asked_when_another_is_elected(monkeypatch: pytest.Mo
     cluster.loop.run_until(cluster.loop.now_us + 2_000_000)
     assert asked[0] is cluster.leader()
     assert leader in asked
+
+
+def test_no_client_reaches_a_node_beyond_a_cut() -> None:
+    cluster = running()
+    network, counts = cluster.network, cluster.counts
+    with_clients = [(CLIENTS, place) for place in cluster.at_place]
+    network.cut(with_clients)
+    cluster.loop.run_until(cluster.loop.now_us + 1_000_000)
+    before = counts["acked"]
+    cluster.loop.run_until(cluster.loop.now_us + 3_000_000)
+    assert counts["acked"] == before
+    assert cluster.loop.effects[HELD]
+    network.mend(with_clients)
+    cluster.loop.run_until(cluster.loop.now_us + 3_000_000)
+    assert counts["acked"] > before
 
 
 def test_lost_synced_record_is_noticed_at_the_next_start() -> None:

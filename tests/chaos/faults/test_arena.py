@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from raftmq.chaos.core.arena import CoreArena
 from raftmq.chaos.core.faults.nemesis import HANDLERS as CORE
-from raftmq.chaos.faults import FAULTS, Aim, Event, World, draw, of_world
+from raftmq.chaos.faults import FAMILIES, FAULTS, Aim, Event, World, draw, of_world
 from raftmq.chaos.faults.arena import (
     Arena,
     CannotMake,
@@ -46,8 +47,8 @@ NOT_DRAWN = {
     (World.REAL, "stall-monotonic"),
     (World.REAL, "remove-leader"),
 }
-"""Faults that a world has the verbs for and does not draw: no client is on the core's network, and
-one name more in a world would change the draw of all its schedules."""
+"""Faults that a world has the verbs for and does not draw: one name more in a world would change
+the draw of all its schedules."""
 NODES = 5
 SECONDS = 60
 Call = tuple[int, str, Any]
@@ -56,8 +57,9 @@ Call = tuple[int, str, Any]
 class Recorder(Arena):
     """Records the verbs of a fault, and refuses those that a world lacks."""
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: World, seed: int, nodes: int = NODES) -> None:
         self.world = world
+        self.nodes = nodes
         self.random = Random(seed)
         self.now_ms = 0
         self.calls: list[Call] = []
@@ -65,7 +67,7 @@ class Recorder(Arena):
         self._plan: list[tuple[int, Callable[[], None]]] = []
 
     def members(self) -> list[int]:
-        return list(range(1, NODES + 1))
+        return list(range(1, self.nodes + 1))
 
     def leader(self) -> int:
         return 2
@@ -130,6 +132,21 @@ def test_fault_calls_the_same_verbs_in_all_worlds(name: str) -> None:
         assert first
         assert others
         assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5])
+def test_no_two_names_of_partitions_mean_the_same(nodes: int) -> None:
+    cuts: dict[str, set[str]] = {}
+    for name in set(FAMILIES["partition"]) & SHARED.keys():
+        for seed in range(60):
+            for event in draw(seed, [FAULTS[name]], nodes=nodes, seconds=SECONDS).events[:2]:
+                recorder = Recorder(World.SIM, seed, nodes)
+                calls = recorder.play(event._replace(lasts_ms=3000))
+                pairs = [sorted(call[2]["pairs"]) for call in calls if call[1] == "cut"]
+                cuts.setdefault(event.fault, set()).add(str(pairs))
+    assert len(cuts) >= 9
+    for one, other in combinations(cuts, 2):
+        assert cuts[one] != cuts[other], f"{one} and {other} of {nodes} nodes are one fault"
 
 
 @pytest.mark.parametrize("name", SHARED)
