@@ -148,11 +148,6 @@ class Node:
     # The face to its parts (`host.Host`)
 
     @property
-    def disk_passes(self) -> int:
-        """Passes of the disk loop so far: fsyncs, but for the number of groups in each."""
-        return self._disk.passes
-
-    @property
     def catalog(self) -> Catalog:
         """The system group's machine."""
         group = self.groups.get(SYSTEM_GROUP)
@@ -188,7 +183,7 @@ class Node:
         group.retire()
         for service in self._services:
             service.forget(group)
-        self._disk.forget(group)
+        self.disk.forget(group)
 
     def catalog_changed(self) -> None:
         """Follow the catalog: it may have changed."""
@@ -251,7 +246,7 @@ class Node:
                 else:
                     self.links.send(group, message)
             case Persist(message):
-                self._disk.write(group, message)
+                self.disk.write(group, message)
             case ReadBack(peer, low, high):
                 self.repairs.fetch(group, peer, low, high)
             case Applied(records, results):
@@ -334,7 +329,7 @@ class Node:
             return
         if message.kind is MessageKind.TIMEOUT_NOW and (group.differs or not self.may_lead):
             group.decline(message)
-        elif not self.space.refuses(message):
+        elif not (self.space.refuses(message) or self.disk.refuses(message)):
             group.step(message)
 
     @property
@@ -388,7 +383,7 @@ class Node:
                 self._serve(nursery)
                 task_status.started()
                 await self._stop.wait()
-                await hand_over(self, self._disk)
+                await hand_over(self, self.disk)
                 nursery.cancel_scope.cancel()
         finally:
             self._close()
@@ -398,7 +393,7 @@ class Node:
         limits = self.settings.limits
         self._disk_worker = self.world.worker(f"raftmq-disk-{self.id}", nursery)
         self._reader = self.world.worker(f"raftmq-read-{self.id}", nursery)
-        self._disk: DiskLoop = DiskLoop(
+        self.disk: DiskLoop = DiskLoop(
             self._disk_worker,
             self.timers,
             begin=self.load.step.begin,
@@ -406,8 +401,10 @@ class Node:
             settle=self.settle,
             on_fault=self.fail,
             space=self.space,
+            unwritten_bytes_max=limits.unwritten_bytes_max,
         )
-        self._after_apply = AfterApply(self, self.space, self._disk_worker, self._disk)
+        """Writes all groups' records."""
+        self._after_apply = AfterApply(self, self.space, self._disk_worker, self.disk)
         self.links: Links = Links(self, nursery)
         """Connections to the other nodes."""
         self._fetches = Fetches(self, timers=self.timers, reader=self._reader, limits=limits)
@@ -529,7 +526,7 @@ class Node:
         self._fetches.wake(self._after_apply.take_touched())
         # Messages leave before the disk pass, so that followers write while this node does.
         self.load.step.end()
-        self._disk.flush()
+        self.disk.flush()
         if self._marked:
             self._wake.set()
 

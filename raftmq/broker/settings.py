@@ -44,7 +44,9 @@ class Raft(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inflight_messages_max: Positive = 256
     """Appends a leader sends to a follower before it waits for an answer."""
     inflight_bytes_max: Positive = 64 * MIB
-    """Bytes of these appends; bounds how far the leader sends ahead to a slow follower."""
+    """Bytes of these appends; bounds how far the leader sends ahead to a slow follower. Over all
+    groups `limits.peer_bytes_max` bounds what waits at the leader's node, and
+    `limits.unwritten_bytes_max` what waits at the follower's."""
     message_bytes_max: Positive = 1 * MIB
     """Bytes of records packed into one append, unless one record alone is larger."""
     uncommitted_bytes_max: Positive = 64 * MIB
@@ -103,6 +105,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     each second; a group's newest record is kept in any case."""
     peer_bytes_max: Positive = 64 * MIB
     """Unsent bytes to one peer; then Raft messages to it are dropped, which Raft expects."""
+    unwritten_bytes_max: Positive = 256 * MIB
+    """Bytes of records that wait for this node's disk, over all groups; then records that come from
+    leaders are dropped, which Raft expects, and come again when the disk has caught up."""
     fetch_wait_ms_max: Positive = 60_000
     """The longest a fetch may wait for messages."""
     fetch_bytes_max: Positive = 16 * MIB

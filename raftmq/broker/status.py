@@ -4,7 +4,7 @@
 |---|---|
 | `id`, `cluster`, `incarnation`, `generation`, `software` | who |
 | `host`, `port`, `pid`, `data` | where |
-| `uptime_ms`, `connections`, `request_bytes`, `disk_passes` | how it is |
+| `uptime_ms`, `connections`, `request_bytes`, `disk_passes`, `unwritten_bytes` | how it is |
 | `leads` | numbers of the partition groups it leads |
 | `groups` | one map for each replica: see `_group_status` |
 | `scrub` | rounds done, bytes read, and where the scrub of the sealed segments is |
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from raftmq.broker.cluster.founders import settings_not_followed
 from raftmq.broker.host import SOFTWARE, Host
+from raftmq.broker.replica.disk import DiskLoop
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.replica.repair import Repairs
 from raftmq.broker.replica.retention import Retention
@@ -31,10 +32,7 @@ class Described(Host, Protocol):
     repairs: Repairs
     retention: Retention
     started_ms: int
-
-    @property
-    def disk_passes(self) -> int:
-        """Passes of the disk loop so far."""
+    disk: DiskLoop
 
 
 def node_status(node: Described, *, after: int = -1) -> dict[str, Any]:
@@ -56,7 +54,8 @@ def node_status(node: Described, *, after: int = -1) -> dict[str, Any]:
         "uptime_ms": node.now_ms() - node.started_ms,
         "connections": node.load.connections,
         "request_bytes": node.load.request_bytes,
-        "disk_passes": node.disk_passes,
+        "disk_passes": node.disk.passes,
+        "unwritten_bytes": node.disk.unwritten_bytes,
         "leads": sorted(number for number, group in node.groups.items() if group.is_leader),
         "groups": [_group_status(node, node.groups[number]) for number in page],
         "scrub": node.repairs.scrub_status(),

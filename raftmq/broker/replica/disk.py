@@ -12,6 +12,8 @@ Faults:
   then the node takes neither messages nor commands; reads by offset go on, and acked records are
   safe, as they were written before. Requests that wait for records under way are refused. The
   reserve should keep a disk from filling up this far: see `space`.
+- A slow disk has leaders send ahead, each group up to its window. Beyond `unwritten_bytes_max` for
+  the whole node, records that come from leaders are dropped, as if lost on the network.
 
 Invariants:
 - Storage messages of a group become durable in the order they were written.
@@ -51,6 +53,7 @@ class DiskLoop:
         settle: Callable[[], None],
         on_fault: Callable[[BaseException], None],
         space: Space,
+        unwritten_bytes_max: int,
     ) -> None:
         self._worker = worker
         self._timers = timers
@@ -59,11 +62,14 @@ class DiskLoop:
         self._settle = settle
         self._on_fault = on_fault
         self._space = space
+        self._unwritten_bytes_max = unwritten_bytes_max
         self._pending: dict[int, Write] = {}
         self._postponed: dict[int, Write] = {}
         # The groups whose last write met a full disk.
         self._failing: set[int] = set()
         self._is_busy = False
+        self.unwritten_bytes = 0
+        """Bytes of the records in all writes that are not done, those of the running pass too."""
         self.passes = 0
         """Passes done, for people who want to know how many records share an fsync."""
 
@@ -78,12 +84,20 @@ class DiskLoop:
         write = self._postponed.get(group.number) or self._pending.get(group.number)
         if write is None:
             write = self._pending[group.number] = Write(group)
+        before = write.size
         write.add(message)
+        self.unwritten_bytes += write.size - before
+
+    def refuses(self, message: Message) -> bool:
+        """Must a peer's message be dropped, as too many bytes wait for the disk already?"""
+        return bool(message.entries) and self.unwritten_bytes >= self._unwritten_bytes_max
 
     def forget(self, group: Group) -> None:
         """Drop the writes of a group that this node no longer carries."""
-        self._pending.pop(group.number, None)
-        self._postponed.pop(group.number, None)
+        for queue in (self._pending, self._postponed):
+            write = queue.pop(group.number, None)
+            if write is not None:
+                self.unwritten_bytes -= write.size
         self._failing.discard(group.number)
 
     def flush(self) -> None:
@@ -115,6 +129,7 @@ class DiskLoop:
         self._begin()
         for write in writes:
             if write.full is None or write.group.is_retired:
+                self.unwritten_bytes -= write.size
                 self._failing.discard(write.group.number)
             else:
                 self._postpone(write)
@@ -137,6 +152,7 @@ class DiskLoop:
         later = self._pending.pop(write.group.number, None)
         if later is not None:
             write.messages.extend(later.messages)
+            write.size += later.size
         self._postponed[write.group.number] = write
         self._failing.add(write.group.number)
         self._timers.call_after(FULL_RETRY_SECONDS, partial(self._retry, write))
@@ -152,15 +168,9 @@ class DiskLoop:
 
 
 def _is_small(writes: list[Write]) -> bool:
-    size = 0
-    for write in writes:
-        for message in write.messages:
-            if message.snapshot is not None:
-                return False
-            size += sum(len(record.encoded) for record in message.entries)
-            if size > SMALL_BYTES:
-                return False
-    return True
+    if sum(write.size for write in writes) > SMALL_BYTES:
+        return False
+    return not any(message.snapshot for write in writes for message in write.messages)
 
 
 def _run_pass(writes: list[Write], space: Space) -> tuple[list[Write], int]:

@@ -24,6 +24,8 @@ class Write:
     group: Group
     messages: list[Message] = field(default_factory=list[Message])
     """The storage messages, in order."""
+    size: int = 0
+    """Bytes of their records."""
     written: int = 0
     """Messages written so far."""
     is_installed: bool = False
@@ -43,6 +45,7 @@ class Write:
     def add(self, message: Message) -> None:
         """Put a message after the others."""
         self.messages.append(message)
+        self.size += sum(len(record.encoded) for record in message.entries)
         self.is_awaited = self.is_awaited or bool(message.responses)
 
     def perform(self) -> None:

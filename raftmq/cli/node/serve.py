@@ -173,7 +173,7 @@ async def _serve(settings: "Settings", log: LogLines, parent: int) -> int:
             log.info("serving", host=own.host, port=own.port, incarnation=node.incarnation)
             notify("READY=1", f"STATUS={leads_text([])}")
             node.start_soon(hasten, node)
-            nursery.start_soon(collector.run, lambda: node.disk_passes)
+            nursery.start_soon(collector.run, lambda: node.disk.passes)
             nursery.start_soon(_watch, node, log, parent)
             nursery.start_soon(_look_for_removal, node)
     except* NodeStopped as stopped:

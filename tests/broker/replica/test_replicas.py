@@ -249,7 +249,7 @@ def test_write_of_a_replica_that_met_a_full_disk_does_not_outlive_it() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 1)
         node = cluster.nodes[1]
-        disk, group = node._disk, node.groups[1]
+        disk, group = node.disk, node.groups[1]
         assert isinstance(disk, DiskLoop)
         write = Message(MessageKind.STORAGE_APPEND, group.raft.id)
         disk.write(group, write)
