@@ -61,9 +61,7 @@ AFTERWARDS = frozenset({"rejoin", "return", "return-node", "return-blank"})
 """Kinds that strike only after another kind: a member that was never removed cannot return."""
 
 CHAINS_OF_THREE = frozenset({"bridge", "quorum-loss"})
-"""Kinds that leave three nodes in a row, with their target in the middle. A draw for three nodes
-names them `chain`: they stay kinds of their own only because one kind less to draw from would
-change all schedules of three nodes."""
+"""Kinds that leave three nodes in a row, with their target in the middle: see `_one_name`."""
 
 EVENTS_MIN = 5
 """Fewer events may all miss: in 9 % of 600 core runs of six seconds none had an effect, and each of
@@ -215,8 +213,9 @@ def draw(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float) -> Sc
                 for fault, offset in zip(window_kinds, at, strict=True)
             ]
         start += window
-    kept = sorted(event for event in events if event.at_ms < empty.heal_ms)
-    return empty._replace(events=tuple(kept) or _one_event(random, chosen, nodes, empty.heal_ms))
+    kept = [event for event in events if event.at_ms < empty.heal_ms]
+    drawn = kept or _one_event(random, chosen, nodes, empty.heal_ms)
+    return empty._replace(events=_one_name(drawn, kinds, nodes))
 
 
 def draw_patient(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float) -> Schedule:
@@ -237,7 +236,8 @@ def draw_patient(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: floa
         lasts_ms = random.randint(*PATIENT_MS) if event.lasts_ms else 0
         events.append(event._replace(lasts_ms=min(lasts_ms, empty.heal_ms - at_ms)))
         at_ms += (lasts_ms or PATIENT_MS[0]) + random.randint(500, 5000)
-    return empty._replace(events=tuple(events) or _one_event(random, lasting, nodes, empty.heal_ms))
+    drawn = events or _one_event(random, lasting, nodes, empty.heal_ms)
+    return empty._replace(events=_one_name(drawn, kinds, nodes))
 
 
 def draw_mixed(seed: int, kinds: Sequence[Fault], *, nodes: int, seconds: float) -> Schedule:
@@ -312,12 +312,22 @@ def _draw_event(random: Random, fault: Fault, at_ms: int, nodes: int, heal_ms: i
         lasts_ms = min(int(random.lognormvariate(7.0, 1.2)) + 1, max(heal_ms - at_ms, 1))
     # A float, as JSON gives it back: a schedule must equal the one read back.
     level = float(random.choice(fault.levels)) if fault.levels else 0.0
-    name, hit = fault.name, _targets(random, fault.aim, nodes)
-    if nodes == 3 and name in CHAINS_OF_THREE:
-        (middle,) = hit
-        one, other = (node for node in (1, 2, 3) if node != middle)
-        name, hit = "chain", (one, middle, other)
-    return Event(at_ms, name, hit, lasts_ms, level)
+    return Event(at_ms, fault.name, _targets(random, fault.aim, nodes), lasts_ms, level)
+
+
+def _one_name(events: Sequence[Event], kinds: Sequence[Fault], nodes: int) -> tuple[Event, ...]:
+    """The events in order, those of one shape by one name: of three nodes `CHAINS_OF_THREE` are
+    `chain`, if that is among the kinds. They are drawn by their own names: one kind less to draw
+    from would change all schedules of three nodes."""
+    if nodes == 3 and any(fault.name == "chain" for fault in kinds):
+        events = [_as_chain(e) if e.fault in CHAINS_OF_THREE else e for e in events]
+    return tuple(sorted(events))
+
+
+def _as_chain(event: Event) -> Event:
+    (middle,) = event.nodes
+    one, other = (node for node in (1, 2, 3) if node != middle)
+    return event._replace(fault="chain", nodes=(one, middle, other))
 
 
 def _targets(random: Random, aim: Aim, nodes: int) -> tuple[int, ...]:

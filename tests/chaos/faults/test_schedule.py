@@ -109,6 +109,20 @@ def test_family_stands_for_those_of_its_kinds_that_can_be_made() -> None:
     assert expanded(["client", "moon"], can) == ["client", "moon"]
 
 
+@pytest.mark.parametrize("draws", [draw, draw_patient])
+def test_partition_in_a_row_of_three_nodes_is_a_chain_if_chains_are_among_the_kinds(
+    draws: Callable[..., Schedule],
+) -> None:
+    bridge, chain = FAULTS["bridge"], FAULTS["chain"]
+    for seed in range(40):
+        for event in draws(seed, [bridge, chain], nodes=3, seconds=40).events:
+            assert event.fault == "chain"
+            assert sorted(event.nodes) == [1, 2, 3]
+        alone = draws(seed, [bridge], nodes=3, seconds=40).events
+        assert {event.fault for event in alone} == {"bridge"}
+        assert [event.at_ms for event in alone] == sorted(event.at_ms for event in alone)
+
+
 def test_seeds_use_every_kind_and_keep_some_windows_calm() -> None:
     kinds = of_world(World.SIM)
     schedules = [draw(seed, kinds, nodes=4, seconds=40) for seed in range(300)]
