@@ -218,8 +218,10 @@ def test_page_of_the_pipeline_ends_with_its_tests(path: Path) -> None:
 
 
 def test_pages_that_state_behaviour_name_a_test_that_shows_it() -> None:
-    pages = ["README.md", "docs/filters.md", "docs/operations.md", "docs/popping.md"]
-    for path in [*map(ROOT.joinpath, pages), *(DOCS / "tour").glob("[0-9]*.md")]:
+    pages = ("filters", "operations", "popping", "embedded", "members", "transactions")
+    guides = [ROOT / "README.md", *(DOCS / f"{page}.md" for page in pages)]
+    chaos = [DOCS / "chaos" / f"{page}.md" for page in ("index", "a-bug", "your-service")]
+    for path in [*guides, *chaos, *(DOCS / "tour").glob("[0-9]*.md")]:
         named = [file for file, _ in PATH.findall(prose(path))]
         assert any(re.search(r"/test_\w+\.py$", file) for file in named), name(path)
 

@@ -1,4 +1,5 @@
-"""Other systems, driven through their own Python clients. One file for each system.
+"""Other systems, driven through their own clients in Python; RocketMQ's is a Java program, as no
+Python client speaks its protocol. One file for each system.
 
 Run these files as modules of this package (`python -m bench.cell nats ...`), never as scripts: a
 script's folder comes first on the import path, where `nats.py` would hide the package `nats`.

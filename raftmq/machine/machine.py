@@ -48,8 +48,8 @@ owners of queues, the fourth no delayed messages, the fifth no transactions, the
 these, the seventh no claimed sessions; the eighth had credit whose time was over, the ninth no
 deletions of consumer groups, the tenth no settlements by handle, the eleventh no count of the parts
 of deletions, the twelfth no requests of administration, the thirteenth none of cancellations, the
-fourteenth no numbers of commits, the fifteenth no settlements that say which messages they
-settled."""
+fourteenth no numbers of commits, the fifteenth no settlements that say which messages they settled,
+the sixteenth no runs of a key."""
 _DELAYED = 1 << 62
 """In a producer's session: the batch was delayed; the other bits are its number, not an offset."""
 _DIGEST = struct.Struct("<QIQ")

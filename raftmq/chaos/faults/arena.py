@@ -87,7 +87,7 @@ class Arena(ABC):
     def leader(self) -> int:
         """The leader of the busiest partition group, as far as it is known; 0: none."""
 
-    # Links. `pairs` may name clients; a world without clients on its network ignores these.
+    # Links. `pairs` may name clients.
 
     def cut(self, pairs: Iterable[Pair], *, resets: bool = False) -> Lasting:
         """Let nothing travel along these pairs; with `resets` break the open connections, too."""

@@ -85,7 +85,7 @@ _STATE_VERSION = 9
 _STATE_VERSIONS = (*range(1, 9), _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no consumer groups, the
 third no members, the fourth no deletions, the fifth none that were carried out, the sixth no
-`Repeats`, the seventh no `Beginnings`."""
+`Repeats`, the seventh no `Beginnings`, the eighth no `run` in a policy."""
 
 
 class Node(msgspec.Struct, frozen=True, array_like=True):
