@@ -39,6 +39,8 @@ PAGES = sorted([*ROOT.glob("*.md"), ROOT / "bench/README.md", *DOCS.rglob("*.md"
 
 # A path in code, perhaps with a test of that file behind it.
 PATH = re.compile(r"`((?:raftmq|tests|bench|docs|deploy)/[\w./-]+)(?:::(\w+))?`")
+FURTHER_TEST = re.compile(r"`::(\w+)`")
+"""Another test of the file that the line named last."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # A module of the package, or a name in one; not a path, a host or an address.
@@ -206,8 +208,19 @@ def test_files_and_tests_that_a_page_names_exist(path: Path) -> None:
         target = ROOT / file
         assert target.exists(), file
         if test:
-            found = re.search(rf"^(async )?def {test}\(", target.read_text(), re.MULTILINE)
-            assert found, f"{file}::{test}"
+            assert has_test(target, test), f"{file}::{test}"
+
+
+def has_test(file: Path, test: str) -> bool:
+    return bool(re.search(rf"^(async )?def {test}\(", file.read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_further_tests_that_a_page_names_exist(path: Path) -> None:
+    for line in prose(path).splitlines():
+        for further in FURTHER_TEST.finditer(line):
+            file = PATH.findall(line[: further.start()])[-1][0]
+            assert has_test(ROOT / file, further[1]), f"{file}::{further[1]}"
 
 
 @pytest.mark.parametrize("path", [DOCS / "pipeline.md", *PARTS], ids=name)
