@@ -1,5 +1,7 @@
 """The first request after an answer leaves within `post`; others go through the writing task."""
 
+from random import Random
+
 import anyio
 import anyio.lowlevel
 import pytest
@@ -115,3 +117,60 @@ async def test_request_that_left_in_part_counts_as_written() -> None:
         assert request.is_written
         assert not connection.forget(request), "a node may act on it: it is not withdrawn"
         connection.close()
+
+
+class FickleSocket(PromptPipe):
+    """Takes part of what it is given, at random: a socket whose buffer is nearly full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = Random(0)
+
+    def send_nowait(self, data: bytes) -> int:
+        self.room = self.random.choice((0, 1, 20, 1 << 20))
+        return super().send_nowait(data)
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_requests_of_callbacks_and_callers_never_mix_on_a_socket_that_takes_parts(
+    seed: int,
+) -> None:
+    """An answer's callback posts, and so do the callers that the answer wakes, at any time."""
+    random = Random(seed)
+    near, far = FickleSocket.pair()
+    assert isinstance(near, FickleSocket)
+    near.random = random
+    connection, node = Connection(near, Address("h", 1), _WELCOME), Node(far)
+    posted: list[int] = []
+
+    def post(is_chained: bool) -> None:
+        body = b"%d" % len(posted) * random.randint(1, 40)
+
+        def on_answer(_: Answer) -> None:
+            if is_chained and len(posted) < 60:
+                for _ in range(random.choice((0, 1, 1, 2))):
+                    post(is_chained=random.random() < 0.7)
+
+        posted.append(connection.post(FrameKind.PRODUCE, b"", [body], on_answer).correlation)
+
+    async def call() -> None:
+        while len(posted) < 60:
+            await sleep_some(random)
+            post(is_chained=random.random() < 0.5)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(connection.run)
+        for _ in range(2):
+            tasks.start_soon(call)
+        for number in range(1, 61):
+            frame = await node.take()
+            assert frame.correlation == number
+            await sleep_some(random)
+            await node.answer(frame)
+        connection.close()
+
+
+async def sleep_some(random: Random) -> None:
+    """Let other tasks run for some rounds of the loop."""
+    for _ in range(random.randint(1, 4)):
+        await anyio.lowlevel.checkpoint()

@@ -237,8 +237,8 @@ class Connection:
 
     def _sent_at_once(self, request: Request) -> bool:
         """Send a request that has no others before it; False: the writing task must go on."""
-        # In the middle of a piece, bytes sent here would overtake its rest.
-        is_first = len(self._outbox) == 1 and not self._is_sending
+        # In the middle of a piece or a request, bytes sent here would overtake its rest.
+        is_first = len(self._outbox) == 1 and not self._is_sending and not self._rest
         if self._nowait is None or not is_first or request.size > _JOIN_BYTES_MAX:
             return False
         self._is_prompt = False
