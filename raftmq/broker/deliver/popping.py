@@ -305,7 +305,7 @@ class Popping(Service):
             if consumer.unsent:
                 self._met[consumer] = None
         # Not yet: leases of the same record come by `applied`, which is next.
-        if not request.wait_ms:
+        if not request.wait_ms or consumer.is_hurried:
             self._timers.call_after(0, partial(self._hurry, consumer, correlation))
 
     def _ask_failed(self, consumer: Consumer, correlation: int, error: ErrorReply) -> None:
@@ -325,10 +325,13 @@ class Popping(Service):
         """Answer the POP that waits, if there is one, with messages or because its wait is over."""
         if consumer.correlation is None or consumer.is_reading:
             return
+        # Before its first request is applied, nothing is known of its leases, and a consumer that
+        # resumes must not take an empty answer for the end of them: `_asked` goes on.
+        if consumer.since is None:
+            return
         if consumer.connection.is_clogged:
             # The consumer does not read its answers: its leases stay unsent until its next
-            # request, which is taken when there is room. The answer says whether more leases wait,
-            # as a consumer that resumes must not take it for the end of its leases.
+            # request, which is taken when there is room. The answer says whether more leases wait.
             if consumer.is_hurried or consumer.unsent:
                 self._reply(consumer, Popped([], [], bool(consumer.unsent), *consumer.order))
             return

@@ -487,3 +487,29 @@ def test_lease_that_would_run_out_on_its_way_is_refused() -> None:
         assert (await alice.pop(1, invisible_ms=1000))[1] == [b"x"]
 
     with_group(job)
+
+
+@pytest.mark.parametrize("wait_ms", [0, 50])
+def test_resumed_consumer_hears_of_its_leases_however_slow_the_disks_are(wait_ms: int) -> None:
+    """Its wait is over before its request is in the log: an empty answer would be a whole list."""
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        await client.produce(QUEUE, [b"a", b"b"], 0)
+        (lease,) = (await alice.pop(2))[0].leases
+        for machine in cluster.machines.values():
+            machine.slowness = 1000.0
+        async with cluster.client(cluster.leader_of(QUEUE)) as other:
+            resumed = Consumer(other, alice.number)
+            popped, bodies = await resumed.pop(0, wait_ms=wait_ms)
+            assert [each.token for each in popped.leases] == [lease.token]
+            assert bodies == [b"a", b"b"]
+            # Without leases in hand the answer is empty, and late as well.
+            for machine in cluster.machines.values():
+                machine.slowness = 1.0
+            await resumed.ack(lease)
+            again = Consumer(client, alice.number)
+            popped, bodies = await again.pop(0, wait_ms=wait_ms)
+            assert not popped.leases
+            assert not popped.is_more
+
+    with_group(job)
