@@ -8,9 +8,13 @@ Invariants:
 """
 
 import socket
+from collections.abc import Callable
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
+
+T = TypeVar("T", bytes, int)
 
 SMALL_BYTES = 16 * 1024
 """Bytes of one read while little comes at once. A buffer of 256 KiB for each small frame is mapped,
@@ -53,26 +57,35 @@ class SocketStream:
 
     async def receive(self, max_bytes: int = 65_536) -> bytes:
         """At least one byte. Cancelling loses nothing."""
-        if not self._is_busy:
-            max_bytes = min(max_bytes, SMALL_BYTES)
+        size = max_bytes if self._is_busy else min(max_bytes, SMALL_BYTES)
+        data = await self._received(lambda: self._open().recv(size))
+        # A short read has emptied the socket.
+        self._has_more = len(data) == size
+        self._is_busy = len(data) >= SMALL_BYTES
+        return data
+
+    async def receive_into(self, room: memoryview) -> int:
+        """Fill the beginning of `room`; at least one byte. Cancelling loses nothing."""
+        count = await self._received(lambda: self._open().recv_into(room))
+        self._has_more = count == len(room)
+        return count
+
+    async def _received(self, read: Callable[[], T]) -> T:
         while True:
             if self._has_more:
                 await anyio.lowlevel.checkpoint()
             else:
                 await anyio.wait_readable(self._open())
             try:
-                data = self._open().recv(max_bytes)
+                received = read()
             except BlockingIOError:
                 self._has_more = False
                 continue
             except OSError as error:
                 raise anyio.BrokenResourceError from error
-            if not data:
+            if not received:
                 raise anyio.EndOfStream
-            # A short read has emptied the socket.
-            self._has_more = len(data) == max_bytes
-            self._is_busy = len(data) >= SMALL_BYTES
-            return data
+            return received
 
     async def aclose(self) -> None:
         """Close it; a waiting `send` or `receive` ends with an error."""

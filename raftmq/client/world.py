@@ -57,6 +57,15 @@ class SendsNowait(Protocol):
         """Send as many bytes as possible without waiting; the number of bytes sent."""
 
 
+@runtime_checkable
+class ReceivesInto(Protocol):
+    """A stream that can also receive into memory of its caller."""
+
+    async def receive_into(self, room: memoryview) -> int:
+        """Receive at least one byte into the beginning of `room`; the number of bytes. Raises as
+        `receive`."""
+
+
 class ClientWorld(Protocol):
     """The client's access to the outside. Monotonic time is the event loop's."""
 

@@ -13,7 +13,8 @@
 | | the rest | body | raw bytes: batches, records, a piece of a snapshot |
 
 All integers are little-endian. `FrameParser` reads a connection without doing I/O: feed it the
-bytes that arrived, take the frames out.
+bytes that arrived, take the frames out. A reader that can receive into given memory asks for the
+room of a large body (`FrameParser.room`), which spares a copy.
 
 >>> parser = FrameParser(bytes_max=1024)
 >>> for part in encode_frame(2, 7, b"header", [b"bo", b"dy"]):
@@ -23,7 +24,8 @@ bytes that arrived, take the frames out.
 
 Invariants:
 - A frame's fixed part and header are checked before its body is waited for, and no memory is taken
-  ahead of the bytes that arrived: a hostile length costs its sender more than its receiver.
+  ahead of the bytes that arrived: a hostile length costs its sender more than its receiver. Only a
+  reader that asks for room allows some ahead; clients do, nodes do not.
 - The work is linear in the bytes fed, however they are cut.
 - After an error nothing more is parsed: where the next frame of such a stream starts is unknown.
 
@@ -35,6 +37,7 @@ Sources: the events of h11 (push bytes, pull events) without its state machine.
 
 import struct
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from typing import Final, NamedTuple, TypeVar
 
 import google_crc32c
@@ -58,6 +61,8 @@ assert _FIXED.size == FIXED_BYTES
 _SMALL_BYTES = 4096
 """Pieces below this size are gathered in one buffer: a peer that sends byte by byte must not cost
 an object for each byte."""
+_ROOM_BYTES_MIN = 64 * 1024
+"""Fewer missing bytes of a body are fed: their read brings the next frame's first bytes as well."""
 
 
 FramePart = bytes | memoryview
@@ -92,6 +97,45 @@ def encode_frame(
     return [size + _LENGTH.pack(crc) + checked, *body_parts]
 
 
+class _Place:
+    """The memory of a body, filled from its beginning."""
+
+    __slots__ = ("_file", "_room", "capacity", "size")
+
+    def __init__(self) -> None:
+        # The one mutable memory that becomes `bytes` without a copy.
+        self._file = BytesIO()
+        self._room = memoryview(b"")
+        self.capacity = 0
+        """Bytes of memory."""
+        self.size = 0
+        """Bytes that are filled."""
+
+    def grow(self, capacity: int) -> None:
+        """Take `capacity` bytes of memory in all."""
+        self._room.release()
+        file = BytesIO(bytes(capacity))
+        file.write(self._file.getbuffer()[: self.size])
+        self._file, self.capacity = file, capacity
+
+    def room(self) -> memoryview:
+        """The memory that is not filled; no longer valid after another call."""
+        self._room.release()
+        self._room = self._file.getbuffer()[self.size :]
+        return self._room
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Fill some more, with `data`."""
+        self._room.release()
+        self._file.seek(self.size)
+        self.size += self._file.write(data)
+
+    def value(self) -> bytes:
+        """The whole body, once it is filled."""
+        self._room.release()
+        return self._file.getvalue()
+
+
 class FrameParser:
     """Turns the bytes of one connection into frames; push bytes in, take frames out.
 
@@ -100,15 +144,26 @@ class FrameParser:
         header_bytes_max: the longest header accepted.
     """
 
-    __slots__ = ("_bytes_max", "_chunks", "_error", "_head", "_header_max", "_needed", "_size")
+    __slots__ = (
+        "_bytes_max",
+        "_chunks",
+        "_error",
+        "_head",
+        "_header_max",
+        "_needed",
+        "_place",
+        "_size",
+    )
 
     def __init__(self, bytes_max: int, *, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
         self.allow(bytes_max, header_bytes_max=header_bytes_max)
         self._chunks: list[bytes | bytearray] = []
+        # Holds the body's bytes before those in the chunks, once room was asked for.
+        self._place: _Place | None = None
         self._size = 0
-        # The chunks must hold this number of bytes before the next step.
+        # The place and the chunks must hold this number of bytes before the next step.
         self._needed = FIXED_BYTES
-        # Kind, correlation and header of the frame whose body the chunks belong to.
+        # Kind, correlation and header of the frame whose body place and chunks belong to.
         self._head: tuple[int, int, bytes] | None = None
         self._error: str | None = None
 
@@ -130,8 +185,33 @@ class FrameParser:
         else:
             self._chunks.append(data)
 
+    def room(self, ahead: int) -> memoryview | None:
+        """Where the next bytes of a large body belong; None: feed them.
+
+        Tell by `filled` how many were received into the room, or feed them after all.
+
+        Args:
+            ahead: bytes of memory that may be taken for bytes that have not come; as many as have
+                come may be in any case.
+        """
+        missing = self._needed - self._size
+        if self._head is None or missing < _ROOM_BYTES_MIN:
+            return None
+        place = self._place = self._place or _Place()
+        if place.capacity - self._size < _ROOM_BYTES_MIN:
+            place.grow(self._size + min(missing, max(ahead, self._size)))
+        place.write(b"".join(self._chunks))
+        self._chunks = []
+        return place.room()
+
+    def filled(self, count: int) -> None:
+        """Take in `count` bytes that were received into the room."""
+        assert self._place is not None
+        self._place.size += count
+        self._size += count
+
     def frames(self) -> Iterator[Frame]:
-        """The frames completed by what was fed. Exhaust it before the next `feed`.
+        """The frames completed by what was taken in. Exhaust it before more is taken in.
 
         Raises:
             ProtocolError: after the good frames before it, at the first bad one; and ever after.
@@ -151,7 +231,7 @@ class FrameParser:
 
     def drop(self) -> None:
         """Forget the bytes held; nothing is fed afterwards."""
-        self._chunks, self._size, self._head = [], 0, None
+        self._chunks, self._place, self._size, self._head = [], None, 0, None
 
     def eof(self) -> None:
         """The other side has closed.
@@ -205,17 +285,20 @@ class FrameParser:
         self._keep(buffer[position:], needed)
 
     def _take_body(self, head: tuple[int, int, bytes]) -> Frame:
-        """The frame whose body the chunks now complete; a large body is copied once."""
+        """The frame whose body is now complete; what was fed of a large body is copied once."""
         surplus = self._size - self._needed
-        if surplus > len(self._chunks[-1]):
+        if not self._chunks or surplus > len(self._chunks[-1]):
             self._chunks = [b"".join(self._chunks)]
         last = self._chunks.pop()
         cut = len(last) - surplus
         self._chunks.append(last[:cut])
-        frame = Frame(*head, b"".join(self._chunks))
+        body = b"".join(self._chunks)
+        if self._place is not None:
+            self._place.write(body)
+            body, self._place = self._place.value(), None
         self._head = None
         self._keep(bytes(last[cut:]), FIXED_BYTES)
-        return frame
+        return Frame(*head, body)
 
     def _keep(self, rest: bytes, needed: int) -> None:
         self._chunks = [rest] if rest else []

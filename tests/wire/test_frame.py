@@ -143,6 +143,102 @@ def test_waiting_for_a_large_frame_takes_memory_only_for_what_came() -> None:
     assert peak < MIB
 
 
+def parse_with_room(
+    parser: FrameParser, stream: bytes, random_: random.Random, *, ahead: int
+) -> list[Frame]:
+    """As `parse`, with reads of any length, each into the parser's room if it has one. Some reads
+    into the room are given up before any byte came, and some bytes are fed in spite of the room."""
+    frames: list[Frame] = []
+    at = 0
+    while at < len(stream):
+        data = stream[at : at + random_.choice([1, 100, 5_000, 70_000, 400_000])]
+        room = parser.room(ahead)
+        if room is None or random_.random() < 0.1:
+            parser.feed(data)
+        else:
+            assert len(room) > 0
+            data = data[: len(room)]
+            room[: len(data)] = data
+            if random_.random() < 0.1:
+                continue
+            parser.filled(len(data))
+        at += len(data)
+        frames += parser.frames()
+    return frames
+
+
+@pytest.mark.parametrize("ahead", [65_536, 100_000, MIB])
+def test_frames_come_out_as_they_went_in_whether_fed_or_received_into_the_room(ahead: int) -> None:
+    random_ = random.Random(ahead)
+    sizes = (0, 9, 4_000, 65_535, 65_536, 65_537, 131_072, 300_000, MIB)
+    for _ in range(40):
+        bodies = [random_.randbytes(random_.choice(sizes)) for _ in range(random_.randint(1, 6))]
+        frames = [Frame(i, i, b"h" * i, body) for i, body in enumerate(bodies)]
+        parser = FrameParser(2 * MIB)
+        stream = b"".join(map(joined, frames))
+        assert parse_with_room(parser, stream, random_, ahead=ahead) == frames
+        assert parser.buffered_bytes == 0
+        parser.eof()
+
+
+def test_only_a_body_with_much_missing_has_room() -> None:
+    stream = joined(Frame(1, 1, b"head", bytes(100_000)))
+    parser = FrameParser(MIB)
+    for piece in (stream[:20], stream[20:27]):
+        assert parser.room(MIB) is None, "no frame, or no whole header"
+        assert parse(parser, [piece]) == []
+    assert parser.room(MIB) is None
+    assert parse(parser, [stream[27:128]]) == []
+    room = parser.room(MIB)
+    assert room is not None
+    assert len(room) == 99_900
+    room[:50_000] = bytes(50_000)
+    parser.filled(50_000)
+    assert list(parser.frames()) == []
+    assert parser.room(MIB) is None, "the rest comes with the next frame"
+    assert parser.buffered_bytes == 50_100
+    with pytest.raises(ProtocolError, match="closed inside a frame, 49900 bytes or more"):
+        parser.eof()
+
+
+def test_room_takes_no_more_memory_ahead_than_is_allowed_or_has_come() -> None:
+    start = joined(Frame(1, 1, b"", bytes(32 * MIB)))[:100]
+    tracemalloc.start()
+    parser = FrameParser(40 * MIB)
+    assert parse(parser, [start]) == []
+    room = parser.room(MIB)
+    assert room is not None
+    assert len(room) == MIB
+    assert tracemalloc.get_traced_memory()[1] < 1.1 * MIB
+    came = 76
+    while came < 8 * MIB:
+        parser.filled(len(room))
+        came += len(room)
+        assert list(parser.frames()) == []
+        room = parser.room(MIB)
+        assert room is not None
+        assert len(room) <= max(MIB, came)
+        assert tracemalloc.get_traced_memory()[0] < 2.1 * came + MIB
+    tracemalloc.stop()
+
+
+def test_body_received_into_its_room_is_not_copied() -> None:
+    stream = memoryview(joined(Frame(1, 1, b"", random.Random(2).randbytes(8 * MIB))))
+    parser = FrameParser(9 * MIB)
+    assert parse(parser, [bytes(stream[:1000])]) == []
+    tracemalloc.start()
+    room = parser.room(8 * MIB)
+    assert room is not None
+    room[:] = stream[1000:]
+    parser.filled(len(room))
+    (frame,) = parser.frames()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert type(frame.body) is bytes
+    assert frame.body == stream[24:]
+    assert peak < 8.1 * MIB
+
+
 def with_field(offset: int, form: str, value: int) -> bytes:
     """A frame with one field overwritten."""
     data = bytearray(joined(Frame(1, 2, b"header", b"body")))

@@ -28,7 +28,7 @@ import anyio
 
 from raftmq import __version__
 from raftmq.client.address import Address
-from raftmq.client.world import ClientWorld, SendsNowait, Stream
+from raftmq.client.world import ClientWorld, ReceivesInto, SendsNowait, Stream
 from raftmq.errors import ProtocolError
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
@@ -53,6 +53,8 @@ WINDOW_BYTES = 16 * 1024 * 1024
 
 _LARGE_BYTES = 64 * 1024
 _RECEIVE_BYTES = 256 * 1024
+_AHEAD_BYTES = 4 * 1024 * 1024 + 64 * 1024
+"""Memory taken for an answer before its bytes come: the usual fetch's largest body fits."""
 _JOIN_BYTES_MAX = 256 * 1024
 
 
@@ -89,6 +91,7 @@ class Connection:
     def __init__(self, stream: Stream, address: Address, welcome: Welcome) -> None:
         self._stream = stream
         self._nowait = stream if isinstance(stream, SendsNowait) else None
+        self._into = stream if isinstance(stream, ReceivesInto) else None
         self._parser = FrameParser(FRAME_BYTES_MAX)
         self._outbox: deque[Request] = deque()
         # The end of a request that left in part.
@@ -216,10 +219,9 @@ class Connection:
     async def _read(self) -> None:
         opened = self._open
         while True:
-            data = await self._stream.receive(_RECEIVE_BYTES)
+            await self._receive()
             self._moves += 1
             answers = 0
-            self._parser.feed(data)
             for frame in self._parser.frames():
                 request = opened.pop(frame.correlation, None)
                 if request is not None:
@@ -234,6 +236,13 @@ class Connection:
             self._is_prompt = answers == 1
             if self._room_wanted and self.has_room:
                 self._tell_room()
+
+    async def _receive(self) -> None:
+        """Bring bytes from the stream into the parser, those of a large body without a copy."""
+        if self._into is not None and (room := self._parser.room(_AHEAD_BYTES)) is not None:
+            self._parser.filled(await self._into.receive_into(room))
+        else:
+            self._parser.feed(await self._stream.receive(_RECEIVE_BYTES))
 
     def _sent_at_once(self, request: Request) -> bool:
         """Send a request that has no others before it; False: the writing task must go on."""
