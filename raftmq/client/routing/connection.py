@@ -53,8 +53,9 @@ WINDOW_BYTES = 16 * 1024 * 1024
 
 _LARGE_BYTES = 64 * 1024
 _RECEIVE_BYTES = 256 * 1024
-_AHEAD_BYTES = 4 * 1024 * 1024 + 64 * 1024
-"""Memory taken for an answer before its bytes come: the usual fetch's largest body fits."""
+_AHEAD_BYTES = 5 * 1024 * 1024
+"""Memory taken for an answer before its bytes come. A usual fetch is answered with up to 4 MiB and
+the rest of a batch: a smaller room would move such an answer near its end."""
 _JOIN_BYTES_MAX = 256 * 1024
 
 
