@@ -329,7 +329,7 @@ class Node:
             return
         if message.kind is MessageKind.TIMEOUT_NOW and (group.differs or not self.may_lead):
             group.decline(message)
-        elif not (self.space.refuses(message) or self.disk.refuses(message)):
+        elif not (self.space.refuses(message) or self.disk.refuses(group, message)):
             group.step(message)
 
     @property

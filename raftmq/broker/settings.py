@@ -106,8 +106,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peer_bytes_max: Positive = 64 * MIB
     """Unsent bytes to one peer; then Raft messages to it are dropped, which Raft expects."""
     unwritten_bytes_max: Positive = 256 * MIB
-    """Bytes of records that wait for this node's disk, over all groups; then records that come from
-    leaders are dropped, which Raft expects, and come again when the disk has caught up."""
+    """Bytes of records from leaders that wait for this node's disk, over all groups; then more are
+    dropped, which Raft expects, and come again when the disk has caught up."""
     fetch_wait_ms_max: Positive = 60_000
     """The longest a fetch may wait for messages."""
     fetch_bytes_max: Positive = 16 * MIB

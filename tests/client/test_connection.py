@@ -146,7 +146,7 @@ async def test_requests_of_callbacks_and_callers_never_mix_on_a_socket_that_take
     def post(is_chained: bool) -> None:
         body = b"%d" % len(posted) * random.randint(1, 40)
 
-        def on_answer(_: Answer) -> None:
+        def on_answer(answer: Answer) -> None:
             if is_chained and len(posted) < 60:
                 for _ in range(random.choice((0, 1, 1, 2))):
                     post(is_chained=random.random() < 0.7)

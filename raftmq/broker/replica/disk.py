@@ -13,7 +13,10 @@ Faults:
   safe, as they were written before. Requests that wait for records under way are refused. The
   reserve should keep a disk from filling up this far: see `space`.
 - A slow disk has leaders send ahead, each group up to its window. Beyond `unwritten_bytes_max` for
-  the whole node, records that come from leaders are dropped, as if lost on the network.
+  the whole node, records that come from leaders are dropped, as if lost on the network. Records of
+  groups that this node leads do not count: they would leave the other groups no room.
+- A disk that stands still gathers the answers to its leaders, one a heartbeat: appends are dropped
+  beyond `MESSAGES_MAX` storage messages of a group.
 
 Invariants:
 - Storage messages of a group become durable in the order they were written.
@@ -25,7 +28,7 @@ from functools import partial
 
 from raftmq.broker.timers import Timers
 from raftmq.broker.world import Worker
-from raftmq.consensus import Message
+from raftmq.consensus import Message, MessageKind
 from raftmq.log.faults import DiskFull
 
 from .group import Group
@@ -35,6 +38,10 @@ from .writes import Write
 SMALL_BYTES = 16 * 1024
 """A pass of up to this size may run on the event loop: while the disk is quick, the pass takes less
 time than to wake another thread and to be woken by it."""
+
+MESSAGES_MAX = 1024
+"""Storage messages of one group that wait, about 1 KiB each without their records: some times the
+appends that a leader sends ahead (`raft.inflight_messages_max`), which a quick disk never has."""
 
 FULL_RETRY_SECONDS = 1.0
 """Pause before a write that met a full disk is tried again."""
@@ -69,7 +76,8 @@ class DiskLoop:
         self._failing: set[int] = set()
         self._is_busy = False
         self.unwritten_bytes = 0
-        """Bytes of the records in all writes that are not done, those of the running pass too."""
+        """Bytes of records from leaders in all writes that are not done, those of the running pass
+        too."""
         self.passes = 0
         """Passes done, for people who want to know how many records share an fsync."""
 
@@ -80,24 +88,32 @@ class DiskLoop:
 
     def write(self, group: Group, message: Message) -> None:
         """Queue a storage message; `flush` starts the pass."""
-        # Messages after one that met a full disk wait behind it: the group's order stays.
-        write = self._postponed.get(group.number) or self._pending.get(group.number)
+        write = self._waiting(group)
         if write is None:
             write = self._pending[group.number] = Write(group)
-        before = write.size
+        before = write.sent_size
         write.add(message)
-        self.unwritten_bytes += write.size - before
+        self.unwritten_bytes += write.sent_size - before
 
-    def refuses(self, message: Message) -> bool:
-        """Must a peer's message be dropped, as too many bytes wait for the disk already?"""
-        return bool(message.entries) and self.unwritten_bytes >= self._unwritten_bytes_max
+    def _waiting(self, group: Group) -> Write | None:
+        # Messages after one that met a full disk wait behind it: the group's order stays.
+        return self._postponed.get(group.number) or self._pending.get(group.number)
+
+    def refuses(self, group: Group, message: Message) -> bool:
+        """Must a peer's message be dropped, as too much waits for the disk already?"""
+        if message.kind is not MessageKind.APPEND:
+            return False
+        if message.entries and self.unwritten_bytes >= self._unwritten_bytes_max:
+            return True
+        write = self._waiting(group)
+        return write is not None and len(write.messages) >= MESSAGES_MAX
 
     def forget(self, group: Group) -> None:
         """Drop the writes of a group that this node no longer carries."""
         for queue in (self._pending, self._postponed):
             write = queue.pop(group.number, None)
             if write is not None:
-                self.unwritten_bytes -= write.size
+                self.unwritten_bytes -= write.sent_size
         self._failing.discard(group.number)
 
     def flush(self) -> None:
@@ -129,7 +145,7 @@ class DiskLoop:
         self._begin()
         for write in writes:
             if write.full is None or write.group.is_retired:
-                self.unwritten_bytes -= write.size
+                self.unwritten_bytes -= write.sent_size
                 self._failing.discard(write.group.number)
             else:
                 self._postpone(write)
@@ -153,6 +169,7 @@ class DiskLoop:
         if later is not None:
             write.messages.extend(later.messages)
             write.size += later.size
+            write.sent_size += later.sent_size
         self._postponed[write.group.number] = write
         self._failing.add(write.group.number)
         self._timers.call_after(FULL_RETRY_SECONDS, partial(self._retry, write))

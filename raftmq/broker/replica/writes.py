@@ -26,6 +26,8 @@ class Write:
     """The storage messages, in order."""
     size: int = 0
     """Bytes of their records."""
+    sent_size: int = 0
+    """Bytes of those that a leader sent."""
     written: int = 0
     """Messages written so far."""
     is_installed: bool = False
@@ -45,7 +47,10 @@ class Write:
     def add(self, message: Message) -> None:
         """Put a message after the others."""
         self.messages.append(message)
-        self.size += sum(len(record.encoded) for record in message.entries)
+        size = sum(len(record.encoded) for record in message.entries)
+        self.size += size
+        if not self.group.is_leader:
+            self.sent_size += size
         self.is_awaited = self.is_awaited or bool(message.responses)
 
     def perform(self) -> None:

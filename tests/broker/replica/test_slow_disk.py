@@ -1,8 +1,11 @@
 """A slow disk: leaders send ahead of it, and the node holds a bounded number of their bytes."""
 
+from itertools import count
+
 import trio
 from msgspec.structs import replace
 
+from raftmq.broker.replica.disk import MESSAGES_MAX
 from raftmq.broker.settings import Limits
 from tests.broker.harness import Cluster
 from tests.broker.scenario import QUEUE, bodies, in_cluster
@@ -65,5 +68,54 @@ def test_bound_is_needed() -> None:
     async def scenario(cluster: Cluster) -> None:
         _, most = await store_beside_a_slow_disk(cluster)
         assert most > 2 * UNWRITTEN_BYTES_MAX
+
+    in_cluster(scenario)
+
+
+def test_records_that_a_node_leads_take_no_room_from_those_that_it_follows() -> None:
+    """A hostile reading: own proposals kept the sum at the bound, and all others were dropped."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.limits = replace(Limits(), unwritten_bytes_max=UNWRITTEN_BYTES_MAX)
+        await cluster.found("t", len(QUEUES))
+        led = {cluster.leader_of(queue): queue for queue in QUEUES}
+        slow, other = list(led)[:2]
+        cluster.machines[slow].slowness = 1000.0
+        for number in set(cluster.nodes) - {slow, other}:
+            cluster.kill(number)
+
+        async def keep_busy(producer: int) -> None:
+            async with cluster.client(slow) as client:
+                for n in count():
+                    await client.produce(led[slow], [b"." * BODY], n, producer=producer)
+
+        async with trio.open_nursery() as nursery:
+            for producer in range(100, 130):
+                nursery.start_soon(keep_busy, producer)
+            await trio.sleep(5)
+            # Two of three nodes are alive: the other one's group goes on.
+            async with cluster.client(other) as client:
+                with trio.fail_after(60):
+                    for n in range(5):
+                        await client.produce(led[other], [b"x"], n)
+            nursery.cancel_scope.cancel()
+
+    in_cluster(scenario)
+
+
+def test_answers_that_wait_for_a_disk_that_stands_still_are_bounded() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 1)
+        still = next(node for node in cluster.nodes if node != cluster.leader_of(QUEUE))
+        cluster.machines[still].slowness = 1e9
+        for n in range(2):
+            async with cluster.client(cluster.leader_of(QUEUE)) as client:
+                await client.produce(QUEUE, [b"x"], n)
+            await trio.sleep(5)
+        await trio.sleep(
+            2 * MESSAGES_MAX * cluster.raft.heartbeat_ticks * cluster.raft.tick_ms / 1e3
+        )
+        waiting = [len(write.messages) for write in cluster.nodes[still].disk._pending.values()]
+        assert max(waiting) == MESSAGES_MAX
 
     in_cluster(scenario)
