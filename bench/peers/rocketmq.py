@@ -225,6 +225,11 @@ inSyncReplicas = 2
 minInSyncReplicas = 2
 allAckInSyncStateSet = false
 autoCreateTopicEnable = false
+# A replica learns the new master's address for replication when it registers at the name servers,
+# by default every 30 s, at least every 10 s. The master acknowledges nothing until a replica has
+# reported its position: by default it reports every 5 s where there is no message.
+registerNameServerPeriod = 10000
+haSendHeartbeatInterval = 1000
 waitTimeMillsInSendQueue = 5000
 maxTransferCountOnMessageInMemory = 4000
 maxTransferBytesOnMessageInMemory = 4194304

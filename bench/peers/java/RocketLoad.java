@@ -126,6 +126,19 @@ public class RocketLoad {
         return master;
     }
 
+    /** Wait until each broker has the topic. */
+    static void waitForReplicas(String topic) throws Exception {
+        for (var group : admin().examineBrokerClusterInfo().getBrokerAddrTable().values())
+            for (String address : group.getBrokerAddrs().values())
+                for (long end = System.nanoTime() + 60_000_000_000L; ; Thread.sleep(100))
+                    try {
+                        admin().examineTopicConfig(address, topic);
+                        break;
+                    } catch (Exception error) {
+                        if (System.nanoTime() > end) throw error;
+                    }
+    }
+
     static DefaultMQProducer producer() throws Exception { return producer(30_000); }
 
     /** `routeMillis`: how often it asks the name servers for new masters; the default is 30 s. */
@@ -204,8 +217,13 @@ public class RocketLoad {
         producer.shutdown();
     }
 
-    /** Sends to queue 0 until it is killed, one message after the other. */
+    /**
+     * Sends to queue 0 until it is killed, one message after the other. Replicas fetch the topics from the
+     * master every 10 s, and a master that does not know a topic refuses its messages for good: the topic
+     * is lost with the master that has it alone. So the sends begin when all brokers have it.
+     */
     static void sendSteadily() throws Exception {
+        waitForReplicas(TOPIC);
         DefaultMQProducer producer = producer(1000);
         while (true)
             try {
