@@ -29,14 +29,15 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("system", choices=SYSTEMS)
     parser.add_argument("scenario", choices=SCENARIOS)
     parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the amount, where it grows")
     chosen = parser.parse_args(arguments)
     # A shell starts a background job with SIGINT ignored, and Python does not change that.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
-    run(chosen.system, chosen.scenario, chosen.seconds)
+    run(chosen.system, chosen.scenario, chosen.seconds, chosen.scale)
 
 
-def run(system_name: str, scenario_name: str, seconds: float) -> None:
+def run(system_name: str, scenario_name: str, seconds: float, scale: float = 1.0) -> None:
     """Start the system, measure, and stop it; print each phase and each row."""
     system = SYSTEMS[system_name].make()
     scenario = SCENARIOS[scenario_name]
@@ -45,7 +46,7 @@ def run(system_name: str, scenario_name: str, seconds: float) -> None:
     try:
         with system, Usage(system.server_pids) as usage:
             _say({"phase": "running"})
-            for sample in scenario.run(system, seconds):
+            for sample in scenario.run(system, seconds, scale):
                 _say({"scenario": left.pop(0), **_measured(system, sample, usage)})
             _say({"phase": "stopping"})
     except Unsupported as reason:
@@ -57,6 +58,10 @@ def _measured(system: System, sample: Sample, usage: Usage) -> dict[str, object]
     """The fields of a row, right after its measurement: memory is that of this moment."""
     cpu_seconds = usage.seconds(sample.began, sample.began + sample.seconds)
     resident = max(memory(pid).resident for pid in system.server_pids)
+    figures = dict(sample.figures)
+    if sample.rest is not None:
+        began, ended = sample.rest
+        figures["CPU at rest %"] = round(100 * usage.seconds(began, ended) / (ended - began), 1)
     return {
         "system": system.name,
         "version": system.version,
@@ -67,6 +72,7 @@ def _measured(system: System, sample: Sample, usage: Usage) -> dict[str, object]
         "p99_ms": _rounded(sample.p99_ms),
         "server_cpu_s_per_million": round(cpu_seconds / sample.messages * 1e6, 3),
         "server_mib": round(resident, 1),
+        **({"figures": figures, "note": sample.note} if figures else {}),
     }
 
 

@@ -8,26 +8,38 @@ commits offsets once a second. Popping uses `pop` and `ack_nowait`.
 
 import contextlib
 import dataclasses
+import itertools
+import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
 import raftmq
 from bench.keys import KeyOrder, keyed
 from bench.processes import Clustered, free_ports, wait_for_port
-from bench.system import Meter, Sample
+from bench.system import (
+    CREATE_SECONDS_MAX,
+    PROBE_SECONDS_MAX,
+    REST_SECONDS,
+    SETTLE_SECONDS,
+    Meter,
+    Sample,
+)
 from raftmq.broker.local_nodes import SERVE, node_settings, toml_text
 from raftmq.errors import OutcomeUnknown, Unavailable
 
 QUEUES = 6
-TOPIC = "bench"
+TOPIC, MANY = "bench", "many"
+"""The topic of six queues, and that of as many as a scenario wants."""
 START_SECONDS_MAX = 30.0
 FETCH = 10_000
 """Most messages of one fetch."""
 ORDERED_AHEAD = 10_000
 """Messages that a consumer of an ordered group asks for ahead: as many as Kafka's takes at once."""
+WAIT_SECONDS = 60.0
+"""Time for which a consumer that waits asks."""
 CONFIRM_SECONDS = 0.02
 """Pause between two counts of confirmed acknowledgements."""
 
@@ -87,21 +99,90 @@ class RaftmqSystem(Clustered):
         """Publish with `window` batches in flight."""
         return trio.run(self._produce, size, batch, window, seconds)
 
-    async def _produce(self, size: int, batch: int, window: int, seconds: float) -> Sample:
+    def fill(self, *, size: int, batch: int, window: int, messages: int, seconds: float) -> Sample:
+        """As `produce`."""
+        return trio.run(self._produce, size, batch, window, seconds, messages)
+
+    def spread(self, *, queues: int, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Queues of one topic."""
+        began = time.perf_counter()
+        trio.run(self._create, queues)
+        numbers = range(queues)
+        first = (size, batch, window, CREATE_SECONDS_MAX, queues * batch, MANY, numbers)
+        trio.run(self._produce, *first)
+        figures = {"queues": queues, "s to create": round(time.perf_counter() - began, 2)}
+        sample = trio.run(self._produce, size, batch, window, seconds, None, MANY, numbers)
+        return dataclasses.replace(sample, figures=figures, settings="queues of one topic")
+
+    async def _create(self, queues: int) -> None:
+        async with raftmq.connect(self.url) as mq:
+            await mq.admin.create_topic(MANY, queues=queues)
+
+    async def _produce(
+        self,
+        size: int,
+        batch: int,
+        window: int,
+        seconds: float,
+        messages: int | None = None,
+        topic: str = TOPIC,
+        queues: Sequence[int] | None = None,
+    ) -> Sample:
+        """Publish for `seconds`, or until `messages`; a batch to each queue in turn, or None: where
+        the producer chooses."""
         bodies = [b"x" * size] * batch
-        async with raftmq.connect(self.url) as mq, mq.producer(TOPIC) as producer:
-            meter = Meter(size=size, seconds=seconds)
+        turns = itertools.cycle(queues or [None])
+        async with raftmq.connect(self.url) as mq, mq.producer(topic) as producer:
+            meter = Meter(size=size, seconds=seconds, messages_max=messages)
             under_way: deque[tuple[float, raftmq.client.PendingMany]] = deque()
             while not meter.is_over():
                 while len(under_way) < window:
                     sent_at = time.perf_counter()
-                    under_way.append((sent_at, producer.send_many_nowait(bodies=bodies)))
+                    pending = producer.send_many_nowait(bodies=bodies, queue=next(turns))
+                    under_way.append((sent_at, pending))
                 sent_at, pending = under_way.popleft()
                 await pending.wait()
                 meter.on_ack(batch, sent_at)
             for _, pending in under_way:
                 await pending.wait()
         return meter.sample()
+
+    def waiting(self, *, consumers: int, size: int, probes: int) -> Sample:
+        """Consumers of one client, each of a queue of its own."""
+        return trio.run(self._wait_and_probe, consumers, size, probes)
+
+    async def _wait_and_probe(self, consumers: int, size: int, probes: int) -> Sample:
+        await self._create(consumers)
+        send_arrived, arrived = trio.open_memory_channel[int](1)
+
+        async def wait(queue: int) -> None:
+            async with mq.consumer(MANY, queues=[queue], start="latest") as consumer:
+                while True:
+                    for _ in await consumer.fetch(1, wait=WAIT_SECONDS):
+                        send_arrived.send_nowait(queue)
+
+        async with (
+            raftmq.connect(self.url) as mq,
+            mq.producer(MANY) as producer,
+            trio.open_nursery() as nursery,
+        ):
+            for queue in range(consumers):
+                nursery.start_soon(wait, queue)
+            await trio.sleep(SETTLE_SECONDS)
+            rest_began = time.perf_counter()
+            await trio.sleep(REST_SECONDS)
+            rest = (rest_began, time.perf_counter())
+            meter = Meter(size=size, seconds=PROBE_SECONDS_MAX, messages_max=probes)
+            while not meter.is_over():
+                queue = random.randrange(consumers)
+                sent_at = time.perf_counter()
+                producer.send_nowait(b"x" * size, queue=queue)
+                with trio.fail_after(PROBE_SECONDS_MAX):
+                    assert await arrived.receive() == queue
+                meter.on_ack(1, sent_at)
+            nursery.cancel_scope.cancel()
+        sample = meter.sample(settings="pull consumers of one client, each of a queue of its own")
+        return dataclasses.replace(sample, figures={"consumers": consumers}, rest=rest)
 
     def single(self, *, size: int, seconds: float) -> Sample:
         """Publish one message at a time, awaiting each."""

@@ -12,6 +12,7 @@
 | server_mib | resident memory of the largest server right after it, mapped files included |
 | ratio_to_floor | messages_per_s over the floor's in the same scenario; null without a floor |
 | rounds | the measured rounds of which the row is the median; 1 in growth |
+| figures, note | where a scenario grows: numbers by the names of `FIGURES`, why less was reached |
 
 Rows of growth have a scenario such as `backlog-produce`, and name their case in `system`. A number
 that is no rate is a figure: scenario, name, value, unit, and target.
@@ -27,7 +28,7 @@ Invariants:
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from bench.scenarios import GROWTH, SCENARIOS
 
@@ -52,6 +53,19 @@ COLUMNS = (
 )
 """Headings of the numbers of a row."""
 
+FIGURES = {
+    "consumers": True,
+    "queues": True,
+    "s to create": False,
+    "messages": True,
+    "messages/s at first": True,
+    "messages/s at last": True,
+    "messages/s read": True,
+    "CPU at rest %": False,
+}
+"""Further numbers of a row, in the order of the page; True: more is better. `CPU at rest %` is the
+processor time of all servers, in percent of one processor."""
+
 GAP_COLUMNS = ("median ms", "shortest", "longest", "rounds", "failed rounds")
 """Headings of the numbers of a system's failovers."""
 
@@ -74,6 +88,10 @@ class Row(TypedDict):
     ratio_to_floor: float | None
     rounds: int
     """Measured rounds; the row is that of their median rate."""
+    figures: NotRequired[dict[str, float]]
+    """Numbers by the names of `FIGURES`."""
+    note: NotRequired[str]
+    """The reason why less was reached than was wanted; empty: all was reached."""
 
 
 class Skip(TypedDict):
@@ -164,7 +182,26 @@ def losses(rows: Sequence[Row]) -> list[str]:
             if ours["p50_ms"] and theirs["p50_ms"] and theirs["p50_ms"] < ours["p50_ms"]:
                 times = ours["p50_ms"] / theirs["p50_ms"]
                 sentences.append(f"{scenario}: raftmq's p50 is {times:.2f} times that of {name}.")
+            sentences += _lost_figures(scenario, ours, theirs)
     return sentences
+
+
+def _lost_figures(scenario: str, ours: Row, theirs: Row) -> list[str]:
+    """Sentences about the figures, and the memory beside them, in which a peer beats raftmq."""
+    if "figures" not in ours or "figures" not in theirs:
+        return []
+    numbers = {
+        name: (ours["figures"][name], theirs["figures"][name], is_more)
+        for name, is_more in FIGURES.items()
+        if name in ours["figures"] and name in theirs["figures"]
+    }
+    if ours["server_mib"] is not None and theirs["server_mib"] is not None:
+        numbers["MiB"] = (ours["server_mib"], theirs["server_mib"], False)
+    return [
+        f"{scenario}: {name} is {own:,g} of raftmq, {other:,g} of {theirs['system']}."
+        for name, (own, other, is_more) in numbers.items()
+        if (other > own if is_more else other < own)
+    ]
 
 
 def best_peers(rows: Sequence[Row]) -> list[tuple[str, float, str, float]]:
@@ -315,6 +352,8 @@ server processes beside its load on one machine.
 A consume reads back what the produce with messages of its size stored just before, on its cluster.
 Compare the ratios; the absolute numbers belong to this machine and this hour.
 Each row is the median of its `rounds`, of {result.seconds:g} s each after a warm-up.
+Three scenarios grow, and have a second table: the consumers, queues or messages that a system
+reached, each in its own unit (*Versions and settings* names it), within a limit of time.
 {_continued(result.continues)}\
 *The floor* is the same bytes through bare replication: frames, write, fdatasync on a majority, and
 no broker logic.
@@ -355,7 +394,35 @@ def _scenario_table(name: str, table: Mapping[str, Row]) -> str:
 | system | {" | ".join(COLUMNS)} |
 |---|{"---:|" * len(COLUMNS)}
 {lines}
-"""
+{_figures_table(ordered)}"""
+
+
+def _figures_table(rows: Sequence[Row]) -> str:
+    """The figures of a scenario that grows, each row's note, and its unit; else nothing."""
+    found = figure_names(rows)
+    if not found:
+        return ""
+    lines = "\n".join(f"| {' | '.join(figure_texts(row, found))} |" for row in rows)
+    notes = "\n".join(
+        f"- {row['system']} did not reach all: {row['note']}." for row in rows if row.get("note")
+    )
+    return f"""
+| system | {" | ".join(found)} |
+|---|{"---:|" * len(found)}
+{lines}
+{notes and f"{chr(10)}{notes}{chr(10)}"}"""
+
+
+def figure_names(rows: Sequence[Row]) -> list[str]:
+    """The names of the rows' figures, in the order of `FIGURES`."""
+    return [name for name in FIGURES if any(name in row.get("figures", {}) for row in rows)]
+
+
+def figure_texts(row: Row, names: Sequence[str]) -> tuple[str, ...]:
+    """A row's system and figures as texts for people."""
+    figures = row.get("figures", {})
+    numbers = (f"{figures[n]:,.12g}" if n in figures else "-" for n in names)
+    return row["system"], *numbers
 
 
 def _failover(gaps: Gaps) -> str:

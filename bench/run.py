@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
     journal.begin(_now())
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        failed = _run_all(planned, journal, chosen.seconds, errors)
+        failed = _run_all(planned, journal, chosen.seconds, chosen.scale, errors)
         window_seconds = min(chosen.seconds, GROWTH_WINDOW_SECONDS_MAX)
         failed += _run_growth(growth, journal, window_seconds, chosen.scale, errors)
     except KeyboardInterrupt:
@@ -200,7 +200,7 @@ def _print_plan(
 
 
 def _run_all(
-    planned: Sequence[Cell], journal: Journal, seconds: float, errors: Console
+    planned: Sequence[Cell], journal: Journal, seconds: float, scale: float, errors: Console
 ) -> list[report.Skip]:
     """Measure the cells that the journal lacks; returns those that failed."""
     failed: list[report.Skip] = []
@@ -217,7 +217,8 @@ def _run_all(
         total = sum(cell.expected_seconds(seconds) for cell in missing)
         whole = progress.add_task("all", total=total, phase="")
         if missing:
-            _run_cell("floor", "produce-100B", min(seconds, 3.0), progress, "warming the disk")
+            warming = "warming the disk"
+            _run_cell("floor", "produce-100B", min(seconds, 3.0), scale, progress, warming)
         began = time.monotonic()
         for previous, cell in itertools.pairwise([*missing[:1], *missing]):
             if cell.round != previous.round:
@@ -231,7 +232,7 @@ def _run_all(
             ]
             if not wanted:
                 continue
-            outcomes = _run_cell(cell.system, cell.scenario, seconds, progress)
+            outcomes = _run_cell(cell.system, cell.scenario, seconds, scale, progress)
             for row in wanted:
                 outcome = outcomes[row.scenario]
                 if outcome.has_failed:
@@ -246,7 +247,7 @@ def _run_all(
 
 
 def _run_cell(
-    system: str, scenario: str, seconds: float, progress: Progress, title: str = ""
+    system: str, scenario: str, seconds: float, scale: float, progress: Progress, title: str = ""
 ) -> dict[str, Outcome]:
     """Run one cell in a process of its own, and show its phases; the cell stops when we stop.
 
@@ -254,8 +255,10 @@ def _run_cell(
     """
     passes = 2 if SCENARIOS[scenario].operation in READS else 1
     name = title or f"{scenario} · {system}"
-    task = progress.add_task(name, total=seconds * passes + 1.0, phase="")
+    total = seconds * passes + SCENARIOS[scenario].expected_seconds + 1.0
+    task = progress.add_task(name, total=total, phase="")
     command = [sys.executable, "-m", "bench.cell", system, scenario, "--seconds", str(seconds)]
+    command += ["--scale", str(scale)]
     lines, failure = _run_child(command, task, progress, CELL_SECONDS_MAX + 3 * seconds)
     found = {str(line["scenario"]): _outcome(line) for line in lines}
     failed = Outcome(None, failure, has_failed=True)
@@ -418,6 +421,11 @@ def _print_tables(result: report.Result) -> None:
         for row in sorted(rows.values(), key=lambda row: -row["messages_per_s"]):
             table.add_row(*report.cells(row))
         console.print(table)
+        if names := report.figure_names(list(rows.values())):
+            more = Table("system", *names, "note")
+            for row in rows.values():
+                more.add_row(*report.figure_texts(row, names), row.get("note", ""))
+            console.print(more)
     if result.figures:
         table = Table("scenario", "figure", title="Cost as work grows", title_justify="left")
         for name in ("got", "wanted", "met"):

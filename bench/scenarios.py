@@ -7,6 +7,12 @@
 | consume | reading back the messages that produce stored, on the same cluster |
 | ordered | the same in order by key: keyed messages, two consumers |
 | pop | reading them back as consumers of a queue: each message leased and acknowledged |
+| waiting | a message to one of many consumers that wait, one at a time, from send to arrival |
+| spread | acknowledged publishes, each batch to the next one of many queues |
+| backlog | acknowledged publishes until so many messages are stored, then reading from the first |
+
+The last three grow: they want an amount (of consumers, queues, messages), and a row says how much
+of it the system reached within a limit of time.
 
 A *cell* is one system in one scenario in one round, on a cluster of its own. A cell of consume
 fills the log by the load of produce first, and gives the row of that produce as well: a run that
@@ -19,13 +25,16 @@ A run leaves out cells that say nothing new:
 | `-fsync` | operations that read | the setting decides when a write is on disk |
 | `-own` | all rounds but the first, 10 kB | their rows tell whether our client was the limit |
 | pysyncobj | all rounds but the first | no ratio of raftmq's refers to it |
+| floor, pysyncobj, `-fsync`, `-own` | operations that grow | no queues, or the same servers again |
+| all | operations that grow, in all rounds but the first | they take a minute each |
 """
 
 import importlib
 import importlib.util
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, assert_never
+from typing import Literal, assert_never, cast
 
 from bench.floor import Floor
 from bench.peers.kafka import Kafka
@@ -34,10 +43,26 @@ from bench.peers.own_tools import KafkaOwn, NatsOwn, RabbitmqOwn
 from bench.peers.pysyncobj import Pysyncobj
 from bench.peers.rabbitmq import Rabbitmq
 from bench.peers.rocketmq import Rocketmq
-from bench.system import Sample, System
+from bench.system import (
+    REST_SECONDS,
+    SETTLE_SECONDS,
+    Grows,
+    Sample,
+    System,
+    rates_at_ends,
+)
 
-Operation = Literal["produce", "single", "consume", "pop", "ordered"]
+Operation = Literal[
+    "produce", "single", "consume", "pop", "ordered", "waiting", "spread", "backlog"
+]
 READS: frozenset[Operation] = frozenset({"consume", "pop", "ordered"})
+GROWING: frozenset[Operation] = frozenset({"waiting", "spread", "backlog"})
+FILL_SECONDS_MAX = 90.0
+"""Time in which a backlog is stored, at most."""
+READ_BACK_SECONDS_MAX = 5.0
+"""Time in which a backlog is read from its beginning, at most."""
+PROBES = 300
+"""Messages sent to consumers that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +82,24 @@ class Scenario:
     """Batches in flight."""
     fill: str = ""
     """Name of the scenario whose load fills the log, and whose row the same cell gives."""
+    amount: int = 0
+    """What a growing operation wants: consumers, queues or messages."""
+    expected_seconds: float = 0.0
+    """Of a growing operation: its time beside the system's own, the mean of all systems."""
 
     @property
     def rows(self) -> tuple[str, ...]:
         """Names of the scenarios whose rows a cell gives, in the order of their measurement."""
         return (self.fill, self.name) if self.fill else (self.name,)
 
-    def run(self, system: System, seconds: float) -> Iterator[Sample]:
-        """Measure on a system that has just started: yields the sample of each of `rows`."""
+    @property
+    def rounds_max(self) -> int:
+        """Number of rounds, from the first on, that measure the scenario."""
+        return 1 if self.operation in GROWING else 100
+
+    def run(self, system: System, seconds: float, scale: float = 1.0) -> Iterator[Sample]:
+        """Measure on a system that has just started: yields the sample of each of `rows`. `scale`
+        shrinks the amount for a trial."""
         size, batch, window = self.size, self.batch, self.window
         match self.operation:
             case "produce":
@@ -79,8 +114,38 @@ class Scenario:
                 yield system.pop(size=size, batch=batch, window=window, seconds=seconds)
             case "ordered":
                 yield system.ordered(size=size, batch=batch, window=window, seconds=seconds)
+            case "waiting" | "spread" | "backlog":
+                # A cast: mypy cannot see which systems take part (`Entrant.scenarios`).
+                yield self._grow(cast("Grows", system), seconds, max(1, int(self.amount * scale)))
             case _:
                 assert_never(self.operation)
+
+    def _grow(self, system: Grows, seconds: float, amount: int) -> Sample:
+        size, batch, window = self.size, self.batch, self.window
+        if self.operation == "waiting":
+            return system.waiting(consumers=amount, size=size, probes=PROBES)
+        if self.operation == "spread":
+            spread = system.spread(
+                queues=amount, size=size, batch=batch, window=window, seconds=seconds
+            )
+            time.sleep(SETTLE_SECONDS)
+            rest_began = time.perf_counter()
+            time.sleep(REST_SECONDS)
+            return replace(spread, rest=(rest_began, time.perf_counter()))
+        stored = system.fill(
+            size=size, batch=batch, window=window, messages=amount, seconds=FILL_SECONDS_MAX
+        )
+        read = system.consume(size=size, batch=batch, window=window, seconds=READ_BACK_SECONDS_MAX)
+        first, last = rates_at_ends(stored.counts)
+        figures = {
+            "messages": stored.messages,
+            "messages/s at first": first,
+            "messages/s at last": last,
+            "messages/s read": round(read.messages_per_s, 1),
+        }
+        missing = stored.messages < amount
+        note = f"{FILL_SECONDS_MAX:g} s were over before the rest was stored" if missing else ""
+        return replace(stored, figures=figures, note=note)
 
 
 SCENARIOS = {
@@ -99,6 +164,34 @@ SCENARIOS = {
         ),
         Scenario("pop-100B", "Pop and acknowledge, 100 B, batches of 100", "pop", 100, 100, 256),
         Scenario("ordered-100B", "Ordered by key, 4,000 keys, 100 B", "ordered", 100, 100, 16),
+        Scenario(
+            "waiting-1000",
+            "A message to one of 1,000 consumers that wait",
+            "waiting",
+            200,
+            amount=1000,
+            expected_seconds=25.0,
+        ),
+        Scenario(
+            "queues-20000",
+            "Produce to 20,000 queues, 100 B, batches of 100",
+            "spread",
+            100,
+            100,
+            256,
+            amount=20_000,
+            expected_seconds=60.0,
+        ),
+        Scenario(
+            "backlog-20M",
+            "Produce until 20 million messages are stored, 100 B, batches of 100",
+            "backlog",
+            100,
+            100,
+            256,
+            amount=20_000_000,
+            expected_seconds=75.0,
+        ),
     )
 }
 
@@ -141,8 +234,10 @@ class Cell:
 
     def expected_seconds(self, seconds: float) -> float:
         """Expected time if `seconds` are measured for each row; filling a log takes as long."""
-        passes = 2 if SCENARIOS[self.scenario].operation in READS else 1
-        return SYSTEMS[self.system].beside_seconds + passes * seconds
+        scenario = SCENARIOS[self.scenario]
+        passes = 2 if scenario.operation in READS else 1
+        beside = SYSTEMS[self.system].beside_seconds + scenario.expected_seconds
+        return beside + passes * seconds
 
 
 def cells(scenarios: Sequence[str], systems: Sequence[str], rounds: int) -> list[Cell]:
@@ -152,7 +247,8 @@ def cells(scenarios: Sequence[str], systems: Sequence[str], rounds: int) -> list
         for number in range(rounds)
         for scenario in scenarios
         for system in (systems if number % 2 == 0 else reversed(systems))
-        if number < SYSTEMS[system].rounds_max and scenario in SYSTEMS[system].scenarios
+        if number < min(SYSTEMS[system].rounds_max, SCENARIOS[scenario].rounds_max)
+        and scenario in SYSTEMS[system].scenarios
     ]
 
 
@@ -170,13 +266,15 @@ def _raftmq() -> System:
     return system
 
 
-_WRITES = frozenset(name for name, each in SCENARIOS.items() if each.operation not in READS)
+_RATES = frozenset(name for name, each in SCENARIOS.items() if each.operation not in GROWING)
+_RATES_ONLY = "left out: it has no queues or consumers"
+_WRITES = frozenset(name for name in _RATES if SCENARIOS[name].operation not in READS)
 _WRITES_ONLY = "left out: the setting decides when a write is on disk"
-_ENDS = frozenset(name for name, each in SCENARIOS.items() if each.size != 10_000)
-_ENDS_ONLY = "left out: 100 B and 1 MiB tell whether our client was the limit"
+_ENDS = frozenset(name for name in _RATES if SCENARIOS[name].size != 10_000)
+_ENDS_ONLY = "left out: the others tell whether our client was the limit"
 
 SYSTEMS = {
-    "floor": Entrant(Floor, 3.0),
+    "floor": Entrant(Floor, 3.0, _RATES, _RATES_ONLY),
     "raftmq": Entrant(_raftmq, 4.0),
     "kafka": Entrant(Kafka, 24.0),
     "kafka-fsync": Entrant(lambda: Kafka(is_synced=True), 18.0, _WRITES, _WRITES_ONLY),
@@ -188,7 +286,7 @@ SYSTEMS = {
     "nats-own": Entrant(NatsOwn, 5.0, _ENDS, _ENDS_ONLY, rounds_max=1),
     "rabbitmq": Entrant(Rabbitmq, 12.0),
     "rabbitmq-own": Entrant(RabbitmqOwn, 22.0, _ENDS, _ENDS_ONLY, rounds_max=1),
-    "pysyncobj": Entrant(Pysyncobj, 5.0, rounds_max=1),
+    "pysyncobj": Entrant(Pysyncobj, 5.0, _RATES, _RATES_ONLY, rounds_max=1),
 }
 
 

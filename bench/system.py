@@ -19,14 +19,25 @@ Invariants:
 - A system without a feature raises `Unsupported`; it never measures something else instead.
 """
 
+import math
 import time
 from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
+import numpy as np
+
 WARM_UP_SECONDS_MAX = 1.0
+SETTLE_SECONDS, REST_SECONDS = 2.0, 5.0
+"""Time that servers at rest get to settle, and in which their processor time then counts."""
+CREATE_SECONDS_MAX = 60.0
+"""Time in which a system makes as many queues as it can, up to the wanted number."""
+PROBE_SECONDS_MAX = 30.0
+"""Time of all probes of consumers that wait, at most."""
+COUNT_SECONDS = 0.1
+"""Length of a step of `Sample.counts`."""
 
 
 class Unsupported(Exception):
@@ -51,6 +62,14 @@ class Sample:
     """Moment at which the measured part began, of `time.perf_counter`."""
     settings: str = ""
     """Deviations of this call from its arguments, such as a smaller window."""
+    counts: Sequence[int] = ()
+    """Of work with a given number of messages: those counted in each `COUNT_SECONDS`."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Other measured numbers, by the names of `bench.report.FIGURES`."""
+    rest: Sequence[float] | None = None
+    """Begin and end of a time, like `began`, in which the servers had nothing to do."""
+    note: str = ""
+    """The reason why less was reached than was wanted."""
 
     @property
     def messages_per_s(self) -> float:
@@ -114,10 +133,29 @@ class System(Protocol):
         `seconds` at most. The consumers are of one group."""
 
 
+class Grows(System, Protocol):
+    """A system that takes part in the scenarios of many consumers, many queues, many messages."""
+
+    def fill(self, *, size: int, batch: int, window: int, messages: int, seconds: float) -> Sample:
+        """As `produce`, until `messages` are acknowledged, for `seconds` at most; with `counts`."""
+
+    def spread(self, *, queues: int, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Make `queues` queues, in the system's own unit, or as many as it can have within
+        `CREATE_SECONDS_MAX`, and store something in each; then publish for `seconds`, each batch to
+        the next queue. Figures: the queues, and the seconds until each had a message."""
+
+    def waiting(self, *, consumers: int, size: int, probes: int) -> Sample:
+        """Open consumers that wait, each for messages of a queue of its own, let them `rest`, then
+        send a message to one of them at a time: a latency is the time from its send to its arrival
+        at the consumer. Figure: the consumers."""
+
+
 class Meter:
     """Counts acknowledgements between the end of the warm-up and the deadline.
 
     Times are `time.perf_counter()` seconds. `on_ack` is cheap enough for 100,000 calls a second.
+    With `messages_max` there is no warm-up, the work ends with so many messages, and its sample has
+    `counts`.
     """
 
     def __init__(
@@ -126,21 +164,24 @@ class Meter:
         size: int,
         seconds: float,
         warm_up_seconds: float | None = None,
+        messages_max: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if warm_up_seconds is None:
-            warm_up_seconds = min(WARM_UP_SECONDS_MAX, seconds / 4)
+            warm_up_seconds = min(WARM_UP_SECONDS_MAX, seconds / 4) if messages_max is None else 0.0
         self._clock = clock
         self._size = size
         self._start = clock() + warm_up_seconds
         self.deadline = self._start + seconds
         self._last = self._start
         self._messages = 0
+        self._messages_max = math.inf if messages_max is None else messages_max
+        self._counts: list[int] | None = None if messages_max is None else []
         self._latencies = array("d")
 
     def is_over(self) -> bool:
-        """Has the deadline passed? Then the load must send no more."""
-        return self._clock() >= self.deadline
+        """Has the deadline passed, or are all messages counted? Then the load must send no more."""
+        return self._messages >= self._messages_max or self._clock() >= self.deadline
 
     def on_ack(self, messages: int, sent_at: float) -> None:
         """`messages` that were sent together at `sent_at` are acknowledged now."""
@@ -149,6 +190,10 @@ class Meter:
             self._messages += messages
             self._latencies.append(now - sent_at)
             self._last = now
+            if self._counts is not None:
+                step = int((now - self._start) / COUNT_SECONDS)
+                self._counts += [0] * (step + 1 - len(self._counts))
+                self._counts[step] += messages
 
     def on_delivery(self, messages: int) -> None:
         """`messages` were delivered now; deliveries have no latency."""
@@ -165,8 +210,8 @@ class Meter:
         """
         if self._messages == 0:
             raise RuntimeError("nothing was acknowledged in the measured part")
-        end = self._last if until_last else self.deadline
-        latencies = sorted(self._latencies)
+        end = self._last if until_last or self._counts is not None else self.deadline
+        latencies = np.sort(self._latencies).tolist()
         return Sample(
             messages=self._messages,
             size=self._size,
@@ -175,7 +220,21 @@ class Meter:
             p99_ms=percentile(latencies, 0.99),
             began=self._start,
             settings=settings,
+            counts=self._counts or (),
         )
+
+
+def rates_at_ends(counts: Sequence[int]) -> tuple[float, float]:
+    """Messages a second in the first and in the last tenth of the time that `counts` cover, without
+    its last step, which ended early.
+
+    >>> rates_at_ends([7, 5, 5, 5, 5, 5, 5, 5, 5, 6, 1])
+    (70.0, 60.0)
+    """
+    whole = counts[:-1] or counts
+    steps = max(1, len(whole) // 10)
+    first, last = sum(whole[:steps]), sum(whole[-steps:])
+    return round(first / steps / COUNT_SECONDS, 1), round(last / steps / COUNT_SECONDS, 1)
 
 
 def percentile(ascending: list[float], fraction: float) -> float | None:

@@ -19,19 +19,29 @@ Sources: kafka.apache.org, "Configuration"; Kafka's bin/kafka-server-start.sh an
 bin/kafka-run-class.sh (options of the JVM); KIP-932 (share groups).
 """
 
+import itertools
 import os
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench.keys import KeyOrder, keyed
 from bench.peers import install
 from bench.processes import Clustered, free_ports, wait_for_port
-from bench.system import Meter, Sample
+from bench.system import (
+    CREATE_SECONDS_MAX,
+    PROBE_SECONDS_MAX,
+    REST_SECONDS,
+    SETTLE_SECONDS,
+    Meter,
+    Sample,
+)
 
 PARTITIONS = 6
-TOPIC, WARM = "bench", "warm"
+TOPIC, WARM, MANY = "bench", "warm", "many"
 WARM_UP_SECONDS, WARM_UP_READ_SECONDS = 8.0, 5.0
 """Time of sending and of reading before a measurement. On two busy cores the rates of sending
 doubled within 8 s, those of reading within 4 s, and then stayed."""
@@ -42,6 +52,11 @@ LINGER_MS = 5.0
 FETCH = 10_000
 POLL_SECONDS = 0.2
 IN_FLIGHT_KEYED_MAX = 50_000
+CREATE_PARTITIONS = 1000
+"""Partitions that are created at once, as a topic; the time left is looked at in between."""
+WAIT_MS = 20_000
+"""Time for which a consumer that waits asks; by default 500 ms."""
+OUT_OF_TIME = f"{CREATE_SECONDS_MAX:g} s of creating partitions were over"
 EMPTY_POLLS_MAX = 10
 """Empty answers in a row after which a share group has nothing left to read."""
 _CLUSTER_ID = "cmFmdG1xLWJlbmNoLTAwMQ"
@@ -90,6 +105,76 @@ class Kafka(Clustered):
         self._publish(WARM, size, batch, window, WARM_UP_SECONDS)
         meter = self._publish(TOPIC, size, batch, window, seconds)
         return meter.sample(settings=f"batch.size {BATCH_BYTES}, linger.ms {LINGER_MS:g}")
+
+    def fill(self, *, size: int, batch: int, window: int, messages: int, seconds: float) -> Sample:
+        """As `produce`."""
+        self._publish(WARM, size, batch, window, WARM_UP_SECONDS)
+        meter = self._publish(TOPIC, size, batch, window, seconds, messages=messages)
+        return meter.sample(settings=f"batch.size {BATCH_BYTES}, linger.ms {LINGER_MS:g}")
+
+    def spread(self, *, queues: int, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Partitions of three replicas, in topics of `CREATE_PARTITIONS`."""
+        began = time.perf_counter()
+        made = self._create_many(queues)
+        load = (size, batch, window)
+        self._publish(MANY, *load, CREATE_SECONDS_MAX, messages=len(made) * batch, partitions=made)
+        figures = {"queues": len(made), "s to create": round(time.perf_counter() - began, 2)}
+        self._publish(MANY, *load, WARM_UP_SECONDS, partitions=made)
+        meter = self._publish(MANY, *load, seconds, partitions=made)
+        settings = f"partitions of 3 replicas, in topics of {CREATE_PARTITIONS}"
+        return replace(
+            meter.sample(settings=settings),
+            figures=figures,
+            note="" if len(made) == queues else OUT_OF_TIME,
+        )
+
+    def waiting(self, *, consumers: int, size: int, probes: int) -> Sample:
+        """One consumer of many partitions: 1,000 consumers of librdkafka are 7,000 threads."""
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+        partitions = self._create_many(consumers)
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self._bootstrap,
+            "group.id": "waiting",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": WAIT_MS,
+        }
+        consumer = Consumer(settings)
+        consumer.assign([TopicPartition(*each, OFFSET_BEGINNING) for each in partitions])
+        producer = self._producer(linger_ms=0.0)
+        # A message to each, so that all are known to wait, and the brokers' code is compiled.
+        for topic, number in partitions:
+            producer.produce(topic, bytes(size), partition=number)
+        greeted = {self._next(consumer) for _ in partitions}
+        assert greeted == set(partitions), greeted ^ set(partitions)
+        time.sleep(SETTLE_SECONDS)
+        rest_began = time.perf_counter()
+        time.sleep(REST_SECONDS)
+        rest = (rest_began, time.perf_counter())
+        meter = Meter(size=size, seconds=PROBE_SECONDS_MAX, messages_max=probes)
+        while not meter.is_over():
+            topic, number = random.choice(partitions)
+            sent_at = time.perf_counter()
+            producer.produce(topic, bytes(size), partition=number)
+            assert self._next(consumer) == (topic, number)
+            meter.on_ack(1, sent_at)
+            producer.poll(0)
+        producer.flush(START_SECONDS_MAX)
+        consumer.close()
+        text = f"one consumer of all partitions, fetch.wait.max.ms={WAIT_MS}"
+        return replace(
+            meter.sample(settings=text),
+            figures={"consumers": len(partitions)},
+            rest=rest,
+            note="" if len(partitions) == consumers else OUT_OF_TIME,
+        )
+
+    def _next(self, consumer: Any) -> tuple[str, int]:
+        """The partition of the next message."""
+        message = consumer.poll(START_SECONDS_MAX)
+        if message is None or message.error() is not None:
+            raise RuntimeError(f"no message came: {message and message.error()}")
+        return message.topic(), message.partition()
 
     def single(self, *, size: int, seconds: float) -> Sample:
         """One message in flight, sent at once."""
@@ -218,6 +303,27 @@ class Kafka(Clustered):
                 raise RuntimeError(f"{len(found.brokers)} brokers, replicas in sync: {members}")
             time.sleep(0.2)
 
+    def _create_many(self, count: int) -> list[tuple[str, int]]:
+        """Create partitions, in topics named after `MANY`, until there are `count` or the time is
+        over; returns them when all replicas are in sync."""
+        from confluent_kafka.admin import NewTopic
+
+        admin = self._admin()
+        until = time.monotonic() + CREATE_SECONDS_MAX
+        made: list[tuple[str, int]] = []
+        while len(made) < count and time.monotonic() < until:
+            topic = f"{MANY}{len(made)}"
+            partitions = min(CREATE_PARTITIONS, count - len(made))
+            for future in admin.create_topics([NewTopic(topic, partitions, 3)]).values():
+                future.result()
+            while True:
+                found = admin.list_topics(topic, timeout=START_SECONDS_MAX).topics[topic].partitions
+                if [len(each.isrs) for each in found.values()] == [3] * partitions:
+                    break
+                time.sleep(0.1)
+            made += [(topic, number) for number in range(partitions)]
+        return made
+
     def _producer(self, *, linger_ms: float, **more: float) -> Any:
         from confluent_kafka import Producer
 
@@ -236,13 +342,26 @@ class Kafka(Clustered):
             }
         )
 
-    def _publish(self, topic: str, size: int, batch: int, window: int, seconds: float) -> Meter:
+    def _publish(
+        self,
+        topic: str,
+        size: int,
+        batch: int,
+        window: int,
+        seconds: float,
+        *,
+        messages: int | None = None,
+        partitions: Sequence[tuple[str, int]] = (),
+    ) -> Meter:
+        """Publish for `seconds`, or until `messages`; a batch to each partition in turn, by default
+        to those of `topic`."""
         producer = self._producer(linger_ms=LINGER_MS)
-        producer.list_topics(topic, timeout=10.0)
-        meter = Meter(size=size, seconds=seconds)
+        producer.list_topics(timeout=30.0)
+        turns = itertools.cycle(partitions or [(topic, number) for number in range(PARTITIONS)])
+        meter = Meter(size=size, seconds=seconds, messages_max=messages)
         body = os.urandom(size)
         plain: dict[str, Any] = {"value": body}
-        in_flight = number = 0
+        in_flight = 0
 
         def callback(sent_at: float) -> Callable[[Any, Any], None]:
             def on_delivery(error: Any, _: Any) -> None:
@@ -256,12 +375,12 @@ class Kafka(Clustered):
 
         while not meter.is_over():
             while in_flight < window:
-                messages = [plain] * (batch - 1)
-                messages.append({"value": body, "callback": callback(time.perf_counter())})
-                taken = producer.produce_batch(topic, messages, partition=number % PARTITIONS)
+                made = [plain] * (batch - 1)
+                made.append({"value": body, "callback": callback(time.perf_counter())})
+                topic, partition = next(turns)
+                taken = producer.produce_batch(topic, made, partition=partition)
                 if taken != batch:
                     raise RuntimeError(f"the client took {taken} of {batch} messages")
-                number += 1
                 in_flight += 1
             producer.poll(0.1)
         producer.flush(30.0)

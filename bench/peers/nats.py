@@ -26,28 +26,44 @@ import array
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import os
+import random
 import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.peers import install
 from bench.processes import Clustered, first_line, free_ports, wait_for_port
-from bench.system import Meter, Sample, Unsupported
+from bench.system import (
+    CREATE_SECONDS_MAX,
+    PROBE_SECONDS_MAX,
+    REST_SECONDS,
+    SETTLE_SECONDS,
+    Meter,
+    Sample,
+    Unsupported,
+)
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
 
 # nats-py's own bound for `publish_async`; a larger one gave no more throughput, only latency.
 IN_FLIGHT_MAX = 4000
 FETCH_MESSAGES = 1000
 PAYLOAD_BYTES_MAX = 1 << 20
+PULL_SECONDS = 60.0
+"""Time for which a consumer that waits asks."""
 STREAM, SUBJECT, ANSWERS = "bench", "bench.messages", "_INBOX.bench.answers"
+MANY = "many.{}"
+"""The subjects of the stream beside `SUBJECT`, by number."""
 
 _FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS = 0x80086601, 0x40086602
 _FS_SYNC_FL = 0x00000008
@@ -119,6 +135,33 @@ class Nats(Clustered):
         in_flight = min(wanted, IN_FLIGHT_MAX)
         settings = f"single messages, {in_flight} in flight" if batch > 1 else ""
         return asyncio.run(self._publish(size, in_flight, seconds, settings))
+
+    def fill(self, *, size: int, batch: int, window: int, messages: int, seconds: float) -> Sample:
+        """As `produce`."""
+        in_flight = min(window * batch, IN_FLIGHT_MAX)
+        settings = f"single messages, {in_flight} in flight"
+        return asyncio.run(self._publish(size, in_flight, seconds, settings, messages=messages))
+
+    def spread(self, *, queues: int, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Subjects of one stream, which come to be with their first message: 20,000 streams would
+        be 20,000 Raft groups."""
+        in_flight = min(window * batch, IN_FLIGHT_MAX)
+        settings = f"subjects of one stream; single messages, {in_flight} in flight"
+        subjects = [MANY.format(number) for number in range(queues)]
+        first = asyncio.run(
+            self._publish(
+                size, in_flight, CREATE_SECONDS_MAX, "", messages=queues, subjects=subjects
+            )
+        )
+        sample = asyncio.run(
+            self._publish(size, in_flight, seconds, settings, subjects=subjects, run=batch)
+        )
+        figures = {"queues": min(queues, first.messages), "s to create": round(first.seconds, 2)}
+        return replace(sample, figures=figures)
+
+    def waiting(self, *, consumers: int, size: int, probes: int) -> Sample:
+        """Pull consumers of one client, each of a subject of its own."""
+        return asyncio.run(self._wait_and_probe(consumers, size, probes))
 
     def single(self, *, size: int, seconds: float) -> Sample:
         """One publish in flight."""
@@ -196,7 +239,7 @@ class Nats(Clustered):
         client = await self._connect()
         config = StreamConfig(
             name=STREAM,
-            subjects=[SUBJECT],
+            subjects=[SUBJECT, MANY.format("*")],
             num_replicas=3,
             storage=StorageType.FILE,
             allow_batched=self._has_batches or None,
@@ -234,13 +277,24 @@ class Nats(Clustered):
             f"nats://127.0.0.1:{self._port}", pending_size=64 << 20, allow_reconnect=False
         )
 
-    async def _publish(self, size: int, in_flight: int, seconds: float, settings: str) -> Sample:
+    async def _publish(
+        self,
+        size: int,
+        in_flight: int,
+        seconds: float,
+        settings: str,
+        *,
+        messages: int | None = None,
+        subjects: Sequence[str] = (SUBJECT,),
+        run: int = 1,
+    ) -> Sample:
+        """Publish for `seconds`, or until `messages`; `run` messages to each subject in turn."""
         if size > PAYLOAD_BYTES_MAX:
             raise Unsupported(f"max_payload of nats-server is {PAYLOAD_BYTES_MAX} bytes")
-        meter = Meter(size=size, seconds=seconds)
+        meter = Meter(size=size, seconds=seconds, messages_max=messages)
         client = await self._connect()
         try:
-            await _Window(client, os.urandom(size), in_flight).run(meter)
+            await _Window(client, os.urandom(size), in_flight, subjects, run).run(meter)
         finally:
             await client.close()
         return meter.sample(settings=settings)
@@ -266,6 +320,42 @@ class Nats(Clustered):
         await client.close()
         settings = f"pull, fetch {fetch}, acknowledged once a fetch"
         return meter.sample(until_last=True, settings=settings)
+
+    async def _wait_and_probe(self, consumers: int, size: int, probes: int) -> Sample:
+        import nats.errors
+
+        client = await self._connect()
+        stream = client.jetstream()
+        subjects = [MANY.format(number) for number in range(consumers)]
+        pullers = [await stream.pull_subscribe(each, stream=STREAM) for each in subjects]
+        arrived: asyncio.Queue[str] = asyncio.Queue()
+
+        async def wait(puller: "JetStreamContext.PullSubscription") -> None:
+            while True:
+                with contextlib.suppress(nats.errors.TimeoutError):
+                    (message,) = await puller.fetch(1, timeout=PULL_SECONDS)
+                    arrived.put_nowait(message.subject)
+                    await message.ack()
+
+        waiting = [asyncio.create_task(wait(each)) for each in pullers]
+        await asyncio.sleep(SETTLE_SECONDS)
+        rest_began = time.perf_counter()
+        await asyncio.sleep(REST_SECONDS)
+        rest = (rest_began, time.perf_counter())
+        meter = Meter(size=size, seconds=PROBE_SECONDS_MAX, messages_max=probes)
+        body = os.urandom(size)
+        while not meter.is_over():
+            subject = random.choice(subjects)
+            sent_at = time.perf_counter()
+            await client.publish(subject, body)
+            assert await asyncio.wait_for(arrived.get(), PROBE_SECONDS_MAX) == subject
+            meter.on_ack(1, sent_at)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await client.close()
+        settings = "ephemeral pull consumers of one client, each of a subject of its own"
+        return replace(meter.sample(settings=settings), figures={"consumers": consumers}, rest=rest)
 
     async def _pull_in_order(self, size: int, seconds: float) -> Sample:
         import nats.errors
@@ -296,11 +386,14 @@ class Nats(Clustered):
 
 
 class _Window:
-    """Keeps `in_flight` publishes unanswered on one connection."""
+    """Keeps `in_flight` publishes unanswered on one connection, `run` to each subject in turn."""
 
-    def __init__(self, client: "Client", body: bytes, in_flight: int) -> None:
+    def __init__(
+        self, client: "Client", body: bytes, in_flight: int, subjects: Sequence[str], run: int
+    ) -> None:
         self._client = client
         self._body = body
+        self._subjects = itertools.cycle(each for each in subjects for _ in range(run))
         self._in_flight = in_flight
         self._sent_at: deque[float] = deque()
         self._progress = asyncio.Event()
@@ -315,7 +408,7 @@ class _Window:
         while not meter.is_over():
             while len(self._sent_at) < self._in_flight and not meter.is_over():
                 self._sent_at.append(time.perf_counter())
-                await self._client.publish(SUBJECT, self._body, reply=ANSWERS)
+                await self._client.publish(next(self._subjects), self._body, reply=ANSWERS)
             self._progress.clear()
             await asyncio.wait_for(self._progress.wait(), timeout=30.0)
             if self._refusal is not None:

@@ -19,15 +19,25 @@ import contextlib
 import functools
 import itertools
 import os
+import random
 import shutil
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.keys import KeyOrder, keyed
 from bench.peers.install import RABBITMQ_SCRIPTS
 from bench.processes import Clustered, first_line, free_ports, output_of, wait_for_port
-from bench.system import Meter, Sample
+from bench.system import (
+    CREATE_SECONDS_MAX,
+    PROBE_SECONDS_MAX,
+    REST_SECONDS,
+    SETTLE_SECONDS,
+    Meter,
+    Sample,
+)
 
 if TYPE_CHECKING:
     from pika import ConnectionParameters, SelectConnection
@@ -40,6 +50,7 @@ IN_FLIGHT_MAX = 2000
 PREFETCH = 2000
 QUEUE, ORDERED = "bench", "ordered"
 START_SECONDS_MAX = 90.0
+OUT_OF_TIME = f"{CREATE_SECONDS_MAX:g} s of declaring queues were over"
 _NODES = [f"raftmq-bench{number}@localhost" for number in range(3)]
 
 
@@ -76,6 +87,41 @@ class Rabbitmq(Clustered):
         settings = f"single messages, {in_flight} in flight" if batch > 1 else ""
         return self._publish(size, in_flight, seconds).sample(settings=settings)
 
+    def fill(self, *, size: int, batch: int, window: int, messages: int, seconds: float) -> Sample:
+        """As `produce`."""
+        in_flight = min(window * batch, IN_FLIGHT_MAX)
+        meter = self._publish(size, in_flight, seconds, messages=messages)
+        return meter.sample(settings=f"single messages, {in_flight} in flight")
+
+    def spread(self, *, queues: int, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Quorum queues, declared at all three nodes at once."""
+        names = [f"many{number}" for number in range(queues)]
+        began = time.perf_counter()
+        made = self._declare_many(names)
+        in_flight = min(window * batch, IN_FLIGHT_MAX)
+        self._publish(size, in_flight, CREATE_SECONDS_MAX, messages=len(made), queues=made)
+        figures = {"queues": len(made), "s to create": round(time.perf_counter() - began, 2)}
+        meter = self._publish(size, in_flight, seconds, queues=made, run=batch)
+        settings = f"declared on a connection to each node; single messages, {in_flight} in flight"
+        return replace(
+            meter.sample(settings=settings),
+            figures=figures,
+            note="" if len(made) == queues else OUT_OF_TIME,
+        )
+
+    def waiting(self, *, consumers: int, size: int, probes: int) -> Sample:
+        """Consumers of one channel, each of a quorum queue of its own."""
+        queues = self._declare_many([f"many{number}" for number in range(consumers)])
+        probing = _Probing(queues, os.urandom(size), probes)
+        self._drive(probing.start)
+        settings = "consumers of one channel, each of a quorum queue of its own, acknowledged"
+        return replace(
+            probing.meter.sample(settings=settings),
+            figures={"consumers": len(queues)},
+            rest=probing.rest,
+            note="" if len(queues) == consumers else OUT_OF_TIME,
+        )
+
     def single(self, *, size: int, seconds: float) -> Sample:
         """One publish awaiting its confirm."""
         return self._publish(size, 1, seconds).sample()
@@ -96,7 +142,7 @@ class Rabbitmq(Clustered):
         """As `consume`, of a queue with a single active consumer: a second one would stand by."""
         self._declare(ORDERED, **{"x-single-active-consumer": True})
         filling = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
-        filled = _KeyedWindow(filling, bytes(size), min(window * batch, IN_FLIGHT_MAX), ORDERED)
+        filled = _KeyedWindow(filling, bytes(size), min(window * batch, IN_FLIGHT_MAX), (ORDERED,))
         self._drive(filled.start)
         meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
         count, order = filled.published, KeyOrder()
@@ -128,9 +174,19 @@ class Rabbitmq(Clustered):
                         on_ack()
                 return
 
-    def _publish(self, size: int, in_flight: int, seconds: float) -> Meter:
-        meter = Meter(size=size, seconds=seconds)
-        window = _Window(meter, os.urandom(size), in_flight)
+    def _publish(
+        self,
+        size: int,
+        in_flight: int,
+        seconds: float,
+        *,
+        messages: int | None = None,
+        queues: Sequence[str] = (QUEUE,),
+        run: int = 1,
+    ) -> Meter:
+        """Publish for `seconds`, or until `messages`; `run` messages to each queue in turn."""
+        meter = Meter(size=size, seconds=seconds, messages_max=messages)
+        window = _Window(meter, os.urandom(size), in_flight, queues, run)
         self._drive(window.start)
         self._stored = window.published
         return meter
@@ -206,19 +262,45 @@ class Rabbitmq(Clustered):
             time.sleep(0.5)
 
     def _declare(self, queue: str = QUEUE, **more: object) -> None:
+        self._declare_at(self._port, [queue], time.monotonic() + START_SECONDS_MAX, more)
+
+    def _declare_at(
+        self, port: int, queues: Sequence[str], until: float, more: Mapping[str, object]
+    ) -> list[str]:
+        """Declare quorum queues, which the node leads; returns those made by `until`."""
         import pika
 
-        with pika.BlockingConnection(self._parameters()) as connection:
-            connection.channel().queue_declare(
-                queue,
-                durable=True,
-                arguments={"x-queue-type": "quorum", "x-quorum-initial-group-size": 3, **more},
-            )
+        made = []
+        with pika.BlockingConnection(self._parameters(port)) as connection:
+            channel = connection.channel()
+            for queue in itertools.takewhile(lambda _: time.monotonic() < until, queues):
+                channel.queue_declare(
+                    queue,
+                    durable=True,
+                    arguments={"x-queue-type": "quorum", "x-quorum-initial-group-size": 3, **more},
+                )
+                made.append(queue)
+        return made
 
-    def _parameters(self) -> "ConnectionParameters":
+    def _declare_many(self, queues: Sequence[str]) -> list[str]:
+        """Declare a third of the queues at each node; returns those made in the given time."""
+        until = time.monotonic() + CREATE_SECONDS_MAX
+        made: list[str] = []
+
+        def declare(number: int) -> None:
+            made.extend(self._declare_at(self._ports[number], queues[number::3], until, {}))
+
+        threads = [threading.Thread(target=declare, args=(number,)) for number in range(3)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        return made
+
+    def _parameters(self, port: int | None = None) -> "ConnectionParameters":
         import pika
 
-        return pika.ConnectionParameters("127.0.0.1", self._port, heartbeat=0)
+        return pika.ConnectionParameters("127.0.0.1", port or self._port, heartbeat=0)
 
     def _drive(self, start: "Callable[[Channel], object]") -> None:
         """Run a connection's loop; `start` gets the open channel, and callbacks stop the loop."""
@@ -244,16 +326,19 @@ class Rabbitmq(Clustered):
 
 
 class _Window:
-    """Keeps `in_flight` publishes unconfirmed, then waits for the rest and stops the loop."""
+    """Keeps `in_flight` publishes unconfirmed, `run` to each queue in turn, then waits for the rest
+    and stops the loop."""
 
     _channel: "Channel"
 
-    def __init__(self, meter: Meter, body: bytes, in_flight: int, queue: str = QUEUE) -> None:
+    def __init__(
+        self, meter: Meter, body: bytes, in_flight: int, queues: Sequence[str], run: int = 1
+    ) -> None:
         import pika
 
         self._meter = meter
         self._body = body
-        self._queue = queue
+        self._queues = itertools.cycle(each for each in queues for _ in range(run))
         self._in_flight = in_flight
         self._persistent = pika.BasicProperties(delivery_mode=2)
         self._sent_at: dict[int, float] = {}
@@ -269,7 +354,7 @@ class _Window:
         while len(self._sent_at) < self._in_flight and not self._meter.is_over():
             self.published += 1
             self._sent_at[self.published] = time.perf_counter()
-            self._channel.basic_publish("", self._queue, self._body, self._persistent)
+            self._channel.basic_publish("", next(self._queues), self._body, self._persistent)
 
     def _on_confirm(self, frame: "Method") -> None:
         confirm = frame.method
@@ -295,7 +380,7 @@ class _KeyedWindow(_Window):
             self.published += 1
             self._sent_at[self.published] = time.perf_counter()
             _, (body,) = keyed(range(self.published, self.published + 1), len(self._body))
-            self._channel.basic_publish("", self._queue, body, self._persistent)
+            self._channel.basic_publish("", next(self._queues), body, self._persistent)
 
 
 class _Reader:
@@ -334,6 +419,63 @@ class _Reader:
         self._unacked = 0
         if self._left == 0 or self._meter.is_over():
             channel.connection.ioloop.stop()
+
+
+class _Probing:
+    """Opens a consumer of each queue, rests, then sends to one of them at a time."""
+
+    _channel: "Channel"
+    meter: Meter
+    rest: Sequence[float]
+    """Begin and end of the rest."""
+
+    def __init__(self, queues: Sequence[str], body: bytes, probes: int) -> None:
+        import pika
+
+        self._queues = queues
+        self._body = body
+        self._probes = probes
+        self._persistent = pika.BasicProperties(delivery_mode=2)
+
+    def start(self, channel: "Channel") -> None:
+        """Begin on a channel that has just opened."""
+        self._channel = channel
+        self._consume(iter(self._queues))
+
+    def _consume(self, queues: Iterator[str]) -> None:
+        # One after the other: a channel awaits the answer to each.
+        if (queue := next(queues, None)) is not None:
+            self._channel.basic_consume(
+                queue, self._on_message, callback=lambda _: self._consume(queues)
+            )
+            return
+        self._channel.connection.ioloop.call_later(SETTLE_SECONDS, self._rest)
+
+    def _rest(self) -> None:
+        began = time.perf_counter()
+
+        def end() -> None:
+            self.rest = (began, time.perf_counter())
+            self.meter = Meter(
+                size=len(self._body), seconds=PROBE_SECONDS_MAX, messages_max=self._probes
+            )
+            self._send()
+
+        self._channel.connection.ioloop.call_later(REST_SECONDS, end)
+
+    def _send(self) -> None:
+        self._sent_at = time.perf_counter()
+        self._channel.basic_publish("", random.choice(self._queues), self._body, self._persistent)
+
+    def _on_message(
+        self, channel: "Channel", method: "Basic.Deliver", _: "BasicProperties", body: bytes
+    ) -> None:
+        self.meter.on_ack(1, self._sent_at)
+        channel.basic_ack(method.delivery_tag)
+        if self.meter.is_over():
+            channel.connection.ioloop.stop()
+        else:
+            self._send()
 
 
 _LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"

@@ -18,11 +18,18 @@ import json
 import socket
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from bench.peers import install
 from bench.processes import Clustered, free_ports, wait_for_port
-from bench.system import Sample
+from bench.system import (
+    CREATE_SECONDS_MAX,
+    PROBE_SECONDS_MAX,
+    REST_SECONDS,
+    SETTLE_SECONDS,
+    Sample,
+)
 
 QUEUES = 6
 WARM_UP_SECONDS, WARM_UP_READ_SECONDS = 8.0, 10.0
@@ -31,6 +38,8 @@ the rate of sends rose for 12 s, and that of pops still rose in the tenth second
 START_SECONDS_MAX = 120.0
 LOAD_SECONDS_MAX = 120.0
 """Time of a load beside its measurements, at most."""
+QUEUES_MAX = 10_000
+"""Queues of a topic, at most."""
 IN_FLIGHT_MAX = 64
 """Batches in flight, at most: a broker refuses more as busy."""
 _EXPORTS = "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"
@@ -72,6 +81,44 @@ class Rocketmq(Clustered):
         """`window` batches in flight, up to a bound for those of many messages."""
         return self._measure("produce", size, batch, window, seconds)
 
+    def fill(self, *, size: int, batch: int, window: int, messages: int, seconds: float) -> Sample:
+        """As `produce`."""
+        return self._measure("fill", size, batch, window, seconds, messages=messages)
+
+    def spread(self, *, queues: int, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Queues of one topic. Each is an open file of each broker, so there are `QUEUES_MAX`."""
+        reachable = min(queues, QUEUES_MAX)
+        sample = self._measure(
+            "spread",
+            size,
+            batch,
+            window,
+            seconds,
+            queues=reachable,
+            create=CREATE_SECONDS_MAX,
+            master=self._master,
+        )
+        if sample.figures["queues"] < reachable:
+            return replace(sample, note=f"{CREATE_SECONDS_MAX:g} s of creating queues were over")
+        note = f"each queue is an open file of each broker: {QUEUES_MAX:,} at most"
+        return replace(sample, note=note if reachable < queues else "")
+
+    def waiting(self, *, consumers: int, size: int, probes: int) -> Sample:
+        """Queues of one topic, for each of which a push consumer has a pull that waits."""
+        return Sample(
+            **self._load(
+                "waiting",
+                PROBE_SECONDS_MAX,
+                consumers=consumers,
+                size=size,
+                probes=probes,
+                settle=SETTLE_SECONDS,
+                rest=REST_SECONDS,
+                seconds=PROBE_SECONDS_MAX,
+                master=self._master,
+            )
+        )
+
     def single(self, *, size: int, seconds: float) -> Sample:
         """One send in flight."""
         return self._measure("single", size, 1, 1, seconds)
@@ -104,9 +151,9 @@ class Rocketmq(Clustered):
         child.terminate()
 
     def _measure(
-        self, operation: str, size: int, batch: int, window: int, seconds: float
+        self, operation: str, size: int, batch: int, window: int, seconds: float, **more: object
     ) -> Sample:
-        given: dict[str, float] = {"size": size, "batch": batch, "seconds": seconds}
+        given: dict[str, object] = {"size": size, "batch": batch, "seconds": seconds, **more}
         given |= {"warm": WARM_UP_SECONDS, "warm-read": WARM_UP_READ_SECONDS}
         in_flight = min(window, IN_FLIGHT_MAX) if batch > 1 else window
         return Sample(**self._load(operation, 2 * seconds, window=in_flight, **given))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.system import Meter, percentile
+from bench.system import Meter, percentile, rates_at_ends
 
 
 class Clock:
@@ -58,3 +58,32 @@ def test_no_ack_at_all_is_an_error_and_not_a_zero() -> None:
 )
 def test_percentile_is_the_nearest_rank(fraction: float, expected: float) -> None:
     assert percentile([float(i) for i in range(1, 101)], fraction) == expected
+
+
+def test_meter_with_a_number_of_messages_has_no_warm_up_and_ends_with_the_last() -> None:
+    clock = Clock()
+    meter = Meter(size=1, seconds=10.0, messages_max=300, clock=clock)
+    for at in (100.05, 100.06, 100.35):
+        assert not meter.is_over()
+        clock.now = at
+        meter.on_ack(100, at)
+    assert meter.is_over()
+    sample = meter.sample()
+    assert sample.counts == [200, 0, 0, 100]
+    assert sample.seconds == pytest.approx(0.35)
+
+
+def test_meter_with_a_number_of_messages_ends_at_its_deadline_too() -> None:
+    clock = Clock()
+    meter = Meter(size=1, seconds=2.0, messages_max=300, clock=clock)
+    clock.now = 101.0
+    meter.on_ack(100, 100.0)
+    clock.now = 102.0
+    assert meter.is_over()
+    assert meter.sample().messages == 100
+
+
+def test_rates_at_the_ends_leave_out_the_step_that_ended_early() -> None:
+    counts = [10] * 2 + [50] * 16 + [20] * 2 + [1]
+    assert rates_at_ends(counts) == (100.0, 200.0)
+    assert rates_at_ends([7]) == (70.0, 70.0)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -9,7 +10,17 @@ import bench.machine
 from bench import run
 from bench.journal import Outcome
 from bench.report import Row
-from bench.scenarios import GROWTH, READS, SCENARIOS, SYSTEMS, Cell, cells, without_fills
+from bench.scenarios import (
+    GROWING,
+    GROWTH,
+    READS,
+    SCENARIOS,
+    SYSTEMS,
+    Cell,
+    cells,
+    without_fills,
+)
+from bench.system import Sample
 from tests.bench.test_report import row
 
 SINGLE = ["--only", "single", "--systems", "floor,nats", "--seconds", "1", "--rounds", "2"]
@@ -32,6 +43,43 @@ def test_pysyncobj_and_own_tools_run_in_the_first_round_alone() -> None:
     once = [name for name in SYSTEMS if name.endswith("-own")] + ["pysyncobj"]
     assert [c.round for c in planned if c.system in once] == [0] * len(once)
     assert {c.round for c in planned if c.system == "kafka"} == {0, 1, 2}
+
+
+def test_scenarios_that_grow_run_in_the_first_round_alone_for_systems_that_have_queues() -> None:
+    growing = [name for name, each in SCENARIOS.items() if each.operation in GROWING]
+    planned = cells(growing, list(SYSTEMS), 3)
+    assert {cell.round for cell in planned} == {0}
+    assert {cell.system for cell in planned} == {"raftmq", "kafka", "rocketmq", "nats", "rabbitmq"}
+    assert len(planned) == 3 * 5
+
+
+def test_plan_counts_the_time_of_growing() -> None:
+    beside = SYSTEMS["nats"].beside_seconds
+    grown = SCENARIOS["queues-20000"].expected_seconds
+    assert grown > 0
+    assert Cell(0, "queues-20000", "nats").expected_seconds(3.0) == beside + grown + 3.0
+
+
+def test_backlog_has_its_rates_and_says_what_it_did_not_store() -> None:
+    class System:
+        def fill(self, *, messages: int, seconds: float, **_: int) -> Sample:
+            counts = [100] * 10 + [400] * 90
+            return Sample(sum(counts), 100, 10.0, 1.0, 2.0, 0.0, counts=counts)
+
+        def consume(self, **_: float) -> Sample:
+            return Sample(5000, 100, 2.0, None, None, 10.0)
+
+    scenario = SCENARIOS["backlog-20M"]
+    (sample,) = scenario.run(cast("Any", System()), 3.0)
+    assert sample.figures == {
+        "messages": 37_000,
+        "messages/s at first": 1000.0,
+        "messages/s at last": 4000.0,
+        "messages/s read": 2500.0,
+    }
+    assert "were over" in sample.note
+    (enough,) = scenario.run(cast("Any", System()), 3.0, scale=37_000 / 20_000_000)
+    assert enough.note == ""
 
 
 def test_expected_time_counts_the_filling_of_a_log() -> None:

@@ -138,3 +138,33 @@ def test_page_shows_failovers_with_the_shortest_median_first() -> None:
     quick, slow = "| quick | 200 | 100 | 850 | 3 | 0 |", "| slow | 900 | 800 | 5,000 | 3 | 4 |"
     assert f"{quick}\n{slow}\n" in page
     assert "## Failover" not in report.markdown(result(ROWS, []))
+
+
+def grown(system: str, queues: float, cpu: float, note: str = "") -> report.Row:
+    made = row("queues-20000", system, 1000.0)
+    made["figures"] = {"queues": queues, "CPU at rest %": cpu}
+    made["note"] = note
+    return made
+
+
+def test_figures_of_a_scenario_that_grows_are_a_table_with_what_was_not_reached() -> None:
+    rows = [grown("raftmq", 20_000, 4.5), grown("kafka", 3_000, 50.0, "60 s were over")]
+    page = report.markdown(result(rows, []))
+    assert "| system | queues | CPU at rest % |\n|---|---:|---:|\n| raftmq | 20,000 | 4.5 |" in page
+    assert "- kafka did not reach all: 60 s were over." in page
+    assert "- raftmq did not reach all" not in page
+
+
+def test_losses_name_the_figures_and_the_memory_in_which_a_peer_is_better() -> None:
+    rows = [grown("raftmq", 20_000, 4.5), grown("nats", 20_000, 1.5), grown("kafka", 30_000, 50.0)]
+    rows[1]["server_mib"] = 40.0
+    assert report.losses(rows) == [
+        "queues-20000: CPU at rest % is 4.5 of raftmq, 1.5 of nats.",
+        "queues-20000: MiB is 80 of raftmq, 40 of nats.",
+        "queues-20000: queues is 20,000 of raftmq, 30,000 of kafka.",
+    ]
+
+
+def test_row_without_figures_has_no_second_table() -> None:
+    page = report.markdown(result(ROWS, []))
+    assert "CPU at rest" not in page

@@ -1,4 +1,6 @@
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Locale;
 
 /**
@@ -10,7 +12,9 @@ final class Meter {
     private final double seconds;
     private boolean isWaiting;
     private long start, deadline;
-    private long messages, last;
+    private long messages, last, messagesMax = Long.MAX_VALUE;
+    /** Of a meter that ends with a number of messages: those counted in each tenth of a second. */
+    private List<Integer> counts = new ArrayList<>();
     private int latencyCount;
     private long[] latencies = new long[1 << 16];
 
@@ -31,8 +35,19 @@ final class Meter {
         return meter;
     }
 
+    /** A meter without a warm-up whose work ends with so many messages. */
+    static Meter untilMessages(int size, long messages, double secondsMax) {
+        Meter meter = new Meter(size, secondsMax, 0);
+        meter.messagesMax = messages;
+        return meter;
+    }
+
     synchronized boolean isOver() {
-        return System.nanoTime() - deadline >= 0;
+        return messages >= messagesMax || System.nanoTime() - deadline >= 0;
+    }
+
+    synchronized long messages() {
+        return messages;
     }
 
     synchronized void onAck(int count, long sentAt) {
@@ -43,6 +58,11 @@ final class Meter {
                 latencies = Arrays.copyOf(latencies, latencyCount * 2);
             latencies[latencyCount++] = now - sentAt;
             last = now;
+            if (messagesMax < Long.MAX_VALUE) {
+                int step = (int) ((now - start) / 100_000_000);
+                while (counts.size() <= step) counts.add(0);
+                counts.set(step, counts.get(step) + count);
+            }
         }
     }
 
@@ -60,15 +80,16 @@ final class Meter {
         }
     }
 
-    /** The fields of a Sample as a JSON object; `untilLast` ends the measurement at the last event. */
-    synchronized String json(boolean untilLast, String settings) {
+    /** The fields of a Sample as a JSON object; `untilLast` ends the measurement at the last event.
+     *  `more` are further fields, each after a comma. */
+    synchronized String json(boolean untilLast, String settings, String more) {
         if (messages == 0) throw new IllegalStateException("nothing was acknowledged in the measured part");
-        double seconds = Math.max(((untilLast ? last : deadline) - start) / 1e9, 1e-9);
+        double seconds = Math.max(((untilLast || messagesMax < Long.MAX_VALUE ? last : deadline) - start) / 1e9, 1e-9);
         long[] sorted = Arrays.copyOf(latencies, latencyCount);
         Arrays.sort(sorted);
         return String.format(Locale.ROOT,
-            "{\"messages\": %d, \"size\": %d, \"seconds\": %.6f, \"p50_ms\": %s, \"p99_ms\": %s, \"began\": %.6f, \"settings\": \"%s\"}",
-            messages, size, seconds, percentile(sorted, 0.50), percentile(sorted, 0.99), start / 1e9, settings);
+            "{\"messages\": %d, \"size\": %d, \"seconds\": %.6f, \"p50_ms\": %s, \"p99_ms\": %s, \"began\": %.6f, \"settings\": \"%s\", \"counts\": %s%s}",
+            messages, size, seconds, percentile(sorted, 0.50), percentile(sorted, 0.99), start / 1e9, settings, counts, more);
     }
 
     private static String percentile(long[] sorted, double fraction) {

@@ -18,7 +18,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * (produce, single, consume, pop, ordered) print a Sample as JSON. Each works on the topic "warm" first,
  * so that the JVMs compile what comes, then for `seconds` on the topic "bench". Sends warm up for `warm`
  * seconds, reads for `warm-read` seconds. `consume` and `pop` read what `produce` left on both topics;
- * `ordered` fills both by itself.
+ * `ordered` fills both by itself. `fill` is `produce` until `messages` are stored; Many.java has `spread` and
+ * `waiting`.
  *
  * `steadily` sends until it is killed, and prints `acknowledged` or `refused` for each attempt.
  *
@@ -58,6 +59,10 @@ public class RocketLoad {
             return;
         }
         if (arguments[0].equals("steadily")) sendSteadily();
+        if (arguments[0].equals("spread") || arguments[0].equals("waiting")) {
+            System.out.println(arguments[0].equals("spread") ? Many.spread() : Many.waiting());
+            return;
+        }
         int size = number("size");
         double seconds = real("seconds"), warm = real("warm"), warmRead = real("warm-read");
         boolean isRead = READS.contains(arguments[0]), isSingle = arguments[0].equals("single");
@@ -67,17 +72,18 @@ public class RocketLoad {
             () -> isRead ? Meter.fromFirstDelivery(size, warmRead) : new Meter(size, isSingle ? warm / 5 : warm, 0));
         refused.set(0);
         String settings = switch (arguments[0]) {
-            case "produce" -> number("window") + " in flight";
+            case "produce", "fill" -> number("window") + " in flight";
             case "single" -> "synchronous send";
             case "consume" -> "DefaultLitePullConsumer, assigned queues, pull batch " + PULL_BATCH;
             case "ordered" -> Ordered.CONSUMERS + " orderly push consumers, " + Ordered.BATCH + " messages at most at a time, offsets stored every 5 s";
             default -> "one pop of " + MOST_A_POP + " in flight a queue, each acknowledged by one batch";
         };
         Supplier<Meter> meter = () -> isRead ? Meter.fromFirstDelivery(size, seconds)
+            : arguments[0].equals("fill") ? Meter.untilMessages(size, number("messages"), seconds)
             : new Meter(size, seconds, Math.min(1, seconds / 4));
         Meter done = work(arguments[0], TOPIC, new Meter(size, seconds, 0), meter);
         if (refused.get() > 0) settings += ", " + refused.get() + " refused as busy and sent again";
-        System.out.println(done.json(isRead, settings));
+        System.out.println(done.json(isRead, settings, ""));
     }
 
     /** One operation on one topic. `fill` is the meter of the keyed sends, which come first in `ordered`. */
@@ -85,7 +91,7 @@ public class RocketLoad {
         if (operation.equals("ordered")) Ordered.fill(topic, number("batch"), fill);
         Meter meter = make.get();
         switch (operation) {
-            case "produce" -> send(topic, number("batch"), number("window"), meter);
+            case "produce", "fill" -> send(topic, number("batch"), number("window"), meter);
             case "single" -> single(topic, meter);
             case "consume" -> consume(topic, meter);
             case "pop" -> pop(topic, meter);
@@ -112,18 +118,20 @@ public class RocketLoad {
         SubscriptionGroupConfig group = new SubscriptionGroupConfig();
         group.setGroupName(GROUP);
         admin.createAndUpdateSubscriptionGroupConfig(master, group);
-        for (String topic : List.of(TOPIC, WARM)) {
-            TopicConfig config = new TopicConfig(topic, number("queues"), number("queues"));
-            config.getAttributes().put("+message.type", "NORMAL");
-            admin.createAndUpdateTopicConfig(master, config);
-            for (long end = System.nanoTime() + 60_000_000_000L; ; Thread.sleep(300))
-                try {
-                    if (!admin.examineTopicRouteInfo(topic).getQueueDatas().isEmpty()) break;
-                } catch (Exception error) { // The name servers hear of the topic a little later.
-                    if (System.nanoTime() > end) throw error;
-                }
-        }
+        for (String topic : List.of(TOPIC, WARM)) createTopic(master, topic, number("queues"));
         return master;
+    }
+
+    static void createTopic(String master, String topic, int queues) throws Exception {
+        TopicConfig config = new TopicConfig(topic, queues, queues);
+        config.getAttributes().put("+message.type", "NORMAL");
+        admin().createAndUpdateTopicConfig(master, config);
+        for (long end = System.nanoTime() + 60_000_000_000L; ; Thread.sleep(300))
+            try {
+                if (!admin().examineTopicRouteInfo(topic).getQueueDatas().isEmpty()) break;
+            } catch (Exception error) { // The name servers hear of the topic a little later.
+                if (System.nanoTime() > end) throw error;
+            }
     }
 
     /** Wait until each broker has the topic. */
@@ -160,24 +168,29 @@ public class RocketLoad {
         return made;
     }
 
-    /** `window` batches in flight. */
     static void send(String topic, int batch, int window, Meter meter) throws Exception {
+        send(topic, batch, window, meter, null);
+    }
+
+    /** `window` batches in flight; each goes to the next one of `queues`, or, if null, where the producer chooses. */
+    static void send(String topic, int batch, int window, Meter meter, List<MessageQueue> queues) throws Exception {
         byte[] body = new byte[meter.size];
         new Random(1).nextBytes(body);
         Semaphore free = new Semaphore(window);
         AtomicReference<Throwable> failure = new AtomicReference<>();
         DefaultMQProducer producer = producer();
-        while (!meter.isOver()) {
+        for (long number = 0; !meter.isOver(); number++) {
             free.acquire();
             if (failure.get() != null) throw new RuntimeException(failure.get());
-            sendOne(producer, topic, body, batch, meter, free, failure, System.nanoTime());
+            MessageQueue queue = queues == null ? null : queues.get((int) (number % queues.size()));
+            sendOne(producer, topic, body, batch, meter, free, failure, System.nanoTime(), queue);
         }
         free.acquire(window);
         producer.shutdown();
     }
 
     static void sendOne(DefaultMQProducer producer, String topic, byte[] body, int batch, Meter meter,
-            Semaphore free, AtomicReference<Throwable> failure, long sentAt) throws Exception {
+            Semaphore free, AtomicReference<Throwable> failure, long sentAt, MessageQueue queue) throws Exception {
         SendCallback callback = new SendCallback() {
             @Override
             public void onSuccess(SendResult result) {
@@ -192,7 +205,7 @@ public class RocketLoad {
                 if (("" + error.getMessage()).contains("busy") && !meter.isOver()) {
                     refused.incrementAndGet();
                     try {
-                        sendOne(producer, topic, body, batch, meter, free, failure, sentAt);
+                        sendOne(producer, topic, body, batch, meter, free, failure, sentAt, queue);
                         return;
                     } catch (Exception again) {
                         failure.set(again);
@@ -201,7 +214,8 @@ public class RocketLoad {
                 free.release();
             }
         };
-        if (batch > 1) producer.send(messages(topic, body, batch), callback, 10_000);
+        if (queue != null) producer.send(messages(topic, body, batch), queue, callback, 10_000);
+        else if (batch > 1) producer.send(messages(topic, body, batch), callback, 10_000);
         else producer.send(new Message(topic, body), callback, 10_000);
     }
 
