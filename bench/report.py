@@ -198,7 +198,7 @@ def _lost_figures(scenario: str, ours: Row, theirs: Row) -> list[str]:
     if ours["server_mib"] is not None and theirs["server_mib"] is not None:
         numbers["MiB"] = (ours["server_mib"], theirs["server_mib"], False)
     return [
-        f"{scenario}: {name} is {own:,g} of raftmq, {other:,g} of {theirs['system']}."
+        f"{scenario}: {name}: raftmq {own:,.12g}, {theirs['system']} {other:,.12g}."
         for name, (own, other, is_more) in numbers.items()
         if (other > own if is_more else other < own)
     ]

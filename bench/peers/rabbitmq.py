@@ -285,17 +285,21 @@ class Rabbitmq(Clustered):
     def _declare_many(self, queues: Sequence[str]) -> list[str]:
         """Declare a third of the queues at each node; returns those made in the given time."""
         until = time.monotonic() + CREATE_SECONDS_MAX
-        made: list[str] = []
+        made: dict[int, list[str]] = {}
 
-        def declare(number: int) -> None:
-            made.extend(self._declare_at(self._ports[number], queues[number::3], until, {}))
+        def declare(node: int) -> None:
+            made[node] = self._declare_at(self._ports[node], queues[node::3], until, {})
 
-        threads = [threading.Thread(target=declare, args=(number,)) for number in range(3)]
+        threads = [threading.Thread(target=declare, args=(node,)) for node in range(3)]
         for each in threads:
             each.start()
         for each in threads:
             each.join()
-        return made
+        if len(made) < 3:
+            raise RuntimeError("a node did not declare its queues")
+        # Neighbours have other nodes, so that publishes to a few of them keep all nodes busy.
+        turns = itertools.zip_longest(*(made[node] for node in range(3)))
+        return [queue for turn in turns for queue in turn if queue is not None]
 
     def _parameters(self, port: int | None = None) -> "ConnectionParameters":
         import pika

@@ -159,9 +159,9 @@ def test_losses_name_the_figures_and_the_memory_in_which_a_peer_is_better() -> N
     rows = [grown("raftmq", 20_000, 4.5), grown("nats", 20_000, 1.5), grown("kafka", 30_000, 50.0)]
     rows[1]["server_mib"] = 40.0
     assert report.losses(rows) == [
-        "queues-20000: CPU at rest % is 4.5 of raftmq, 1.5 of nats.",
-        "queues-20000: MiB is 80 of raftmq, 40 of nats.",
-        "queues-20000: queues is 20,000 of raftmq, 30,000 of kafka.",
+        "queues-20000: CPU at rest %: raftmq 4.5, nats 1.5.",
+        "queues-20000: MiB: raftmq 80, nats 40.",
+        "queues-20000: queues: raftmq 20,000, kafka 30,000.",
     ]
 
 
