@@ -19,6 +19,7 @@ Left out: Windows and macOS (prctl and /proc are Linux).
 import contextlib
 import ctypes
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -31,6 +32,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+FILES_BESIDE = 2000
+"""Files that a server has open beside those of its queues, at most."""
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -146,6 +149,17 @@ class Clustered(ABC):
     @abstractmethod
     def _start(self) -> None:
         """Start the servers; return when they are ready to serve."""
+
+
+def files_max() -> int:
+    """Files of queues that a server may have open, by the limit of a process."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return (1 << 20 if limit == resource.RLIM_INFINITY else limit) - FILES_BESIDE
+
+
+def out_of_files() -> str:
+    """The reason why a system whose queues are open files has no more queues."""
+    return f"each queue is an open file of each server, which may have {files_max():,} of them"
 
 
 def free_ports(count: int) -> list[int]:

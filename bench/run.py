@@ -255,11 +255,13 @@ def _run_cell(
     """
     passes = 2 if SCENARIOS[scenario].operation in READS else 1
     name = title or f"{scenario} · {system}"
-    total = seconds * passes + SCENARIOS[scenario].expected_seconds + 1.0
-    task = progress.add_task(name, total=total, phase="")
+    growing = SCENARIOS[scenario].expected_seconds
+    task = progress.add_task(name, total=seconds * passes + growing + 1.0, phase="")
     command = [sys.executable, "-m", "bench.cell", system, scenario, "--seconds", str(seconds)]
     command += ["--scale", str(scale)]
-    lines, failure = _run_child(command, task, progress, CELL_SECONDS_MAX + 3 * seconds)
+    lines, failure = _run_child(
+        command, task, progress, CELL_SECONDS_MAX + 3 * seconds + 2 * growing
+    )
     found = {str(line["scenario"]): _outcome(line) for line in lines}
     failed = Outcome(None, failure, has_failed=True)
     return {name: found.get(name, failed) for name in SCENARIOS[scenario].rows}

@@ -44,6 +44,7 @@ from bench.peers.pysyncobj import Pysyncobj
 from bench.peers.rabbitmq import Rabbitmq
 from bench.peers.rocketmq import Rocketmq
 from bench.system import (
+    CREATE_SECONDS_MAX,
     REST_SECONDS,
     SETTLE_SECONDS,
     Grows,
@@ -123,7 +124,8 @@ class Scenario:
     def _grow(self, system: Grows, seconds: float, amount: int) -> Sample:
         size, batch, window = self.size, self.batch, self.window
         if self.operation == "waiting":
-            return system.waiting(consumers=amount, size=size, probes=PROBES)
+            waiting = system.waiting(consumers=amount, size=size, probes=PROBES)
+            return _with_note(waiting, "consumers", amount)
         if self.operation == "spread":
             spread = system.spread(
                 queues=amount, size=size, batch=batch, window=window, seconds=seconds
@@ -131,7 +133,8 @@ class Scenario:
             time.sleep(SETTLE_SECONDS)
             rest_began = time.perf_counter()
             time.sleep(REST_SECONDS)
-            return replace(spread, rest=(rest_began, time.perf_counter()))
+            rested = replace(spread, rest=(rest_began, time.perf_counter()))
+            return _with_note(rested, "queues", amount)
         stored = system.fill(
             size=size, batch=batch, window=window, messages=amount, seconds=FILL_SECONDS_MAX
         )
@@ -146,6 +149,13 @@ class Scenario:
         missing = stored.messages < amount
         note = f"{FILL_SECONDS_MAX:g} s were over before the rest was stored" if missing else ""
         return replace(stored, figures=figures, note=note)
+
+
+def _with_note(sample: Sample, unit: str, amount: int) -> Sample:
+    """The sample with the usual reason why less was reached, unless it has another one."""
+    missing = sample.figures[unit] < amount
+    late = f"{CREATE_SECONDS_MAX:g} s were over before the rest was there" if missing else ""
+    return replace(sample, note=sample.note or late)
 
 
 SCENARIOS = {

@@ -30,7 +30,7 @@ from typing import Any
 
 from bench.keys import KeyOrder, keyed
 from bench.peers import install
-from bench.processes import Clustered, free_ports, wait_for_port
+from bench.processes import Clustered, files_max, free_ports, out_of_files, wait_for_port
 from bench.system import (
     CREATE_SECONDS_MAX,
     PROBE_SECONDS_MAX,
@@ -56,7 +56,6 @@ CREATE_PARTITIONS = 1000
 """Partitions that are created at once, as a topic; the time left is looked at in between."""
 WAIT_MS = 20_000
 """Time for which a consumer that waits asks; by default 500 ms."""
-OUT_OF_TIME = f"{CREATE_SECONDS_MAX:g} s of creating partitions were over"
 EMPTY_POLLS_MAX = 10
 """Empty answers in a row after which a share group has nothing left to read."""
 _CLUSTER_ID = "cmFmdG1xLWJlbmNoLTAwMQ"
@@ -117,7 +116,10 @@ class Kafka(Clustered):
         began = time.perf_counter()
         made = self._create_many(queues)
         load = (size, batch, window)
-        self._publish(MANY, *load, CREATE_SECONDS_MAX, messages=len(made) * batch, partitions=made)
+        first = self._publish(
+            MANY, *load, CREATE_SECONDS_MAX, messages=len(made) * batch, partitions=made
+        )
+        made = made[: first.sample().messages // batch]
         figures = {"queues": len(made), "s to create": round(time.perf_counter() - began, 2)}
         self._publish(MANY, *load, WARM_UP_SECONDS, partitions=made)
         meter = self._publish(MANY, *load, seconds, partitions=made)
@@ -125,7 +127,7 @@ class Kafka(Clustered):
         return replace(
             meter.sample(settings=settings),
             figures=figures,
-            note="" if len(made) == queues else OUT_OF_TIME,
+            note=out_of_files() if len(made) == files_max() < queues else "",
         )
 
     def waiting(self, *, consumers: int, size: int, probes: int) -> Sample:
@@ -166,7 +168,6 @@ class Kafka(Clustered):
             meter.sample(settings=text),
             figures={"consumers": len(partitions)},
             rest=rest,
-            note="" if len(partitions) == consumers else OUT_OF_TIME,
         )
 
     def _next(self, consumer: Any) -> tuple[str, int]:
@@ -305,15 +306,17 @@ class Kafka(Clustered):
 
     def _create_many(self, count: int) -> list[tuple[str, int]]:
         """Create partitions, in topics named after `MANY`, until there are `count` or the time is
-        over; returns them when all replicas are in sync."""
+        over; returns them when all replicas are in sync. Each is an open file of each broker, and a
+        broker that may not open one more ends."""
         from confluent_kafka.admin import NewTopic
 
         admin = self._admin()
         until = time.monotonic() + CREATE_SECONDS_MAX
         made: list[tuple[str, int]] = []
-        while len(made) < count and time.monotonic() < until:
+        reachable = min(count, files_max())
+        while len(made) < reachable and time.monotonic() < until:
             topic = f"{MANY}{len(made)}"
-            partitions = min(CREATE_PARTITIONS, count - len(made))
+            partitions = min(CREATE_PARTITIONS, reachable - len(made))
             for future in admin.create_topics([NewTopic(topic, partitions, 3)]).values():
                 future.result()
             while True:

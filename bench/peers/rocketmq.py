@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.peers import install
-from bench.processes import Clustered, free_ports, wait_for_port
+from bench.processes import Clustered, files_max, free_ports, out_of_files, wait_for_port
 from bench.system import (
     CREATE_SECONDS_MAX,
     PROBE_SECONDS_MAX,
@@ -38,8 +38,6 @@ the rate of sends rose for 12 s, and that of pops still rose in the tenth second
 START_SECONDS_MAX = 120.0
 LOAD_SECONDS_MAX = 120.0
 """Time of a load beside its measurements, at most."""
-QUEUES_MAX = 10_000
-"""Queues of a topic, at most."""
 IN_FLIGHT_MAX = 64
 """Batches in flight, at most: a broker refuses more as busy."""
 _EXPORTS = "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"
@@ -86,8 +84,8 @@ class Rocketmq(Clustered):
         return self._measure("fill", size, batch, window, seconds, messages=messages)
 
     def spread(self, *, queues: int, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Queues of one topic. Each is an open file of each broker, so there are `QUEUES_MAX`."""
-        reachable = min(queues, QUEUES_MAX)
+        """Queues of one topic. Each is an open file of each broker, which bounds their number."""
+        reachable = min(queues, files_max())
         sample = self._measure(
             "spread",
             size,
@@ -98,10 +96,8 @@ class Rocketmq(Clustered):
             create=CREATE_SECONDS_MAX,
             master=self._master,
         )
-        if sample.figures["queues"] < reachable:
-            return replace(sample, note=f"{CREATE_SECONDS_MAX:g} s of creating queues were over")
-        note = f"each queue is an open file of each broker: {QUEUES_MAX:,} at most"
-        return replace(sample, note=note if reachable < queues else "")
+        is_reached = sample.figures["queues"] == reachable
+        return replace(sample, note=out_of_files() if is_reached and reachable < queues else "")
 
     def waiting(self, *, consumers: int, size: int, probes: int) -> Sample:
         """Queues of one topic, for each of which a push consumer has a pull that waits."""

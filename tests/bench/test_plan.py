@@ -82,6 +82,20 @@ def test_backlog_has_its_rates_and_says_what_it_did_not_store() -> None:
     assert enough.note == ""
 
 
+@pytest.mark.parametrize(
+    ("reached", "own", "said"),
+    [(1000, "", ""), (400, "", "60 s were over"), (400, "no more files", "no more files")],
+)
+def test_amount_that_was_not_reached_has_a_reason(reached: int, own: str, said: str) -> None:
+    class System:
+        def waiting(self, **_: int) -> Sample:
+            return Sample(300, 200, 1.0, 1.0, 2.0, 0.0, figures={"consumers": reached}, note=own)
+
+    (sample,) = SCENARIOS["waiting-1000"].run(cast("Any", System()), 3.0)
+    assert sample.note.startswith(said)
+    assert bool(sample.note) == bool(said)
+
+
 def test_expected_time_counts_the_filling_of_a_log() -> None:
     beside = SYSTEMS["floor"].beside_seconds
     assert Cell(0, "single-200B", "floor").expected_seconds(4.0) == beside + 4.0
