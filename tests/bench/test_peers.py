@@ -58,7 +58,7 @@ def test_installed_peer_is_measured_and_leaves_nothing_behind(name: str, tmp_pat
 def test_scenario_that_grows_reaches_a_small_amount(
     scenario: str, name: str, tmp_path: Path
 ) -> None:
-    (row,) = rows_of_cell(name, scenario, tmp_path, "--scale", "0.005")
+    (row,) = rows_of_cell(name, scenario, tmp_path, "--scale", "0.005", "--seconds", "2")
     figures = row["figures"]
     assert row["note"] == ""
     amount = max(figures.get(unit, 0) for unit in ("consumers", "queues", "messages"))
