@@ -44,6 +44,8 @@ public class RocketLoad {
             System.exit(0);
         } catch (Throwable error) {
             error.printStackTrace();
+            // The benchmark shows the end of what is said here.
+            for (Throwable each = error; each != null; each = each.getCause()) System.err.println(each);
             System.exit(1);
         }
     }
