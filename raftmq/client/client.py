@@ -187,7 +187,8 @@ class Client:
                 thread, may read: a call of another one would commit messages that the first still
                 works on. None: only `commit` commits; with broadcast a commit every second.
             prefetch_bytes: bytes that may be fetched ahead of the application, 8 MiB. Pulling adds
-                one answer of each node, of up to 4 MiB and at most `prefetch_bytes`.
+                one answer of each node, of up to 4 MiB and at most `prefetch_bytes`, and the rest
+                of a batch that begins within.
             filter: the group's filter, as SQL (`amount > 5 AND city = 'Paris'`) or tags. Opening
                 the consumer subscribes the whole group to the filter, in place of the one before;
                 see `Admin.subscribe`. None: the group's present filter, if any.

@@ -58,7 +58,8 @@ def parse_id(text: str) -> tuple[int, int]:
 
 
 class Message:
-    """One message. It keeps its batch in memory; keep only `body` if you need no more."""
+    """One message. It keeps the whole answer with which it came in memory, up to 4 MiB and a batch;
+    keep only `body` if you need no more."""
 
     __slots__ = ("_batch", "_position", "_queue_number", "topic")
 

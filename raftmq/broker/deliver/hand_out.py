@@ -142,7 +142,7 @@ class _Packing:
         """Add a batch, which may take more than the room that is left."""
         base, payload = extent.placement.base_offset, self._cut(record, extent)
         if payload is None:
-            payload = record.payload
+            payload = record.held_payload
         else:
             base += extent.start
         self.batches[record.index] = Outgoing(base, record.timestamp, payload)

@@ -458,7 +458,7 @@ class Fetches(Service):
 
     def _answer(self, session: FetchSession, errors: list[FetchedQueue], read: _Read) -> None:
         queues = [self._describe(session, item, records) for item, records in read]
-        body = [record.payload for _, records in read for record in records]
+        body = [record.held_payload for _, records in read for record in records]
         for (item, records), described in zip(read, queues, strict=True):
             if described.next >= 0:
                 session.put(item.queue, described.next)

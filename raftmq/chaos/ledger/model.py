@@ -375,8 +375,10 @@ class PopModel:
                 if other in offsets or queue.key_of(other) != key:
                     continue
                 entry = queue.entries.get(other)
+                # With runs a parked letter holds up the messages after it alone.
+                is_blocked = self.run == 1 or other < offset
                 is_busy = entry is not None and (
-                    entry.word in ("leased", "waiting") or entry.is_parked
+                    entry.word in ("leased", "waiting") or (entry.is_parked and is_blocked)
                 )
                 is_open = entry is None or (entry.word == "ready" and not entry.is_redriven)
                 if is_busy or (is_open and other < offset and not is_redriven):
