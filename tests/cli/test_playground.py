@@ -2,7 +2,9 @@
 
 import os
 import re
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -144,3 +146,32 @@ def test_disk_on_which_nodes_would_refuse_all_is_told_at_the_start(
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
     up.warn_of_space(tmp_path)
     assert ("take no messages below log.reserve_bytes" in capsys.readouterr().err) is is_told
+
+
+def test_folder_that_was_copied_or_moved_does_not_serve_the_one_before(tmp_path: Path) -> None:
+    before = Playground(tmp_path / "before", is_temporary=False)
+    before.folder.mkdir()
+    before.found([7400, 7401])
+    before.check_data()
+    for node in (1, 2):
+        before.data(node).mkdir()
+    copy = Playground(tmp_path / "copy", is_temporary=False)
+    shutil.copytree(before.folder, copy.folder)
+    before.check_data()
+    with pytest.raises(Failure, match="the folder was moved or copied") as caught:
+        copy.check_data()
+    assert caught.value.fix is not None
+    (command,) = re.findall("`(sed .*?)`", caught.value.fix)
+    subprocess.run(command, shell=True, check=True)
+    copy.check_data()
+    assert [copy.data(node) for node in (1, 2)] == [copy.folder / "node-1", copy.folder / "node-2"]
+    assert before.data(1) == before.folder / "node-1"
+
+
+def test_data_on_another_disk_is_where_the_settings_say(tmp_path: Path) -> None:
+    playground = Playground(tmp_path, is_temporary=False)
+    playground.found([7400])
+    config = playground.config(1)
+    config.write_text(config.read_text().replace(str(tmp_path / "node-1"), "/mnt/other"))
+    playground.check_data()
+    assert playground.data(1) == Path("/mnt/other")

@@ -2,8 +2,8 @@
 
 | in the folder | what |
 |---|---|
-| `node-1.toml` ... | the settings of each node, written once |
-| `node-1/` ... | each node's data |
+| `node-1.toml` ... | the settings of each node, written once; a person may edit them |
+| `node-1/` ... | each node's data, unless its settings name another folder |
 | `node-1.log` ... | what each node wrote to stderr |
 | `up.json` | the running nodes, as `State`; rewritten whenever one is started |
 | `up.lock` | locked by the supervisor as long as it runs |
@@ -80,8 +80,31 @@ class Playground:
         return self.folder / f"node-{node}.toml"
 
     def data(self, node: int) -> Path:
-        """The node's data folder."""
+        """The node's data folder, as its settings say."""
+        with suppress(FileNotFoundError):
+            match = re.search(r"^data = (\".*\")$", self.config(node).read_text(), re.MULTILINE)
+            if match:
+                return Path(json.loads(match[1]))
+        return self._own_data(node)
+
+    def _own_data(self, node: int) -> Path:
         return self.folder / f"node-{node}"
+
+    def check_data(self) -> None:
+        """See that the nodes' data is where a person who looks into the folder would think.
+
+        Raises:
+            Failure: the folder was moved or copied. Its nodes would write to the folder before.
+        """
+        for node, _ in enumerate(self.ports(), 1):
+            told, own = self.data(node), self._own_data(node)
+            if told != own and own.exists():
+                raise Failure(
+                    f"{self.config(node)} says that the data is in {told}, and {own} is there, "
+                    "too: the folder was moved or copied",
+                    fix=f"`sed -i 's|{told.parent}/|{self.folder}/|' {self.folder}/node-*.toml` "
+                    f"takes the data in {self.folder}; if the settings are right, move {own} away",
+                )
 
     def log(self, node: int) -> Path:
         """The file with the node's stderr."""
@@ -105,7 +128,7 @@ class Playground:
                 node,
                 address,
                 cluster=cluster,
-                data=self.data(node),
+                data=self._own_data(node),
                 founders=len(ports),
                 others=addresses,
             )

@@ -151,6 +151,7 @@ def _prepare(
             fix="leave out -n and --port to go on with it, or give --data another folder",
         )
     else:
+        playground.check_data()
         for known in ports:
             choose_ports(1, known, any_port=False)
     return playground
