@@ -378,7 +378,6 @@ class Raft:
             last_index=log.last_index,
             applied=log.applied,
             uncommitted_bytes=core.uncommitted_bytes,
-            reads_waiting=len(core.reads) + len(core.pending_reads),
             progress={node: progress_status(members[node]) for node in sorted(members)},
         )
 

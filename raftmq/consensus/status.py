@@ -17,9 +17,6 @@ class ProgressStatus(NamedTuple):
     """Index that is sent next."""
     pending_snapshot: int
     """Index of the snapshot on its way, or 0."""
-    inflight_messages: int
-    inflight_bytes: int
-    is_inflight_full: bool
     is_paused: bool
     """Whether nothing is sent for now."""
     is_recently_active: bool
@@ -43,7 +40,6 @@ class Status(NamedTuple):
     applied: int
     uncommitted_bytes: int
     """Leader: record bytes appended and not applied."""
-    reads_waiting: int
     progress: dict[int, ProgressStatus]
     """Leader: by member, itself included. Empty on others."""
 
@@ -55,9 +51,6 @@ def progress_status(progress: Progress) -> ProgressStatus:
         match=progress.match,
         next=progress.next,
         pending_snapshot=progress.pending_snapshot,
-        inflight_messages=len(progress.inflights),
-        inflight_bytes=progress.inflights.bytes,
-        is_inflight_full=progress.inflights.is_full(),
         is_paused=progress.is_paused,
         is_recently_active=progress.is_recently_active,
         is_learner=progress.is_learner,

@@ -89,7 +89,6 @@ class Rewrite:
         self._files, self._folder = files, folder
         self._path = f"{folder}/{file_name(segment.name, SEGMENT_SUFFIX)}"
         header = _header(files, self._path, identity, segment, before)
-        self._keeps_sound = keeps_sound
         self._source = None
         if keeps_sound:
             with suppress(OSError):

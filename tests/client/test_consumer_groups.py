@@ -2,13 +2,10 @@
 
 import math
 
-import anyio
 import pytest
 
 from raftmq.broker.serve import pages
 from raftmq.client import GroupAttachment, GroupSettings, connect
-from raftmq.client.admin.consumer_groups import Attached, attach
-from raftmq.client.routing.router import Router
 from raftmq.errors import OutcomeUnknown, Reason, Rejected
 from raftmq.pop.policy import SCHEDULE_MS
 from raftmq.wire.codec import unpack
@@ -123,17 +120,6 @@ async def test_attaching_whose_answer_was_lost_gives_the_same_number(cluster: Fa
         before = cluster.catalog.applied
         assert await mq.admin.attach("orders", "billing") == 1
         assert cluster.catalog.applied == before + 2, "it was asked once"
-
-
-async def test_attaching_tells_the_version_of_the_policy(cluster: FakeCluster) -> None:
-    cluster.create_topic()
-    async with connect(URL, world=cluster) as mq:
-        await mq.admin.create_consumer_group("billing", attempts_max=3)
-        version = cluster.catalog.consumer_groups.groups["billing"].version
-        router: Router = mq._router
-        with anyio.fail_after(5):
-            attached = await attach(router, "orders", "billing", "pop")
-        assert attached == Attached(1, version)
 
 
 async def test_reader_by_offset_is_refused_for_a_group_of_another_mode(

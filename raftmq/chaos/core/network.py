@@ -31,7 +31,7 @@ from raftmq.chaos.core.faults.effects import (
     SLOWED,
 )
 from raftmq.chaos.core.loop import Loop
-from raftmq.consensus import Message, MessageKind
+from raftmq.consensus import Message
 
 CHUNK = 100
 """The kind of a snapshot's chunk and of its answer, beside the `MessageKind`s."""
@@ -185,7 +185,3 @@ class Network:
         self.late_kinds.clear()
         self.lag_us.clear()
         self.settle()
-
-
-CAMPAIGNING = (MessageKind.VOTE, MessageKind.PRE_VOTE)
-"""Kinds of messages that candidates send."""

@@ -102,8 +102,6 @@ class Deadlines:
         """Calls that were judged, by name."""
         self.late: list[str] = []
         """Calls that were answered too late, the first few."""
-        self.late_count = 0
-        """Number of all calls that were answered too late."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -195,7 +193,6 @@ class Deadlines:
         return self._now() - begun.at - begun.seconds - self._slack_seconds
 
     def _note(self, text: str) -> None:
-        self.late_count += 1
         if len(self.late) < LATE_MAX:
             self.late.append(text)
 

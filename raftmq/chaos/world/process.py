@@ -95,8 +95,6 @@ class Machine:
         """Factor on the time that its disk takes; 1: usual speed."""
         self.descriptors_max = 65_536
         """Files and sockets that a process may have open."""
-        self.is_on = True
-        """False after a power loss, until a process is started on the machine."""
 
 
 class Process:

@@ -91,7 +91,6 @@ class _Look(NamedTuple):
     """An observer's answered call, which the state must come to agree with."""
 
     number: int
-    end_event: int
     settled_event: int
     """From this end on, no overwriter is left that could come before it."""
 
@@ -165,7 +164,7 @@ def _look_ahead(plan: _Plan, model: Model) -> None:
             last = max(last, begins[position][1])
             position += 1
         if calls[number].function in model.observers:
-            plan.ahead.append(_Look(number, event, bisect.bisect_right(times, last)))
+            plan.ahead.append(_Look(number, bisect.bisect_right(times, last)))
 
 
 class _Walk:

@@ -291,14 +291,14 @@ class Admin:
         if start not in ("earliest", "latest"):
             message = f"start is 'earliest' or 'latest', not {start!r}"
             raise Rejected(Reason.BAD_ARGUMENT, message)
-        attached = await attach(
+        number = await attach(
             self._router, topic, group, mode, is_latest=start == "latest", timeout=left()
         )
         if mode in POPPED:
-            with after([attached.number], "attachment"):
+            with after([number], "attachment"):
                 queues = _queues_of(await self._topic(topic, left()))
-                await begin(self._router, attached.number, queues, [], left())
-        return attached.number
+                await begin(self._router, number, queues, [], left())
+        return number
 
     async def detach(self, topic: str, group: str, *, timeout: float | None = None) -> bool:
         """Let a consumer group take no more messages of a topic; False: it took none before.

@@ -79,15 +79,6 @@ class GroupSettings(NamedTuple):
     """For a group ordered by key: how many messages of one key a consumer may have in hand."""
 
 
-class Attached(NamedTuple):
-    """An attachment, as a consumer needs it to ask for messages."""
-
-    number: int
-    """The attachment's number: it names the group in requests to partition groups."""
-    policy_version: int
-    """Raft index of the catalog's record that gave the group its policy."""
-
-
 def policy_of(
     schedule: Sequence[float] | None,
     attempts_max: int | None,
@@ -207,12 +198,14 @@ async def attach(
     *,
     is_latest: bool = False,
     timeout: float | None = None,
-) -> Attached:
-    """Attach a consumer group to a topic; returns the attachment, also an existing one."""
+) -> int:
+    """Attach a consumer group to a topic; returns the number of the attachment, also of an existing
+    one: it names the group in requests to partition groups."""
     require_no_instance(group)
     command = Attach(topic, group, mode_of(mode), is_latest, AS_IT_IS)
-    number, version = await change_catalog(router, command, timeout)
-    return Attached(number, version)
+    number: int
+    number, _policy_version = await change_catalog(router, command, timeout)
+    return number
 
 
 async def detach(router: Router, topic: str, group: str, timeout: float | None = None) -> int:

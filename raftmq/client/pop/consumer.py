@@ -128,7 +128,7 @@ class PopConsumer:
             if settings.filter is not None:
                 subscribed = await subscribe(router, *place, settings.filter, left())
                 done.append("filter")
-            attached = await attach(
+            attachment = await attach(
                 router, *place, settings.mode, is_latest=settings.is_latest, timeout=left()
             )
             done.append("attachment")
@@ -137,10 +137,10 @@ class PopConsumer:
             if settings.is_latest:
                 # A data group's log holds the place only after a command there named the group.
                 queues = {view.id << QUEUE_BITS | n: group for n, group in enumerate(view.groups)}
-                await begin(router, attached.number, queues, done, left())
+                await begin(router, attachment, queues, done, left())
         self._tasks = self._supervisor.task_scope(self._fail)
         is_ordered = settings.mode is Mode.ORDERED
-        holder = Holder(self.topic, attached.number, self._consumer, subscribed, is_ordered)
+        holder = Holder(self.topic, attachment, self._consumer, subscribed, is_ordered)
         settlements = self._make_settlements(router, self._tasks, holder)
         prefetcher = self._prefetcher = Prefetcher(
             self._router, self._tasks, settings, view, settlements

@@ -130,11 +130,6 @@ class Connection:
         """May another batch be posted? If not, `when_room` calls back once it may."""
         return len(self._open) < WINDOW_REQUESTS and self.open_bytes < WINDOW_BYTES
 
-    @property
-    def open_requests(self) -> int:
-        """Requests that are not answered."""
-        return len(self._open)
-
     def when_room(self, call: Callable[[], None]) -> None:
         """Call `call` once, as soon as there is room again or the connection is gone."""
         self._room_wanted[call] = None

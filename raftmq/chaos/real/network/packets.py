@@ -46,12 +46,6 @@ class Segment(NamedTuple):
     """Position of the body in the packet."""
     body_bytes: int
 
-    @property
-    def next_number(self) -> int:
-        """Sequence number of the byte after this segment."""
-        used = self.body_bytes + bool(self.flags & SYN) + bool(self.flags & FIN)
-        return (self.number + used) & 0xFFFF_FFFF
-
 
 def parse(packet: bytes) -> Segment | None:
     """The fields of a packet; None: not a whole TCP segment over IPv4 without options."""
