@@ -76,10 +76,6 @@ class MessageKind(IntEnum):
 
     CAMPAIGN = 32
     """Local: the election timeout ran out."""
-    BEAT = 33
-    """Local: time for a round of heartbeats."""
-    CHECK_QUORUM = 34
-    """Local: has a quorum answered since the last check?"""
     UNREACHABLE = 35
     """Local: a message to `sender` could not be delivered."""
     SNAPSHOT_STATUS = 36
@@ -144,8 +140,3 @@ RESPONSE_KINDS = frozenset(
     }
 )
 """Kinds that make sense only from a known peer or from this node's own threads."""
-
-
-def is_local_target(node: int) -> bool:
-    """Whether a message to or from `node` stays inside this process."""
-    return node >= APPLY_THREAD

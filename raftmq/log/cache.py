@@ -221,21 +221,6 @@ class LogCache:
         is_alone = len(self._records) == 1
         assert is_alone or 0 < self.memory_bytes() <= self._bytes_max, "too much stays, or nothing"
 
-    def warm(self, records: Sequence[Record]) -> None:
-        """Put the log's newest records into an empty cache, as read from disk after a start."""
-        assert not self._records
-        assert not records or records[-1].index == self._start - 1, "not the newest records"
-        if not records:
-            return
-        first = records[0].index
-        self._start = first
-        self._edge = self._before if first == self._before.index + 1 else self._edge
-        self._records = list(records)
-        self._ends = array("Q", accumulate(len(record.encoded) for record in records))
-        assert self._before.index < first <= self.last_index(), f"record {first} is not kept"
-        if self.memory_bytes() > self._bytes_max:
-            self._evict()
-
     def drop_before(self, start: Link) -> None:
         """Retention moved: `start` is now the record just before the first kept one."""
         if start.index <= self._before.index:

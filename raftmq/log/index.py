@@ -308,10 +308,6 @@ class LogIndex:
         sealed = [segment.base for segment in self._sealed.values() if segment.count]
         return min([*sealed, *(info.base for info in self._infos)])
 
-    def directory_queues(self) -> int:
-        """Queues that have batches in sealed segments."""
-        return len(self._directory)
-
     # Inside.
 
     def _builder_at(self, index: int) -> SegmentBuilder | None:

@@ -104,8 +104,6 @@ class Rewrite:
         """The next record's number in the segment, from 0."""
         self._piece: list[Record | None] = []
         """The next records as read here; None: the record does not check out."""
-        self.taken_from_peers = 0
-        """Number of records that came from peers."""
 
     def lacks(self) -> tuple[int, int] | None:
         """Copy the records that are sound here, and name the next ones that must come from a peer:
@@ -143,7 +141,6 @@ class Rewrite:
             if record.index != index or record.chain != crc:
                 raise NotProven(f"record {record.index} of a peer does not chain to ours")
             crc, index = record.crc, index + 1
-        self.taken_from_peers += len(records)
         self._write(records)
         del self._piece[: len(records)]
 

@@ -5,10 +5,10 @@
     store.sync()                            # one fdatasync: all appended so far is durable
     store.read(low, high, bytes_max)        # any thread, at any time
 
-After `open`, one thread (the node's disk thread) makes all calls but `read`, `read_at`,
-`statistics`, `segments` and those that say "any thread". Other threads may make these calls beside
-it, and read the properties, `layout`, `sealed` and `proven_commit`: each is one value, which the
-disk thread replaces. `raftmq.log.reading` explains why that is safe.
+After `open`, one thread (the node's disk thread) makes all calls but `read`, `read_at`, `segments`
+and those that say "any thread". Other threads may make these calls beside it, and read the
+properties, `layout`, `sealed` and `proven_commit`: each is one value, which the disk thread
+replaces. `raftmq.log.reading` explains why that is safe.
 
 The life of a segment:
 
@@ -64,9 +64,9 @@ from raftmq.log.segment import (
 )
 from raftmq.log.snapshot import SnapshotFile, SnapshotMeta, encode_snapshot, is_void, open_snapshot
 from raftmq.log.unsealed import Unsealed
-from raftmq.log.writer import LogSettings, LogWriter, Statistics
+from raftmq.log.writer import LogSettings, LogWriter
 
-__all__ = ["LogSettings", "LogStore", "Recovered", "SegmentSize", "Statistics"]
+__all__ = ["LogSettings", "LogStore", "Recovered", "SegmentSize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,17 +333,6 @@ class LogStore(LogWriter):
         before = last_link(list(segments[:at])) or self._start
         return Rewrite(
             self._files, self._folder, self._identity, segment, before, keeps_sound=keeps_sound
-        )
-
-    def statistics(self) -> Statistics:
-        """Counters since the log was opened."""
-        sizes = self.segments()
-        return Statistics(
-            segments=len(sizes),
-            bytes=sum(size.bytes for size in sizes),
-            writes=self._writes,
-            bytes_written=self._bytes_written,
-            syncs=self._syncs,
         )
 
     # Mending, sealing, snapshots, retention.

@@ -57,22 +57,6 @@ class LogSettings:
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Counters of a store since it was opened."""
-
-    segments: int
-    """Segment files."""
-    bytes: int
-    """Bytes of all segment files."""
-    writes: int
-    """Appends and idle marks written."""
-    bytes_written: int
-    """Bytes of these appends and marks."""
-    syncs: int
-    """Calls of fdatasync on segments."""
-
-
 class LogWriter:
     """The writing half of a `LogStore`."""
 
@@ -95,7 +79,6 @@ class LogWriter:
         now. The commit index of `hard_state` may be higher."""
         self._is_dirty = False
         self._is_marked = False
-        self._writes = self._bytes_written = self._syncs = 0
         self.layout: tuple[SegmentInfo, ...] = ()
         """The segments without an index file, oldest first, the active one last. A new tuple
         whenever one begins, is sealed, or changes its bounds: for `LogIndex.arrange`."""
@@ -162,7 +145,6 @@ class LogWriter:
             active.file.datasync()
         except OSError as error:
             raise self._fail(FsyncFailed(f"fdatasync of {active.path} failed: {error}")) from error
-        self._syncs += 1
         self._synced = active.end
         self._is_dirty = False
         assert self._marked_commit >= self.proven_commit, "a mark proves less than one before it"
@@ -339,8 +321,6 @@ class LogWriter:
             # A part of the write may stand in the file: the next append must not follow it.
             self._final(f"cutting {active.path}", lambda: active.file.truncate(active.end))
             raise DiskFull(f"no space for {total} bytes in {self._folder}") from error
-        self._writes += 1
-        self._bytes_written += total
         self._is_dirty = True
         return total
 

@@ -70,8 +70,6 @@ MESSAGE_NAMES = {
     MessageKind.READ_INDEX_RESPONSE: "MsgReadIndexResp",
     MessageKind.FORGET_LEADER: "MsgForgetLeader",
     MessageKind.CAMPAIGN: "MsgHup",
-    MessageKind.BEAT: "MsgBeat",
-    MessageKind.CHECK_QUORUM: "MsgCheckQuorum",
     MessageKind.UNREACHABLE: "MsgUnreachable",
     MessageKind.SNAPSHOT_STATUS: "MsgSnapStatus",
     MessageKind.STORAGE_APPEND: "MsgStorageAppend",

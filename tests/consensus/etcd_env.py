@@ -28,7 +28,6 @@ from raftmq.consensus import (
     Transition,
     encode_change,
 )
-from raftmq.consensus.messages import is_local_target
 from raftmq.log.record import Kind
 from tests.consensus import etcd_describe as describe
 from tests.consensus.datadriven import Argument, Directive, parse_command
@@ -354,7 +353,7 @@ class Environment:
     def _waiting(self, to: int, kind: MessageKind | None, *, drop: bool) -> list[Message]:
         def is_wanted(message: Message) -> bool:
             # A node's messages to itself and its threads do not cross the network: never lost.
-            is_local = message.sender == message.to or is_local_target(message.sender)
+            is_local = message.sender == message.to or message.sender >= APPLY_THREAD
             return (
                 message.to == to
                 and not (drop and is_local)

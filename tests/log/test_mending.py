@@ -60,11 +60,14 @@ def mend(store: LogStore, name: int, give: Callable[[int], Record], *, keeps: bo
     """Rewrite a segment; returns the number of records that came from elsewhere."""
     rewrite = store.rewrite(name, keeps_sound=keeps)
     assert rewrite is not None
+    given = 0
     while (wanted := rewrite.lacks()) is not None:
-        rewrite.add([give(index) for index in range(*wanted)][:2])
+        records = [give(index) for index in range(*wanted)][:2]
+        rewrite.add(records)
+        given += len(records)
     rewrite.finish()
     assert store.replace(rewrite)
-    return rewrite.taken_from_peers
+    return given
 
 
 def without_index(files: MemoryFiles, name: int) -> MemoryFiles:

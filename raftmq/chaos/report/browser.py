@@ -4,7 +4,6 @@ The browser is an installed one; it gets a temporary profile, which is removed.
 """
 
 import shutil
-import struct
 import subprocess
 import tempfile
 from pathlib import Path
@@ -58,11 +57,3 @@ def picture(page: Path, to: Path, *, height: int = 1600, is_dark: bool = False) 
     if done.returncode or not to.exists():
         words = " ".join(done.stderr.split()[-30:])
         raise NoBrowser(f"{program} ended with {done.returncode}: {words}")
-
-
-def size_of(picture_file: Path) -> tuple[int, int]:
-    """Width and height of a PNG file in pixels."""
-    head = picture_file.read_bytes()[:24]
-    assert head[:8] == b"\x89PNG\r\n\x1a\n", f"{picture_file} is no PNG"
-    width, height = struct.unpack(">II", head[16:24])
-    return width, height

@@ -1,6 +1,7 @@
 """The page: verdict first, escaped, alone, and drawn by a browser without an error."""
 
 import re
+import struct
 import subprocess
 import tempfile
 from dataclasses import replace
@@ -20,7 +21,7 @@ from raftmq.chaos.report import (
     read_outcome,
     write_outcome,
 )
-from raftmq.chaos.report.browser import installed, size_of
+from raftmq.chaos.report.browser import installed
 from raftmq.checkers import ANOMALIES, Verdict
 from raftmq.checkers.history import Recorder
 from tests.chaos.report.made_up import history, outcome
@@ -186,7 +187,9 @@ def test_picture_is_what_a_browser_shows(tmp_path: Path, bad_page: str) -> None:
     file = tmp_path / "page.html"
     file.write_text(bad_page)
     picture(file, tmp_path / "page.png", height=900)
-    assert size_of(tmp_path / "page.png") == (1280, 900)
+    head = (tmp_path / "page.png").read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", head[16:24]) == (1280, 900), "width and height"
 
 
 def test_machine_without_a_browser_is_told_which_would_do(
