@@ -34,6 +34,7 @@ from rich.table import Table
 
 from bench import processes
 from bench.cores import filters
+from bench.counting.usage import cpu_seconds
 from raftmq import connect
 from raftmq.batch import Batch
 from raftmq.client import Client, Consumer
@@ -109,12 +110,6 @@ def serve(scenario: str, config: str) -> int:
     if scenario == "scan":
         setattr(matching, "Index", Scan)  # noqa: B010  # what it does not export
     return run(["serve", "-c", config])
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU seconds that a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 class Measured:

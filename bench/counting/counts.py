@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-TICKS_A_SECOND = 100
-"""The unit of /proc/PID/stat (USER_HZ)."""
+from bench.counting.usage import cpu_times
 
 _RESUMED = re.compile(r"<\.\.\. \w+ resumed>")
 _LINE = re.compile(r"(\d+) +(\d+\.\d+) (.*)")
@@ -62,7 +61,7 @@ class Work:
     @classmethod
     def of(cls, pid: int) -> Self:
         """All threads of a process, by now."""
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        user, kernel = cpu_times(pid)
         counts = Counter[str]()
         for status in Path(f"/proc/{pid}/task").glob("*/status"):
             for line in status.read_text().splitlines():
@@ -70,8 +69,8 @@ class Work:
                 if name.endswith("ctxt_switches"):
                     counts[name] += int(value)
         return cls(
-            int(fields[11]) / TICKS_A_SECOND,
-            int(fields[12]) / TICKS_A_SECOND,
+            user,
+            kernel,
             counts["voluntary_ctxt_switches"],
             counts["nonvoluntary_ctxt_switches"],
         )

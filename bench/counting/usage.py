@@ -82,9 +82,14 @@ class Usage:
 
 def cpu_seconds(pid: int) -> float:
     """Processor time of a process since its start."""
+    return sum(cpu_times(pid))
+
+
+def cpu_times(pid: int) -> tuple[float, float]:
+    """Processor seconds of a process since its start, in the program and in the kernel."""
     # The name in the second field may contain blanks: count fields after its closing bracket.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * _TICK_SECONDS
+    return int(fields[11]) * _TICK_SECONDS, int(fields[12]) * _TICK_SECONDS
 
 
 def memory(pid: int) -> Memory:

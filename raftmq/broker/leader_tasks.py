@@ -40,11 +40,12 @@ from raftmq.broker.service import Service
 from raftmq.broker.tickets import Callback
 from raftmq.consensus import ProgressState
 from raftmq.log.record import Kind, Record
-from raftmq.machine.catalog.catalog import QUEUE_BITS, SYSTEM_GROUP, Bootstrap, NameNode, RemoveNode
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Bootstrap, NameNode, RemoveNode
 from raftmq.machine.catalog.catalog import Node as CatalogNode
 from raftmq.machine.catalog.replicas import member_of
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import Command, DropQueues, PartitionMachine, Trim
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.pop.calls import CloseGroups, Lose
 from raftmq.results import Result
 

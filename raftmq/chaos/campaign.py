@@ -44,6 +44,7 @@ from raftmq.chaos.faults import (
     with_visits,
 )
 from raftmq.chaos.outcome import Coverage, Outcome, Violation
+from raftmq.chaos.workload_names import WORKLOADS
 from raftmq.checkers import Verdict
 
 if TYPE_CHECKING:
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
 
 NODES = 3
 """Founding nodes of a cluster whose plan names no number."""
-
-WORKLOADS = ("log", "queue", "register", "pop", "members", "flows", "admin")
-"""The work of the clients, in the worlds that have clients."""
 
 
 EXTREMES = ("most ", "longest ")

@@ -443,6 +443,8 @@ def _group(
     *,
     silent: set[int],
 ) -> dict[str, Any]:
+    from raftmq.machine.catalog.replicas import node_of
+
     leading = [replica for replica in replicas if replica["role"] == "leader"]
     best = max(leading or replicas, key=lambda replica: int(replica["term"]), default=None)
     plain = {"id": number, "leader": 0, "term": 0, "voters": voters, "learners": learners}
@@ -452,29 +454,25 @@ def _group(
     # half: of a node's members the last one holds.
     progress = sorted((int(member), seen) for member, seen in best["progress"].items())
     behind: dict[str, int | None] = {
-        str(_node_of(m)): max(0, best["last_index"] - seen["match"]) for m, seen in progress
+        str(node_of(m)): max(0, best["last_index"] - seen["match"]) for m, seen in progress
     }
     # A leader elected after a node's death knows no match of it, and would count its whole log.
     behind |= {node: None for node in behind if int(node) in silent}
     counted = {*best["voters"], *best.get("voters_outgoing", ())}
-    newest = {_node_of(member): member for member in sorted([*counted, *best["learners"]])}
+    newest = {node_of(member): member for member in sorted([*counted, *best["learners"]])}
     # A node whose former member still is a voter re-enters, and does not count yet.
-    again = {_node_of(member) for member in counted if member != newest[_node_of(member)]}
+    again = {node_of(member) for member in counted if member != newest[node_of(member)]}
     return {
         **plain,
         # A follower may still name a leader that is gone: only a node that says it leads counts.
         "leader": best["leader"] if leading else 0,
         "term": best["term"],
-        "voters": sorted(map(_node_of, best["voters"])),
-        "learners": sorted(map(_node_of, best["learners"])),
+        "voters": sorted(map(node_of, best["voters"])),
+        "learners": sorted(map(node_of, best["learners"])),
         "commit": best["commit"],
         "behind": behind,
         "re_enter": sorted(again),
     }
-
-
-def _node_of(member: int) -> int:
-    return member & 0xFFFF_FFFF
 
 
 def _nodes_table(picture: dict[str, Any]) -> Table:

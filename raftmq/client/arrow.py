@@ -37,8 +37,9 @@ import pyarrow as pa
 
 from raftmq.batch import NO_KEY, Pieces, PropertyColumn, PropertyKind
 from raftmq.errors import Reason, Rejected
+from raftmq.machine.queue_numbers import QUEUE_MASK
 
-from .message import QUEUE_BITS, Slice
+from .message import Slice
 
 if TYPE_CHECKING:
     from .message import MessageColumns
@@ -93,7 +94,7 @@ def _column(messages: "MessageColumns[Any]", name: str) -> pa.Array:
         case "topic":
             return _taken([messages.topic], np.zeros(len(messages), np.int64))
         case "queue":
-            mask = (1 << QUEUE_BITS) - 1
+            mask = QUEUE_MASK
             queues = _spread(messages, lambda part: part.queue_number & mask)
             return _numbers(queues.astype(np.int32))
         case "offset":

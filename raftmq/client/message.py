@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 from raftmq.batch import Batch, Value, peek
 from raftmq.errors import CorruptRecord, Reason, Rejected, UnreadableBatch
+from raftmq.machine.queue_numbers import QUEUE_BITS as QUEUE_BITS  # both for the pipeline, too
+from raftmq.machine.queue_numbers import QUEUE_MASK as QUEUE_MASK
 from raftmq.words import counted
 
 if TYPE_CHECKING:
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 M = TypeVar("M", bound="Message")
-
-QUEUE_BITS = 16
-"""The lower bits of a queue number: the queue's place within its topic."""
 
 _ID = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})")
 
@@ -107,7 +106,7 @@ class Message:
     @property
     def queue(self) -> int:
         """The queue within the topic, from 0."""
-        return self._queue_number & ((1 << QUEUE_BITS) - 1)
+        return self._queue_number & QUEUE_MASK
 
     @property
     def offset(self) -> int:
@@ -247,8 +246,8 @@ class MessageColumns(Sequence[M]):
     @property
     def queues(self) -> list[int]:
         """The queue of each message, within the topic."""
-        mask = (1 << QUEUE_BITS) - 1
-        return _joined([[p.queue_number & mask] * (p.stop - p.start) for p in self._slices])
+        slices = self._slices
+        return _joined([[p.queue_number & QUEUE_MASK] * (p.stop - p.start) for p in slices])
 
     @property
     def offsets(self) -> list[int]:
@@ -318,7 +317,7 @@ def _unreadable(
     error: CorruptRecord, topic: str, queue_number: int, base: int, count: int
 ) -> UnreadableBatch:
     """The error, with the offset of the batch and the offset after it."""
-    queue = queue_number & ((1 << QUEUE_BITS) - 1)
+    queue = queue_number & QUEUE_MASK
     return UnreadableBatch(error, topic=topic, queue=queue, offset=base, next_offset=base + count)
 
 

@@ -50,14 +50,6 @@ class Stream(Protocol):
 
 
 @runtime_checkable
-class SendsNowait(Protocol):
-    """A stream that can also send without waiting."""
-
-    def send_nowait(self, data: bytes) -> int:
-        """Send as many bytes as possible without waiting; the number of bytes sent."""
-
-
-@runtime_checkable
 class ReceivesInto(Protocol):
     """A stream that can also receive into memory of its caller."""
 

@@ -26,13 +26,14 @@ from raftmq.checkers.pop.calls import Books
 from raftmq.checkers.pop.messages import Ordering
 from raftmq.client.admin.dead_letters import Backlog
 from raftmq.client.client import Client
-from raftmq.client.message import QUEUE_BITS, Slice
+from raftmq.client.message import Slice
 from raftmq.client.pop.handles import parse_handle
 from raftmq.client.produce.claimed import ClaimedProducer
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor
 from raftmq.client.world import ClientWorld
 from raftmq.errors import Inconsistent, Reason, Rejected
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.pop.policy import Mode
 
 from .judging import Case, Place, judge
@@ -154,7 +155,7 @@ class Check:
     async def _read_back(self, number: int, place: Place, end: int) -> None:
         """Read a queue back from its end at the opening to `end`, and on for `COMMIT_SECONDS` at
         most until all messages of committed transactions have come."""
-        queue = number & ((1 << QUEUE_BITS) - 1)
+        queue = number & QUEUE_MASK
         admin = self._client.admin
         earliest = await admin.find_offsets(place.topic, "earliest", queues=[queue])
         place.kept_from = max(place.before, earliest[queue])

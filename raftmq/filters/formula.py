@@ -41,7 +41,8 @@ Sources: SQL92 §8.12 (search condition); Kleene's strong logic of indeterminacy
 monotone in the outcomes of the atoms.
 """
 
-from collections.abc import Iterable, Iterator
+import operator as operators
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
 Operator = Literal[
@@ -64,6 +65,15 @@ MIRRORED: Final[dict[Operator, Operator]] = {
     "=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=",
 }  # fmt: skip
 """Operator → the operator with the same outcome when the sides are exchanged."""
+COMPARE: Final[dict[str, Callable[..., bool]]] = {
+    "=": operators.eq,
+    "<>": operators.ne,
+    "<": operators.lt,
+    "<=": operators.le,
+    ">": operators.gt,
+    ">=": operators.ge,
+}
+"""Operator → its test of two values of one kind."""
 
 Scalar = str | int | float
 """A text or a number."""

@@ -13,13 +13,22 @@ false. The atom always has its property on the left, without a minus:
 Sources: RocketMQ's ComparisonExpression for the refusals.
 """
 
-import operator as operators
-from collections.abc import Callable
 from functools import partial
 from types import NoneType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from .formula import FALSE, MIRRORED, OPPOSITES, TRUE, Atom, Formula, Operator, Other, Scalar
+from .formula import (
+    COMPARE,
+    FALSE,
+    MIRRORED,
+    OPPOSITES,
+    TRUE,
+    Atom,
+    Formula,
+    Operator,
+    Other,
+    Scalar,
+)
 from .literals import INTEGER_MIN
 
 
@@ -36,15 +45,6 @@ Operand = Property | Literal
 # The call that a NamedTuple's own `__new__` makes, in half the time: filters are mostly these.
 new_property = partial(tuple.__new__, Property)
 _new_atom = partial(tuple.__new__, Atom)
-
-COMPARE: Final[dict[str, Callable[..., bool]]] = {
-    "=": operators.eq,
-    "<>": operators.ne,
-    "<": operators.lt,
-    "<=": operators.le,
-    ">": operators.gt,
-    ">=": operators.ge,
-}
 
 
 def compare(left: Operand, operator: Operator, right: Operand, wanted: bool) -> Formula:

@@ -39,6 +39,7 @@ from types import NoneType
 from typing import Final, NoReturn, cast
 
 from .formula import (
+    COMPARE,
     FALSE,
     OPPOSITES,
     TRUE,
@@ -53,7 +54,6 @@ from .formula import (
 from .like import like_atom
 from .literals import INTEGER_MAX, INTEGER_MIN, read_number, read_quoted
 from .operands import (
-    COMPARE,
     Literal,
     Operand,
     Property,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, cast
 
 from .formula import (
+    COMPARE,
     FALSE,
     TAG,
     TRUE,
@@ -35,14 +36,6 @@ RowTest = Callable[[Row], bool]
 
 _PLAIN: Final = frozenset({str, int, float, bool, bytes})
 _NUMBERS: Final = frozenset({int, float})
-_COMPARE: Final[dict[Operator, Callable[..., bool]]] = {
-    "=": operators.eq,
-    "<>": operators.ne,
-    "<": operators.lt,
-    "<=": operators.le,
-    ">": operators.gt,
-    ">=": operators.ge,
-}
 _TEXT_TESTS: Final[dict[Operator, Callable[[str, str], bool]]] = {
     "CONTAINS": operators.contains,
     "STARTSWITH": str.startswith,
@@ -136,7 +129,7 @@ def value_test(atom: Atom) -> ValueTest:
 
 
 def _comparison(operator: Operator, constant: str | int | float) -> ValueTest:
-    compare = _COMPARE[operator]
+    compare = COMPARE[operator]
     if isinstance(constant, str):
         return lambda value: type(value) is str and compare(value, constant)
     if operator == "<>":
@@ -163,7 +156,7 @@ def _text_test(operator: Operator, constant: Constant) -> ValueTest:
 
 
 def _pair_test(name: str, operator: Operator, right: Other) -> RowTest:
-    compare = _COMPARE[operator]
+    compare = COMPARE[operator]
     other, minuses = right
     has_order = operator not in ("=", "<>")
 

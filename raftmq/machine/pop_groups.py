@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, assert_never
 
 from raftmq.errors import Reason
 from raftmq.log.traces import MessageEvent
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.pop.actions import FENCED, OVER_LIMIT, REASON_CHARACTERS_MAX, Action
 from raftmq.pop.calls import (
     Ask,
@@ -53,8 +54,6 @@ from .repeats import Repeats
 from .settlements import Settlements, Settling
 from .subscriptions import Subscriptions
 
-QUEUE_BITS = 16
-"""A queue's number is `topic id << QUEUE_BITS | n`."""
 LEASES_MAX = 4 * HANDED_MAX
 """Leases that one record opens, over all groups: the next record serves the other consumers."""
 ASKED_MAX = 100_000

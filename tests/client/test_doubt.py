@@ -12,8 +12,8 @@ import raftmq.client.consume.offsets
 from raftmq.client import PoppedMessage, connect
 from raftmq.client.admin.dead_letters import DeadLetter, change_dead
 from raftmq.client.message import format_id
-from raftmq.client.routing.router import SYSTEM_GROUP
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 from raftmq.machine.catalog.topics import DeleteTopic
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import Frame

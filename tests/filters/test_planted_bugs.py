@@ -33,7 +33,7 @@ def not_of_and_stays_and(patch: pytest.MonkeyPatch) -> None:
 
 def nan_is_different(patch: pytest.MonkeyPatch) -> None:
     def comparison(operator: Any, constant: Any) -> scalar.ValueTest:
-        test = scalar._COMPARE[operator]
+        test = formula.COMPARE[operator]
         kinds = (str,) if isinstance(constant, str) else (int, float)
         return lambda value: type(value) in kinds and test(value, constant)
 

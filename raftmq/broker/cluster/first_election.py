@@ -21,7 +21,7 @@ import trio
 
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
-from raftmq.broker.replica.opener import FOUNDING_INDEX, FOUNDING_TERM
+from raftmq.broker.replica.opener import FOUNDING_INDEX, FOUNDING_TERM, founding_nodes
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 
 ASK_SECONDS = 0.05
@@ -43,7 +43,7 @@ async def hasten(node: Host) -> None:
     while trio.current_time() < until:
         await trio.sleep(ASK_SECONDS)
         for number, group in node.groups.items():
-            if _is_blank(group) and _first_founder(node, number) == node.id:
+            if _is_blank(group) and founding_nodes(node, number)[:1] == [node.id]:
                 group.campaign()
 
 
@@ -51,11 +51,3 @@ def _is_blank(group: Group) -> bool:
     """True if neither a record, nor a leader, nor a vote came after the founding."""
     raft = group.raft
     return not group.leader and raft.last_index == FOUNDING_INDEX and raft.term <= FOUNDING_TERM
-
-
-def _first_founder(node: Host, number: int) -> int:
-    """The node that campaigns when it opens a new group; 0: none."""
-    if number == SYSTEM_GROUP:
-        return min((peer.id for peer in node.settings.node.peers), default=0)
-    group = node.catalog.groups.get(number)
-    return group.founders[0] if group is not None and group.founders else 0

@@ -50,8 +50,8 @@ from raftmq.filters import Index, Matches
 from raftmq.filters import compile as compile_filter
 from raftmq.log.builder import Placement
 from raftmq.log.record import Record
-from raftmq.machine.catalog.catalog import QUEUE_BITS
 from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.machine.subscriptions import Subscriptions, Wanted, valid_at
 from raftmq.wire.messages import ErrorReply
 

@@ -34,9 +34,9 @@ from raftmq.broker.timers import Timer, Timers
 from raftmq.broker.world import Worker
 from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record
-from raftmq.machine.catalog.catalog import QUEUE_BITS
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.pop import calls
 from raftmq.pop.leases import SLOT_BITS
 from raftmq.pop.policy import INVISIBLE_MS_MIN, Order

@@ -251,6 +251,15 @@ def oldest_snapshot(store: LogStore) -> Snapshot:
     return Snapshot(consensus_meta(store.snapshots[0]))
 
 
+def founding_nodes(node: Host, number: int) -> list[int]:
+    """The nodes that found a group, the one that campaigns at once first; empty: none is known."""
+    if number == SYSTEM_GROUP:
+        # The nodes may list each other in different orders.
+        return sorted(peer.id for peer in node.settings.node.peers)
+    group = node.catalog.groups.get(number)
+    return group.founders if group is not None else []
+
+
 def _blank_machine(number: int) -> Machine:
     """The machine of a group that has applied nothing."""
     return Catalog() if number == SYSTEM_GROUP else PartitionMachine()

@@ -52,7 +52,7 @@ from raftmq.machine.catalog.replicas import (
 from raftmq.wire.messages import ErrorReply, FrameKind, Probe, ProbeReply
 
 from .group import node_of
-from .opener import GroupOpener, group_folder
+from .opener import GroupOpener, founding_nodes, group_folder
 from .removal import ReplicaRemoval, has_left
 
 ASK_SECONDS = 0.5
@@ -105,7 +105,7 @@ class Replicas:
                 continue
             replica = replica_of(member_of(catalog, group.id, own))
             if self._identity.replicas.get(group.id, -1) < replica:
-                self._open(group.id, replica, group.founders)
+                self._open(group.id, replica, founding_nodes(self._node, group.id))
         self.think()
 
     def _clear_remains(self, number: int) -> None:
@@ -149,8 +149,7 @@ class Replicas:
 
     async def _open_system(self) -> None:
         node = self._node
-        # Sorted: the first one campaigns, and the nodes may list each other in different orders.
-        founders = sorted(peer.id for peer in node.settings.node.peers)
+        founders = founding_nodes(node, SYSTEM_GROUP)
         replica, is_sure = self._identity.replicas.get(SYSTEM_GROUP, 0), False
         while not self._open(SYSTEM_GROUP, replica, founders, may_be_blank=is_sure):
             node.waits_for = (

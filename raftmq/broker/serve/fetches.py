@@ -40,8 +40,8 @@ from raftmq.broker.timers import Timers
 from raftmq.broker.world import Worker
 from raftmq.log.builder import Placement
 from raftmq.log.record import HEADER_BYTES, Record
-from raftmq.machine.catalog.catalog import QUEUE_BITS
 from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.machine.subscriptions import Subscriptions, Wanted
 from raftmq.results import Result
 from raftmq.wire.fetches import NO_SESSION, Fetch, Fetched, FetchedQueue

@@ -33,9 +33,10 @@ from raftmq.broker.tickets import Callback
 from raftmq.broker.timers import Timer, Timers
 from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record
-from raftmq.machine.catalog.catalog import QUEUE_BITS, SYSTEM_GROUP, Catalog
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog
 from raftmq.machine.catalog.membership import Member, RenewMembers
 from raftmq.machine.commands import encode_commands
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.results import Result
 from raftmq.wire.assignment import Assigned, FindMembers, FoundMembers, Heartbeat, MemberView
 from raftmq.wire.messages import ErrorReply, FrameKind

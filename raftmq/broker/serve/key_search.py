@@ -23,7 +23,7 @@ from raftmq.log.index import find_key
 from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import Record
 from raftmq.log.store import LogStore
-from raftmq.machine.catalog.catalog import QUEUE_BITS
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.messages import FindKey, FoundBatch, FoundKey, FrameKind
 
 from .answers import Answer, OpenRequest, WithBody

@@ -15,22 +15,14 @@ Invariants:
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
 
 import trio
 
 from raftmq.wire.frame import FramePart
+from raftmq.wire.streams import SendsNowait
 
 _JOIN_BYTES_MAX = 256 * 1024
 """Parts are joined up to this size; larger ones go alone, as a copy would cost more than a call."""
-
-
-@runtime_checkable
-class SendsNowait(Protocol):
-    """A stream that can send without waiting."""
-
-    def send_nowait(self, data: bytes) -> int:
-        """Send as many bytes as possible without waiting; the number of bytes sent."""
 
 
 class Step:

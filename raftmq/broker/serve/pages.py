@@ -12,9 +12,10 @@ Invariants:
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from raftmq.machine.catalog.catalog import QUEUE_BITS, Catalog, Topic
+from raftmq.machine.catalog.catalog import Catalog, Topic
 from raftmq.machine.catalog.consumer_groups import Attachment, ConsumerGroup
 from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.consumer_groups import (
     AttachmentView,
     ConsumerGroupView,

@@ -47,7 +47,8 @@ from raftmq.machine.commands import decode_commands
 from raftmq.machine.delays import RESERVED, Cancel, Carry
 from raftmq.machine.machine import Command, DropQueues, PartitionMachine
 from raftmq.machine.offsets import CommitOffsets, ForgetOffsets
-from raftmq.machine.pop_groups import NACK_MS_MAX, QUEUE_BITS, Delivery
+from raftmq.machine.pop_groups import NACK_MS_MAX, Delivery
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.machine.settlements import IDLE_MS_MAX
 from raftmq.machine.subscriptions import Resubscribe
 from raftmq.machine.transactions import Begin, End

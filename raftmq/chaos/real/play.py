@@ -59,6 +59,7 @@ from raftmq.checkers import (
 )
 from raftmq.checkers.history import History, Recorder
 from raftmq.errors import RaftmqError
+from raftmq.machine.catalog.replicas import node_of
 from raftmq.words import counted
 
 from .nodes import Nodes
@@ -360,7 +361,7 @@ async def _demand_agreement(state: RunState) -> None:
         states.clear()
         for status in statuses.values():
             for group in status["groups"]:
-                if status["id"] in [voter & 0xFFFF_FFFF for voter in group["voters"]]:
+                if status["id"] in map(node_of, group["voters"]):
                     replica = (group["applied"], group["digest"])
                     states.setdefault(group["group"], {})[status["id"]] = replica
         is_all = state.members <= statuses.keys()

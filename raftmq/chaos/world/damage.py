@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from random import Random
 
-from raftmq.chaos.world.disk import SECTOR_BYTES, Inode, MemoryFiles
+from raftmq.chaos.sectors import SECTOR_BYTES
+from raftmq.chaos.world.disk import Inode, MemoryFiles
 from raftmq.log.segment import MARK_MAGIC
 
 Damage = Callable[[MemoryFiles, Random], bool]

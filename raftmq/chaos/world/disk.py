@@ -43,13 +43,12 @@ from functools import partial
 from random import Random
 from typing import NoReturn
 
-from raftmq.chaos.world.inode import SECTOR_BYTES, Folder, Inode
+from raftmq.chaos.world.inode import Folder, Inode
 from raftmq.log.faults import FolderLocked
 from raftmq.log.files import Pages
 
 __all__ = [
     "FAILPOINTS",
-    "SECTOR_BYTES",
     "Inode",
     "MemoryFile",
     "MemoryFiles",

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from random import Random
 
-SECTOR_BYTES = 512
+from raftmq.chaos.sectors import sectors
+
 """Bytes that a disk writes as a whole."""
 
 
@@ -62,21 +63,11 @@ class Inode:
         else:
             size = random.choice([len(self.data), random.randint(self.low, len(self.data))])
             del self.data[size:]
-            for start, stop in _sectors(self.low, size):
+            for start, stop in sectors(self.low, size):
                 if (fate := random.random()) < 0.5:
                     size = stop - start
                     self.data[start:stop] = bytes(size) if fate < 0.3 else random.randbytes(size)
         self.low, self.durable = len(self.data), None
-
-
-def _sectors(start: int, stop: int) -> list[tuple[int, int]]:
-    """The pieces of [start, stop) between multiples of the sector size."""
-    pieces = []
-    while start < stop:
-        end = min(stop, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
-        pieces.append((start, end))
-        start = end
-    return pieces
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from raftmq.chaos.workload_names import WORKLOADS
 from raftmq.cli.exits import ExitCode, Failure
 from raftmq.cli.options import option, with_options
 from raftmq.cli.output import Meter, Note, Result, Table, note, with_output
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 WORLDS = ("sim", "core", "real")
-WORKLOADS = ("log", "queue", "register", "pop", "members", "flows", "admin")
 NETWORKS = ("proxy", "namespaces")
 
 SEEDS_DRAWN = 10

@@ -35,6 +35,7 @@ from raftmq.cli.output import (
 )
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import RATE
+from raftmq.machine.queue_numbers import QUEUE_MASK
 from raftmq.words import counted
 
 from .formats import as_json, body_text
@@ -54,8 +55,6 @@ FAR_MESSAGES = 5000
 """Distance in messages to the next wanted one from which a seek is cheaper than reading on."""
 PREFETCH_BYTES = 1024 * 1024
 """Bytes that the consumer reads ahead."""
-QUEUE_MASK = (1 << 16) - 1
-"""The bits of a queue's number that hold the queue within its topic."""
 STEP_SECONDS = 0.1
 """With --rate: seconds' worth of messages in one step."""
 

@@ -28,6 +28,7 @@ from raftmq.cli.output import (
     print_result,
     time_text,
 )
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.words import counted
 
 if TYPE_CHECKING:
@@ -297,7 +298,7 @@ def _what(record: "Record") -> str:
         if record.kind == Kind.BATCH:
             head = peek(record.payload)
             end = head.first_sequence + head.count - 1
-            place = f"topic {head.queue >> 16} queue {head.queue & 0xFFFF}"
+            place = f"topic {head.queue >> QUEUE_BITS} queue {head.queue & QUEUE_MASK}"
             by = f"producer {head.producer:x} sequence {head.first_sequence}..{end}"
             return f"{counted(head.count, 'message')} for {place}, {by}"
         if record.kind == Kind.COMMANDS:

@@ -8,7 +8,6 @@ from raftmq.client.arguments import typed
 from raftmq.client.consume.membership import find_members
 from raftmq.client.consume.offsets import find_offsets
 from raftmq.client.consume.start import Exactly, Start, start_of
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.connection import Connection, Lost
 from raftmq.client.routing.pages import Pages
 from raftmq.client.routing.refusals import exception_of, refusal_of
@@ -24,6 +23,7 @@ from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected, Unavailable
 from raftmq.filters import compile as compile_filter
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.assignment import MemberView
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import (
@@ -59,8 +59,6 @@ from .descriptions import (
 )
 from .resets import begin, go_on, make_like, where_is
 from .subscriptions import Subscription, find_subscriptions, subscribe, unsubscribe
-
-_MASK = (1 << QUEUE_BITS) - 1
 
 
 @typed()
@@ -119,7 +117,7 @@ class Admin:
             leader = known.leader if known is not None else 0
             found = first[number]
             queues.append(
-                QueueDescription(number & _MASK, group, leader, found.earliest, found.end)
+                QueueDescription(number & QUEUE_MASK, group, leader, found.earliest, found.end)
             )
         return TopicDescription(view.name, view.id, queues)
 
@@ -438,7 +436,7 @@ class Admin:
         places = await self._offsets_at(groups, to, left())
         if not dry_run:
             await go_on(self._router, topic, name, standing, groups, places, left())
-        return [OffsetChange(n & _MASK, standing.offsets.get(n), places[n]) for n in groups]
+        return [OffsetChange(n & QUEUE_MASK, standing.offsets.get(n), places[n]) for n in groups]
 
     async def clone_group(
         self,
@@ -476,7 +474,7 @@ class Admin:
             with after([name], "consumer group"):
                 now = await where_is(router, view, name, groups, left())
                 await go_on(router, topic, name, now, groups, places, left())
-        return [OffsetChange(n & _MASK, before.offsets.get(n), places[n]) for n in groups]
+        return [OffsetChange(n & QUEUE_MASK, before.offsets.get(n), places[n]) for n in groups]
 
     async def members(
         self, group: str | None = None, *, timeout: float | None = None
@@ -497,7 +495,7 @@ class Admin:
         left = seconds_left(self._router, timeout)
         groups = _queues_of(await self._topic(topic, left()), queues)
         found = await self._offsets_at(groups, at, left())
-        return {number & _MASK: offset for number, offset in found.items()}
+        return {number & QUEUE_MASK: offset for number, offset in found.items()}
 
     async def cluster(self, *, is_latest: bool = True, timeout: float | None = None) -> ClusterView:
         """Nodes, groups with leaders, topics; without `is_latest` as any one node knows them."""

@@ -14,8 +14,9 @@ from raftmq.client.routing.requests import (
     read_table,
     seconds_left,
 )
-from raftmq.client.routing.router import SYSTEM_GROUP, Router
+from raftmq.client.routing.router import Router
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 from raftmq.machine.catalog.consumer_groups import (
     Attach,
     DeleteConsumerGroup,

@@ -6,11 +6,12 @@ from typing import NamedTuple
 import msgspec
 
 from raftmq.client.consume.offsets import find_offsets
-from raftmq.client.message import QUEUE_BITS, format_id, parse_id
+from raftmq.client.message import format_id, parse_id
 from raftmq.client.pop.leases import offsets_of
 from raftmq.client.routing.requests import after, ask_for_pages, ask_leader, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.pop.pieces import bits_of
 from raftmq.wire.messages import LATEST, TopicView
 from raftmq.wire.popping import (
@@ -34,7 +35,6 @@ CHANGED_BYTES = 256 * 1024
 ASKED_ONE_BY_ONE = 8
 """Above this number of groups, one question asks a partition group for all of its backlogs."""
 
-_MASK = (1 << QUEUE_BITS) - 1
 POPPED = ("pop", "ordered")
 """Modes of groups that pop."""
 
@@ -154,7 +154,7 @@ async def find_backlogs(
                 Backlog(
                     attached.group,
                     attached.topic.name,
-                    queue & _MASK,
+                    queue & QUEUE_MASK,
                     **counts,
                     has_begun=view is not None,
                 )
@@ -171,7 +171,7 @@ class _Attached(NamedTuple):
 
     def is_latest(self, queue: int) -> bool:
         """True if the group begins at the end of this queue, given by its number."""
-        is_old = queue & _MASK < self.attachment.queues
+        is_old = queue & QUEUE_MASK < self.attachment.queues
         return self.attachment.is_latest and is_old
 
     @property
@@ -258,7 +258,7 @@ def _letter(
         number=number,
         partition_group=partition_group,
         letter=view.letter,
-        queue=view.queue & _MASK,
+        queue=view.queue & QUEUE_MASK,
         attempt=view.attempt,
         reason=view.reason,
         timestamp=view.at_ms,

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from raftmq.client.consume.offsets import by_partition, committed_of, find_offsets
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.requests import seconds_left
 from raftmq.client.routing.router import Router
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.messages import LATEST, CommittedOffset, FoundOffset
 
 from .consumer_groups import GroupSettings
@@ -154,7 +154,7 @@ async def find_standings(
 
 def _group_offset(topic: str, end: FoundOffset, entry: CommittedOffset | None) -> GroupOffset:
     """A group's place in a queue; `entry`: its committed offset there, None: nothing."""
-    queue = end.queue & ((1 << QUEUE_BITS) - 1)
+    queue = end.queue & QUEUE_MASK
     if entry is None:
         return GroupOffset(topic, queue, None, end.earliest, end.end, 0)
     return GroupOffset(

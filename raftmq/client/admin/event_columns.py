@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raftmq.client.message import QUEUE_BITS
 from raftmq.errors import ProtocolError
+from raftmq.machine.queue_numbers import QUEUE_BITS
 
 Column = npt.NDArray[Any]
 

@@ -29,10 +29,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.requests import read_table, seconds_left
-from raftmq.client.routing.router import SYSTEM_GROUP, Router
+from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.pop import message_events
 from raftmq.pop.message_events import OPEN as OPEN  # these three are for readers of `Events`
 from raftmq.pop.message_events import SETTLED as SETTLED
@@ -133,7 +134,7 @@ class Events:
         import pyarrow as pa
 
         topics = (self.queue_number >> np.uint64(QUEUE_BITS)).astype(np.int64)
-        queues = (self.queue_number & np.uint64((1 << QUEUE_BITS) - 1)).astype(np.int32)
+        queues = (self.queue_number & np.uint64(QUEUE_MASK)).astype(np.int32)
         has_group = self.number != 0
         is_consumer = (self.kind != 0) & (self.consumer != 0)
         is_producer = (self.kind == 0) & (self.consumer != 0)

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from raftmq.client.consume.offsets import time_ms
 from raftmq.client.consume.read_ahead import vector
-from raftmq.client.message import QUEUE_BITS, Message, decode, parse_id
+from raftmq.client.message import Message, decode, parse_id
 from raftmq.client.routing.requests import find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import ProtocolError, Reason, Rejected
+from raftmq.machine.queue_numbers import QUEUE_MASK
 from raftmq.wire.codec import unpack
 from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import Frame
@@ -47,7 +48,7 @@ async def place_of(router: Router, message_id: str, timeout: float | None) -> Pl
     queue_number, offset = parse_id(message_id)
     looking = router.topic_of(queue_number)
     topic = await router.within(timeout, looking, f"looking up the topic of {message_id}")
-    queue = queue_number & ((1 << QUEUE_BITS) - 1)
+    queue = queue_number & QUEUE_MASK
     if queue >= len(topic.groups):
         queues = counted(len(topic.groups), "queue")
         message = f"topic {topic.name!r} has {queues}, and no queue {queue}"

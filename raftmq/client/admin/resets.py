@@ -19,18 +19,16 @@ from typing import NamedTuple
 
 from raftmq.client.consume.membership import find_members
 from raftmq.client.consume.offsets import Stamp, by_partition, commit_offsets, committed_offsets
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.requests import after, ask_leader, change_catalog, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.catalog.membership import RegrantQueues
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.messages import Done, TopicView
 from raftmq.wire.popping import RESET_QUEUES_MAX, ResetGroup
 
 from .consumer_groups import attach, find_groups, policy_of, put_group
 from .dead_letters import POPPED, find_backlogs
-
-_MASK = (1 << QUEUE_BITS) - 1
 
 
 async def set_offsets(
@@ -64,7 +62,7 @@ async def set_offsets(
                 stamp = Stamp(epochs, 1, is_reset=True, sender=sender)
                 part = {number: offsets[number] for number in numbers}
                 fenced += await commit_offsets(router, group, name, part, left(), stamp=stamp)
-                done |= {number & _MASK for number in numbers}
+                done |= {number & QUEUE_MASK for number in numbers}
             if is_running:
                 await _regrant(router, topic, name, left())
             # A member that joined during the reset could commit old offsets: repeat the reset.
@@ -196,7 +194,7 @@ async def _set_popping(
             request = ResetGroup(group, number, part, there, router.draw_request())
             with after(done, "the reset of queues"):
                 await ask_leader(router, request, Done, timeout=left())
-            done += [number & _MASK for number in part]
+            done += [number & QUEUE_MASK for number in part]
 
 
 async def draw_epoch(router: Router, topic: str, name: str, timeout: float | None = None) -> int:

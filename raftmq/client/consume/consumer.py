@@ -22,7 +22,7 @@ import anyio.lowlevel
 from raftmq.client.admin.consumer_groups import find_groups, require_mode
 from raftmq.client.admin.subscriptions import subscribe
 from raftmq.client.arguments import typed
-from raftmq.client.message import QUEUE_BITS, Message, Messages, Slice
+from raftmq.client.message import Message, Messages, Slice
 from raftmq.client.options import ConsumerSettings
 from raftmq.client.routing.requests import after, seconds_left
 from raftmq.client.routing.router import Router
@@ -30,6 +30,7 @@ from raftmq.client.supervisor import Supervisor, TaskScope
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
 from raftmq.machine.catalog.membership import JoinGroup
 from raftmq.machine.offsets import CLAIM
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.pop.policy import Mode
 from raftmq.wire.messages import EARLIEST, TopicView
 
@@ -40,7 +41,6 @@ from .offsets import Stamp, commit_offsets, committed_offsets, find_offsets
 from .read_ahead import Cursor, Fetcher
 from .start import Exactly, require, start_of
 
-_MASK = (1 << QUEUE_BITS) - 1
 _CHECKPOINT_MESSAGES = 64
 """`async for` lets other tasks run after this many messages."""
 
@@ -317,7 +317,7 @@ class Consumer:
         fetcher = self._opened(check=False)
         groups = {cursor.queue_number: cursor.group for cursor in fetcher.cursors.values()}
         found = await committed_offsets(self._router, groups, self._name(), timeout)
-        return {number & _MASK: offset for number, offset in found.items()}
+        return {number & QUEUE_MASK: offset for number, offset in found.items()}
 
     async def aclose(self, *, timeout: float | None = None) -> None:
         """End as if the body had not raised. A second call does nothing."""
@@ -407,7 +407,7 @@ class Consumer:
         assert view is not None
         numbers = {view.id << QUEUE_BITS | queue: epoch for queue, epoch in epochs.items()}
         fenced = await self._commit_at(group, dict.fromkeys(numbers, CLAIM), numbers)
-        owned = tuple(number & _MASK for number in numbers if number not in fenced)
+        owned = tuple(number & QUEUE_MASK for number in numbers if number not in fenced)
         assert self._assigned is not None
         told = self._assigned.old_queue_count
         old_queue_count = self._old_queue_count if told is None else told

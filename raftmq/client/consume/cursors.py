@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.router import Router
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.messages import TopicView
 
 from .offsets import committed_offsets, find_offsets

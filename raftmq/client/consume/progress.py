@@ -18,16 +18,14 @@ from collections.abc import Mapping
 
 from raftmq.client.admin.consumer_groups import require_no_instance
 from raftmq.client.admin.resets import draw_epoch
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.requests import after, find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.offsets import CLAIM
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.messages import TopicView
 
 from .offsets import Stamp, by_partition, commit_offsets, committed_offsets
-
-_MASK = (1 << QUEUE_BITS) - 1
 
 
 class Progress:
@@ -84,7 +82,7 @@ class Progress:
         groups = self._groups_of(range(len(self._view.groups)))
         with after([self.group], "an earlier holder is out of group"):
             found = await committed_offsets(self._router, groups, self.group, left())
-        self.committed = {number & _MASK: offset for number, offset in found.items()}
+        self.committed = {number & QUEUE_MASK: offset for number, offset in found.items()}
 
     async def _commit(
         self, offsets: Mapping[int, int], sequence: int, timeout: float | None
@@ -97,13 +95,13 @@ class Progress:
         groups = self._groups_of(offsets)
         done: list[int] = []
         for group, numbers in by_partition(groups).items():
-            part = {number: offsets[number & _MASK] for number in numbers}
+            part = {number: offsets[number & QUEUE_MASK] for number in numbers}
             stamp = Stamp(dict.fromkeys(numbers, self.epoch), sequence)
             with after(done, "the commit of queues"):
                 fenced = await commit_offsets(
                     self._router, group, self.group, part, left(), stamp=stamp
                 )
-            done += [number & _MASK for number in numbers]
+            done += [number & QUEUE_MASK for number in numbers]
             if fenced:
                 message = (
                     f"group {self.group!r} on topic {self.topic!r} was taken over by a reader "

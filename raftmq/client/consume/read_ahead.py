@@ -32,12 +32,13 @@ from collections.abc import Iterable
 import anyio
 
 from raftmq.batch import Batch
-from raftmq.client.message import QUEUE_BITS, Slice, decode
+from raftmq.client.message import Slice, decode
 from raftmq.client.routing.connection import Answer, Connection, Lost
 from raftmq.client.routing.refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import ProtocolError, RaftmqError, Reason, Rejected, UnreadableBatch
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import UNKNOWN_SESSION, Fetch, Fetched, FetchedQueue
 from raftmq.wire.frame import Frame
@@ -110,7 +111,7 @@ class Cursor:
     @property
     def queue(self) -> int:
         """The queue within the topic, from 0."""
-        return self.queue_number & ((1 << QUEUE_BITS) - 1)
+        return self.queue_number & QUEUE_MASK
 
     def move(self, offset: int) -> None:
         """Go on from `offset`."""

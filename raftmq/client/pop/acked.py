@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from raftmq.client.admin.consumer_groups import find_groups
 from raftmq.client.admin.traces import events_of
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.requests import find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.pop.message_events import EventKind
 from raftmq.wire.messages import TopicView
 

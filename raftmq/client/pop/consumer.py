@@ -33,12 +33,12 @@ from raftmq.client.admin.resets import begin
 from raftmq.client.admin.subscriptions import subscribe
 from raftmq.client.arguments import typed
 from raftmq.client.consume.start import require
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.requests import after, find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor, TaskScope
 from raftmq.client.world import ClientWorld
 from raftmq.errors import RaftmqError, Reason, Rejected
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.pop.actions import Action
 from raftmq.pop.policy import Mode
 

@@ -40,8 +40,8 @@ from raftmq.client.gathering import Gathering
 from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX
 from raftmq.client.routing.connection import Answer, Connection, Lost, Request
 from raftmq.client.routing.refusals import (
+    IN_DOUBT,
     NOT_LEADER,
-    OUTCOME_UNKNOWN,
     RETRIED,
     exception_of,
     header_of,
@@ -69,7 +69,6 @@ GONE_MAX = 10_000
 """Fenced parts of leases kept for a `flush`; the bound saves the memory if none comes."""
 
 _SETTLED = FrameKind.SETTLE | REPLY
-_IN_DOUBT = {OUTCOME_UNKNOWN, "protocol"}
 
 
 class Item:
@@ -466,7 +465,7 @@ class SettlementSender:
             self._pump_in_time()
             return
         # From a doubtful attempt on, only the same bytes may go under this number: see `_send`.
-        flight.is_doubtful |= code in _IN_DOUBT
+        flight.is_doubtful |= code in IN_DOUBT
         if code == NOT_LEADER:
             self._router.not_leader(self._group, connection.node, refusal.leader)
         self._recover(flight, refusal.retry_ms)

@@ -31,20 +31,18 @@ from hashlib import blake2b
 from typing import NamedTuple, Self
 
 from raftmq.client.consume.start import require
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.requests import after, ask_leader, find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor
 from raftmq.client.world import ClientWorld
 from raftmq.errors import Reason, Rejected
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.messages import TopicView
 from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
 from .producer import Producer
 from .queue_sender import Claimed, QueueSender
 from .settings import ProducerSettings
-
-_MASK = (1 << QUEUE_BITS) - 1
 
 
 class StoredMessages(NamedTuple):
@@ -104,7 +102,7 @@ class ClaimedProducer(Producer):
                 request = ClaimSessions(group, self.id, queues, self._label)
                 claimed = await _claim(self._router, request, left())
                 self._sessions.update(zip(queues, claimed, strict=True))
-                done += [number & _MASK for number in queues]
+                done += [number & QUEUE_MASK for number in queues]
             self._claimed_view = view
             await self._open(left())
         self._follow_topic()
@@ -115,7 +113,7 @@ class ClaimedProducer(Producer):
         """Queue within the topic → the messages of this label stored before the claim. Queues
         without any are left out."""
         return {
-            number & _MASK: StoredMessages(session.next_sequence, session.origin)
+            number & QUEUE_MASK: StoredMessages(session.next_sequence, session.origin)
             for number, session in sorted(self._sessions.items())
             if session.next_sequence
         }

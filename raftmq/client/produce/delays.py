@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.requests import ask_leader, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
+from raftmq.machine.queue_numbers import QUEUE_MASK
 from raftmq.wire.delays import CancelDelayed, DelayedCancelled
 from raftmq.words import counted
 
@@ -115,7 +115,7 @@ async def cancel_delayed(router: Router, message_id: str, timeout: float | None)
     queue_number, due, number = parse_delayed_id(message_id)
     looking = router.topic_of(queue_number)
     topic = await router.within(left(), looking, f"looking up the topic of {message_id}")
-    queue = queue_number & ((1 << QUEUE_BITS) - 1)
+    queue = queue_number & QUEUE_MASK
     if queue >= len(topic.groups):
         queues = counted(len(topic.groups), "queue")
         message = f"topic {topic.name!r} has {queues}, and no queue {queue}"

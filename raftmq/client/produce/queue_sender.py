@@ -50,18 +50,18 @@ from typing import NamedTuple
 import anyio
 
 from raftmq.batch import Compression, Limits
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.connection import Answer, Connection, Lost
 from raftmq.client.routing.refusals import (
+    IN_DOUBT,
     NOT_LEADER,
     NOTHING_HAPPENED,
-    OUTCOME_UNKNOWN,
     exception_of,
     refusal_of,
 )
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import OutcomeUnknown, ProtocolError, RaftmqError, Reason, Rejected, Unavailable
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind, Produced
 
@@ -76,7 +76,6 @@ MESSAGE_BYTES = 200
 """Bytes of the buffer that a message takes beside its body: roughly its Python objects."""
 
 _PRODUCED = FrameKind.PRODUCE | REPLY
-_IN_DOUBT = {OUTCOME_UNKNOWN, "protocol"}
 _OUT_OF_ORDER = Reason.OUT_OF_ORDER.value
 _UNKNOWN_PRODUCER = Reason.UNKNOWN_PRODUCER.value
 _UNKNOWN_TOPIC = Reason.UNKNOWN_TOPIC.value
@@ -344,7 +343,7 @@ class QueueSender:
         # A move of the leader is no trouble: an error text is to name what stood in the way.
         if refusal is not None and refusal.code != NOT_LEADER:
             self._trouble = refusal.message
-        if refusal is None or refusal.code in _IN_DOUBT:
+        if refusal is None or refusal.code in IN_DOUBT:
             batch.is_doubtful = True
             return refusal is not None
         if refusal.code == _DUPLICATE:

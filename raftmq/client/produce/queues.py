@@ -24,8 +24,8 @@ import anyio
 
 from raftmq.batch import Sealed, queue_of
 from raftmq.client.arguments import require_whole
-from raftmq.client.message import QUEUE_BITS
 from raftmq.errors import RaftmqError, Reason, Rejected, WrongType
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.messages import TopicView
 
 from .columns import Columns, Positions
@@ -170,7 +170,7 @@ class Queues:
         return sender
 
     def _has_turn(self, sender: QueueSender) -> bool:
-        return sender.queue_number & ((1 << QUEUE_BITS) - 1) == self._turn % len(self)
+        return sender.queue_number & QUEUE_MASK == self._turn % len(self)
 
     def _pass_turn(self) -> None:
         self._turn += 1

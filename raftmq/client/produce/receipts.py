@@ -9,16 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 from raftmq.batch import Value
-from raftmq.client.message import QUEUE_BITS, format_id
+from raftmq.client.message import format_id
 from raftmq.errors import RaftmqError, Rejected, Unavailable
+from raftmq.machine.queue_numbers import QUEUE_MASK
 from raftmq.words import counted
 
 from .delays import format_delayed_id
 
 if TYPE_CHECKING:
     from .producer_batch import PendingPart
-
-_MASK = (1 << QUEUE_BITS) - 1
 
 
 class Outgoing(NamedTuple):
@@ -54,7 +53,7 @@ class Receipt(NamedTuple):
     @property
     def queue(self) -> int:
         """The queue within the topic, from 0."""
-        return self.queue_number & _MASK
+        return self.queue_number & QUEUE_MASK
 
     @property
     def id(self) -> str | None:
@@ -87,7 +86,7 @@ class SentRange(NamedTuple):
     @property
     def queue(self) -> int:
         """The queue within the topic, from 0."""
-        return self.queue_number & _MASK
+        return self.queue_number & QUEUE_MASK
 
     def receipt(self, nth: int) -> Receipt:
         """The receipt of the nth message of this range; only if `error` is None."""

@@ -43,11 +43,12 @@ import anyio
 
 from raftmq.batch import BATCH_BYTES_DEFAULT, Limits, Sealed, Value, encode
 from raftmq.client.arguments import typed
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.routing.requests import after, ask_for_pages, ask_leader, seconds_left
-from raftmq.client.routing.router import SYSTEM_GROUP, Router
+from raftmq.client.routing.router import Router
 from raftmq.client.world import ClientWorld
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.messages import Done, FrameKind
 from raftmq.wire.transactions import (
     BeginTransaction,

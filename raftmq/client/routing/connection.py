@@ -28,11 +28,12 @@ import anyio
 
 from raftmq import __version__
 from raftmq.client.address import Address
-from raftmq.client.world import ClientWorld, ReceivesInto, SendsNowait, Stream
+from raftmq.client.world import ClientWorld, ReceivesInto, Stream
 from raftmq.errors import ProtocolError
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
 from raftmq.wire.messages import PROTOCOL, REPLY, FrameKind, Hello, Metadata, Welcome
+from raftmq.wire.streams import SendsNowait
 
 from .refusals import exception_of, refusal_of
 

@@ -15,6 +15,8 @@ NOT_LEADER = "not_leader"
 OUTCOME_UNKNOWN = "outcome_unknown"
 NOTHING_HAPPENED = frozenset({NOT_LEADER, "unavailable", "busy"})
 """Codes of requests that were not done, and are worth another try."""
+IN_DOUBT = frozenset({OUTCOME_UNKNOWN, "protocol"})
+"""Codes of requests that may have been done."""
 RETRIED = NOTHING_HAPPENED | {OUTCOME_UNKNOWN}
 """Codes after which an idempotent request is sent again."""
 SURE = frozenset(

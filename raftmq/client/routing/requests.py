@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from raftmq.errors import OutcomeUnknown, RaftmqError, Unavailable
-from raftmq.machine.catalog.catalog import Command
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Command
 from raftmq.wire.assignment import CommitOffsets, FindMembers, Heartbeat
 from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
@@ -35,7 +35,7 @@ from raftmq.wire.traces import FindTrace
 from raftmq.wire.transactions import BeginTransaction, EndTransaction, FindTransactions
 
 from .pages import Pages
-from .router import SYSTEM_GROUP, Router
+from .router import Router
 
 Q = TypeVar("Q", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)

@@ -29,7 +29,6 @@ import anyio
 import msgspec
 
 from raftmq.client.address import Address
-from raftmq.client.message import QUEUE_BITS
 from raftmq.client.supervisor import TaskScope
 from raftmq.client.world import ClientWorld
 from raftmq.errors import (
@@ -40,6 +39,8 @@ from raftmq.errors import (
     Rejected,
     Unavailable,
 )
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     ClusterView,
@@ -58,8 +59,6 @@ from .refusals import SURE, header_of, is_refused
 
 T = TypeVar("T")
 
-SYSTEM_GROUP = 0
-"""The partition group whose leader changes the catalog."""
 SUSPECT_SECONDS = 1.0
 """A node that could not be reached is not tried again for this time."""
 METADATA_SECONDS_MAX = 2.0
@@ -406,7 +405,7 @@ class Router:
         Raises:
             Rejected: `UNKNOWN_TOPIC`, the topic is gone or never existed.
         """
-        number, queue = queue_number >> QUEUE_BITS, queue_number & ((1 << QUEUE_BITS) - 1)
+        number, queue = queue_number >> QUEUE_BITS, queue_number & QUEUE_MASK
         for topic in self.topics.values():
             # The topic may have got the queue since the table was read.
             if topic.id == number and queue < len(topic.groups):
@@ -418,7 +417,7 @@ class Router:
 
     async def has_queue(self, queue_number: int) -> bool:
         """True if a topic has such a queue, as the leader of the system group knows."""
-        queue = queue_number & ((1 << QUEUE_BITS) - 1)
+        queue = queue_number & QUEUE_MASK
         view = await self.ask_system_leader(None)
         return any(
             topic.id == queue_number >> QUEUE_BITS and queue < len(topic.groups)

@@ -46,6 +46,7 @@ from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record
 from raftmq.machine.commands import decode_commands
 from raftmq.machine.names import why_no_name
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.machine.repeats import Repeats
 from raftmq.pop.policy import Policy
 from raftmq.results import Changed, Refused, Result, UnsupportedVersion
@@ -74,8 +75,6 @@ from .topics import AlterTopic, CreateTopic, DeleteTopic
 
 SYSTEM_GROUP = 0
 """The partition group that carries the catalog."""
-QUEUE_BITS = 16
-"""A queue's number is `topic id << QUEUE_BITS | n`."""
 QUEUES_MAX = 1 << QUEUE_BITS
 """Queues of one topic."""
 TOPICS_MAX = 100_000

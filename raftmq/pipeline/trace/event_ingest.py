@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from raftmq.client.admin.events import SWEEPING
+from raftmq.client.message import QUEUE_BITS, QUEUE_MASK
 from raftmq.pipeline.source.events import COLUMNS, Span, to_json
 
 from .files import HourFiles, hours_in
@@ -151,9 +152,9 @@ def _words(words: tuple[str, ...]) -> "pa.Array":
 
 def _by_queue(topic_ids: Any, queues: Any, rows: Any) -> Iterator[tuple[str, Any]]:
     """Rows by queue."""
-    numbers = topic_ids[rows] << 16 | queues[rows]
+    numbers = topic_ids[rows] << QUEUE_BITS | queues[rows]
     for number in np.unique(numbers).tolist():
-        yield f"{number >> 16}/{number & 0xFFFF}", rows[numbers == number]
+        yield f"{number >> QUEUE_BITS}/{number & QUEUE_MASK}", rows[numbers == number]
 
 
 def _touched(place: str, starts: Any, ends: Any, known: list[tuple[int, int, str]]) -> list[Note]:

@@ -3,7 +3,7 @@
 import pytest
 
 from raftmq.errors import Reason
-from raftmq.machine.catalog.catalog import QUEUE_BITS
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from tests.broker.harness import Cluster, Refused
 from tests.broker.scenario import bodies, in_cluster
 

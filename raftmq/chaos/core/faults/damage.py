@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from raftmq.chaos.core.faults import atlas
 from raftmq.chaos.faults.arena import Skipped
+from raftmq.chaos.sectors import SECTOR_BYTES
 from raftmq.log.faults import LogFault, RotFound
 from raftmq.log.record import Kind, Record
 from raftmq.log.segment import (
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from raftmq.chaos.core.arena import CoreArena
     from raftmq.chaos.core.node import Node
 
-SECTOR_BYTES = 512
 SHOWN_SHARE, SHOWN_US_MAX = 0.5, 3_000_000
 """Chance that a damaged node restarts, and within which time: damage shows at a start."""
 CUT_BYTES_MAX = 400

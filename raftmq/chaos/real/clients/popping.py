@@ -19,9 +19,9 @@ import raftmq
 from raftmq.chaos.workloads.popping import FEW, KINDS, Popping, groups_of, tag_of, written
 from raftmq.chaos.workloads.withholding import Withholding
 from raftmq.checkers.history import Recorder, Value
-from raftmq.errors import RaftmqError, Rejected, UnreadableBatch
+from raftmq.errors import RaftmqError
 
-from .workload import QUEUES, TOPIC, Complain, Workload, leaves
+from .workload import QUEUES, TOPIC, Complain, Workload
 
 BATCH_MESSAGES = 5
 PAUSE_SECONDS = 0.05
@@ -188,8 +188,3 @@ class PopWorkload(Workload):
                     self._notice(group, errors)
                     await trio.sleep(0.1)
             self._scopes.remove(scope)
-
-    def _notice(self, group: str, errors: BaseExceptionGroup[RaftmqError]) -> None:
-        for error in leaves(errors):
-            if isinstance(error, Rejected | UnreadableBatch):
-                self._complain("consumer-refused", f"group {group}: {error}")

@@ -25,7 +25,8 @@ import stat
 from dataclasses import dataclass, field
 from random import Random
 
-SECTOR_BYTES = 512
+from raftmq.chaos.sectors import sectors
+
 FOLDER_MODE, FILE_MODE = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o644
 ROOT = 1
 BYTES_TOTAL = 1 << 34
@@ -332,20 +333,6 @@ class OverlayModel:
         named = {n for inode in self._inodes.values() for n in inode.names.values()} | {ROOT}
         for number in [n for n in self._inodes if n not in named]:
             del self._inodes[number]
-
-
-def sectors(start: int, stop: int) -> list[tuple[int, int]]:
-    """The pieces of [start, stop) between multiples of the sector size.
-
-    >>> sectors(500, 1030)
-    [(500, 512), (512, 1024), (1024, 1030)]
-    """
-    pieces = []
-    while start < stop:
-        end = min(stop, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
-        pieces.append((start, end))
-        start = end
-    return pieces
 
 
 def _apply(names: dict[str, int], change: Change) -> None:

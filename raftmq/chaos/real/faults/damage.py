@@ -15,9 +15,9 @@ import shutil
 from pathlib import Path
 from random import Random
 
+from raftmq.chaos.sectors import SECTOR_BYTES
 from raftmq.log.segment import HEADER_BYTES, MARK_BYTES, SEGMENT_SUFFIX
 
-SECTOR_BYTES = 512
 FIRST_FRAME = HEADER_BYTES + MARK_BYTES
 """Position in a segment of the first frame after the segment's header and first mark."""
 

@@ -24,6 +24,7 @@ from raftmq.checkers.pop.calls import QueueTraffic, pop_traffic
 from raftmq.log.record import Record
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.results import Appended, Result
 
 from .twins import STATES, Twins
@@ -120,7 +121,8 @@ class PopEvidence(Twins):
         numbers = {one.consumer_group: number for number, one in attachments.items()}
         for traffic in pop_traffic(history).values():
             number = numbers[traffic.group]
-            queue = attachments[number].topic_id << 16 | int(traffic.queue.rpartition("/")[2])
+            place = int(traffic.queue.rpartition("/")[2])
+            queue = attachments[number].topic_id << QUEUE_BITS | place
             yield number, queue, traffic
 
     def _strange(self, history: History, ledgers: list[PopLog]) -> Iterator[PopBreach]:

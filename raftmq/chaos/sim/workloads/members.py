@@ -25,8 +25,8 @@ from raftmq.chaos.workloads.latecomers import Latecomers
 from raftmq.checkers.history import Recorder
 from raftmq.client import Client, Consumer
 from raftmq.client.consume.offsets import Stamp, by_partition, commit_offsets
-from raftmq.client.message import QUEUE_BITS
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
+from raftmq.machine.queue_numbers import QUEUE_BITS
 
 from .log import PRODUCERS, TOPIC, LogWorkload, queue_key, value_of
 
