@@ -1,4 +1,4 @@
-"""Checks of argument types: each once a call, and none once a message.
+"""Checks of arguments: their types, each once a call, none once a message; and their values.
 
 The annotations of a call name the accepted types, so `typed` derives the checks from them, once,
 when its module is imported. A wrong argument is refused at the call with `WrongType`, before
@@ -16,6 +16,8 @@ anything is sent: an encoder or a broker would name the encoded value, not the c
 | `T | None` | either |
 | others, as an enum, a protocol or a union in a sequence | anything: the call checks |
 
+`require` and `milliseconds` refuse a value of the right type with `Rejected`.
+
 Left out: `Producer.send` and `send_nowait`, which are called once a message. There the encoder
 refuses wrong values.
 """
@@ -29,7 +31,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from raftmq.errors import WrongType
+from raftmq.errors import Reason, Rejected, WrongType
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -157,6 +159,24 @@ def require_seconds(value: object, name: str) -> None:
     """
     if not _TIME.takes(value):
         raise _refusal(name, _TIME, value)
+
+
+def milliseconds(seconds: float, name: str) -> int:
+    """A time as whole milliseconds.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, the time is no finite number.
+    """
+    try:
+        return round(seconds * 1000)
+    except (TypeError, ValueError, OverflowError):
+        raise Rejected(Reason.BAD_ARGUMENT, f"{name} is seconds, not {seconds!r}") from None
+
+
+def require(holds: bool, message: str) -> None:
+    """Raise `Rejected` with `BAD_ARGUMENT` unless `holds` is true."""
+    if not holds:
+        raise Rejected(Reason.BAD_ARGUMENT, message)
 
 
 class Unentered:

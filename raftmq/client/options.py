@@ -6,7 +6,8 @@ from random import Random
 from typing import Any, Literal, NamedTuple, Self
 
 from raftmq.client.admin.consumer_groups import require_no_instance
-from raftmq.client.consume.start import OnTrimmed, Start, require, start_of
+from raftmq.client.arguments import require
+from raftmq.client.consume.start import OnTrimmed, Start, start_of
 from raftmq.client.pop.prefetcher import PREFETCH, PopSettings
 from raftmq.errors import Reason, Rejected, WrongType
 from raftmq.filters import compile as compile_filter

@@ -21,7 +21,7 @@ import anyio.lowlevel
 
 from raftmq.client.admin.consumer_groups import find_groups, require_mode
 from raftmq.client.admin.subscriptions import subscribe
-from raftmq.client.arguments import typed
+from raftmq.client.arguments import require, typed
 from raftmq.client.message import Message, Messages, Slice
 from raftmq.client.options import ConsumerSettings
 from raftmq.client.routing.requests import after, seconds_left
@@ -39,7 +39,7 @@ from .cursors import cursors_at
 from .membership import Member
 from .offsets import Stamp, commit_offsets, committed_offsets, find_offsets
 from .read_ahead import Cursor, Fetcher
-from .start import Exactly, require, start_of
+from .start import Exactly, start_of
 
 _CHECKPOINT_MESSAGES = 64
 """`async for` lets other tasks run after this many messages."""

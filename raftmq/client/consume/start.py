@@ -1,10 +1,10 @@
-"""The start of a consumer that reads by offset, and checks of arguments."""
+"""The start of a consumer that reads by offset."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from raftmq.errors import Reason, Rejected
+from raftmq.client.arguments import require
 from raftmq.wire.messages import EARLIEST, LATEST
 
 from .offsets import time_ms
@@ -40,21 +40,3 @@ def start_of(start: Start) -> int | Exactly:
     require(is_offset, f"{start!r} is no 'earliest', 'latest', datetime, or offset from 0 to 2^63")
     assert isinstance(start, int)
     return Exactly(start)
-
-
-def milliseconds(seconds: float, name: str) -> int:
-    """A time as whole milliseconds.
-
-    Raises:
-        Rejected: `BAD_ARGUMENT`, the time is no finite number.
-    """
-    try:
-        return round(seconds * 1000)
-    except (TypeError, ValueError, OverflowError):
-        raise Rejected(Reason.BAD_ARGUMENT, f"{name} is seconds, not {seconds!r}") from None
-
-
-def require(holds: bool, message: str) -> None:
-    """Raise `Rejected` with `BAD_ARGUMENT` unless `holds` is true."""
-    if not holds:
-        raise Rejected(Reason.BAD_ARGUMENT, message)

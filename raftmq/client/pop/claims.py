@@ -11,7 +11,7 @@ All claims of a consumer group on a topic are in the partition group of the topi
 That group never changes, so every claim of a key goes to one leader.
 """
 
-from raftmq.client.consume.start import milliseconds
+from raftmq.client.arguments import milliseconds
 from raftmq.client.routing.requests import ask_leader
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected

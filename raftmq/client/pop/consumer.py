@@ -31,8 +31,7 @@ import anyio.lowlevel
 from raftmq.client.admin.consumer_groups import attach
 from raftmq.client.admin.resets import begin
 from raftmq.client.admin.subscriptions import subscribe
-from raftmq.client.arguments import typed
-from raftmq.client.consume.start import require
+from raftmq.client.arguments import require, typed
 from raftmq.client.routing.requests import after, find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor, TaskScope

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 import anyio
 
 from raftmq.batch import Batch
-from raftmq.client.arguments import typed
-from raftmq.client.consume.start import milliseconds
+from raftmq.client.arguments import milliseconds, typed
 from raftmq.client.message import Message, MessageColumns, Slice, format_id
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action

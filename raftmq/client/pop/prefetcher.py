@@ -23,7 +23,7 @@ from typing import Self
 
 import anyio
 
-from raftmq.client.consume.start import milliseconds, require
+from raftmq.client.arguments import milliseconds, require
 from raftmq.client.routing.requests import seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from raftmq.client.consume.start import milliseconds, require
+from raftmq.client.arguments import milliseconds, require
 from raftmq.client.gathering import Gathering
 from raftmq.client.message import format_id
 from raftmq.client.routing.refusals import reason_of

@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import NamedTuple, Self
 
-from raftmq.client.consume.start import require
+from raftmq.client.arguments import require
 from raftmq.client.routing.requests import after, ask_leader, find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 import google_crc32c
 
 from raftmq.batch import Compression, Draft, Limits, Sealed, Value, encode, queue_of
-from raftmq.client.consume.start import require
+from raftmq.client.arguments import require
 from raftmq.client.message import Message
 from raftmq.errors import Reason, Rejected
 

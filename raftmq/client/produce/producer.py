@@ -14,8 +14,7 @@ import anyio
 import anyio.lowlevel
 
 from raftmq.batch import Limits, Value
-from raftmq.client.arguments import require_dict, require_seconds, typed
-from raftmq.client.consume.start import require
+from raftmq.client.arguments import require, require_dict, require_seconds, typed
 from raftmq.client.gathering import Gathering
 from raftmq.client.message import Message
 from raftmq.client.pop.popped import LeasedMessage

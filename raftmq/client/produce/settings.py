@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from raftmq.batch import MESSAGES_MAX, Compression
-from raftmq.client.arguments import require_fields
-from raftmq.client.consume.start import require
+from raftmq.client.arguments import require, require_fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ application's objects, so that renewed leases go on while the transaction is ope
 
 from collections.abc import Iterable
 
-from raftmq.client.consume.start import require
+from raftmq.client.arguments import require
 from raftmq.client.pop.leases import HeldLease, packed
 from raftmq.client.pop.popped import LeasedMessage, LeasedMessages, Part
 from raftmq.client.pop.settlement import Settlements
