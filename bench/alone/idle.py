@@ -3,7 +3,7 @@
     python -m bench.alone.idle [--groups 16,100,400] [--tick-ms 100,500] [--seconds 30]
 
 Three nodes for each number of groups and each length of a tick, each cluster alone and without
-clients. What is left is what consensus does at rest: ticks, and heartbeats with their answers.
+clients. The nodes do the work of consensus at rest: ticks, and heartbeats with their answers.
 """
 
 import argparse

@@ -112,12 +112,12 @@ def cdc(spark: "SparkSession", folder: Path, rows: int, rounds: int) -> list[Fig
             assert current(out) is not None, "there is a version to go on from"
             return seconds(out)
 
-        def anew() -> float:
-            return seconds(folder / f"anew-{next(numbers)}")
+        def again() -> float:
+            return seconds(folder / f"again-{next(numbers)}")
 
         words = "merge of 1 %", "rebuilt whole"
         return compared(
-            "cdc", merge, anew, rounds=rounds, words=words, unit="s", wanted=0.3, is_limit=True
+            "cdc", merge, again, rounds=rounds, words=words, unit="s", wanted=0.3, is_limit=True
         )
 
 

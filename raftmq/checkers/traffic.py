@@ -116,8 +116,8 @@ def traffic(history: History) -> Traffic:
         history.offset[got],
     )  # fmt: skip
     start = np.unique(history.operation, return_index=True)[1].astype(np.int64)
-    nobody = np.zeros(0, np.int64)
-    return Traffic(history, sends, deliveries, send_of_value, is_unique, start, nobody)
+    strangers = np.zeros(0, np.int64)
+    return Traffic(history, sends, deliveries, send_of_value, is_unique, start, strangers)
 
 
 def by_group(found: Traffic) -> dict[str, Traffic]:

@@ -312,6 +312,6 @@ class RaftLog:
         while weights and weights[0][0] <= index:
             freed += weights.popleft()[1]
         self.applying_bytes -= freed
-        assert weights or not self.applying_bytes, "bytes of a batch that nobody applies"
+        assert weights or not self.applying_bytes, "bytes of a batch that is not being applied"
         self.is_applying_paused = self.applying_bytes >= self._committed_bytes_max
         return freed

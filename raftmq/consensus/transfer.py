@@ -69,6 +69,6 @@ def on_declined(core: Core, message: Message) -> None:
 def send_timeout_now(core: Core, to: int) -> None:
     """Thesis §3.10: "This request has the same effect as the target server's election timer
     firing"."""
-    assert to == core.transferee, "a follower that nobody chose is told to campaign"
+    assert to == core.transferee, "a follower that is not the transferee would campaign"
     assert core.members[to].match == core.log.last_index, "a successor that lacks records"
     core.messages.append(Message(MessageKind.TIMEOUT_NOW, to, sender=core.id, term=core.term))

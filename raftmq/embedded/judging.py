@@ -304,11 +304,11 @@ class _Telling:
         if is_filtered:
             # The filter leaves messages out: neighbours in an answer are none in the queue.
             for row in rows:
-                writer.read(begun, [row], anew=True)
+                writer.read(begun, [row], is_assigned_first=True)
         elif begun.function == "assign":
             writer.assign(begun.process)
         elif rows:
-            writer.read(begun, rows, anew=not reader.is_steady)
+            writer.read(begun, rows, is_assigned_first=not reader.is_steady)
 
     def _write_call(self, writer: "_Writer", group: str, number: int, event: Event) -> None:
         """Write a pop, a settlement or a revival, with its rows of one queue."""
@@ -378,7 +378,7 @@ class _Writer:
     def assign(self, process: int) -> None:
         self.recorder.ok(self.recorder.invoke(process, "assign"))
 
-    def read(self, begun: Begun, rows: Sequence[Cell], *, anew: bool) -> None:
-        if anew:
+    def read(self, begun: Begun, rows: Sequence[Cell], *, is_assigned_first: bool) -> None:
+        if is_assigned_first:
             self.assign(begun.process)
         self.recorder.ok_many(self.recorder.invoke(begun.process, "poll"), rows)

@@ -295,7 +295,7 @@ class Leases:
             self._keys[row] = keys[at : at + size]
             at += size
         self._key_bits = dict(key_bits)
-        self._note_anew()
+        self._rebuild_notes()
 
     # Rows
 
@@ -362,9 +362,9 @@ class Leases:
 
     def _tidy_notes(self) -> None:
         if self._note_count > 2 * len(self) + _STALE_MIN:
-            self._note_anew()
+            self._rebuild_notes()
 
-    def _note_anew(self) -> None:
+    def _rebuild_notes(self) -> None:
         self._due = {}
         for token, deadline, bits in zip(self._tokens, self._deadlines, self._bits, strict=True):
             if bits:

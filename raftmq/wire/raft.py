@@ -9,8 +9,8 @@ Invariants:
   their indexes, terms and chain follow from each other, and their changes of members can be read.
 - An honest member sends nothing else; a message that breaks this closes the connection.
 
-What a message says of the receiver's own log shows only there. The broker drops messages of
-impossible terms, and of snapshots whose files did not come.
+Statements of a message about the receiver's own log are checked beside that log. The broker drops
+messages of impossible terms, and of snapshots whose files did not come.
 
 Left out: members that lie, as Raft is safe "under all non-Byzantine conditions" (§2). A lie of
 these, or of a process that poses as a node, still ends a node: a heartbeat with a commit index

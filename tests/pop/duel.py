@@ -430,7 +430,7 @@ class Duel:
                 assert is_out or first.word not in {"fresh", "ready"}
             else:
                 assert not all(each.word in {"fresh", "ready"} for each in waiting)
-                # What is parked or waits holds up only those after it.
+                # A parked or waiting message holds up only the messages after it.
                 first = min(waiting, key=lambda each: each.offset)
                 is_out = any(each.word == "leased" for each in waiting)
                 is_right = is_out or first.word not in {"fresh", "ready"} or first.is_late

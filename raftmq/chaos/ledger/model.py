@@ -47,8 +47,9 @@ class Entry:
     is_parked: bool = False
     is_redriven: bool = False
     """The message may come late, in an ordered group."""
-    is_anew: bool = False
-    """The message left its dead letter, and was not handed out since."""
+    is_like_fresh: bool = False
+    """The message left its dead letter, or came back before its consumer began it, and was not
+    handed out since: it stands in line as if it had never gone out."""
 
 
 class PopQueue:
@@ -120,7 +121,12 @@ class PopQueue:
     def lease(self, offset: int, *, token: int, consumer: int, until: int) -> None:
         """Hand a message out under a lease."""
         entry = self.move(offset, "leased")
-        entry.token, entry.consumer, entry.until, entry.is_anew = token, consumer, until, False
+        entry.token, entry.consumer, entry.until, entry.is_like_fresh = (
+            token,
+            consumer,
+            until,
+            False,
+        )
         entry.attempt += 1
         self.by_token.setdefault(token, set()).add(offset)
 
@@ -255,7 +261,7 @@ class PopModel:
         entry.attempt -= 1
         # In runs such a message stands in line as if it had never gone out.
         has_line = self.run > 1 and queue.key_of(offset) is not None
-        entry.is_anew = has_line and not entry.attempt
+        entry.is_like_fresh = has_line and not entry.attempt
 
     def _bury(self, queue: PopQueue, offset: int) -> None:
         entry = queue.move(offset, "dead")
@@ -275,7 +281,7 @@ class PopModel:
         kept = "ready" if offset >= queue.earliest else "lost"
         queue.move(offset, "purged" if is_purge else kept)
         entry.attempt, entry.is_parked, entry.is_redriven = 0, False, not was_parked
-        entry.is_anew = entry.word == "ready"
+        entry.is_like_fresh = entry.word == "ready"
 
     # Filters
 
@@ -283,7 +289,7 @@ class PopModel:
         """A message does not match. In a group that is ordered by key, a first filter also holds
         for redriven messages: they stand in line as if they had never gone out."""
         entry = queue.entries.get(offset)
-        is_held = entry is not None and entry.word == "ready" and entry.is_anew
+        is_held = entry is not None and entry.word == "ready" and entry.is_like_fresh
         if entry is None or (is_held and self.order is Order.KEY):
             queue.move(offset, "passed")
 

@@ -134,13 +134,13 @@ def _operations(history: History) -> tuple[_Operations, Integers]:
     first = np.unique(read_cluster[history.value[read] == NONE])
     operation = np.concatenate((history.operation[write], history.operation[read]))
     begin, finish = start[operation], end[operation]
-    nobody = np.full(len(first), BEFORE, np.int64)
+    before = np.full(len(first), BEFORE, np.int64)
     return _Operations(
-        np.concatenate((operation, nobody)),
+        np.concatenate((operation, before)),
         np.concatenate((write_cluster, read_cluster, first)),
         np.concatenate((np.arange(len(operation)) < len(write), np.ones(len(first), np.bool_))),
-        np.concatenate((begin, nobody)),
-        np.concatenate((finish, nobody)),
+        np.concatenate((begin, before)),
+        np.concatenate((finish, before)),
     ), failed
 
 

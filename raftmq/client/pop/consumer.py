@@ -4,7 +4,7 @@
 
 The consumer asks ahead, with one request at each leader of the topic's queues, while the
 application comes for more: at first for few messages, and for more each time that the application
-takes them at once or has none before the next answer. Messages that lie on the buffer for two
+takes them at once or has none before the next answer. Messages that stay in the buffer for two
 thirds of their lease are given back, since the application needs time for a message.
 
 Invariants:
@@ -369,7 +369,7 @@ class PopConsumer:
         deadline = now + wait
         if not wait:
             # An empty result must be true: wait for each leader's answer, also after "try again".
-            prefetcher.ask_anew()
+            prefetcher.ask_again()
         while True:
             self._opened()
             taken = prefetcher.take(count, now)

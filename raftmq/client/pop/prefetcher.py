@@ -1,4 +1,4 @@
-"""The prefetcher of a consumer that pops: how much is asked for, when, and what lies on the buffer.
+"""The prefetcher of a consumer that pops: its requests, their sizes and times, and its buffer.
 
 The consumer has a session with each partition group of the topic. The prefetcher asks sessions
 while the application waits or comes for messages; at other times only for the rest of a request:
@@ -175,7 +175,7 @@ class Prefetcher:
             elif session.credit:
                 session.ask_rest(invisible_ms=self.invisible_ms)
 
-    def ask_anew(self) -> None:
+    def ask_again(self) -> None:
         """Make an answer due from each session that may have messages, and end its request. If the
         request has stood for `HEARD_SECONDS` without an answer, the session has no messages."""
         before = anyio.current_time() - HEARD_SECONDS
@@ -210,8 +210,10 @@ class Prefetcher:
         return self._view.groups[0]
 
     async def wait(self, deadline: float, count: int = 0) -> None:
-        """Wait for news until `deadline`; with a count, until messages are here that no call waits
-        for which came earlier, or there is something else to act on. Cancelling changes nothing.
+        """Wait for news until `deadline`. Cancelling changes nothing.
+
+        With a count the call waits in line. The wait ends when the buffer holds more messages than
+        the calls ahead take, or when it is this call's turn to ask for more or to raise an error.
 
         Raises:
             Unavailable: a leader has been lost for too long.
@@ -293,7 +295,7 @@ class Prefetcher:
     # -- leases ----------------------------------------------------------------------------------
 
     async def make_invisible(self, milliseconds: int, timeout: float) -> None:
-        """Set the length of the leases of later pops, and of those on the buffer. No lease gets
+        """Set the length of the leases of later pops, and of those in the buffer. No lease gets
         shorter: the buffered messages of longer leases go back.
 
         Raises:
@@ -314,7 +316,7 @@ class Prefetcher:
     def _extend_short(
         self, milliseconds: int, waiter: Waiter, *, is_again: bool = False
     ) -> list[HeldLease]:
-        """Change the length of the leases to come, and of those on the buffer.
+        """Change the length of the leases to come, and of those in the buffer.
 
         A lease that is too short is extended as a whole. No lease is shortened, since the
         application may have some of its messages in hand: the buffered messages of a longer lease

@@ -135,7 +135,7 @@ class PopSession:
         self.error: RaftmqError | None = None
         """The final refusal of a request; None: none came."""
         self.is_due = False
-        """True: `Prefetcher.ask_anew` wants an answer that lists messages, and none has come
+        """True: `Prefetcher.ask_again` wants an answer that lists messages, and none has come
         since."""
         self.why = ""
         """The text of the last refusal; empty: the last answer was no refusal."""
@@ -257,7 +257,7 @@ class PopSession:
         if now >= request.posted_at + request.wait_ms / 1000 + ATTEMPT_SECONDS_MAX:
             request.connection.forget(request.sent)
             self._request = None
-            self._start_anew()
+            self._start_again()
 
     def renew(self, seconds: float, now: float) -> None:
         """Extend leases in the application's hands with less than half of `seconds` left."""
@@ -282,13 +282,13 @@ class PopSession:
         connection = request.connection
         self.is_more = False
         if isinstance(answer, Lost):
-            self._start_anew()
+            self._start_again()
         else:
             try:
                 self._take_answer(request, answer)
             except ProtocolError as error:
                 connection.close(f"node {connection.node} at {connection.address}: {error}")
-                self._start_anew()
+                self._start_again()
         self._on_news()
 
     def _take_answer(self, request: _PopRequest, answer: Answer) -> None:
@@ -300,7 +300,7 @@ class PopSession:
         if answer.kind != _POPPED:
             raise ProtocolError(f"a POP was answered by a frame of kind {answer.kind}")
         popped = unpack(Popped, answer.header)
-        # Even an empty answer is what `ask_anew` wants: the leader had no messages for us.
+        # Even an empty answer is what `ask_again` wants: the leader had no messages for us.
         self.is_due, self.why = False, ""
         buffered = self._read(request, popped, memoryview(answer.body))
         # A full answer soon followed by the next request lets `Prefetcher.ask` double `depth`.
@@ -435,7 +435,7 @@ class PopSession:
             self._router.not_leader(self.group, connection.node, refusal.leader)
         self._find_leader(refusal.retry_ms)
 
-    def _start_anew(self) -> None:
+    def _start_again(self) -> None:
         """The request's answer will not come: the next request must be resumed."""
         self._told_on = self._listed = None
         self._find_leader()

@@ -145,7 +145,7 @@ def runs_a_lease_longer_after_a_restart(patch: Patch) -> None:
         load(self, values)
         if self._deadlines:
             self._deadlines[0] += 5
-            self._note_anew()
+            self._rebuild_notes()
 
     patch.set(Leases, "load", longer)
 

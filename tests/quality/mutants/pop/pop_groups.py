@@ -183,10 +183,10 @@ def forgets_attempts(patch: Patch) -> None:
     """65"""
     load = Retries.load
 
-    def anew(self: Retries, rows: list[list[Any]]) -> None:
+    def again(self: Retries, rows: list[list[Any]]) -> None:
         load(self, [[*row[:4], 0, *row[5:]] for row in rows])
 
-    patch.set(Retries, "load", anew)
+    patch.set(Retries, "load", again)
 
 
 def frees_a_key_that_failed(patch: Patch) -> None:
