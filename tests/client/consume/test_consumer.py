@@ -54,7 +54,7 @@ async def opened(cluster: FakeCluster) -> AsyncIterator[Client]:
 async def read_all(c: Consumer, count: int) -> list[bytes]:
     got: list[bytes] = []
     while len(got) < count:
-        batch = await c.fetch(7, wait=5.0)
+        batch = await c.fetch(7, wait=60.0)
         assert batch, f"nothing after {len(got)}"
         got += batch.bodies
     return got
