@@ -38,6 +38,7 @@ from bench.alone.popping import leased
 from bench.cores import filters
 from bench.counting.usage import cpu_seconds, memory
 from raftmq import Client, Producer, connect
+from raftmq.broker.local_nodes import node_settings, toml_text
 from raftmq.client import PendingMany
 from raftmq.testing import free_ports
 
@@ -207,11 +208,9 @@ def measure(case: str, state: State, scale: float) -> dict[str, Any]:
     with processes.Cluster("collector") as cluster:
         (port,) = free_ports(1)
         config, report = cluster.folder / "node.toml", cluster.folder / "report.json"
-        config.write_text(
-            f'[node]\nid = 1\ncluster = "bench"\ndata = "{cluster.folder / "data"}"\n'
-            f"port = {port}\ngroups = 1\nreplicas = 1\n"
-            f'peers = [{{ id = 1, host = "127.0.0.1", port = {port} }}]\n'
-        )
+        address, data = ("127.0.0.1", port), cluster.folder / "data"
+        own = node_settings(1, address, cluster="bench", data=data, founders=1, others={1: address})
+        config.write_text(toml_text({"node": own}))
         command = [
             sys.executable,
             "-m",

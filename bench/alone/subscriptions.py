@@ -37,6 +37,7 @@ from bench.cores import filters
 from bench.counting.usage import cpu_seconds
 from raftmq import connect
 from raftmq.batch import Batch
+from raftmq.broker.local_nodes import node_settings, toml_text
 from raftmq.client import Client, Consumer
 from raftmq.errors import RaftmqError
 from raftmq.filters import Index
@@ -190,11 +191,9 @@ def measure(scenario: str, messages: int, groups: int, readers: int) -> Row:
     with processes.Cluster("subscriptions") as cluster:
         (port,) = free_ports(1)
         config = cluster.folder / "node.toml"
-        config.write_text(
-            f'[node]\nid = 1\ncluster = "bench"\ndata = "{cluster.folder / "data"}"\n'
-            f"port = {port}\ngroups = 1\nreplicas = 1\n"
-            f'peers = [{{ id = 1, host = "127.0.0.1", port = {port} }}]\n'
-        )
+        address, data = ("127.0.0.1", port), cluster.folder / "data"
+        own = node_settings(1, address, cluster="bench", data=data, founders=1, others={1: address})
+        config.write_text(toml_text({"node": own}))
         command = [
             sys.executable,
             "-m",
