@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, cast
 
 import anyio.to_thread
@@ -26,21 +25,28 @@ from raftmq.checkers.pop.calls import Books
 from raftmq.checkers.pop.messages import Ordering
 from raftmq.client.admin.dead_letters import Backlog
 from raftmq.client.client import Client
+from raftmq.client.consume.consumer import Consumer
 from raftmq.client.message import Slice
+from raftmq.client.options import ConsumerSettings
+from raftmq.client.pop.consumer import PopConsumer
 from raftmq.client.pop.handles import parse_handle
+from raftmq.client.pop.prefetcher import PopSettings
 from raftmq.client.produce.claimed import ClaimedProducer
+from raftmq.client.produce.producer import Producer
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor
 from raftmq.client.world import ClientWorld
 from raftmq.errors import Inconsistent, Reason, Rejected
+from raftmq.machine.catalog.membership import JoinGroup
 from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.pop.policy import Mode
 
 from .judging import Case, Place, judge
-from .recorded import (
+from .recorders import (
+    ConsumerTape,
+    PopTape,
+    ProducerTape,
     RecordedAdmin,
-    RecordedConsumer,
-    RecordedPopConsumer,
     RecordedProducer,
     rows_of,
 )
@@ -83,11 +89,23 @@ class Check:
         self._log = log
         self._ends_before: dict[int, int] = {}
         self._books_before: dict[tuple[str, int], Books] = {}
-        self.tape = tape = Tape()
-        self.producer = partial(RecordedProducer, tape)
-        self.consumer = partial(RecordedConsumer, tape)
-        self.pop_consumer = partial(RecordedPopConsumer, tape)
-        self.admin = RecordedAdmin(tape, router)
+        self.tape = Tape()
+        self.admin = RecordedAdmin(self.tape, router)
+
+    def producer(self, *args: Any, **parts: Any) -> Producer:
+        """A recorded `Producer`."""
+        return RecordedProducer(*args, **parts, recorder=ProducerTape(self.tape))
+
+    def consumer(
+        self, topic: str, settings: ConsumerSettings, *, join: JoinGroup | None, **parts: Any
+    ) -> Consumer:
+        """A recorded `Consumer`."""
+        recorder = ConsumerTape(self.tape, topic, settings, is_member=join is not None)
+        return Consumer(topic, settings, **parts, join=join, recorder=recorder)
+
+    def pop_consumer(self, topic: str, settings: PopSettings, **parts: Any) -> PopConsumer:
+        """A recorded `PopConsumer`."""
+        return PopConsumer(topic, settings, **parts, recorder=PopTape(self.tape, topic, settings))
 
     def claimed_producer(self, *_: Any, **__: Any) -> ClaimedProducer:
         """Refused: the tape would miss the sends, and each message read would be a breach."""

@@ -15,8 +15,9 @@ body's first bytes for people; `judging` identifies delivered messages by place 
 | `Ended` of `backlog` | what the broker's books say, see `judging` |
 
 Invariants:
-- An event stands after all calls that were over when it happened. The end of a send is written at
-  the next sweep, so perhaps late: a late end makes a verdict weaker, never wrong.
+- The beginning of a call stands after the ends of all calls that were over by then. The end of a
+  send is written when the next call begins, or later if an earlier send to its queue is open: a
+  late end makes a verdict weaker, never wrong.
 - At most `ROWS_MAX` rows are kept; then recording stops, and `is_full` is true.
 
 Left out: properties are not in the digest; messages read by `get` and `find`; the fate of delayed
@@ -134,6 +135,7 @@ class Tape:
         argument: int | str = -1,
     ) -> int:
         """Record that a call begins; the result is the operation's number, for `end`."""
+        self._sweep()
         self._operations += 1
         now = self._clock()
         event = Begun(self._operations, process, function, now, group, rows=rows, argument=argument)
@@ -157,13 +159,11 @@ class Tape:
         entry: Entry,
         digests: Sequence[int],
         shown: Sequence[tuple[bytes, str | None]],
-        *,
-        is_later: bool = False,
     ) -> None:
-        """Record messages that take their place in line for a queue. With `is_later` the messages
-        are delayed, and the send stays open: the answer does not say where they will stand."""
+        """Record messages that take their place in line for a queue. The send of delayed messages
+        stays open: the answer does not say where they will stand."""
         operation = self.hidden(process, entry.queue_number, digests, shown)
-        if operation and not is_later:
+        if operation and not entry.is_delayed:
             line = self._open.setdefault(entry.queue_number, deque())
             line.append((operation, entry))
 
@@ -176,6 +176,7 @@ class Tape:
     ) -> int:
         """Record a send whose answer will not name its place. The result is the operation's number,
         for `end` once the outcome is known; 0: the tape is full."""
+        self._sweep()
         self._operations += 1
         event = Begun(
             self._operations,
@@ -207,13 +208,6 @@ class Tape:
                     found.update(self.digests[number] for number in sent.messages)
         return found if is_without_place else Counter()
 
-    def sweep(self) -> None:
-        """Record the end of the sends that are over. Sends of a queue end in order, except those
-        taken back."""
-        for line in self._open.values():
-            while line and line[0][1].is_done:
-                self._sent(*line.popleft())
-
     def sweep_all(self) -> None:
         """Record the end of all sends that are over, in whatever order they ended."""
         for number, line in self._open.items():
@@ -221,6 +215,15 @@ class Tape:
                 if entry.is_done:
                     self._sent(operation, entry)
             self._open[number] = deque(each for each in line if not each[1].is_done)
+
+    def _sweep(self) -> None:
+        """Record the end of the sends that are over. Sends of a queue end in order, except those
+        taken back."""
+        for number, line in list(self._open.items()):
+            while line and line[0][1].is_done:
+                self._sent(*line.popleft())
+            if not line:
+                del self._open[number]
 
     def _sent(self, operation: int, entry: Entry) -> None:
         if entry.error is None:

@@ -76,6 +76,23 @@ async def test_lists_that_their_owner_changes_while_the_call_waits_are_no_breach
     assert checked.verdict == "valid", str(checked)
 
 
+async def test_messages_with_properties_and_mixed_delays_are_recognised(tmp_path: Path) -> None:
+    # Such batches are encoded by the call; the recorder reads them back.
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", 1)
+        async with mq.producer("orders") as producer:
+            bodies, keys, tags = [b"a", b"b", b"c"], ["k", None, b"l"], [None, "t", "u"]
+            props = [{"n": 1}, None, {"city": "Rome"}]
+            await producer.send_many(bodies=bodies, keys=keys, tags=tags, props=props)
+            await producer.send_many(bodies=[b"now", b"soon"], delay=[None, 0.1])
+        async with mq.consumer("orders") as consumer:
+            got = {(await anext(consumer)).body for _ in range(5)}
+        assert got == {b"a", b"b", b"c", b"now", b"soon"}
+        checked = await mq.check()
+    assert checked.verdict == "valid", str(checked)
+    assert checked.counts["acknowledged"] == 3
+
+
 async def work(mq: raftmq.Embedded, name: str) -> Checked:
     """All that a checked queue records, in one go."""
     await mq.admin.create_topic(name, queues=2)

@@ -19,11 +19,12 @@ from typing import Literal, Self
 import anyio
 import anyio.lowlevel
 
-from raftmq.client.admin.consumer_groups import find_groups, require_mode
+from raftmq.client.admin.consumer_groups import require_mode
 from raftmq.client.admin.subscriptions import subscribe
 from raftmq.client.arguments import require, typed
 from raftmq.client.message import Message, Messages, Slice
 from raftmq.client.options import ConsumerSettings
+from raftmq.client.recorders import ConsumerRecorder
 from raftmq.client.routing.requests import after, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor, TaskScope
@@ -35,7 +36,7 @@ from raftmq.pop.policy import Mode
 from raftmq.wire.messages import EARLIEST, TopicView
 
 from .assignment import AssignedQueues
-from .cursors import cursors_at
+from .cursors import count_old, cursors_at
 from .membership import Member
 from .offsets import Stamp, commit_offsets, committed_offsets, find_offsets
 from .read_ahead import Cursor, Fetcher
@@ -65,10 +66,12 @@ class Consumer:
         router: Router,
         supervisor: Supervisor,
         join: JoinGroup | None = None,
+        recorder: ConsumerRecorder | None = None,
     ) -> None:
         self._settings = settings.validate()
         self._router = router
         self._supervisor = supervisor
+        self._recorder = recorder
         self._tasks: TaskScope | None = None
         self._fetcher: Fetcher | None = None
         self._view: TopicView | None = None
@@ -286,6 +289,8 @@ class Consumer:
             groups = {cursor.queue_number: cursor.group for cursor in cursors}
             replies = await find_offsets(self._router, groups, where, timeout)
             found = {number: reply.offset for number, reply in replies.items()}
+        if self._recorder is not None:
+            self._recorder.moved()
         for cursor in cursors:
             fetcher.move(cursor, found[cursor.queue_number])
 
@@ -349,7 +354,9 @@ class Consumer:
             view = await router.topic(self.topic, is_fresh=True)
         self._view = view
         if is_member:
-            self._old_queue_count = await self._count_old(view)
+            is_new = not self._is_instance or self._settings.start == "earliest"
+            name = None if is_new else self._name()
+            self._old_queue_count = await count_old(router, view, self.group, name)
             return []
         queues = tuple(range(len(view.groups))) if queues is None else queues
         for queue in queues:
@@ -357,21 +364,6 @@ class Consumer:
                 message = f"topic {self.topic!r} has queues 0 to {len(view.groups) - 1}, no {queue}"
                 raise Rejected(Reason.BAD_ARGUMENT, message)
         return await self._cursors_at(view, queues, start_of(self._settings.start))
-
-    async def _count_old(self, view: TopicView) -> int:
-        """Number of queues, from the first, that are older than this member's place in the topic.
-
-        An instance with committed offsets had taken up every queue of its time: a queue without a
-        committed offset was added since.
-        """
-        count = len(view.groups)
-        if not self._is_instance or self._settings.start == "earliest":
-            return count
-        # Offsets of a group deleted a moment ago may still exist.
-        if not await find_groups(self._router, self.group):
-            return count
-        groups = {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in range(count)}
-        return 0 if await committed_offsets(self._router, groups, self._name()) else count
 
     async def _cursors_at(
         self, view: TopicView, queues: tuple[int, ...], start: "int | Exactly"
@@ -430,7 +422,10 @@ class Consumer:
     def _take(self, fetcher: Fetcher, count: int) -> list[Slice]:
         """The messages that may be handed out now; none while the lease may have run out."""
         is_held = self._assigned is not None and not self._assigned.is_leased
-        return [] if is_held else fetcher.take(count)
+        slices = [] if is_held else fetcher.take(count)
+        if slices and self._recorder is not None:
+            self._recorder.read(slices)
+        return slices
 
     def _owned(self) -> list[Cursor]:
         """Cursors of all queues whose offsets this consumer may commit."""

@@ -1,7 +1,8 @@
-"""The first cursors of a consumer that reads by offset."""
+"""The first cursors of a consumer that reads by offset, and the queues older than its place."""
 
 from collections.abc import Sequence
 
+from raftmq.client.admin.consumer_groups import find_groups
 from raftmq.client.routing.router import Router
 from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.messages import TopicView
@@ -51,3 +52,25 @@ async def cursors_at(
         if cursor.queue_number not in missing:
             cursor.committed = cursor.fetched
     return cursors
+
+
+async def count_old(router: Router, view: TopicView, group: str | None, name: str | None) -> int:
+    """Number of queues, from the first, that are older than a member's place in the topic.
+
+    An instance with committed offsets had taken up every queue of its time: a queue without a
+    committed offset was added since.
+
+    Args:
+        router: finds the leaders.
+        view: the topic.
+        group: the consumer group.
+        name: the name under which an instance commits; None: all queues are old.
+
+    Raises:
+        Unavailable: a leader was not found in time.
+    """
+    groups = {view.id << QUEUE_BITS | queue: carrier for queue, carrier in enumerate(view.groups)}
+    # Offsets of a group deleted a moment ago may still exist.
+    if name is None or not await find_groups(router, group):
+        return len(groups)
+    return 0 if await committed_offsets(router, groups, name) else len(groups)

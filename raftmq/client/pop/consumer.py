@@ -19,7 +19,7 @@ Sources: Amazon SQS (receive, visibility timeout); RocketMQ's POP consumer; TCP'
 the number of messages asked ahead.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -32,6 +32,7 @@ from raftmq.client.admin.consumer_groups import attach
 from raftmq.client.admin.resets import begin
 from raftmq.client.admin.subscriptions import subscribe
 from raftmq.client.arguments import require, typed
+from raftmq.client.recorders import PopRecorder
 from raftmq.client.routing.requests import after, find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor, TaskScope
@@ -80,14 +81,14 @@ class PopConsumer:
         router: Router,
         supervisor: Supervisor,
         world: ClientWorld,
-        settlements: Callable[[Router, TaskScope, Holder], Settlements] = Settlements,
+        recorder: PopRecorder | None = None,
     ) -> None:
         self._settings = settings.validate()
         self._router = router
         self._supervisor = supervisor
         self._world = world
         self._consumer = world.random.randrange(1, 1 << 63)
-        self._make_settlements = settlements
+        self._recorder = recorder
         self._tasks: TaskScope | None = None
         self._prefetcher: Prefetcher | None = None
         self._until_ask = 0
@@ -140,7 +141,7 @@ class PopConsumer:
         self._tasks = self._supervisor.task_scope(self._fail)
         is_ordered = settings.mode is Mode.ORDERED
         holder = Holder(self.topic, attachment, self._consumer, subscribed, is_ordered)
-        settlements = self._make_settlements(router, self._tasks, holder)
+        settlements = Settlements(router, self._tasks, holder, self._recorder)
         prefetcher = self._prefetcher = Prefetcher(
             self._router, self._tasks, settings, view, settlements
         )
@@ -300,6 +301,7 @@ class PopConsumer:
 
     async def _next_one(self) -> tuple[Taken, Grip]:
         """Internal: the next message for `__anext__`, with the grip on its lease."""
+        told = None if self._recorder is None else self._recorder.popping()
         while True:
             prefetcher = self._opened()
             self._until_ask -= 1
@@ -312,6 +314,8 @@ class PopConsumer:
             taken = prefetcher.take_one()
             if taken is not None:
                 prefetcher.pass_on()
+                if told is not None:
+                    told([taken])
                 return taken, self._grip(taken)
             prefetcher.check()
             prefetcher.ask(1)
@@ -319,6 +323,7 @@ class PopConsumer:
 
     async def _next_many(self, count: int, wait: float, invisible: float | None) -> list[Taken]:
         """Internal: the messages for `pop`."""
+        told = None if self._recorder is None else self._recorder.popping()
         require(1 <= count <= COUNT_MAX, f"count is 1 to {COUNT_MAX}")
         require(wait >= 0, "wait must not be negative")
         asked = None if invisible is None else invisible_ms(invisible)
@@ -327,7 +332,10 @@ class PopConsumer:
         self._pops += 1
         try:
             with self._for_time(asked):
-                return await self._next_for(count, wait, asked)
+                taken = await self._next_for(count, wait, asked)
+            if told is not None:
+                told(taken)
+            return taken
         finally:
             self._pops -= 1
             prefetcher.pass_on()

@@ -4,13 +4,14 @@ A call may settle messages of many leases and partition groups. The call hands e
 of its partition group, and waits until each has its answer, or until its time is over.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 
 from raftmq.client.arguments import milliseconds, require
 from raftmq.client.gathering import Gathering
 from raftmq.client.message import format_id
+from raftmq.client.recorders import PopRecorder
 from raftmq.client.routing.refusals import reason_of
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
@@ -28,7 +29,13 @@ from .tally import Gone, Tally, Waiter
 class Settlements:
     """The settlements of one consumer."""
 
-    def __init__(self, router: Router, tasks: TaskScope, holder: Holder) -> None:
+    def __init__(
+        self,
+        router: Router,
+        tasks: TaskScope,
+        holder: Holder,
+        recorder: PopRecorder | None = None,
+    ) -> None:
         self._router = router
         self._tasks = tasks
         self._waiters: dict[Waiter, None] = {}
@@ -36,8 +43,12 @@ class Settlements:
         # Results of settlements that no call waits for.
         self._tally = Tally()
         self._gathering = Gathering(start=tasks.start)
+        # Each takes the result of a call of `settle_nowait` since the last flush, for the recorder.
+        self._unheard: list[Callable[[Settlement], None]] = []
         self.holder = holder
         """The consumer."""
+        self.recorder = recorder
+        """Observes the settlements; None: they are not recorded."""
 
     def sender(self, group: int) -> SettlementSender:
         """The settlements on their way to a partition group."""
@@ -68,12 +79,19 @@ class Settlements:
         require(-1 <= delay_ms <= DELAY_MS_MAX, f"delay is 0 to {DELAY_MS_MAX // 1000} s")
         reason = reason_of(reason)
         self._tasks.check()
+        told = None
+        if self.recorder is not None:
+            argument = reason if action is Action.REJECT else delay_ms
+            told = self.recorder.settling(parts, action, argument)
         waiter = Waiter()
         for lease, bits in parts:
             sender = self.sender(lease.group)
             sender.settle(lease, action, bits, waiter, delay_ms=delay_ms, reason=reason)
         await self.finish(waiter, timeout)
-        return Settlement(waiter.settled, waiter.gone)
+        settlement = Settlement(waiter.settled, waiter.gone)
+        if told is not None:
+            told(settlement)
+        return settlement
 
     async def settle_one(
         self,
@@ -98,6 +116,8 @@ class Settlements:
     def settle_nowait(self, parts: Sequence[Part], action: Action) -> None:
         """Settle messages without waiting; `flush` returns the results."""
         self._tasks.check()
+        if self.recorder is not None:
+            self._unheard.append(self.recorder.settling(parts, action))
         for lease, bits in parts:
             self.sender(lease.group).settle(lease, action, bits, None)
 
@@ -118,6 +138,7 @@ class Settlements:
     async def flush(self, *, timeout: float | None) -> Settlement:
         """See `PopConsumer.flush`."""
         self._tasks.check()
+        unheard, self._unheard = self._unheard, []
         waiter = Waiter()
         self.join_all(waiter)
         # The settlements are of other calls, and go on when the time of this one is over.
@@ -127,7 +148,10 @@ class Settlements:
         tally.settled, tally.gone, tally.error = 0, [], None
         if error is not None:
             raise error
-        return Settlement(settled, gone)
+        settlement = Settlement(settled, gone)
+        for told in unheard:
+            told(settlement)
+        return settlement
 
     async def extend(
         self, parts: Sequence[Part], seconds: float, *, timeout: float | None = None
@@ -139,6 +163,9 @@ class Settlements:
         """
         asked_ms = lease_ms(seconds, "seconds")
         self._tasks.check()
+        told = None
+        if self.recorder is not None:
+            told = self.recorder.settling(parts, Action.EXTEND, asked_ms)
         waiter = Waiter()
         for lease, bits in parts:
             if lease.lost(bits) != bits:
@@ -149,7 +176,10 @@ class Settlements:
             if lost := lease.lost(bits):
                 lease.unlisted &= ~lost
                 gone.append(Gone(lease.queue_number, lease.token, lease.base, lost))
-        return Settlement(0, gone)
+        settlement = Settlement(0, gone)
+        if told is not None:
+            told(settlement)
+        return settlement
 
     async def extend_one(self, part: Part, seconds: float, *, timeout: float | None = None) -> None:
         """Let the lease of a message run longer.

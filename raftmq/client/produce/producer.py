@@ -4,7 +4,7 @@ The producer picks the queue and bounds the buffer; a `queue_sender` for each qu
 Source of the gathering: Nagle (RFC 896).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 from types import TracebackType
@@ -18,6 +18,7 @@ from raftmq.client.arguments import require, require_dict, require_seconds, type
 from raftmq.client.gathering import Gathering
 from raftmq.client.message import Message
 from raftmq.client.pop.popped import LeasedMessage
+from raftmq.client.recorders import ProducerRecorder
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor, TaskScope
 from raftmq.client.world import ClientWorld
@@ -79,13 +80,13 @@ class Producer:
         router: Router,
         supervisor: Supervisor,
         world: ClientWorld,
-        transaction: Callable[..., Transaction] = Transaction,
+        recorder: ProducerRecorder | None = None,
     ) -> None:
         self._settings = settings.validate()
         self._router = router
         self._supervisor = supervisor
         self._world = world
-        self._make_transaction = transaction
+        self._recorder = recorder
         self._tasks: TaskScope | None = None
         self._host: SenderHost | None = None
         self._queues: Queues | None = None
@@ -385,8 +386,9 @@ class Producer:
         self._check()
         require((acks is None) is bool(group), "give either acks= or group=")
         inputs = None if acks is None else Inputs(acks)
+        recorder = None if self._recorder is None else self._recorder.transaction()
         parts = self._router, self._world, self._queues
-        return self._make_transaction(*parts, group, note, timeout, inputs)
+        return Transaction(*parts, group, note, timeout, inputs, recorder)
 
     async def cancel(self, message_id: str, *, timeout: float | None = None) -> bool:
         """See `Client.cancel`."""
@@ -439,6 +441,8 @@ class Producer:
         except BaseException:
             self._room.give(size, 1)
             raise
+        if self._recorder is not None:
+            self._recorder.sent(entry)
         self._deadlines.note(deadline)
         if is_full:
             queues.take_turn(sender)
@@ -483,7 +487,7 @@ class Producer:
                 content=content,
                 dues=columns.dues_of(cut.positions),
             )
-            yield Routed(sender, part, cut.positions, columns)
+            yield Routed(sender, part, cut.positions)
 
     async def _put_all(self, batches: list[Routed], deadline: float) -> None:
         """Hand batches to their senders as room comes; batches without room in time fail."""
@@ -500,6 +504,8 @@ class Producer:
     def _put(self, batch: Routed) -> None:
         sender, part = batch.sender, batch.part
         is_full = sender.put(part) if part.sealed is not None else sender.append(part)
+        if self._recorder is not None:
+            self._recorder.sent(part)
         self._deadlines.note(part.deadline)
         if is_full:
             assert self._queues is not None

@@ -11,12 +11,12 @@ first written, so a batch that was never written leaves no gap.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 import anyio
 
-from raftmq.batch import BatchBuilder, Compression, Draft, Limits, Sealed, Value
+from raftmq.batch import Batch, BatchBuilder, Compression, Draft, Limits, Sealed, Value
 from raftmq.client.routing.connection import Request
 from raftmq.errors import OutcomeUnknown, RaftmqError, Rejected
 from raftmq.wire.messages import ErrorReply
@@ -30,6 +30,10 @@ Arguments = tuple[bytes, str | bytes | None, str | None, Mapping[str, Value | No
 
 A plain tuple, as one is made for each message: a `NamedTuple` makes `send_nowait` 5 to 10 % slower.
 """
+
+
+Content = tuple[bytes, str | bytes | None, str | None]
+"""Body, key and tag."""
 
 
 class Entry(ABC):
@@ -84,6 +88,11 @@ class Entry(ABC):
     @abstractmethod
     def drop_content(self) -> None:
         """Drop the messages: the encoded batch holds them now."""
+
+    @property
+    @abstractmethod
+    def contents(self) -> Iterable[Content]:
+        """Internal: the messages, for a recorder; not after `drop_content`."""
 
     def settle(
         self, base_offset: int | None, timestamp: int, is_duplicate: bool, number: int = 0
@@ -178,6 +187,13 @@ class PendingSend(Entry):
         """Drop the message: the encoded batch holds it now."""
         self._arguments = None
 
+    @property
+    def contents(self) -> Iterable[Content]:
+        """Internal: see `Entry.contents`."""
+        assert self._arguments is not None
+        body, key, tag, _props, _due = self._arguments
+        return [(body, key, tag)]
+
 
 class PendingPart(Entry):
     """The messages of a `send_many` for one batch, which entries of other calls may join."""
@@ -202,8 +218,8 @@ class PendingPart(Entry):
 
     @property
     def is_delayed(self) -> bool:
-        """True if the call delays messages."""
-        return self._dues is not None
+        """True if messages are delayed."""
+        return self._dues is not None and any(self._dues)
 
     def append_to(self, builder: BatchBuilder) -> None:
         """Add the messages to a batch; see `Entry.append_to`."""
@@ -213,6 +229,17 @@ class PendingPart(Entry):
     def drop_content(self) -> None:
         """Drop the messages: the encoded batch holds them now."""
         self._draft = None
+
+    @property
+    def contents(self) -> Iterable[Content]:
+        """Internal: see `Entry.contents`."""
+        if self.sealed is not None:
+            batch = Batch.decode(self.sealed.to_bytes(queue=self.queue_number))
+            tags = [batch.tag(position) for position in range(self.count)]
+            return zip(batch.bodies, batch.keys, tags, strict=True)
+        assert self._draft is not None
+        nothing, draft = [None] * self.count, self._draft
+        return zip(draft.bodies, draft.keys or nothing, draft.tags or nothing, strict=True)
 
     def as_range(self, positions: range | list[int]) -> SentRange:
         """The outcome of the messages at these positions of the call."""

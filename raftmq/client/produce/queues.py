@@ -28,7 +28,7 @@ from raftmq.errors import RaftmqError, Reason, Rejected, WrongType
 from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.messages import TopicView
 
-from .columns import Columns, Positions
+from .columns import Positions
 from .producer_batch import PendingPart
 from .queue_sender import MESSAGE_BYTES, QueueSender
 
@@ -47,8 +47,6 @@ class Routed(NamedTuple):
     """The messages."""
     positions: Positions
     """The positions of these messages in the call."""
-    columns: Columns | None = None
-    """All messages of the call; None: the batch came encoded."""
 
     @classmethod
     def of(cls, sender: QueueSender, sealed: Sealed, deadline: float) -> Self:

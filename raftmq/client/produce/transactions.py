@@ -35,7 +35,7 @@ Left out: sending several batches of a transaction at once; each waits for its a
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -43,6 +43,7 @@ import anyio
 
 from raftmq.batch import BATCH_BYTES_DEFAULT, Limits, Sealed, Value, encode
 from raftmq.client.arguments import typed
+from raftmq.client.recorders import TransactionRecorder
 from raftmq.client.routing.requests import after, ask_for_pages, ask_leader, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.world import ClientWorld
@@ -108,6 +109,7 @@ class Transaction:
         note: str,
         timeout: float | None,
         inputs: Inputs | None = None,
+        recorder: TransactionRecorder | None = None,
     ) -> None:
         assert queues is not None
         self._router = router
@@ -119,6 +121,7 @@ class Transaction:
         self._note = note
         self._timeout = timeout
         self._inputs = inputs
+        self._recorder = recorder
         self._number = world.random.getrandbits(63) or 1
         # The partition group of the messages; -1: not known yet.
         self._partition_group = -1 if inputs is None else inputs.partition_group
@@ -246,6 +249,9 @@ class Transaction:
         self, queue_number: int, rows: list[Outgoing], sealed: Sealed, timeout: float
     ) -> None:
         """Store messages in one queue; `sealed` has them as a batch."""
+        if self._recorder is not None:
+            # Before the request, which may store the messages and get no answer.
+            self._recorder.storing(queue_number, rows)
         first = self._sequences.get(queue_number, 0)
         body = sealed.stamp(queue=queue_number, producer=self._number, first_sequence=first)
         await self._router.call_leader(
@@ -337,9 +343,11 @@ class Transaction:
             await self._end(left(), is_commit=False)
 
     async def _end(self, timeout: float, *, is_commit: bool) -> None:
-        if self.id is not None:
-            await end_transaction(self._router, self.id, is_commit=is_commit, timeout=timeout)
-        self._is_ended = True
+        recorder, inputs = self._recorder, self._inputs
+        with nullcontext() if recorder is None else recorder.ending(inputs, is_commit=is_commit):
+            if self.id is not None:
+                await end_transaction(self._router, self.id, is_commit=is_commit, timeout=timeout)
+            self._is_ended = True
 
     @property
     def _is_broken(self) -> bool:

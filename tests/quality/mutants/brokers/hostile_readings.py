@@ -72,10 +72,10 @@ def forgets_where_groups_began(patch: Patch) -> None:
 def begins_at_the_latest_in_new_queues(patch: Patch) -> None:
     """357"""
 
-    async def count_all(self: Any, view: Any) -> int:
+    async def count_all(*_: Any) -> int:
         return 1 << 32
 
-    patch.set(import_module("raftmq.client.consume.consumer").Consumer, "_count_old", count_all)
+    patch.set(import_module("raftmq.client.consume.consumer"), "count_old", count_all)
 
 
 MUTANTS = (
