@@ -43,7 +43,8 @@ AS_IT_IS = 0
 
 
 class GroupAttachment(NamedTuple):
-    """An attachment: a consumer group takes messages of a topic."""
+    """An attachment: a consumer group takes messages of a topic. The wire's `AttachmentView`,
+    without the topic's number."""
 
     topic: str
     """Name of the topic."""
@@ -57,7 +58,11 @@ class GroupAttachment(NamedTuple):
 
 
 class GroupSettings(NamedTuple):
-    """Settings of a consumer group."""
+    """Settings of a consumer group.
+
+    Times are in seconds, as the calls take them; milliseconds in the wire's `ConsumerGroupView`.
+    The attachments are those of all pages of the answer.
+    """
 
     name: str
     """The group's name."""

@@ -40,7 +40,11 @@ POPPED = ("pop", "ordered")
 
 
 class Backlog(NamedTuple):
-    """The unfinished messages of one queue, for a consumer group that pops."""
+    """The unfinished messages of one queue, for a consumer group that pops.
+
+    The counts are those of the wire's `BacklogView`; the numbers of attachment and queue there are
+    group, topic and queue here. A queue without a view has a row, too: see `has_begun`.
+    """
 
     group: str
     """Name of the consumer group."""
@@ -84,7 +88,11 @@ class Backlog(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """Neighbouring messages of one queue that failed together."""
+    """Neighbouring messages of one queue that failed together.
+
+    The wire's `DeadView` has the messages as bits from an offset on; here they are ids, and the
+    letter has all that `redrive` and `purge` need to find it again.
+    """
 
     group: str
     """Name of the consumer group."""

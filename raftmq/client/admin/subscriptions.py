@@ -9,7 +9,8 @@ from raftmq.wire.messages import FindSubscriptions, FoundSubscriptions
 
 
 class Subscription(NamedTuple):
-    """A consumer group's filter on a topic."""
+    """A consumer group's filter on a topic: the wire's `SubscriptionView` in the words of the
+    calls, without the numbers of topic and version."""
 
     topic: str
     """Name of the topic."""

@@ -40,7 +40,8 @@ _OF_ITS_LEASE = (EventKind.EXPIRED, EventKind.DEAD, EventKind.GIVEN_BACK)
 
 
 class MessageEvent(NamedTuple):
-    """The effect of one record of the log on a message."""
+    """The effect of one record of the log on a message: the wire's `MessageEventView`, with a word
+    for the kind and the name of the group."""
 
     what: str
     """`stored`, `handed out`, `acked`, `nacked`, `expired`, `ready`, `given back`, `extended`,

@@ -72,7 +72,8 @@ _NAMED_MAX = 5
 
 
 class OpenTransaction(NamedTuple):
-    """An open transaction."""
+    """An open transaction. Its id joins the partition group and the number that the wire's
+    `TransactionView` has there."""
 
     id: str
     """The name of the transaction, for `Client.end_transaction`."""
