@@ -9,6 +9,9 @@ A command returns a `Result`, and `with_output` prints it as `-o` says:
         topics = session.run(lambda mq: mq.admin.list_topics())
         return Result(topics, [Table(["NAME", ">QUEUES"], [(t.name, t.queues) for t in topics])])
 
+A command that prints while it runs, or prints bytes, takes `output_option`, and says at its
+printing why.
+
 On a terminal a table has rich's colours and fits the width; elsewhere a table is plain text with
 one line for each row, however long, for `awk` and `grep`. NO_COLOR is honoured. Progress is a bar
 on a terminal and one line every few seconds elsewhere.
@@ -83,7 +86,8 @@ class Result(NamedTuple):
 
 
 def output_option(*choices: str, default: str = "table") -> Callable[[F], F]:
-    """The option `-o`, passed as `output`, for commands that print while they run."""
+    """The option `-o`, passed as `output`, for commands that call `print_result` themselves or
+    print while they run."""
     return click.option(
         "-o",
         "--output",

@@ -91,7 +91,8 @@ def check(paths: tuple[Path, ...], is_explained: bool, folder: Path | None, outp
         judged.append((file, reports, worst(report.verdict for report in reports)))
         if is_explained:
             text = "\n\n".join([str(file), *(explain(report, history) for report in reports)])
-            # On stdout with the table, so that a pager gets both; JSON must be alone on stdout.
+            # Printed as each file is judged, which may take minutes. On stdout with the table, so
+            # that a pager gets both; JSON must be alone on stdout.
             click.echo(text, err=output == "json")
         if folder is not None:
             note(_write_page(_of_history(history, file, reports), folder / page_name))

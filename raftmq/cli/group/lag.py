@@ -255,8 +255,8 @@ def _watch(
 
 
 class _Screen:
-    """The output of looks: on a terminal each replaces the one before; elsewhere they follow each
-    other."""
+    """The output of looks, which have no end and so are no `Result`: on a terminal each replaces
+    the one before; elsewhere they follow each other."""
 
     def __init__(self, output: str) -> None:
         self._output = output

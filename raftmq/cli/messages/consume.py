@@ -348,6 +348,7 @@ async def _ends(mq: "Client", options: _Options) -> dict[int, int]:
 
 
 def _renderer(output: str, template: str | None) -> "Callable[[Messages | PoppedMessages], bytes]":
+    # Not a `Result`: reading has no end, and a commit or an ack follows what is written.
     if template is not None:
         render = compiled(template)
         return lambda messages: b"".join(map(render, messages))

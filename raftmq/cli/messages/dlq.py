@@ -22,14 +22,13 @@ from raftmq.cli.names import GROUP, TOPIC
 from raftmq.cli.options import argument, execute_option, option, with_options
 from raftmq.cli.output import (
     NOT_EXECUTED,
+    Lines,
     Meter,
     Note,
     Result,
     Table,
     note,
-    output_option,
     print_line,
-    print_shown,
     time_text,
     with_output,
 )
@@ -208,48 +207,40 @@ def list_(session: Session, topic: str | None, group: str | None) -> Result:
     "-n", "--count", type=click.IntRange(1), default=20, help="At most this many.  [default: 20]"
 )
 @click.option("--history", is_flag=True, help="Add each hand-out, failure and retry.")
-@output_option()
+@with_output
 @with_options(_Choice)
 @with_session
-def show(session: Session, options: _Choice, count: int, history: bool, output: str) -> None:
+def show(session: Session, options: _Choice, count: int, history: bool) -> Result:
     """Show messages in dead letters: why, since when, after how many attempts."""
-    shown = 0
+    documents, rows = Lines(), list[tuple[Any, ...]]()
     histories: list[Trace] = []
 
-    async def call(mq: "Client") -> list[tuple[Any, ...]]:
-        nonlocal shown
-        rows: list[tuple[Any, ...]] = []
+    async def call(mq: "Client") -> None:
         # The choice may reject any number of letters, so a limit could end the search too early.
         limit = count if options.takes_all else None
         async with aclosing(_read(mq, await options.letters(mq, limit))) as reads:
             async for read in reads:
                 for at, message in enumerate(read.messages):
-                    if shown < count and options.takes(message):
-                        shown += 1
+                    if len(rows) < count and options.takes(message):
                         told = {}
                         if history:
                             histories.append(await _history(mq, options, read.letter.ids[at]))
                             told["history"] = [event_json(one) for one in histories[-1].events]
-                        if output == "json":
-                            print_line({**_plain(read, at), **told})
-                        else:
-                            rows.append(_row(read, at))
-                if shown >= count:
-                    return rows
-        return rows
+                        documents.append({**_plain(read, at), **told})
+                        rows.append(_row(read, at))
+                if len(rows) >= count:
+                    return
 
-    rows = session.run(call)
-    if rows:
-        columns = ["!LETTER", "!ID", ">TRIES", "~REASON", "!SINCE", "KEY", "TAG", "~BODY"]
-        print_shown([Table(columns, rows)])
-        for found in histories:
-            print_shown([f"\n{found.id}", events_table(found)])
-    if any(not found.is_whole for found in histories):
-        note(CUT)
-    for each in options.missing_notes:
-        note(each)
-    if not shown:
-        note(f"no dead letters of {options.group} in {options.topic} like that")
+    session.run(call)
+    columns = ["!LETTER", "!ID", ">TRIES", "~REASON", "!SINCE", "KEY", "TAG", "~BODY"]
+    shown: list[Table | str] = [Table(columns, rows)] if rows else []
+    for found in histories:
+        shown += [f"\n{found.id}", events_table(found)]
+    notes = [] if all(found.is_whole for found in histories) else [CUT]
+    notes += options.missing_notes
+    if not rows:
+        notes.append(f"no dead letters of {options.group} in {options.topic} like that")
+    return Result(documents, shown, notes)
 
 
 async def _history(mq: "Client", choice: _Choice, message_id: str) -> "Trace":

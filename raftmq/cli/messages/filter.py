@@ -83,6 +83,7 @@ def test(expression: str, file: str, only: bool, output: str) -> None:
             counts[verdict] += 1
             if only and verdict != "true":
                 continue
+            # Printed line by line: the input may be a pipe without an end.
             if output == "json":
                 print_line({"line": number, "outcome": verdict, "props": json.loads(text)})
             else:

@@ -87,9 +87,13 @@ def _backslashed() -> list[str]:
 
 
 def as_json(message: "Message", more: Mapping[str, Any] | None = None) -> bytes:
-    """One line; a body that is not UTF-8 is in base64 as `body_base64`. `more` comes first."""
+    """One line; `more` comes first. See `plain_message`."""
+    return _json({**(more or {}), **plain_message(message)}) + b"\n"
+
+
+def plain_message(message: "Message") -> dict[str, Any]:
+    """The message for JSON; a body that is not UTF-8 is in base64 as `body_base64`."""
     plain: dict[str, Any] = {
-        **(more or {}),
         "topic": message.topic,
         "queue": message.queue,
         "offset": message.offset,
@@ -103,7 +107,7 @@ def as_json(message: "Message", more: Mapping[str, Any] | None = None) -> bytes:
         plain["body"] = message.body.decode()
     except UnicodeDecodeError:
         plain["body_base64"] = _base64(message.body)
-    return _json(plain) + b"\n"
+    return plain
 
 
 TABLE_HEADING = b"%-14s %-24s %5s %9s  %-16s %-10s %s\n" % (

@@ -15,8 +15,8 @@ from raftmq.cli.output import (
     Result,
     Table,
     duration_text,
-    note,
     output_option,
+    print_result,
     time_text,
     with_output,
 )
@@ -24,7 +24,7 @@ from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import START
 from raftmq.errors import Reason, Rejected
 
-from .formats import TABLE_HEADING, as_json, as_row, body_text
+from .formats import TABLE_HEADING, as_row, body_text, plain_message
 
 if TYPE_CHECKING:
     from raftmq.client import Client, Message, MessageEvent, Trace
@@ -62,17 +62,16 @@ def msg() -> None:
 @click.argument("message_id", metavar="ID")
 @output_option("table", "json", "raw")
 @with_session
-def get(session: Session, message_id: str, output: str) -> None:
+def get(session: Session, message_id: str, output: str) -> int:
     """Print the message of an ID, as receipts and consumers show it; raw: its body alone."""
     message = run_with_id(session, lambda mq: mq.get(message_id))
     if output == "raw":
+        # Bytes, which are neither a document nor lines for people.
         sys.stdout.buffer.write(message.body)
         sys.stdout.buffer.flush()
-    elif output == "json":
-        click.echo(as_json(message).decode(), nl=False)
-    else:
-        for name, value in _fields(message):
-            click.echo(f"{name:8} {value}")
+        return 0
+    shown = [f"{name:8} {value}" for name, value in _fields(message)]
+    return print_result(Result(Lines([plain_message(message)]), shown), output)
 
 
 def run_with_id(session: Session, call: "Callable[[Client], Awaitable[T]]") -> T:
@@ -118,20 +117,18 @@ def _fields(message: "Message") -> list[tuple[str, str]]:
     metavar="N",
     help="At most this many.  [default: 100]",
 )
-@output_option()
+@with_output
 @with_session
-def find(session: Session, topic: str, key: str, since: Any, count: int, output: str) -> None:
+def find(session: Session, topic: str, key: str, since: Any, count: int) -> Result:
     """Print the newest messages of a TOPIC that have a key, newest first."""
     if since is not None and not isinstance(since, datetime):
         raise click.BadParameter("a time, as 1h or 2026-11-20T10:00", param_hint="--since")
     found = session.run(lambda mq: mq.find(topic, key=key, since=since, limit=count))
     if not found:
-        note(f"no message of {topic} has the key {key!r}" + (" since then" if since else ""))
-    elif output == "table":
-        click.echo(TABLE_HEADING.decode(), nl=False)
-    for message in found:
-        line = as_json(message) if output == "json" else as_row(message)
-        click.echo(line.decode(), nl=False)
+        none = f"no message of {topic} has the key {key!r}" + (" since then" if since else "")
+        return Result(Lines(), notes=[none])
+    lines = [TABLE_HEADING, *map(as_row, found)]
+    return Result(Lines(map(plain_message, found)), [line.decode()[:-1] for line in lines])
 
 
 @msg.command()

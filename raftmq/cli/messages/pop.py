@@ -170,6 +170,7 @@ async def mode_to_pop(mq: "Client", group: str) -> Any:
 
 
 def _printer(output: str, template: str | None) -> Callable[[list[Taken]], None]:
+    # Not a `Result`: with --ack each pop is printed before it is acknowledged.
     if template is not None:
         return _lines(template)
     if output == "table":

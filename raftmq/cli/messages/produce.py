@@ -307,7 +307,10 @@ def _separator(text: str) -> bytes:
 
 
 def _shower(output: str, messages: tuple[str, ...]) -> "Callable[[SentMany], None]":
-    """The printer of receipts: as JSON always; as text only for a few messages in arguments."""
+    """The printer of receipts: as JSON always; as text only for a few messages in arguments.
+
+    Receipts are printed as they come: a send may have no end, and a stop loses none of them.
+    """
     if output == "json":
         return _show_json
     if 0 < len(messages) <= RECEIPTS_SHOWN_MAX:

@@ -218,6 +218,7 @@ def _print_item(item: "Item", output: str) -> None:
     from raftmq.log import inspect
 
     plain = _plain_item(item)
+    # Printed one by one, in columns of fixed width: a folder may hold millions of records.
     if output == "json":
         print_line(plain)
         return
