@@ -220,18 +220,8 @@ class Check:
 
 
 def _books(each: Backlog) -> Books:
-    return Books(
-        end=each.end,
-        next=each.next,
-        leased=each.leased,
-        waiting=each.waiting,
-        ready=each.ready,
-        dead=each.dead,
-        acked=each.acked,
-        passed=each.passed,
-        # A purged message counts as lost, as it is neither settled nor left to do.
-        lost=each.lost + each.purged,
-    )
+    # A purged message counts as lost, as it is neither settled nor left to do.
+    return Books.of(each)._replace(lost=each.lost + each.purged)
 
 
 def _up_to(part: Slice, end: int) -> Slice:

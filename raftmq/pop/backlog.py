@@ -34,7 +34,11 @@ from .windows import Fill, Window
 
 
 class Counts(NamedTuple):
-    """How many messages of a queue are in each state, of those before `next`."""
+    """How many messages of a queue are in each state, of those before `next`.
+
+    Snapshots hold the counts in this order. `BacklogView` on the wire and `Backlog` of the client
+    have the same names, with `held` in `ready`: a client only sees that such a message is to come.
+    """
 
     leased: int
     """In the hand of a consumer."""

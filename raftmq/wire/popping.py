@@ -200,7 +200,8 @@ class FindBacklogs(_Wire, frozen=True):
 
 
 class BacklogView(_Wire, frozen=True):
-    """The backlog of a consumer group in one queue: messages by their state."""
+    """The backlog of a consumer group in one queue: messages by their state, in the words of
+    `raftmq.pop.backlog.Counts`."""
 
     number: int
     """The attachment's number."""

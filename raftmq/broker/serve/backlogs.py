@@ -110,18 +110,6 @@ def _queues(pop_groups: PopGroups, number: int) -> list[tuple[int, int]]:
 
 
 def _view(group: PopGroup, number: int, queue: int, end: int) -> BacklogView:
-    counts = group.counts(queue)
-    return BacklogView(
-        number=number,
-        queue=queue,
-        end=end,
-        next=group.backlogs[queue].next,
-        leased=counts.leased,
-        waiting=counts.waiting,
-        ready=counts.ready + counts.held,
-        dead=counts.dead,
-        acked=counts.acked,
-        passed=counts.passed,
-        lost=counts.lost,
-        purged=counts.purged,
-    )
+    counts = group.counts(queue)._asdict()
+    counts["ready"] += counts.pop("held")
+    return BacklogView(number, queue, end, group.backlogs[queue].next, **counts)

@@ -38,18 +38,7 @@ async def find_left(mq: Client, topic: str) -> dict[str, Left]:
     """
     found: dict[str, Left] = {}
     for one in await mq.admin.backlogs(topic=topic):
-        books = Books(
-            one.end,
-            one.next,
-            one.leased,
-            one.waiting,
-            one.ready,
-            one.dead,
-            one.acked,
-            one.passed,
-            one.lost,
-        )
-        found.setdefault(one.group, Left()).books[one.queue] = books
+        found.setdefault(one.group, Left()).books[one.queue] = Books.of(one)
     for group, left in found.items():
         for letter in await mq.admin.dead_letters(topic, group):
             left.dead += [

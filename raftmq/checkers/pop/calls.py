@@ -223,7 +223,9 @@ class Revival:
 
 
 class Books(NamedTuple):
-    """The broker's counts of a group's messages in a queue: see `raftmq.client.Backlog`."""
+    """The broker's counts of a group's messages in a queue, by the names of a `Backlog` of
+    `raftmq.client`. The checkers have a tuple of their own: they share no code with the machine
+    that they judge, and histories hold the counts in this order."""
 
     end: int
     next: int
@@ -234,6 +236,11 @@ class Books(NamedTuple):
     acked: int
     passed: int
     lost: int
+
+    @classmethod
+    def of(cls, row: object) -> "Books":
+        """The counts of a row that has these names."""
+        return cls(*(getattr(row, name) for name in cls._fields))
 
     @property
     def begun(self) -> int:
