@@ -93,7 +93,7 @@ class Nemesis:
         end: Begin | None = None,
         *,
         what: str = "",
-        aim: Aim = Aim.NOBODY,
+        aim: Aim = Aim.NONE,
     ) -> None:
         """Register how a fault is made.
 

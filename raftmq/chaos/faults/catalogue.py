@@ -37,7 +37,7 @@ class World(Enum):
 class Aim(Enum):
     """The target of a fault. The draw of a schedule chooses nodes; the play chooses leaders."""
 
-    NOBODY = "nobody"
+    NONE = "none"
     """The cluster as a whole, or clients."""
     ONE = "one"
     """One node."""
@@ -297,7 +297,7 @@ _MEMBERS = (
     _once("return", "M10", "A removed node comes back with an empty disk and a new number.",
           _ONLY_CORE),
     _once("move-group", "M11", "A data group moves to other nodes, or back to where it was.",
-          _ONLY_SIM, Aim.NOBODY),
+          _ONLY_SIM, Aim.NONE),
     _once("return-node", "M12", "A node that left is added again with the disk that it had.",
           _ONLY_SIM),
     _once("return-blank", "M12", "A node that left is added again with an empty disk.", _ONLY_SIM),
@@ -305,18 +305,18 @@ _MEMBERS = (
 
 _CLIENTS = (
     _once("client-crash", "K1", "A client ends between a send and its answer.",
-          _BROKERS, Aim.NOBODY),
+          _BROKERS, Aim.NONE),
     _lasting("client-hang", "K2", "A consumer stands still and holds what it was handed.",
-             _BROKERS, Aim.NOBODY),
-    _lasting("client-slow", "K3", "A consumer needs longer than it may.", _BROKERS, Aim.NOBODY),
+             _BROKERS, Aim.NONE),
+    _lasting("client-slow", "K3", "A consumer needs longer than it may.", _BROKERS, Aim.NONE),
     _once("client-resend", "K4", "A batch is sent again, to another leader, with its old number.",
-          _BROKERS, Aim.NOBODY),
-    _once("client-ack-twice", "K5", "A position is committed twice.", _BROKERS, Aim.NOBODY),
+          _BROKERS, Aim.NONE),
+    _once("client-ack-twice", "K5", "A position is committed twice.", _BROKERS, Aim.NONE),
     _once("client-ack-late", "K6", "A position is committed after a later one.",
-          _BROKERS, Aim.NOBODY),
-    _once("client-churn", "K9", "Consumers come and go.", _BROKERS, Aim.NOBODY),
+          _BROKERS, Aim.NONE),
+    _once("client-churn", "K9", "Consumers come and go.", _BROKERS, Aim.NONE),
     _lasting("retry-storm", "K11", "All clients send everything again at once.",
-             _BROKERS, Aim.NOBODY),
+             _BROKERS, Aim.NONE),
 )  # fmt: skip
 
 FAULTS: Mapping[str, Fault] = MappingProxyType(

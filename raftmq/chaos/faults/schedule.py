@@ -344,7 +344,7 @@ def _targets(random: Random, aim: Aim, nodes: int) -> tuple[int, ...]:
             count = random.randint(nodes // 2 + 1, nodes)
         case Aim.ALL:
             count = nodes
-        case Aim.LEADER | Aim.NOBODY:
+        case Aim.LEADER | Aim.NONE:
             return ()
     # The order matters to a pair and to a ring.
     return tuple(random.sample(everyone, count))
