@@ -16,6 +16,7 @@ from raftmq import __version__
 from raftmq.errors import RaftmqError
 
 from .exits import COLOR, ExitCode, Failure, unwrapped
+from .interrupts import outlast_interrupts
 from .lazy import LazyGroup
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -130,6 +131,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
     code = run(arguments)
+    outlast_interrupts()
     # The interpreter's last collections would visit each object of each module, a sixth of the
     # processor time of a command that reads. Frozen objects are passed over.
     gc.freeze()

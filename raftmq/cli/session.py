@@ -5,6 +5,8 @@ a `Client`, which `Session.run` runs to its end.
 
 Invariants:
 - An error of the client leaves `Session.run` as a `Failure`, with the URL it concerns.
+- Ctrl-C leaves `Session.run` as `KeyboardInterrupt`; a second one ends the process at once, with
+  130.
 """
 
 from collections.abc import Awaitable, Callable
@@ -65,8 +67,14 @@ class Session:
         """
         import anyio
 
+        from .interrupts import second_ends
+
+        async def interruptible() -> T:
+            with second_ends():
+                return await call()
+
         try:
-            return anyio.run(call, backend=backend)
+            return anyio.run(interruptible, backend=backend)
         except (RaftmqError, BaseExceptionGroup) as caught:
             error = unwrapped(caught)
             if isinstance(error, RaftmqError):

@@ -1,15 +1,16 @@
 """`raftmq consume`: read messages, alone or as a consumer group."""
 
 import select
-import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from raftmq.cli.exits import ExitCode, Failure
+from raftmq.cli.interrupts import first_calls
 from raftmq.cli.names import GROUP, TOPIC
 from raftmq.cli.options import argument, option, with_options
 from raftmq.cli.output import Meter, note, output_option
@@ -21,8 +22,6 @@ from raftmq.words import counted
 from .formats import TABLE_HEADING, as_json, as_row, compiled
 
 if TYPE_CHECKING:
-    import anyio
-
     from raftmq.client import Client, Consumer, Message, Messages
     from raftmq.client.consume.start import Start
     from raftmq.client.pop.popped import PoppedMessages
@@ -221,18 +220,14 @@ async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']
             "whatever the queue or offset",
             fix="leave out --queue, and give --from earliest or latest, which a new group heeds",
         )
-    async with (
-        mq.consumer(
-            options.topic,
-            group=options.group,
-            mode=mode,
-            start="latest" if start == "latest" else "earliest",
-            filter=options.filter,
-        ) as consumer,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(_await_interrupt, reading, tasks.cancel_scope)
-        with Meter("reading", total=options.count, is_shown=not sys.stdout.isatty()) as meter:
+    async with mq.consumer(
+        options.topic,
+        group=options.group,
+        mode=mode,
+        start="latest" if start == "latest" else "earliest",
+        filter=options.filter,
+    ) as consumer:
+        with _until_interrupted(reading), _meter(options) as meter:
             while options.count is None or reading.done < options.count:
                 messages = await consumer.pop(reading.wanted, wait=1.0)
                 if not messages:
@@ -249,7 +244,6 @@ async def _pop(mq: "Client", reading: _Reading, mode: "Literal['pop', 'ordered']
                 for message in settlement.fenced:
                     note(f"too late: {message.id} is no longer ours, and comes again")
                 meter.advance(len(messages))
-        tasks.cancel_scope.cancel()
 
 
 def _tell_waiting(reading: _Reading) -> None:
@@ -264,23 +258,18 @@ async def _read_by_offset(mq: "Client", reading: _Reading) -> None:
 
     options = reading.options
     ends = await _ends(mq, options) if options.until_end else {}
-    async with (
-        mq.consumer(
-            options.topic,
-            group=options.group,
-            mode="broadcast" if reading.is_broadcast else "pull",
-            queues="assigned" if options.is_assigned else options.queues or None,
-            instance=options.instance,
-            start=reading.start,
-            filter=options.filter,
-        ) as consumer,
-        anyio.create_task_group() as tasks,
-    ):
+    async with mq.consumer(
+        options.topic,
+        group=options.group,
+        mode="broadcast" if reading.is_broadcast else "pull",
+        queues="assigned" if options.is_assigned else options.queues or None,
+        instance=options.instance,
+        start=reading.start,
+        filter=options.filter,
+    ) as consumer:
         if isinstance(reading.start, int):
             _refuse_beyond(options, consumer.position, ends or await _ends(mq, options))
-        tasks.start_soon(_await_interrupt, reading, tasks.cancel_scope)
-        # A terminal shows the messages themselves, so no progress is drawn there.
-        with Meter("reading", total=options.count, is_shown=not sys.stdout.isatty()) as meter:
+        with _until_interrupted(reading), _meter(options) as meter:
             while not _is_enough(reading, consumer, ends):
                 messages = await consumer.fetch(reading.wanted, wait=1.0)
                 if not messages:
@@ -298,7 +287,11 @@ async def _read_by_offset(mq: "Client", reading: _Reading) -> None:
                     with anyio.CancelScope(shield=True):
                         await _commit(consumer, options)
                 meter.advance(len(messages))
-        tasks.cancel_scope.cancel()
+
+
+def _meter(options: _Options) -> Meter:
+    """A terminal shows the messages themselves, so no progress is drawn there."""
+    return Meter("reading", total=options.count, is_shown=not sys.stdout.isatty())
 
 
 async def _commit(consumer: "Consumer", options: _Options) -> None:
@@ -322,15 +315,19 @@ def _refuse_beyond(options: _Options, position: dict[int, int], ends: dict[int, 
             )
 
 
-async def _await_interrupt(reading: _Reading, scope: "anyio.CancelScope") -> None:
-    """End the reading on the first signal; a second one ends the process."""
+@contextmanager
+def _until_interrupted(reading: _Reading) -> Iterator[None]:
+    """Inside, the first signal ends the block; a second one ends the process at once."""
     import anyio
 
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
+    with anyio.CancelScope() as scope:
+
+        def stop() -> None:
             reading.is_interrupted = True
             scope.cancel()
-            break
+
+        with first_calls(stop):
+            yield
 
 
 def _is_enough(reading: _Reading, consumer: "Consumer", ends: dict[int, int]) -> bool:
