@@ -99,11 +99,15 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
         code = ExitCode.UNREACHABLE if isinstance(error, Unavailable) else ExitCode.FAILED
         return Failure(str(error), fix=fix, code=code)
     if isinstance(error, Unavailable):
-        fix = f"--url or RAFTMQ_URL names another cluster than {url}; {_examination()}"
-        if "no process listens" in str(error) or "cannot be reached" in str(error):
-            fix = f"`raftmq up` starts a cluster here; {fix}"
-        elif "is starting" in str(error):
+        elsewhere = f"another cluster than {url}; {_examination()}"
+        fix = f"--url or RAFTMQ_URL names {elsewhere}"
+        if "is starting" in str(error):
             fix = f"start the other nodes of the cluster, if they are down; {fix}"
+        elif "no process listens" in str(error) or "a first contact" in str(error):
+            fix = "`raftmq up` starts a cluster here; --url or RAFTMQ_URL names other nodes, or "
+            fix += elsewhere
+        elif any(words in str(error) for words in _SILENT):
+            fix = f"a majority of the nodes has to run and answer: start those that do not; {fix}"
         return Failure(str(error), fix=fix, code=ExitCode.UNREACHABLE)
     if isinstance(error, OutcomeUnknown):
         fix = "it may have happened: look before you repeat it, or give it more --timeout"
@@ -118,6 +122,10 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
     if isinstance(cause, RaftmqError):
         return Failure(str(error), fix=explained(cause, url=url).fix)
     return Failure(str(error), fix="`raftmq doctor` examines this machine and the cluster")
+
+
+_SILENT = ("no leader", "cannot be reached", "did not answer", "no answer")
+"""Words of an `Unavailable` behind which there are nodes that are down or silent."""
 
 
 def _examination() -> str:

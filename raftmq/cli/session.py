@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-DEFAULT_URL = "raftmq://127.0.0.1:7400"
-"""The address of the first node of `raftmq up`."""
+DEFAULT_URL = "raftmq://127.0.0.1:7400,127.0.0.1:7401,127.0.0.1:7402"
+"""The addresses of the nodes of `raftmq up`: any of them may be down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,8 @@ url_option = click.option(
     default=DEFAULT_URL,
     callback=_check_url,
     metavar="URL",
-    help=f"Addresses of the cluster.  [RAFTMQ_URL; default: {DEFAULT_URL}]",
+    help="Addresses of the cluster.  [RAFTMQ_URL; default: the nodes of `raftmq up`, "
+    "127.0.0.1:7400 to 7402]",
 )
 """The option `--url`, passed as `url`."""
 

@@ -379,6 +379,7 @@ def test_status_and_doctor_show_what_is_left_when_a_majority_is_gone(
     try:
         ended = raftmq("cluster", "status", "-o", "json")
         examined = raftmq("doctor", "--data", str(tmp_path), "-o", "json")
+        asked = [raftmq(what, "list", "--timeout", "2s").stderr for what in ("topic", "group")]
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
@@ -388,6 +389,9 @@ def test_status_and_doctor_show_what_is_left_when_a_majority_is_gone(
     (found,) = [finding for finding in examined.json if finding["check"] == "cluster"]
     assert found["verdict"] == "fail"
     assert "node 2 at" in found["found"]
+    for said in asked:
+        assert "fix: a majority of the nodes has to run and answer" in said
+        assert "GROUPS" not in said
     wait_until(lambda: raftmq("cluster", "status").code == 0, what="all is well again")
 
 

@@ -11,7 +11,8 @@ import pytest
 from raftmq.cli import app
 from raftmq.cli.exits import ExitCode, Failure, explained, unwrapped
 from raftmq.cli.lazy import LazyGroup
-from raftmq.cli.node.playground import choose_ports
+from raftmq.cli.node.playground import RunningNode, State, choose_ports
+from raftmq.cli.session import DEFAULT_URL
 from raftmq.errors import (
     CorruptRecord,
     OutcomeUnknown,
@@ -42,6 +43,31 @@ def test_client_error_has_its_exit_code_and_a_fix(
     failure = explained(error, url=URL)
     assert failure.code == code
     assert words in failure.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "begin"),
+    [
+        ("no process listens at 10.0.0.1:7400", "`raftmq up` starts a cluster here"),
+        (
+            "reading the routing table was not possible in time: 10.0.0.2:7400 cannot be reached",
+            "a majority of the nodes has to run and answer",
+        ),
+        ("this node is starting: it waits for node 2", "start the other nodes"),
+        ("the buffer has no room for 7 messages", "--url or RAFTMQ_URL"),
+    ],
+)
+def test_fix_of_an_unreachable_cluster_depends_on_whether_a_node_answered(
+    text: str, begin: str
+) -> None:
+    fix = explained(Unavailable(text), url=URL).fix
+    assert fix.startswith(begin)
+    assert URL in fix
+
+
+def test_url_by_default_names_all_nodes_of_up() -> None:
+    nodes = [RunningNode(n, f"127.0.0.1:{7399 + n}", 0, "", "") for n in (1, 2, 3)]
+    assert State(0, nodes=nodes).url == DEFAULT_URL
 
 
 def test_full_disk_has_a_fix_about_the_disk() -> None:

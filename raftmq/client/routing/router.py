@@ -560,7 +560,8 @@ class Router:
                 repeat of the change was refused.
         """
         header = b"" if message is None else header_of(message)
-        what = f"{kind.name} to partition group {group} was not answered in time"
+        asked = f"partition group {group}" if group != SYSTEM_GROUP else "the catalog"
+        what = f"no leader of {asked} answered in time ({kind.name.lower().replace('_', ' ')})"
         if timeout is not None and timeout <= 0:
             raise Unavailable(f"{what}: there was none, timeout={timeout:g}; nothing was sent")
         call = LeaderCall(self, group, kind, header, refusal_in, queue_number, body)
