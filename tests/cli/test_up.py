@@ -14,7 +14,7 @@ import pytest
 
 from raftmq.cli.node.notify import parse
 from raftmq.cli.node.playground import Playground, choose_ports
-from tests.cli.command_line import process
+from tests.cli.command_line import CommandLine, process
 from tests.cli.local_cluster import Foreground, LocalCluster, is_alive, wait_until
 
 pytestmark = pytest.mark.process
@@ -61,6 +61,28 @@ def test_cluster_in_a_folder_goes_on_with_its_messages(tmp_path: Path) -> None:
         assert not cluster.playground.is_running()
         assert cluster.start() == url
         assert process(["consume", "t", "-n", "2", "--url", url]).stdout == "one\ntwo\n"
+
+
+def test_up_and_down_name_the_folder_of_the_cluster_that_has_the_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raftmq: CommandLine
+) -> None:
+    # Formerly `up` named `down` as its fix, and `down` named `up`.
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with LocalCluster(tmp_path / "kept") as cluster:
+        port = int(cluster.start("-n", "1").rpartition(":")[2])
+        refused = raftmq("up", "-n", "1", "--port", str(port))
+        assert refused.code == 1
+        stop = f"fix: `raftmq down --data {cluster.folder}` stops "
+        assert f"port {port} is taken by the cluster in {cluster.folder}" in refused.stderr
+        assert stop in refused.stderr
+        monkeypatch.setattr("raftmq.cli.node.up.PORT", port)
+        assert f"{stop}the one that listens at port {port}" in raftmq("down").stderr
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        refused = raftmq("up", "-n", "1", "--port", str(other.getsockname()[1]))
+        assert "is taken by another process" in refused.stderr
+        assert "fix: --port P takes" in refused.stderr
 
 
 def test_detached_temporary_cluster_is_found_by_down_and_removed(

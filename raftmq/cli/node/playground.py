@@ -14,6 +14,7 @@ Invariants:
 - A folder found in the temporary folder is believed only if it is this user's.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -25,14 +26,24 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raftmq.broker.local_nodes import node_settings, toml_text
-from raftmq.cli.exits import ExitCode, Failure
+from raftmq.cli.exits import Failure
+
+if TYPE_CHECKING:
+    from raftmq.client import Client
 
 PREFIX = f"raftmq-up-{os.getuid()}-"
 """Begins the name of a temporary cluster's folder."""
 
 HOST = "127.0.0.1"
+
+PORT = 7400
+"""The first node's port by default."""
+
+ASK_SECONDS_MAX = 1.0
+"""Seconds for each request to a node that listens at a wanted port."""
 
 
 @dataclass(slots=True)
@@ -74,6 +85,11 @@ class Playground:
         """The folder of all files."""
         self.is_temporary = is_temporary
         """True if the folder is removed when the cluster stops."""
+
+    @property
+    def down(self) -> str:
+        """The command that stops the cluster."""
+        return f"raftmq down --data {self.folder}"
 
     def config(self, node: int) -> Path:
         """The node's settings file."""
@@ -188,6 +204,30 @@ def running() -> list[Playground]:
     ]
 
 
+def listening(port: int) -> Playground | None:
+    """The running cluster of `up` of which a node listens at the port, by the node's own word.
+
+    None: another process listens there, or the node does not answer within a second or two.
+    """
+    from raftmq.cli.session import Session
+
+    async def folder_of(mq: "Client") -> Path | None:
+        for node in (await mq.admin.cluster(is_latest=False)).nodes:
+            if node.port == port:
+                return Path((await mq.admin.status(node.id))["data"]).parent
+        return None
+
+    try:
+        folder = Session(f"raftmq://{HOST}:{port}", ASK_SECONDS_MAX).run(folder_of)
+    except Failure:
+        return None
+    if folder is None:
+        return None
+    # With `--data` its folder stops a temporary cluster as well.
+    playground = Playground(folder, is_temporary=False)
+    return playground if playground.is_running() else None
+
+
 def choose_ports(count: int, first: int, *, any_port: bool) -> list[int]:
     """`count` free ports: `first` and those after it, or any.
 
@@ -210,11 +250,12 @@ def _free_port(port: int, held: ExitStack) -> int:
         probe.bind((HOST, port))
         probe.listen()
     except OSError as error:
-        raise Failure(
-            f"port {port} is taken: {error.strerror}",
-            fix="`raftmq down` stops a cluster that runs in the background; --port P takes P and "
-            "the ones after it, --any-port takes free ones",
-            code=ExitCode.FAILED,
-        ) from error
+        others = "--port P takes P and the ones after it, --any-port takes free ones"
+        if error.errno != errno.EADDRINUSE:
+            raise Failure(f"port {port}: {error.strerror}", fix=others) from error
+        found = listening(port)
+        who = f"the cluster in {found.folder}" if found else "another process"
+        stop = f"`{found.down}` stops it; " if found else ""
+        raise Failure(f"port {port} is taken by {who}", fix=f"{stop}{others}") from error
     chosen: int = probe.getsockname()[1]
     return chosen

@@ -19,7 +19,7 @@ from raftmq.cli.exits import Failure
 from raftmq.cli.output import Table, bytes_text, note, print_shown
 from raftmq.words import counted
 
-from .playground import Playground, State, choose_ports, running, temporary
+from .playground import PORT, Playground, State, choose_ports, listening, running, temporary
 from .supervisor import Supervisor
 
 TABLE_SECONDS = 2.0
@@ -113,6 +113,8 @@ def _choose(data: Path | None, *, is_all: bool) -> list[Playground]:
     found = running()
     if not found:
         fix = "`raftmq up --detach` starts one; --data DIR names one that is kept in a folder"
+        if kept := listening(PORT):
+            fix = f"`{kept.down}` stops the one that listens at port {PORT}"
         raise Failure("no cluster without --data is running", fix=fix)
     if len(found) > 1 and not is_all:
         folders = ", ".join(str(playground.folder) for playground in found)
@@ -129,7 +131,7 @@ def _prepare(
         Failure: the folder's cluster differs from the options, or runs already.
     """
     if data is None:
-        ports = choose_ports(nodes or 3, port or 7400, any_port=any_port)
+        ports = choose_ports(nodes or 3, port or PORT, any_port=any_port)
         playground = temporary()
         playground.found(ports)
         return playground
@@ -140,11 +142,11 @@ def _prepare(
         raise Failure(f"the folder {data} cannot be used: {error}", fix=fix) from error
     playground = Playground(data.resolve(), is_temporary=False)
     if playground.is_running():
-        fix = f"`raftmq down --data {data}` stops it"
+        fix = f"`{playground.down}` stops it"
         raise Failure(f"a cluster is running in {data} already", fix=fix)
     ports = playground.ports()
     if not ports:
-        playground.found(choose_ports(nodes or 3, port or 7400, any_port=any_port))
+        playground.found(choose_ports(nodes or 3, port or PORT, any_port=any_port))
     elif (nodes or len(ports)) != len(ports) or (port or ports[0]) != ports[0]:
         raise Failure(
             f"{data} holds a cluster of {counted(len(ports), 'node')} on port {ports[0]} and after",
@@ -161,7 +163,7 @@ def _stay(playground: Playground, started: float) -> None:
     """Run the cluster until a signal comes."""
     lock = playground.lock()
     if lock is None:
-        fix = f"`raftmq down --data {playground.folder}` stops it"
+        fix = f"`{playground.down}` stops it"
         raise Failure(f"a cluster is running in {playground.folder} already", fix=fix)
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
