@@ -320,12 +320,7 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
         if not node["is_reachable"]
     ]
     problems += [f"group {group['id']} has no leader" for group in groups if not group["leader"]]
-    problems += [
-        f"group {number} refuses on a node: {replica['refusal']}"
-        for number, found in sorted(replicas.items())
-        for replica in found
-        if replica.get("refusal")
-    ]
+    problems += _refusals(told)
     problems += [
         f"node {node} lost its data folder and re-enters group {group['id']}: it lacks "
         f"{_lacking(group['behind'].get(str(node), 0))} and does not count yet"
@@ -340,6 +335,19 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
     plain = {"cluster": view.cluster, "nodes": nodes, "groups": groups}
     notes = [*_leaving(nodes), *_kept_for_dead(replicas), *_gone(replicas), *_not_followed(told)]
     return {**plain, "problems": problems, "notes": notes}
+
+
+def _refusals(told: "dict[int, dict[str, Any] | str]") -> list[str]:
+    """Problems: a line for each node and cause; a full disk is the cause for all its groups."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for node, answer in sorted(told.items()):
+        for replica in answer["groups"] if isinstance(answer, dict) else ():
+            if replica.get("refusal"):
+                found.setdefault((node, replica["refusal"]), []).append(replica["group"])
+    return [
+        f"node {node} refuses messages of {_groups_text(sorted(numbers))}: {cause}"
+        for (node, cause), numbers in found.items()
+    ]
 
 
 def _short_of_copies(groups: list[dict[str, Any]], staying: int) -> list[str]:

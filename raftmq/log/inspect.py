@@ -12,6 +12,7 @@ Invariants:
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from raftmq.errors import CorruptRecord
@@ -115,17 +116,20 @@ def inspect_folder(files: FileSystem, folder: str) -> Iterator[Item]:
     for name in names:
         path = f"{folder}/{name}"
         first = parse_name(name, SEGMENT_SUFFIX)
-        if first is not None:
-            header = headers[first] = _header(_read(files, path, HEADER_BYTES))
-            segments.append((header.sequence if header is not None else 0, path))
-        elif parse_name(name, SNAPSHOT_SUFFIX) is not None:
-            yield _snapshot(files, path)
-        elif parse_name(name, INDEX_SUFFIX) is not None:
-            yield _index(files, path)
-        else:
-            yield OtherItem(path, _size(files, path))
+        # The process that has the folder in use may have deleted the file since it was listed.
+        with suppress(FileNotFoundError):
+            if first is not None:
+                header = headers[first] = _header(_read(files, path, HEADER_BYTES))
+                segments.append((header.sequence if header is not None else 0, path))
+            elif parse_name(name, SNAPSHOT_SUFFIX) is not None:
+                yield _snapshot(files, path)
+            elif parse_name(name, INDEX_SUFFIX) is not None:
+                yield _index(files, path)
+            else:
+                yield OtherItem(path, _size(files, path))
     for _, path in sorted(segments):
-        yield from inspect_segment(files, path)
+        with suppress(FileNotFoundError):
+            yield from inspect_segment(files, path)
     yield from _missing(folder, names, headers)
 
 

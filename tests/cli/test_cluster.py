@@ -192,10 +192,19 @@ def test_log_says_once_what_dead_letters_lost_more() -> None:
     ]
 
 
-def test_refusing_replica_is_a_problem() -> None:
+def test_full_disk_is_one_problem_for_each_node() -> None:
     answers = told()
-    answers[1] = node(1, replica(0, "leader", leader=1, term=1, refusal="the disk is full"))
-    assert any("the disk is full" in problem for problem in merged(VIEW, answers)["problems"])
+    for number in (1, 2):
+        answers[number] = node(
+            number,
+            replica(1, "follower", leader=2, term=4, refusal=f"disk {number} is full"),
+            replica(0, "leader", leader=number, term=1, refusal=f"disk {number} is full"),
+        )
+    problems = [text for text in merged(VIEW, answers)["problems"] if "full" in text]
+    assert problems == [
+        "node 1 refuses messages of groups 0, 1: disk 1 is full",
+        "node 2 refuses messages of groups 0, 1: disk 2 is full",
+    ]
 
 
 def test_behind_is_counted_by_the_leader_and_named_by_node() -> None:

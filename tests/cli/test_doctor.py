@@ -141,7 +141,7 @@ def test_taken_port_is_found() -> None:
 )
 def test_space_is_judged(monkeypatch: pytest.MonkeyPatch, free: int, verdict: str) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 41, 0, free))
-    assert doctor.check_space(Path()).verdict == verdict
+    assert doctor.check_space(Path(), 64 * 1024**2).verdict == verdict
 
 
 def test_full_disk_exits_with_4(
@@ -150,7 +150,8 @@ def test_full_disk_exits_with_4(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 41, 0, 0))
     ended = raftmq("doctor", "--data", str(tmp_path), "--url", NOBODY, "--timeout", "100ms")
     assert ended.code == 4
-    assert "log.retention_bytes" in ended.stdout
+    # The bound at which a node refuses messages.
+    assert "log.reserve_bytes, 64.0 MiB" in ended.stdout
 
 
 @pytest.mark.parametrize(

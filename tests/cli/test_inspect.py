@@ -2,11 +2,13 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from raftmq.log.files import RealFiles
 from tests.cli.command_line import CommandLine
 
 GOLDEN = Path(__file__).parent.parent / "log" / "golden" / "v1"
@@ -49,6 +51,31 @@ def test_summary_finds_the_log_below_and_touches_nothing(
     assert log["first"] <= log["last"]
     assert log["damaged"] == []
     assert contents(tmp_path) == before
+
+
+def test_files_and_folders_that_vanish_meanwhile_are_passed_over(
+    raftmq: CommandLine, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "aaa"
+    shutil.copytree(folder, gone / "groups" / "00001")
+    (folder / "of_another").write_text("x")
+    scandir = os.scandir
+
+    def vanishing(path: str) -> "Iterator[os.DirEntry[str]]":
+        if str(path) == str(gone):
+            shutil.rmtree(gone)
+        return scandir(path)
+
+    listed = RealFiles.list
+
+    def outdated(self: RealFiles, path: str) -> list[str]:
+        return [*listed(self, path), "deleted", "00000000000000000099.log"]
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    monkeypatch.setattr(RealFiles, "list", outdated)
+    (log,) = raftmq.ok("inspect", str(tmp_path), "-o", "json").json
+    assert log["folder"] == str(folder)
+    assert log["damaged"] == []
 
 
 def test_table_has_one_line_a_log(raftmq: CommandLine, folder: Path, tmp_path: Path) -> None:

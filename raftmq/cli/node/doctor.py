@@ -83,12 +83,14 @@ def doctor(
     \b
     raftmq doctor -c node.toml
     """
+    from raftmq.broker.settings import Log
+
     from .serve import read_settings
 
     if overrides and config is None:
         raise click.UsageError("--set replaces settings of a file: name it with -c")
     settings = None if config is None else read_settings(config, overrides)
-    host, usual, reserve = "127.0.0.1", Path(), 0
+    host, usual, reserve = "127.0.0.1", Path(), Log().reserve_bytes
     if settings is not None:
         host, usual = settings.node.host, Path(settings.node.data)
         reserve = settings.log.reserve_bytes
@@ -228,11 +230,14 @@ def _fsync_times(folder: Path) -> list[float]:
     return sorted(times)
 
 
-def check_space(folder: Path, reserve: int = 0) -> Finding:
+def check_space(folder: Path, reserve: int) -> Finding:
     """Free space of the disk; with less than `reserve` bytes a node takes no messages."""
     usage = shutil.disk_usage(_existing(folder))
     found = f"{bytes_text(usage.free)} free of {bytes_text(usage.total)}"
-    fix = "free some, or set log.retention_bytes; a full disk makes a node refuse writes"
+    fix = (
+        f"free some: below log.reserve_bytes, {bytes_text(reserve)}, a node takes no messages; "
+        "log.retention_bytes bounds what it keeps"
+    )
     if usage.free < max(FREE_BYTES_FAIL, reserve):
         return Finding("space", "fail", found, fix)
     if usage.free < FREE_BYTES_WARN:

@@ -11,9 +11,10 @@ start cuts it, if nothing after it was durable. Other damage is rot, and the exi
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -163,10 +164,12 @@ def inspect(
         summary = Summary(log)
         if is_records and output == "table":
             click.echo(f"{log}\n{_ROW % _HEADINGS}")
-        for item in _items(log):
-            summary.add(item)
-            if is_records and _is_wanted(item, first, last, marks=marks):
-                _print_item(item, output)
+        # Another process may delete what the walk found.
+        with suppress(FileNotFoundError):
+            for item in _items(log):
+                summary.add(item)
+                if is_records and _is_wanted(item, first, last, marks=marks):
+                    _print_item(item, output)
         summaries.append(summary)
     if not summaries:
         fix = "give the folder that a node's settings name as node.data, or one below it"
@@ -175,20 +178,23 @@ def inspect(
 
 
 def _logs(folder: Path) -> list[Path]:
-    """The folders of logs: this one, or those below it.
+    """The folders of logs: this one, or those below it; a folder that vanishes meanwhile is passed
+    over.
 
     Raises:
         PermissionError: a folder below may not be read, so its contents are unknown.
     """
 
-    def refuse(error: OSError) -> NoReturn:
-        raise error
+    def refuse(error: OSError) -> None:
+        # A folder that may not be read must not count as empty: a log would be missed in silence.
+        if not isinstance(error, FileNotFoundError):
+            raise error
 
-    # `rglob` treats folders that may not be read as empty: a log would be missed in silence.
-    for _ in os.walk(folder, onerror=refuse):
-        pass
-    found = {path.parent for suffix in SUFFIXES for path in folder.rglob(f"[0-9]*{suffix}")}
-    return sorted(found)
+    return sorted(
+        Path(path)
+        for path, _, names in os.walk(folder, onerror=refuse)
+        if any(name.endswith(SUFFIXES) and name[0].isdecimal() for name in names)
+    )
 
 
 def _number(log: Path) -> int | None:
