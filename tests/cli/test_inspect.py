@@ -75,6 +75,7 @@ def test_files_and_folders_that_vanish_meanwhile_are_passed_over(
     monkeypatch.setattr(RealFiles, "list", outdated)
     (log,) = raftmq.ok("inspect", str(tmp_path), "-o", "json").json
     assert log["folder"] == str(folder)
+    assert log["segments"] == len(list(folder.glob("*.log")))
     assert log["damaged"] == []
 
 

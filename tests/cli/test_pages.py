@@ -129,6 +129,10 @@ def test_pages_give_a_group_one_mode_each() -> None:
 # On a cluster
 
 
+NOTHING = re.compile("^(0 messages in 0 letters|no dead letters of)", re.MULTILINE)
+"""The words of `dlq` for an example that finds nothing."""
+
+
 class Reader:
     """Types a page's lines, and fills in the parts that the page leaves to its reader."""
 
@@ -146,6 +150,8 @@ class Reader:
             words = [self.handles.pop(0) if word == "HANDLE" else word for word in words]
             ended = self.run(words)
             assert ended.code == 0, f"{line}\n{ended.stdout}{ended.stderr}"
+            # An example that finds nothing ends with 0 as well.
+            assert not NOTHING.search(ended.stdout + ended.stderr), f"{line}\n{ended.stdout}"
             self.handles = re.findall(r"^ *(\S{16,}) ", ended.stdout, re.MULTILINE) or self.handles
 
     def run(self, words: list[str]) -> Ended:
@@ -234,7 +240,7 @@ def test_blocks_of_the_page_on_operations_run(blank: CommandLine) -> None:
             reader.type(line)
     taken = [json.loads(line) for line in Path("taken").read_text().splitlines()]
     # The page names a message by an id that only its own cluster has.
-    reader.words["10000-2a"] = next(each["id"] for each in taken if each["body"] == "London")
+    reader.words["10000-1"] = next(each["id"] for each in taken if each["body"] == "London")
     for words in ("raftmq dlq purge", "raftmq msg why"):
         for line in played("docs/operations.md", words):
             reader.type(line)
