@@ -282,7 +282,7 @@ def _cell(name: str, value: Any) -> str:
     if value is None or value == "":
         return "-"
     if name in ("minute", "since"):
-        return time_text(value)
+        return time_text(value)[: len("2026-11-20T10:00")]
     if name.endswith("_ms"):
         return duration_text(round(value / 1000, 3))
     if isinstance(value, float):

@@ -5,7 +5,7 @@ long time a point stands for several minutes: counts are the mean a minute, all 
 
 Invariants:
 - A minute without a row, or of which the log held only a part, is a gap: no line crosses it, and it
-  is marked.
+  is marked. Before the topic's first minute and after its last one there are no gaps.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,8 +18,8 @@ POINTS_MAX = 360
 """Points of a line."""
 LINES_MAX = 8
 """Lines of a panel; those with the highest points are drawn."""
-COLORS = 7
-"""Distinguishable colours for groups; more groups share them."""
+COLORS = LINES_MAX
+"""Distinguishable colours for groups. As many groups more have them with dots, and then again."""
 TOPICS_MAX = 20
 """Topics that are drawn: the busiest ones."""
 
@@ -37,6 +37,8 @@ class Line(NamedTuple):
     """0: of the topic itself; from 1 to `COLORS`: of a group, the same in all panels."""
     is_dashed: bool = False
     """Whether the line is dashed: it distinguishes two lines of one group."""
+    is_dotted: bool = False
+    """Whether the line has dots: it distinguishes two groups of one colour."""
 
 
 class Panel(NamedTuple):
@@ -140,6 +142,7 @@ def _sheet(topic: str, rows: Sequence[Row], marks: tuple[Mark, ...], axis: Axis)
                 _values(of_group, name, axis, gaps, is_mean, divisor),
                 color=n % COLORS + 1,
                 is_dashed=name == "dead",
+                is_dotted=n // COLORS % 2 == 1,
             )
             for n, (group, of_group) in enumerate(sorted(by_group.items()))
             for name, prefix in columns
@@ -165,15 +168,18 @@ def _panel(title: str, lines: Sequence[Line]) -> Panel:
     return Panel(title, tuple(line for line in lines if line in drawn), len(lines) - len(drawn))
 
 
-def _gaps(rows: Iterable[Row], axis: Axis) -> set[int]:
+def _gaps(rows: Sequence[Row], axis: Axis) -> set[int]:
     whole: dict[int, set[int]] = {}
     for row in rows:
         if not row["is_partial"]:
             whole.setdefault(axis.point(row["minute"]), set()).add(row["minute"])
-    last = max(row["minute"] for row in rows)
+    minutes = [row["minute"] for row in rows]
     gaps = set()
     for point, time in enumerate(axis.times):
-        wanted = min(axis.minutes, max(0, (last - time) // MINUTE_MS + 1))
+        # Before its first minute the topic did not exist.
+        first = max(time, min(minutes))
+        last = min(time + (axis.minutes - 1) * MINUTE_MS, max(minutes))
+        wanted = (last - first) // MINUTE_MS + 1
         if len(whole.get(point, ())) < wanted:
             gaps.add(point)
     return gaps

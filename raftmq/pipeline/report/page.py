@@ -21,8 +21,12 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 10, 14, 22
 """Margins of a chart, for its labels."""
 TICKS_MAX = 4
 """Values on the vertical axis, beside 0."""
+ALERTS_SHOWN = 10
+"""The newest alerts, above the charts; older ones are folded away."""
 ALERTS_MAX = 200
-"""In the page's table: the last ones."""
+"""Alerts of the page, the newest ones."""
+MARKS = {"open": "h10l-5 9z", "closed": "m1 0h8v8h-8z"}
+"""State of an alert → the path of its mark, from its upper left corner: a triangle, a square."""
 
 
 def page(rows: Sequence[Row], alerts: Sequence[Row]) -> str:
@@ -66,8 +70,9 @@ def minute(time_ms: int) -> str:
 def _legend_of_marks() -> str:
     return (
         '<p class="marks faint">'
-        '<svg width="12" height="12"><path class="open" d="M1 2h10l-5 9z"/></svg> '
-        'an alert opens <svg width="12" height="12"><path class="closed" d="M1 2h10l-5 9z"/></svg> '
+        f'<svg width="12" height="12"><path class="open" d="M1 2{MARKS["open"]}"/></svg> '
+        'an alert opens <svg width="12" height="12">'
+        f'<path class="closed" d="M1 2{MARKS["closed"]}"/></svg> '
         'it closes <svg width="26" height="12"><rect class="gap" width="26" height="12"/></svg> '
         "minutes that are missing or partial</p>"
     )
@@ -90,7 +95,11 @@ def _alerts(alerts: Sequence[Row]) -> str:
     count = sum(state == "open" for state in still.values())
     told = f"{counted(len(alerts), 'change')} of alerts, {count} open now"
     names = ["minute", "alert", "rule", "topic", "group", "#value", "#peak"]
-    return pages.fold(told, pages.table(names, lines), is_open=count > 0)
+    shown, older = lines[:ALERTS_SHOWN], lines[ALERTS_SHOWN:]
+    parts = pages.table(names, shown)
+    if older:
+        parts += pages.fold(f"{len(older)} older", pages.table(names, older))
+    return pages.fold(told, parts, is_open=count > 0)
 
 
 def _sheet(sheet: Sheet, axis: Axis) -> str:
@@ -219,7 +228,7 @@ def _stretches(points: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _style(line: Line) -> str:
-    return f"c{line.color} dashed" if line.is_dashed else f"c{line.color}"
+    return f"c{line.color}" + " dashed" * line.is_dashed + " dotted" * line.is_dotted
 
 
 def _line(line: Line, scale: _Scale) -> str:
@@ -247,7 +256,7 @@ def _marks(marks: Sequence[Mark], scale: _Scale) -> Iterator[str]:
     for mark in marks:
         x = scale.x(mark.point)
         yield (
-            f'<path class="{mark.state}" d="M{x - 5} 2h10l-5 9z">'
+            f'<path class="{mark.state}" d="M{x - 5} 2{MARKS[mark.state]}">'
             f"<title>{escape(mark.text)}: {mark.state}</title></path>"
         )
 

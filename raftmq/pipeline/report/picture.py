@@ -10,8 +10,25 @@ from .tables import Row
 
 TOPICS_MAX = 6
 """Topics of a picture: a picture of more topics is too high to look at."""
-_COLORS = ("#344054", "#2e6fd9", "#e07a1f", "#17895c", "#9156d6", "#d43d5c", "#0f8fa3", "#8a7a12")
+_COLORS = (
+    "#344054",
+    "#2e6fd9",
+    "#e07a1f",
+    "#17895c",
+    "#9156d6",
+    "#d43d5c",
+    "#0f8fa3",
+    "#8a7a12",
+    "#c2379a",
+)
 """By `Line.color`."""
+_STYLES = {
+    (False, False): "-",
+    (True, False): "--",
+    (False, True): ":",
+    (True, True): "-.",
+}
+"""By `Line.is_dashed` and `Line.is_dotted`."""
 
 
 def draw(rows: Sequence[Row], alerts: Sequence[Row], path: Path) -> None:
@@ -43,12 +60,12 @@ def _draw(panel: Panel, sheet: Sheet, axis: Axis, place: Any) -> None:
         place.axvspan(times[point], ends[point], color="#98a2b3", alpha=0.3, linewidth=0)
     for line in panel.lines:
         values = [float("nan") if value is None else value for value in line.values]
-        style = {"color": _COLORS[line.color], "linestyle": "--" if line.is_dashed else "-"}
+        kind = {"color": _COLORS[line.color], "ls": _STYLES[line.is_dashed, line.is_dotted]}
         # A marker shows a point alone, which has no line.
-        place.plot(times, values, **style, linewidth=1.4, marker=".", ms=2.5, label=line.name)
+        place.plot(times, values, **kind, linewidth=1.4, marker=".", ms=2.5, label=line.name)
     for mark in sheet.marks:
-        color = "#d92d20" if mark.state == "open" else "#079455"
-        place.axvline(times[mark.point], color=color, linewidth=0.8, linestyle=":")
+        color, style = ("#d92d20", "--") if mark.state == "open" else ("#079455", ":")
+        place.axvline(times[mark.point], color=color, linewidth=0.8, linestyle=style)
     place.set_title(f"{sheet.topic}: {panel.title}", fontsize=9, loc="left")
     place.set_ylim(bottom=0)
     place.set_xlim(times[0], ends[-1] if axis.points == 1 else times[-1])
