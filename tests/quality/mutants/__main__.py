@@ -99,11 +99,9 @@ def page(rows: Rows) -> str:
         "",
         "Known ways to get Raft, its log, popping consumer groups, delayed messages and",
         "transactions wrong, each planted into the real code from outside, and hunted until a",
-        "promise breaks: with the core simulator;",
-        f"{_numbers([m for m in MUTANTS if m.is_popping])} with random logs of one machine, by",
-        "the ledger that reads along;",
-        f"{_numbers([m for m in MUTANTS if m.workload])} with whole brokers and clients in the",
-        "simulated world.",
+        "promise breaks: with the core simulator (*core*), with random logs of one machine, by",
+        "the ledger that reads along (*ledger*), or with whole brokers and clients in the",
+        "simulated world (*sim*).",
         "The numbers up to 66 are those of the list that this project was planned with;",
         "from 101 on they are our own.",
         "",
@@ -117,19 +115,22 @@ def page(rows: Rows) -> str:
         "brokers have the world `sim`, and their workload in `raftmq chaos list mutants`.",
         "Bugs that others published are hunted in [the hall of known bugs](known-bugs.md).",
         "",
-        "| no. | name | what is wrong | hints | killed by | seed | seeds tried | CPU-s | at |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| no. | name | what is wrong | in | hints | killed by | seed | seeds tried | CPU-s | at |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for mutant in MUTANTS:
         row = rows.get(str(mutant.number))
         if row is not None:
             name = str(row["killer"])
+            world = "ledger" if mutant.is_popping else "sim" if mutant.workload else "core"
             killer = f"{name} {_meaning(name)}" if name else "**none**"
             lines.append(
-                f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {mutant.hints or '-'} "
-                f"| {killer} | {row['seed']} "
+                f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {world} "
+                f"| {mutant.hints or '-'} | {killer} | {row['seed']} "
                 f"| {row['seeds']} | {row['cpu_seconds']} | {row['at_seconds']} s |"
             )
+    lines += ["", "## Hints", "", "| mutants | have them because |", "|---|---|"]
+    lines += _reasons([m for m in MUTANTS if m.hints and str(m.number) in rows])
     lines += ["", "## Not planted", "", "| no. | name | what is wrong | why not |"]
     lines += ["|---|---|---|---|"]
     for mutant in MUTANTS:
@@ -158,8 +159,7 @@ def _honesty(rows: Rows) -> list[str]:
     by_chance = len(shown) - len(hinted)
     return [
         f"{by_chance} fall to what a seed draws; {len(hinted)} are hunted with *hints*:",
-        "faults chosen by hand, or settings that the bug needs.",
-        *_reasons(hinted),
+        "faults chosen by hand, or settings that the bug needs, [each for a reason](#hints).",
         f"{len(own)} are planted in the simulation itself ({', '.join(own)}):",
         "they try the checks and are no",
         f"bugs of the product, so that {len(shown) - len(own)} of its mutants are listed.",
@@ -167,15 +167,11 @@ def _honesty(rows: Rows) -> list[str]:
 
 
 def _reasons(hinted: Sequence[Mutant]) -> list[str]:
-    """Why hints are given: a line for each reason, with all mutants that have it."""
+    """Why hints are given: a row for each reason, with all mutants that have it."""
     by_reason: dict[str, list[Mutant]] = {}
     for mutant in hinted:
         by_reason.setdefault(mutant.why_hinted, []).append(mutant)
-    return [
-        f"{_numbers(group)} {'have' if group[1:] else 'has'} them because {reason}."
-        for reason, group in by_reason.items()
-        if reason
-    ]
+    return [f"| {_numbers(group)} | {reason} |" for reason, group in by_reason.items() if reason]
 
 
 def _meaning(killer: str) -> str:
