@@ -4,6 +4,7 @@ A command's module is imported when the command is called: `COMMANDS` holds the 
 `raftmq --help` shows, so that the list needs no import.
 """
 
+import errno
 import gc
 import os
 import re
@@ -181,6 +182,10 @@ def _show(error: BaseException) -> int:
             return ExitCode.INTERRUPTED
         case RaftmqError():
             failure = Failure(str(error), fix="`raftmq doctor` examines this machine")
+        case OSError(errno=errno.ENOSPC, filename=None):
+            # An error of a write names no file.
+            text = f"stdout, or a file of this command, cannot be written: {error.strerror}"
+            failure = Failure(text, fix="free space on its disk; `raftmq doctor` examines this one")
         case OSError():
             failure = Failure(str(error), fix="`raftmq doctor` examines this machine")
         case _:

@@ -103,7 +103,7 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
         fix = f"--url or RAFTMQ_URL names {elsewhere}"
         if "is starting" in str(error):
             fix = f"start the other nodes of the cluster, if they are down; {fix}"
-        elif "no process listens" in str(error) or "a first contact" in str(error):
+        elif "no process listens" in str(error) or _was_refused(str(error)):
             fix = "`raftmq up` starts a cluster here; --url or RAFTMQ_URL names other nodes, or "
             fix += elsewhere
         elif any(words in str(error) for words in _SILENT):
@@ -117,11 +117,18 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
         if error.reason is Reason.BAD_ARGUMENT:
             # The message names the argument, and mostly the right values.
             fix = _ARGUMENT_FIXES.get(_command_path(), "")
+            if "has queues" in str(error):
+                fix = "give one of these queues; `raftmq topic alter NAME --queues N` adds some"
         return Failure(str(error), fix=fix)
     cause = error.__cause__
     if isinstance(cause, RaftmqError):
         return Failure(str(error), fix=explained(cause, url=url).fix)
     return Failure(str(error), fix="`raftmq doctor` examines this machine and the cluster")
+
+
+def _was_refused(text: str) -> bool:
+    """Whether the URL's addresses refused the connection; a silent process may be a node."""
+    return "a first contact" in text and "no answer" not in text
 
 
 _SILENT = ("no leader", "cannot be reached", "did not answer", "no answer")

@@ -9,14 +9,16 @@ Invariants:
   130.
 """
 
+import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import click
 
-from raftmq.errors import RaftmqError
+from raftmq.errors import RaftmqError, Reason, Rejected
 
 from .exits import explained, unwrapped
 from .values import DURATION
@@ -29,6 +31,10 @@ T = TypeVar("T")
 
 DEFAULT_URL = "raftmq://127.0.0.1:7400,127.0.0.1:7401,127.0.0.1:7402"
 """The addresses of the nodes of `raftmq up`: any of them may be down."""
+
+HINT_SECONDS_MAX = 2.0
+HINT_TOPICS_MAX = 2_000
+"""Bounds of the search for a topic whose name is like an unknown one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,13 @@ class Session:
 
         async def connected() -> T:
             async with raftmq.connect(self.url, timeout=self.timeout, wait_refused=0.0) as mq:
-                return await call(mq)
+                try:
+                    return await call(mq)
+                except (Rejected, BaseExceptionGroup) as caught:
+                    error = unwrapped(caught)
+                    if not isinstance(error, Rejected) or error.reason is not Reason.UNKNOWN_TOPIC:
+                        raise
+                    raise Rejected(error.reason, f"{error}{await _meant(mq, error)}") from caught
 
         return self.run_alone(connected, backend=backend)
 
@@ -80,6 +92,19 @@ class Session:
             if isinstance(error, RaftmqError):
                 raise explained(error, url=self.url) from error
             raise error from None
+
+
+async def _meant(mq: "Client", error: Rejected) -> str:
+    """The question for the topic whose name is like that in the error; empty: there is none."""
+    from difflib import get_close_matches
+
+    wanted = re.search(r"there is no topic '(.+?)'", str(error))
+    names: list[str] = []
+    # The error is shown anyway, without the question if the cluster does not answer.
+    with suppress(RaftmqError):
+        names = [topic.name for topic in await mq.admin.list_topics(timeout=HINT_SECONDS_MAX)]
+    close = get_close_matches(wanted[1], names[:HINT_TOPICS_MAX], n=2) if wanted else []
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def _check_url(ctx: click.Context, param: click.Parameter, url: str) -> str:

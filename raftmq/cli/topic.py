@@ -96,6 +96,8 @@ def alter(session: Session, name: str, queues: int) -> Result:
 def delete(session: Session, name: str, yes: bool) -> None:
     """Delete a topic and all its messages, after asking."""
     if not yes:
+        require_terminal()
+        session.run(lambda mq: mq.admin.describe_topic(name))
         confirm(f"Delete topic {name!r} and all its messages?")
     session.run(lambda mq: mq.admin.delete_topic(name))
     note(f"deleted {name}")

@@ -4,6 +4,7 @@ import errno
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import click
 import pytest
@@ -169,6 +170,17 @@ def test_reader_of_stdout_that_has_enough_ends_any_command_with_0() -> None:
         assert process.stdout is not None
         process.stdout.close()
     assert process.returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_full_disk_behind_stdout_is_named() -> None:
+    program = "import raftmq.cli.app as app; app.main(['chaos', 'list', 'faults'])"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert b"error: stdout, or a file of this command, cannot be written: No space" in done.stderr
 
 
 def test_up_in_a_folder_that_cannot_be_made_names_the_option(raftmq: CommandLine) -> None:

@@ -17,6 +17,10 @@ def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     ("command", "error", "fix"),
     [
         ("dlq show orders -g nope", "no consumer group 'nope' that pops", "raftmq group list"),
+        ("consume order", "no topic 'order': create it first; did you mean orders?", "topic list"),
+        ("produce orrders x", "did you mean orders?", "topic list"),
+        ("consume zzz", "no topic 'zzz': create it first\n", "topic list"),
+        ("produce orders hello -q 99", "queues 0 to 1, no 99", "topic alter NAME --queues N"),
         ("msg get 1-99", "no topic with queue 1", "raftmq msg find TOPIC --key KEY"),
         ("msg get nope", "'nope' is no message id", "raftmq msg find TOPIC --key KEY"),
         ("ack rubbish", "'rubbish' is no handle", "`raftmq pop TOPIC -g GROUP` prints handles"),

@@ -337,7 +337,7 @@ def _check_policy(mode: Mode, policy: Policy) -> Refused | None:
     if not 1 <= len(delays) <= SCHEDULE_ENTRIES_MAX:
         message = f"a schedule has 1 to {SCHEDULE_ENTRIES_MAX} delays, not {len(delays)}"
     elif not 0 <= min(delays) <= max(delays) <= DELAY_MS_MAX:
-        message = f"each delay of a schedule is 0 to {DELAY_MS_MAX} ms (7 days)"
+        message = "each delay of a schedule is 0 s to 7 days"
     elif not 1 <= policy.attempts_max <= ATTEMPTS_MAX:
         message = f"a policy allows 1 to {ATTEMPTS_MAX} attempts, not {policy.attempts_max}"
     elif not INVISIBLE_MS_MIN <= policy.invisible_ms <= INVISIBLE_MS_MAX:
