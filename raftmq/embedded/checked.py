@@ -76,7 +76,7 @@ class Checked:
     def __str__(self) -> str:
         figures = ", ".join(f"{name} {count}" for name, count in self.counts.items() if count)
         why = f" ({'; '.join(self.reasons)})" if self.reasons else ""
-        return f"{self.verdict}{why}: {figures}"
+        return f"{self.verdict}{why}" + (f": {figures}" if figures else "")
 
 
 class Check:
