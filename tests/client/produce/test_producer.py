@@ -358,9 +358,10 @@ async def test_call_that_waits_for_room_when_its_producer_is_closed_says_that_no
         async def send_many() -> None:
             with pytest.raises(SomeUnsent) as unsent:
                 await p.send_many(bodies=[b"x"] * 200, timeout=3600)
-            ends.extend(run.error for run in unsent.value.sent.ranges if run.error is not None)
+            # The first ten were in the buffer: on a busy machine one batch is under way at the end.
+            ends.extend(run.error for run in unsent.value.sent.ranges if run.positions[0] >= 10)
 
-        ends: list[RaftmqError] = []
+        ends: list[RaftmqError | None] = []
         tasks.start_soon(send_many)
         await anyio.sleep(0.05)
         with pytest.raises(RaftmqError):
