@@ -280,7 +280,8 @@ class CoreArena(Arena):
 
     def damage(self, node: int, kind: str) -> None:
         """Done if the atlas allows it, and where the log can detect it: see `faults.damage`."""
-        damage.HARMS[kind](self, self.cluster.at_place[node])
+        harm = damage.Harm(self.cluster, self.event.fault, self.random, self.end_us)
+        damage.HARMS[kind](harm, self.cluster.at_place[node])
 
     # Clocks
 

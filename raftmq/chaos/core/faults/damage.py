@@ -14,6 +14,8 @@ Sources: Protocol-Aware Recovery (FAST '18); "Can Applications Recover from fsyn
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING
 
 from raftmq.chaos.core.faults import atlas
@@ -35,7 +37,7 @@ from raftmq.log.store import LogSettings, LogStore, Recovered
 from .effects import DAMAGED
 
 if TYPE_CHECKING:
-    from raftmq.chaos.core.arena import CoreArena
+    from raftmq.chaos.core.cluster import Cluster
     from raftmq.chaos.core.node import Node
 
 SHOWN_SHARE, SHOWN_US_MAX = 0.5, 3_000_000
@@ -44,31 +46,43 @@ CUT_BYTES_MAX = 400
 """Most bytes of a tail that is cut off."""
 
 
-def _check_spare(arena: "CoreArena", node: "Node") -> None:
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """One fault that damages a disk, as far as the damage depends on it."""
+
+    cluster: "Cluster"
+    fault: str
+    """Name of the fault."""
+    random: Random
+    end_us: int
+    """The damaged node restarts, and so shows the damage, before this time only."""
+
+
+def _check_spare(harm: Harm, node: "Node") -> None:
     """Raises `Skipped` if the copy of a node may not be lost."""
     if node.refusal or not node.applied:
         raise Skipped("there is nothing to damage")
-    if not atlas.may_lose(arena.cluster, node):
-        arena.cluster.counts["spared by the atlas"] += 1
+    if not atlas.may_lose(harm.cluster, node):
+        harm.cluster.counts["spared by the atlas"] += 1
         raise Skipped("too few other copies")
 
 
-def _damaged(arena: "CoreArena", node: "Node") -> None:
+def _damaged(harm: Harm, node: "Node") -> None:
     node.is_damaged = True
-    arena.cluster.loop.effects[DAMAGED] += 1
-    arena.cluster.tell(node.id, f"is damaged: {arena.event.fault}")
-    _may_show(arena, node)
+    harm.cluster.loop.effects[DAMAGED] += 1
+    harm.cluster.tell(node.id, f"is damaged: {harm.fault}")
+    _may_show(harm, node)
 
 
-def _may_show(arena: "CoreArena", node: "Node") -> None:
+def _may_show(harm: Harm, node: "Node") -> None:
     def start_again() -> None:
-        if node.is_up and arena.cluster.loop.now_us < arena.end_us:
+        if node.is_up and harm.cluster.loop.now_us < harm.end_us:
             node.end(power=False)
             node.start_later()
 
-    if arena.random.random() < SHOWN_SHARE:
-        delay_us = int(arena.random.random() * SHOWN_US_MAX)
-        arena.cluster.loop.after(max(delay_us, 1), start_again)
+    if harm.random.random() < SHOWN_SHARE:
+        delay_us = int(harm.random.random() * SHOWN_US_MAX)
+        harm.cluster.loop.after(max(delay_us, 1), start_again)
 
 
 def _marks(data: bytes) -> list[Mark]:
@@ -84,7 +98,7 @@ def _marks(data: bytes) -> list[Mark]:
     return marks
 
 
-def _place(arena: "CoreArena", node: "Node") -> tuple[str, int]:
+def _place(harm: Harm, node: "Node") -> tuple[str, int]:
     """A segment file, and the byte up to which a mark vouches for the file."""
     found = []
     for name in node.disk.list("log"):
@@ -95,7 +109,7 @@ def _place(arena: "CoreArena", node: "Node") -> tuple[str, int]:
                 found.append((f"log/{name}", vouched))
     if not found:
         raise Skipped("no file holds anything that is vouched for")
-    return arena.random.choice(found)
+    return harm.random.choice(found)
 
 
 def _overwrite(node: "Node", path: str, start: int, piece: bytes) -> None:
@@ -105,90 +119,90 @@ def _overwrite(node: "Node", path: str, start: int, piece: bytes) -> None:
     inode.sync()
 
 
-def bit_flip(arena: "CoreArena", node: "Node") -> None:
+def bit_flip(harm: Harm, node: "Node") -> None:
     """D11; sometimes in an index, which is no loss: an index is derived from the log."""
-    share = arena.cluster.settings.index_damage_share
-    if arena.random.random() < share and _flip_index(arena, node):
+    share = harm.cluster.settings.index_damage_share
+    if harm.random.random() < share and _flip_index(harm, node):
         return
-    _check_spare(arena, node)
-    path, vouched = _place(arena, node)
-    node.disk.flip(path, arena.random.randrange(vouched * 8))
-    _damaged(arena, node)
+    _check_spare(harm, node)
+    path, vouched = _place(harm, node)
+    node.disk.flip(path, harm.random.randrange(vouched * 8))
+    _damaged(harm, node)
 
 
-def _flip_index(arena: "CoreArena", node: "Node") -> bool:
+def _flip_index(harm: Harm, node: "Node") -> bool:
     names = [name for name in node.disk.list("log") if name.endswith(".index")]
     if names:
-        name = arena.random.choice(names)
+        name = harm.random.choice(names)
         path = f"log/{name}"
-        node.disk.flip(path, arena.random.randrange(len(node.disk.bytes_of(path)) * 8))
+        node.disk.flip(path, harm.random.randrange(len(node.disk.bytes_of(path)) * 8))
         node.flipped_indexes.add(name)
-        arena.cluster.loop.effects[DAMAGED] += 1
-        _may_show(arena, node)
+        harm.cluster.loop.effects[DAMAGED] += 1
+        _may_show(harm, node)
     return bool(names)
 
 
-def bad_sector(arena: "CoreArena", node: "Node") -> None:
+def bad_sector(harm: Harm, node: "Node") -> None:
     """D12."""
-    _check_spare(arena, node)
-    path, vouched = _place(arena, node)
-    start = arena.random.randrange(vouched) // SECTOR_BYTES * SECTOR_BYTES
+    _check_spare(harm, node)
+    path, vouched = _place(harm, node)
+    start = harm.random.randrange(vouched) // SECTOR_BYTES * SECTOR_BYTES
     _overwrite(node, path, start, bytes(min(SECTOR_BYTES, vouched - start)))
-    _damaged(arena, node)
+    _damaged(harm, node)
 
 
-def unreadable_sector(arena: "CoreArena", node: "Node") -> None:
+def unreadable_sector(harm: Harm, node: "Node") -> None:
     """D24: reads answer with an error, while the node runs and at its next start."""
-    _check_spare(arena, node)
-    path, vouched = _place(arena, node)
-    start = arena.random.randrange(vouched) // SECTOR_BYTES * SECTOR_BYTES
+    _check_spare(harm, node)
+    path, vouched = _place(harm, node)
+    start = harm.random.randrange(vouched) // SECTOR_BYTES * SECTOR_BYTES
     node.disk.spoil(path, start, start + SECTOR_BYTES)
-    _damaged(arena, node)
+    _damaged(harm, node)
 
 
-def misdirected_write(arena: "CoreArena", node: "Node") -> None:
+def misdirected_write(harm: Harm, node: "Node") -> None:
     """D13: a piece of a file takes the place of another piece of the file."""
-    _check_spare(arena, node)
-    path, vouched = _place(arena, node)
+    _check_spare(harm, node)
+    path, vouched = _place(harm, node)
     data = node.disk.bytes_of(path)
-    size = min(arena.random.choice((64, 100, SECTOR_BYTES)), vouched // 2)
-    start = arena.random.randrange(vouched - size)
-    piece = data[arena.random.randrange(vouched - size) :][:size]
+    size = min(harm.random.choice((64, 100, SECTOR_BYTES)), vouched // 2)
+    start = harm.random.randrange(vouched - size)
+    piece = data[harm.random.randrange(vouched - size) :][:size]
     if data[start : start + size] == piece:
         raise Skipped("the same bytes")
     _overwrite(node, path, start, piece)
-    _damaged(arena, node)
+    _damaged(harm, node)
 
 
-def lost_write(arena: "CoreArena", node: "Node") -> None:
+def lost_write(harm: Harm, node: "Node") -> None:
     """D14: zeros in place of one write, which lies between two marks."""
-    _check_spare(arena, node)
-    path, vouched = _place(arena, node)
+    _check_spare(harm, node)
+    path, vouched = _place(harm, node)
     marks = [mark for mark in _marks(node.disk.bytes_of(path)) if mark.position < vouched]
     if len(marks) < 3:
         raise Skipped("too few writes")
-    at = arena.random.randrange(1, len(marks) - 1)
+    at = harm.random.randrange(1, len(marks) - 1)
     start, stop = marks[at].position, marks[at + 1].position
     _overwrite(node, path, start, bytes(stop - start))
-    _damaged(arena, node)
+    _damaged(harm, node)
 
 
-def lost_hard_state(arena: "CoreArena", node: "Node") -> None:
+def lost_hard_state(harm: Harm, node: "Node") -> None:
     """D17: a mark, which holds term and vote, is gone; a later mark shows that it was there."""
-    _check_spare(arena, node)
-    path, vouched = _place(arena, node)
+    _check_spare(harm, node)
+    path, vouched = _place(harm, node)
     marks = [m for m in _marks(node.disk.bytes_of(path)) if m.position + MARK_BYTES <= vouched]
     _stop(node)
-    _overwrite(node, path, arena.random.choice(marks).position, bytes(MARK_BYTES))
-    _damaged(arena, node)
+    _overwrite(node, path, harm.random.choice(marks).position, bytes(MARK_BYTES))
+    _damaged(harm, node)
     node.start_later()
 
 
-def wipe(arena: "CoreArena", node: "Node") -> None:
+def wipe(harm: Harm, node: "Node") -> None:
     """D18: as in the broker, the others know the old disk's name and do not let the new one in."""
-    _check_spare(arena, node)
+    _check_spare(harm, node)
     _stop(node)
-    _damaged(arena, node)
+    _damaged(harm, node)
     node.refuse("its disk was wiped, and the others knew it by another name")
 
 
@@ -197,22 +211,22 @@ def _stop(node: "Node") -> None:
         node.end(power=False)
 
 
-def cut_tail(arena: "CoreArena", node: "Node") -> None:
+def cut_tail(harm: Harm, node: "Node") -> None:
     """D16: a stopped node's last file has lost its end.
 
     A log that was cut where no mark vouches looks like an older log. Then the lost tail may hold no
     vote and no change of members, and without this node a majority of the voters must hold each
     lost record.
     """
-    _check_spare(arena, node)
+    _check_spare(harm, node)
     if node.durable.written:
         raise Skipped("it is in the middle of a write")
     path = max(f"log/{name}" for name in node.disk.list("log") if name.endswith(".log"))
     data = node.disk.bytes_of(path)
-    size = max(len(data) - arena.random.randint(1, CUT_BYTES_MAX), HEADER_BYTES + MARK_BYTES)
+    size = max(len(data) - harm.random.randint(1, CUT_BYTES_MAX), HEADER_BYTES + MARK_BYTES)
     trial = node.disk.copy()
     trial.put(path, data[:size])
-    settings = LogSettings(segment_bytes=arena.cluster.settings.segment_bytes)
+    settings = LogSettings(segment_bytes=harm.cluster.settings.segment_bytes)
     try:
         recovered = LogStore.open(trial, "log", settings, Identity("core", node.id, 0))[1]
     # The log detects this cut: its node refuses to start or abstains, whatever records are gone.
@@ -220,8 +234,8 @@ def cut_tail(arena: "CoreArena", node: "Node") -> None:
         recovered = None
     except LogFault as fault:
         raise Skipped(str(fault)) from fault
-    if recovered is not None and not _is_bearable(arena, node, recovered):
-        arena.cluster.counts["spared by the atlas"] += 1
+    if recovered is not None and not _is_bearable(harm, node, recovered):
+        harm.cluster.counts["spared by the atlas"] += 1
         raise Skipped("a vote, a change of members, or too much would be gone")
     _stop(node)
     node.disk.put(path, data[:size])
@@ -229,31 +243,31 @@ def cut_tail(arena: "CoreArena", node: "Node") -> None:
         durable = node.durable
         kept = max(recovered.last_index - durable.base, 0)
         durable.restart(durable.base, durable.base_term, durable.records[:kept])
-    _damaged(arena, node)
+    _damaged(harm, node)
     node.start_later()
 
 
-def _is_bearable(arena: "CoreArena", node: "Node", recovered: Recovered) -> bool:
+def _is_bearable(harm: Harm, node: "Node", recovered: Recovered) -> bool:
     durable = node.durable
     if recovered.hard_state[:2] != durable.hard_state[:2]:
         return False
     gone = durable.records[max(recovered.last_index - durable.base, 0) :]
     # A lone voter that forgets a member that it let in would elect itself by its own vote.
     is_told = all(record.kind != Kind.MEMBERSHIP for record in gone)
-    return is_told and all(_is_elsewhere(arena, node, record) for record in gone)
+    return is_told and all(_is_elsewhere(harm, node, record) for record in gone)
 
 
-def _is_elsewhere(arena: "CoreArena", node: "Node", record: Record) -> bool:
-    conf = arena.cluster.newest_conf()
+def _is_elsewhere(harm: Harm, node: "Node", record: Record) -> bool:
+    conf = harm.cluster.newest_conf()
     for half in (conf.voters, conf.voters_outgoing):
-        others = [arena.cluster.nodes[n] for n in half if n != node.id]
+        others = [harm.cluster.nodes[n] for n in half if n != node.id]
         held = [o for o in others if not o.is_damaged and o.durable.holds(record)]
         if half and 2 * len(held) <= len(half):
             return False
     return True
 
 
-HARMS: Mapping[str, Callable[["CoreArena", "Node"], None]] = {
+HARMS: Mapping[str, Callable[[Harm, "Node"], None]] = {
     "bit-flip": bit_flip,
     "bad-sector": bad_sector,
     "unreadable-sector": unreadable_sector,
