@@ -62,8 +62,8 @@ class Clients:
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
-        self._random = Random(f"clients {cluster.seed}")
-        self._at_elections = Random(f"clients at elections {cluster.seed}")
+        self._random = Random(f"clients {cluster.environment.seed}")
+        self._at_elections = Random(f"clients at elections {cluster.environment.seed}")
         self._proposed = 0
         self.floors: dict[bytes, int] = {}
         """By the context of a read under way: the highest committed index when the read began."""

@@ -7,22 +7,22 @@ Sources: TigerBeetle's VOPR and FoundationDB's simulation for the shape;
 `raftmq.broker.replica.opener` for the founding.
 """
 
-from collections import Counter
 from random import Random
 
 from raftmq.broker.replica.opener import log_meta
 from raftmq.chaos.core.checks.safety import Safety
 from raftmq.chaos.core.clients import Clients
-from raftmq.chaos.core.loop import Loop, Trace
+from raftmq.chaos.core.environment import Environment
+from raftmq.chaos.core.loop import Loop
 from raftmq.chaos.core.machine import Machine
 from raftmq.chaos.core.network import Network
 from raftmq.chaos.core.node import Node
 from raftmq.chaos.core.operator import Operator
+from raftmq.chaos.core.process import Process
 from raftmq.chaos.core.replica import FOLDER, Replica, open_store
 from raftmq.chaos.core.settings import Settings
 from raftmq.chaos.core.transfers import Transfers
-from raftmq.chaos.outcome import Happening
-from raftmq.consensus import ConfState, Event, HardState, Message, Role, SnapshotMeta
+from raftmq.consensus import ConfState, HardState, Message, Role, SnapshotMeta
 from raftmq.log.record import Kind, Record
 from raftmq.log.segment import Identity
 from raftmq.log.snapshot import SnapshotReceiver, encode_snapshot
@@ -31,36 +31,32 @@ FOUNDING_INDEX = 1
 SPARES = 2
 """Number of nodes that are no founders and can be added."""
 
-HAPPENINGS_MAX = 2000
-"""Most happenings that are kept for the time line, which people read; later ones are dropped."""
-
 
 class Cluster:
     """The whole simulated cluster. It is state."""
 
     def __init__(self, seed: int, settings: Settings) -> None:
-        self.seed = seed
+        self.nodes: dict[int, Node] = {}
+        """By id: every node that ever existed."""
+        self.at_place: dict[int, Node] = {}
+        """By place: the node that holds the place now."""
         self.settings = settings
-        self.random = Random(f"cluster {seed}")
         self.loop = Loop()
-        self.trace = Trace()
-        self.counts: Counter[str] = Counter()
-        self.timeline: list[Happening] = []
-        self.tick_us = settings.tick_ms * 1000
         self.network = Network(self.loop, Random(f"network {seed}"), self._deliver)
         self.network.roughen(
             delay_ms=settings.delay_ms,
             duplication=settings.duplication,
             reordering=settings.reordering,
         )
+        self.safety = Safety(settings, self.nodes, self._role_changed)
+        self.environment = Environment(
+            seed, settings, self.loop, self.network, self.safety, Random(f"cluster {seed}")
+        )
+        self.counts = self.environment.counts
+        """As `settings`, `loop`, `network` and `safety`: the environment's."""
         self.transfers = Transfers(self)
-        self.safety = Safety(self)
         self.clients = Clients(self)
         self.operator = Operator(self)
-        self.nodes: dict[int, Node] = {}
-        """By id: every node that ever existed."""
-        self.at_place: dict[int, Node] = {}
-        """By place: the node that holds the place now."""
         founders = tuple(range(1, settings.nodes + 1))
         for number in range(1, settings.nodes + SPARES + 1):
             self.add_node(number)
@@ -75,7 +71,12 @@ class Cluster:
 
     def add_node(self, number: int) -> Node:
         """Add a machine with an empty disk, in place of the node that held its place before."""
-        node = self.nodes[number] = Node(number, self)
+        node = self.nodes[number] = Node(
+            number,
+            self.environment,
+            send_snapshot=self.transfers.send,
+            before_pause=self.clients.read_at,
+        )
         self.at_place[node.place] = node
         return node
 
@@ -89,7 +90,7 @@ class Cluster:
 
     def found_again(self, node: Node, conf: ConfState) -> Machine:
         """Write the founding snapshot on a node's empty disk; the node must not run."""
-        store, _ = open_store(node, self)
+        store, _ = open_store(node, self.settings)
         machine = Machine(applied=FOUNDING_INDEX)
         meta = SnapshotMeta(FOUNDING_INDEX, 1, conf)
         identity = Identity("core", node.id, 0)
@@ -124,29 +125,21 @@ class Cluster:
     # Reports of the parts
 
     def _deliver(self, message: Message) -> None:
-        self.trace.note(
+        self.environment.trace.note(
             self.loop.now_us, message.kind << 48 | message.to & 0xFFFF, message.sender,
             message.term << 32 | message.index,
         )  # fmt: skip
         self.nodes[message.to].deliver(message)
 
-    def heard(self, event: Event, number: int, fields: tuple[object, ...]) -> None:
-        """Consensus traced an event: count it."""
-        self.counts[event.name] += 1
-
-    def tell(self, node: int, what: str) -> None:
-        """Add a happening to the time line and the trace; node 0 stands for the whole cluster."""
-        if len(self.timeline) < HAPPENINGS_MAX:
-            self.timeline.append(Happening(self.loop.now_ms, node, what))
-        self.trace.note(self.loop.now_us, node, len(what))
-
-    def role_changed(self, replica: Replica, before: Role) -> None:
-        """A node took another role."""
-        role = replica.core.role
+    def _role_changed(self, process: Process, before: Role) -> None:
+        """A process took another role."""
+        role = process.core.role
         if role is Role.LEADER:
             self.counts["elections"] += 1
-            replica.led_since = replica.ticks
+            process.led_since = process.ticks
+            replica = self.nodes[process.node.id].replica
+            assert replica is process
             self.clients.elected(replica)
         if Role.LEADER in (role, before):
             name = role.name.lower()
-            self.tell(replica.node.id, f"{name}, term {replica.core.term}")
+            self.environment.tell(process.node.id, f"{name}, term {process.core.term}")

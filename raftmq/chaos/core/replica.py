@@ -1,4 +1,4 @@
-"""One process of one node: a partition group as brokers run it, and its simulated host.
+"""One process of one node: a partition group as brokers run it, on a simulated host.
 
 A replica lives from a start to the next crash. The loop, the writing of storage messages and the
 opening are the broker's own (`Group`, `Write`, `assemble`), so every seed tries the code that
@@ -22,7 +22,7 @@ group on a simulated disk thread.
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from raftmq.broker.replica.effects import (
     Applied,
@@ -40,12 +40,16 @@ from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.opener import Opened, assemble, log_meta, restored
 from raftmq.chaos.core.checks.broken import Broken
 from raftmq.chaos.core.checks.views import View
-from raftmq.chaos.core.faults.effects import NEEDLESS, STOPPED
+from raftmq.chaos.core.environment import Environment
+from raftmq.chaos.core.faults.effects import NEEDLESS
+from raftmq.chaos.core.host import Host
 from raftmq.chaos.core.machine import Machine, restore
+from raftmq.chaos.core.process import Process
+from raftmq.chaos.core.settings import Settings
 from raftmq.chaos.core.watched import WatchedLog, WatchedMachine, WatchedRaft
 from raftmq.chaos.core.writing import Writing
 from raftmq.chaos.world.disk import PowerLoss
-from raftmq.consensus import Config, ConfState, Message, MessageKind, Role, SnapshotMeta
+from raftmq.consensus import Config, Message, MessageKind, Role, SnapshotMeta
 from raftmq.errors import CorruptRecord
 from raftmq.log.builder import SegmentBuilder
 from raftmq.log.faults import DiskFull, Dropped, LogFault, RecordsLost
@@ -54,10 +58,6 @@ from raftmq.log.record import Record
 from raftmq.log.segment import Identity, Link
 from raftmq.log.store import LogSettings, Recovered
 from raftmq.wire.messages import ErrorReply
-
-if TYPE_CHECKING:
-    from raftmq.chaos.core.cluster import Cluster
-    from raftmq.chaos.core.node import Node
 
 FOLDER = "log"
 IDLE_TICKS = 10
@@ -69,39 +69,49 @@ NUMBER = 1
 """Number of the only partition group."""
 
 
-class Replica:
+class Replica(Process):
     """One life of one node's process. It is state."""
 
-    def __init__(self, node: "Node", cluster: "Cluster") -> None:
-        """Start from the node's disk. Raises what `LogStore.open` raises."""
-        self.node = node
-        self.cluster = cluster
+    def __init__(
+        self,
+        node: Host,
+        environment: Environment,
+        *,
+        ends: Callable[[BaseException], None],
+        send_snapshot: "Callable[[Replica, Message], None]",
+    ) -> None:
+        """Start from the node's disk. Raises what `LogStore.open` raises.
+
+        `ends` gets the fault that ends the process; `send_snapshot` brings a snapshot to another
+        node, and then its message.
+        """
+        super().__init__(node)
+        self._environment = environment
+        self._ends = ends
+        self._send_snapshot = send_snapshot
         self.is_gone = False
-        self.store, recovered = open_store(node, cluster)
-        machine, conf_state = restored(
+        self.store, recovered = open_store(node, environment.settings)
+        watched, conf_state = restored(
             self.store, blank=self._blank, restore=lambda state: self._watched(restore(state))
         )
-        assert isinstance(machine, WatchedMachine)
-        cluster.safety.recovered(node, self.store, recovered, machine.machine)
-        opened = Opened(self.store, recovered, machine, conf_state)
-        consensus = partial(WatchedRaft, self)
-        config = self._config(machine.applied, abstains=bool(recovered.abstains))
-        parts = assemble(opened, config, cluster.settings.cache_bytes, consensus)
+        assert isinstance(watched, WatchedMachine)
+        self.machine = watched.machine
+        environment.safety.recovered(node, self.store, recovered, self.machine)
+        opened = Opened(self.store, recovered, watched, conf_state)
+        consensus = partial(WatchedRaft, self, environment, self.turn)
+        config = self._config(watched.applied, abstains=bool(recovered.abstains))
+        parts = assemble(opened, config, environment.settings.cache_bytes, consensus)
         self.group = Group(NUMBER, parts, mark=_pumped_anyway, now_ms=node.now_ms)
-        """The partition group, as the broker has it."""
         self.raft, self.cache = self.group.raft, self.group.cache
         self.core = self.raft._core
-        """The state of consensus, for the checks."""
         self.view = View(node.durable.base, node.durable.records)
-        """The log as consensus has it, durable or not."""
         self.store.node = node
-        self.writing = Writing(self)
+        self.writing = Writing(
+            self, environment, self.store,
+            turn=self.turn, persisted=self._persisted, met_full_disk=self._met_full_disk,
+        )  # fmt: skip
         self._is_returning = False
         self._marked_passes = 0
-        self.ticks = self.led_since = self.conf_tick = 0
-        """Ticks of this life; when it began to lead; when its members last changed."""
-        self.heard: dict[int, int] = {}
-        """Leader: by node, the tick of its last message."""
         self.is_full = False
         """Whether a write waits for space."""
 
@@ -109,10 +119,10 @@ class Replica:
         return self._watched(Machine())
 
     def _watched(self, machine: Machine) -> WatchedMachine:
-        return WatchedMachine(self, machine)
+        return WatchedMachine(self, self._environment.safety, machine)
 
     def _config(self, applied: int, *, abstains: bool) -> Config:
-        settings, node = self.cluster.settings, self.node
+        settings, node = self._environment.settings, self.node
         return Config(
             id=node.id,
             election_ticks=settings.election_ticks,
@@ -128,7 +138,7 @@ class Replica:
             inflight_messages_max=settings.inflight_messages_max,
             committed_bytes_max=settings.committed_bytes_max,
             draw=node.random.randrange,
-            trace=self.cluster.heard,
+            trace=self._environment.heard,
         )
 
     @property
@@ -139,24 +149,9 @@ class Replica:
         return machine
 
     @property
-    def machine(self) -> Machine:
-        """The machine itself."""
-        return self.watched.machine
-
-    @property
-    def conf_state(self) -> ConfState:
-        """The membership after the last applied record."""
-        return self.group.conf_state
-
-    @property
     def abstains(self) -> bool:
         """Whether its log was cut, so that it neither votes nor campaigns."""
         return bool(self.group.abstains)
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether it leads, as far as it knows."""
-        return self.core.role is Role.LEADER
 
     # Calls of the loop
 
@@ -168,26 +163,25 @@ class Replica:
         if node.is_paused:
             node.keep(call, *args)
             return
-        look = self.cluster.safety.look
+        look = self._environment.safety.look
         try:
             call(*args)
             self.pump()
         # The state before the end is checked too: it may have been answered for already.
-        except PowerLoss:
+        except PowerLoss as fault:
             look(self)
-            node.crash_now()
+            self._ends(fault)
         except (LogFault, OSError, CorruptRecord) as fault:
             look(self)
             if isinstance(fault, FileNotFoundError) and not node.is_damaged:
                 # No fault takes a file away from a sound disk: the process removed it itself.
                 raise
-            node.stopped(fault)
+            self._ends(fault)
         except AssertionError as error:
             if isinstance(error, Broken) or not node.is_damaged or self.abstains:
                 raise
             # A damaged log contradicts the other logs: the node notices, and stops for good.
-            node.end(power=False)
-            node.refuse(str(error))
+            self._ends(error)
 
     def tick(self) -> None:
         """A tick passes."""
@@ -196,7 +190,7 @@ class Replica:
         if self.ticks % IDLE_TICKS == 0:
             self._mark_idle()
             if self.core.role is Role.LEADER:
-                self.cluster.safety.still_leads(self)
+                self._environment.safety.still_leads(self)
 
     def step(self, message: Message) -> None:
         """A message arrived."""
@@ -204,26 +198,26 @@ class Replica:
         if core.role is Role.LEADER:
             self.heard[message.sender] = self.ticks
         if kind is MessageKind.VOTE or kind is MessageKind.PRE_VOTE:
-            safety = self.cluster.safety
+            safety = self._environment.safety
             if safety.is_foreign_campaign(self, message):
                 before = self.core.term
                 self.raft.step(message)
                 safety.disturbed(self, message, before)
                 return
         if message.snapshot is not None and core.log.last_index >= message.snapshot.meta.index:
-            self.cluster.loop.effects[NEEDLESS] += 1
+            self.node.felt(NEEDLESS)
         now = self.node.now_ms() if kind is MessageKind.PROPOSE else 0
         is_newer = message.term > core.term
         self.raft.step(message, now=now)
         if is_newer and core.term < message.term:
-            self.cluster.safety.ignored_term(self, message)
+            self._environment.safety.ignored_term(self, message)
 
     def pump(self) -> None:
         """Let the group act on all that came in. Its promises are checked between its rounds
         (`WatchedRaft.ready`), and at the end."""
         for effect in self.group.pump():
             self._perform(effect)
-        self.cluster.safety.look(self)
+        self._environment.safety.look(self)
         self.writing.flush()
 
     def _perform(self, effect: Effect) -> None:
@@ -233,12 +227,12 @@ class Replica:
             case Persist(message):
                 self.writing.write(message)
             case ReadBack(peer, low, high):
-                delay = 100 + int(self.cluster.random.random() * 400 * self.node.disk_factor)
-                self.cluster.loop.after(delay, self.turn, self._fetched, peer, low, high)
+                delay = 100 + int(self._environment.random.random() * 400 * self.node.disk_factor)
+                self._environment.loop.after(delay, self.turn, self._fetched, peer, low, high)
             case Applied():
                 self.node.applied = max(self.node.applied, self.group.machine.applied)
                 self._seal()
-                self.failpoint("after apply")
+                self.node.reach("after apply")
             case TakeSnapshot(record):
                 self._take_snapshot(record)
             case RestoreSnapshot(snapshot):
@@ -256,16 +250,16 @@ class Replica:
 
     def send(self, message: Message) -> None:
         """Send a message to another node, after a look at what it promises."""
-        cluster = self.cluster
+        environment = self._environment
         kind = message.kind
         if kind is MessageKind.APPEND_RESPONSE or kind is MessageKind.VOTE_RESPONSE:
-            cluster.safety.promised(self, message)
+            environment.safety.promised(self, message)
         elif kind is MessageKind.VOTE:
-            cluster.safety.asked(self, message)
+            environment.safety.asked(self, message)
         if kind is MessageKind.SNAPSHOT:
-            cluster.transfers.send(self, message)
+            self._send_snapshot(self, message)
         else:
-            cluster.network.send(message)
+            environment.network.send(message)
 
     def _fetched(self, peer: int, low: int, high: int) -> None:
         high = min(high, self.cache.last_index() + 1)
@@ -273,8 +267,8 @@ class Replica:
             records = self.store.read(low, high, FETCH_BYTES) if low < high else []
         except (Dropped, OSError):
             records = []
-        self.cluster.safety.read_back(self, records)
-        self.cluster.counts["fetched"] += 1
+        self._environment.safety.read_back(self.node, records)
+        self._environment.counts["fetched"] += 1
         self.group.fetched(peer, records)
 
     def _take_snapshot(self, record: Record) -> None:
@@ -282,23 +276,24 @@ class Replica:
         meta = group.snapshot_meta(record)
         # The state is encoded now: the machine may go on before the disk thread takes the job.
         state = group.machine.snapshot()
-        self.cluster.safety.snapshot_taken(self, meta, self.machine)
+        self._environment.safety.snapshot_taken(self, meta, self.machine)
 
         def save() -> None:
-            self.failpoint("before snapshot")
+            self.node.reach("before snapshot")
             self.store.save_snapshot(log_meta(meta), state)
 
         self.writing.submit(save, self._saved)
 
     def _restore(self, meta: SnapshotMeta) -> None:
         node = self.node
-        self.cluster.safety.installing(self, meta)
+        self._environment.safety.installing(self, meta)
         machine = restore(self.store.open_snapshot(meta.index).state())
         self.group.replace_machine(self._watched(machine), meta)
+        self.machine = machine
         node.applied = max(node.applied, meta.index)
         node.knows_members(meta.index, meta.conf_state)
-        self.cluster.safety.snapshot_taken(self, meta, machine)
-        self.cluster.counts["snapshots installed"] += 1
+        self._environment.safety.snapshot_taken(self, meta, machine)
+        self._environment.counts["snapshots installed"] += 1
 
     def _note_loss(self) -> None:
         if not self.node.is_damaged:
@@ -318,32 +313,22 @@ class Replica:
         self.raft.end_abstention()
         self.group.abstains = ""
         self._is_returning = False
-        self.node.counts_again()
-
-    # Calls of the watched parts
-
-    def failpoint(self, name: str) -> None:
-        """A named place of the code where a fault may end the process."""
-        if self.node.failpoint == name:
-            self.cluster.loop.effects[STOPPED] += 1
-            raise PowerLoss(name)
-
-    def membership_applied(self, record: Record) -> None:
-        """A membership change took effect, or was refused."""
-        conf = self.group.conf_state
-        self.node.knows_members(record.index, conf)
-        self.conf_tick = self.ticks
-        self.cluster.safety.membership_applied(self, record, conf)
+        environment, node = self._environment, self.node
+        environment.counts["members that count again"] += 1
+        environment.tell(node.id, "counts again")
+        environment.safety.returned(node)
+        # The member counts as a copy again if its disk is sound.
+        node.is_damaged = not environment.safety.is_sound(node)
 
     # Storage
 
-    def persisted(self, messages: list[Message]) -> None:
+    def _persisted(self, messages: list[Message]) -> None:
         """Storage messages are durable."""
         self.is_full = False
         for effect in self.group.persisted(messages):
             self._perform(effect)
 
-    def met_full_disk(self) -> None:
+    def _met_full_disk(self) -> None:
         """A write waits for space; clients learn that the fate of their records is unknown."""
         self.is_full = True
         self.group.give_up("the disk is full")
@@ -352,9 +337,9 @@ class Replica:
         # No snapshot was taken: the disk is full, or the border has left the log meanwhile.
         if isinstance(result, DiskFull | Dropped):
             return
-        self.cluster.counts["snapshots taken"] += 1
+        self._environment.counts["snapshots taken"] += 1
         sizes = self.store.segments()
-        kept = self.cluster.settings.segments_kept
+        kept = self._environment.settings.segments_kept
         if len(sizes) > kept:
             low = sizes[-kept].base
             self.writing.submit(partial(self.store.drop_before, low), self._dropped)
@@ -372,7 +357,7 @@ class Replica:
     def _sealed(self, builder: SegmentBuilder, sealed: object) -> None:
         if isinstance(sealed, SegmentIndex):
             self.group.index.sealed(sealed)
-            self.cluster.counts["segments sealed"] += 1
+            self._environment.counts["segments sealed"] += 1
         elif not isinstance(sealed, Dropped):
             self.group.index.seal_failed(builder)
 
@@ -395,11 +380,11 @@ def _pumped_anyway(group: Group) -> None:
     """Each turn ends with a pump of the group, whether it is marked or not."""
 
 
-def open_store(node: "Node", cluster: "Cluster") -> tuple[WatchedLog, Recovered]:
+def open_store(node: Host, settings: Settings) -> tuple[WatchedLog, Recovered]:
     """Open the node's log."""
-    settings = LogSettings(segment_bytes=cluster.settings.segment_bytes)
-    identity, mends = Identity("core", node.id, 0), cluster.settings.mends
-    store, recovered = WatchedLog.open(node.disk, FOLDER, settings, identity, mends=mends)
+    log_settings = LogSettings(segment_bytes=settings.segment_bytes)
+    identity, mends = Identity("core", node.id, 0), settings.mends
+    store, recovered = WatchedLog.open(node.disk, FOLDER, log_settings, identity, mends=mends)
     assert isinstance(store, WatchedLog)
     if recovered.rotten:
         # Only a broker can have its peers mend a sealed segment.

@@ -76,6 +76,11 @@ class Settings:
     is_liveness: bool = False
     """At the heal only a random quorum comes back; the rest stays dead, and progress is due."""
 
+    @property
+    def tick_us(self) -> int:
+        """Length of a tick, in microseconds."""
+        return self.tick_ms * 1000
+
 
 STEADY = Settings(proposals_per_second=10.0)
 """Three nodes, heartbeats every 100 ms, 10 messages a second."""

@@ -11,16 +11,19 @@ The group that holds these parts is the one that ships, and knows nothing of the
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from raftmq.broker.replica.storage import GroupStorage
+from raftmq.chaos.core.checks.safety import Safety
 from raftmq.chaos.core.checks.views import Durable, View
+from raftmq.chaos.core.environment import Environment
 from raftmq.chaos.core.faults.effects import LAGGED
+from raftmq.chaos.core.host import Host
 from raftmq.chaos.core.machine import Machine
+from raftmq.chaos.core.process import Process
 from raftmq.consensus import (
     APPLY_THREAD,
     Config,
@@ -38,19 +41,27 @@ from raftmq.log.snapshot import SnapshotMeta
 from raftmq.log.store import LogStore
 from raftmq.results import Result
 
-if TYPE_CHECKING:
-    from raftmq.chaos.core.node import Node
-    from raftmq.chaos.core.replica import Replica
+Turn = Callable[..., None]
+"""Makes a call in a process, with arguments: see `Replica.turn`."""
 
 
 class WatchedRaft(Raft):
     """Consensus of one replica."""
 
-    __slots__ = ("_due", "_late", "_replica")
+    __slots__ = ("_due", "_environment", "_late", "_process", "_turn")
 
-    def __init__(self, replica: "Replica", config: Config, storage: GroupStorage) -> None:
+    def __init__(
+        self,
+        process: Process,
+        environment: Environment,
+        turn: Turn,
+        config: Config,
+        storage: GroupStorage,
+    ) -> None:
         super().__init__(config, storage)
-        self._replica = replica
+        self._process = process
+        self._environment = environment
+        self._turn = turn
         self._late: deque[Message] = deque()
         """Committed records that a slow machine applies later, in their order."""
         self._due: list[Message] = []
@@ -59,18 +70,17 @@ class WatchedRaft(Raft):
     def step(self, message: Message, *, now: int = 0) -> StepRefusal | None:
         """Take in a message; a message of the replica to itself is checked as a promise too."""
         if message.sender == self._core.id:
-            self._replica.cluster.safety.promised(self._replica, message)
+            self._environment.safety.promised(self._process, message)
         return super().step(message, now=now)
 
     def read_index(self, context: bytes) -> None:
-        """Ask for a read: the read must see at least all that is committed by now."""
-        clients = self._replica.cluster.clients
-        clients.floors[context] = self._replica.cluster.safety.top
+        """Ask for a read, which is checked when it is granted."""
+        self._environment.safety.read_begun(context)
         super().read_index(context)
 
     def apply_membership(self, change: MembershipChange) -> ConfState:
         """Apply a change, and count it."""
-        counts = self._replica.cluster.counts
+        counts = self._environment.counts
         try:
             conf = super().apply_membership(change)
         except InvalidChange:
@@ -85,22 +95,22 @@ class WatchedRaft(Raft):
 
     def ready(self) -> Ready:
         """All work that is ready now, except records that a slow machine applies later."""
-        replica = self._replica
-        safety = replica.cluster.safety
+        process, environment = self._process, self._environment
+        safety = environment.safety
         # The round before may have applied what it committed.
-        safety.look(replica)
+        safety.look(process)
         if self._due:
             due, self._due = self._due, []
             return Ready(messages=due)
         ready = super().ready()
         if ready.snapshot is not None:
             self.drop_covered()
-            replica.view = View(ready.snapshot.meta.index)
+            process.view = View(ready.snapshot.meta.index)
         if ready.entries:
-            safety.entered(replica, ready.entries)
+            safety.entered(process, ready.entries)
         for state in ready.read_states:
-            safety.read_granted(replica, state)
-        lag_ms = replica.node.apply_ms or replica.cluster.settings.apply_ms_max
+            safety.read_granted(process, state)
+        lag_ms = process.node.apply_ms or environment.settings.apply_ms_max
         if not (self._late or lag_ms):
             return ready
         for message in ready.messages:
@@ -114,13 +124,12 @@ class WatchedRaft(Raft):
         self._late.clear()
 
     def _apply_later(self, message: Message, lag_ms: float) -> None:
-        replica = self._replica
-        cluster = replica.cluster
-        if replica.node.apply_ms:
-            cluster.loop.effects[LAGGED] += 1
+        environment, node = self._environment, self._process.node
+        if node.apply_ms:
+            node.felt(LAGGED)
         self._late.append(message)
-        delay = int(cluster.random.random() * lag_ms)
-        cluster.loop.after(delay * 1000, replica.turn, self._fall_due)
+        delay = int(environment.random.random() * lag_ms)
+        environment.loop.after(delay * 1000, self._turn, self._fall_due)
 
     def _fall_due(self) -> None:
         # A snapshot may have emptied the queue since this call was planned.
@@ -135,8 +144,9 @@ class WatchedMachine:
     record_version = 1
     state_version = 0
 
-    def __init__(self, replica: "Replica", machine: Machine) -> None:
-        self._replica = replica
+    def __init__(self, process: Process, safety: Safety, machine: Machine) -> None:
+        self._process = process
+        self._safety = safety
         self.machine = machine
         """The machine itself."""
         self.record: Record | None = None
@@ -146,15 +156,15 @@ class WatchedMachine:
 
     def apply(self, record: Record) -> list[Result]:
         """Apply the record at `applied + 1`."""
-        replica = self._replica
-        safety = replica.cluster.safety
-        replica.failpoint("before apply")
-        safety.applying(replica, record)
+        process, safety = self._process, self._safety
+        process.node.reach("before apply")
+        safety.applying(process, record)
         if record.kind == Kind.MEMBERSHIP:
-            replica.membership_applied(record)
+            process.membership_applied(record)
+            safety.membership_applied(process, record, process.conf_state)
         self.machine.apply(record)
         self.record, self.applied, self.digest = record, record.index, self.machine.digest
-        safety.applied(replica, record)
+        safety.applied(process, record)
         return []
 
     def snapshot(self) -> bytes:
@@ -165,7 +175,7 @@ class WatchedMachine:
 class WatchedLog(LogStore):
     """The log of one process. Written and unsynced records are noted as such."""
 
-    node: "Node | None" = None
+    node: Host | None = None
     """None while the log is being opened."""
     changes = 0
     """Membership records since the last sync."""
@@ -184,8 +194,8 @@ class WatchedLog(LogStore):
         super().append(records, hard_state)
         self.changes += sum(record.kind == Kind.MEMBERSHIP for record in records)
         self.reach("written")
-        if records and state.commit >= records[0].index and node.replica is not None:
-            node.replica.failpoint("commit written")
+        if records and state.commit >= records[0].index:
+            node.reach("commit written")
 
     def install_snapshot(self, index: int, hard_state: tuple[int, int, int]) -> SnapshotMeta:
         """As `LogStore.install_snapshot`; all earlier writes count as synced."""
@@ -205,11 +215,10 @@ class WatchedLog(LogStore):
 
     def reach(self, what: str) -> None:
         """A failpoint, if membership changes await or had a sync."""
-        replica = None if self.node is None else self.node.replica
-        if self.changes and replica is not None:
-            replica.failpoint(f"change {what}")
+        if self.changes and self.node is not None:
+            self.node.reach(f"change {what}")
             if self.changes > 1:
-                replica.failpoint(f"changes {what}")
+                self.node.reach(f"changes {what}")
 
 
 def _note(durable: Durable, records: Sequence[Record], state: HardState) -> None:

@@ -155,7 +155,7 @@ class Run:
                 self._chosen = chosen
                 # A membership change could ask for votes of nodes that stay down.
                 self.cluster.operator.is_active = False
-                self.cluster.tell(0, f"only {sorted(chosen)} come back")
+                self.cluster.environment.tell(0, f"only {sorted(chosen)} come back")
                 return
 
     def _due(self) -> list[Node]:
@@ -165,7 +165,7 @@ class Run:
 
     def _wait_for_leader(self) -> None:
         cluster, settings = self.cluster, self.cluster.settings
-        timeout_us = 2 * settings.election_ticks * cluster.tick_us
+        timeout_us = 2 * settings.election_ticks * settings.tick_us
         end_us = cluster.loop.now_us + LEADER_TIMEOUTS * timeout_us
         while not self._is_led():
             if cluster.loop.now_us > end_us:
@@ -217,12 +217,12 @@ class Run:
             schedule=self.schedule,
             verdict=Verdict.INVALID if violations else verdict,
             violations=violations,
-            trace_hash=cluster.trace.hexdigest(),
+            trace_hash=cluster.environment.trace.hexdigest(),
             counts=dict(sorted(counts.items())),
             coverage=dict(sorted(self.nemesis.coverage.items())),
             simulated_seconds=seconds,
             vacuous=vacuous,
-            timeline=tuple(cluster.timeline),
+            timeline=tuple(cluster.environment.timeline),
             compared={f"{n} {INVARIANTS[n].name}": count for n, count in sorted(compared.items())},
             struck=dict(sorted(self.nemesis.struck.items())),
         )

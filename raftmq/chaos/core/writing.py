@@ -19,16 +19,15 @@ Sources: `raftmq.broker.replica.disk`, whose order of calls this repeats on one 
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
 
 from raftmq.broker.replica.writes import Write
+from raftmq.chaos.core.environment import Environment
 from raftmq.chaos.core.faults.effects import SLOW_JOBS
+from raftmq.chaos.core.process import Process
+from raftmq.chaos.core.watched import Turn, WatchedLog
 from raftmq.consensus import Message
 from raftmq.log.faults import DiskFull, Dropped
 from raftmq.log.index_file import IndexDamaged
-
-if TYPE_CHECKING:
-    from raftmq.chaos.core.replica import Replica
 
 FULL_RETRY_US = 1_000_000
 """Pause before a write that met a full disk is tried again."""
@@ -47,25 +46,38 @@ class Writing:
     """The work of one process's disk thread. It is state."""
 
     __slots__ = (
-        "_is_busy", "_jobs", "_next", "_postponed", "_replica", "_stalls", "passes"
+        "_environment", "_is_busy", "_jobs", "_met_full_disk", "_next", "_node", "_persisted",
+        "_postponed", "_process", "_stalls", "_store", "_turn", "passes",
     )  # fmt: skip
 
-    def __init__(self, replica: "Replica") -> None:
-        self._replica = replica
+    def __init__(
+        self,
+        process: Process,
+        environment: Environment,
+        store: WatchedLog,
+        *,
+        turn: Turn,
+        persisted: Callable[[list[Message]], None],
+        met_full_disk: Callable[[], None],
+    ) -> None:
+        """`persisted` gets storage messages that are durable; `met_full_disk` hears that a write
+        waits for space."""
+        self._process = process
+        self._node = process.node
+        self._environment = environment
+        self._store = store
+        self._turn = turn
+        self._persisted = persisted
+        self._met_full_disk = met_full_disk
         self._next: Write | None = None
         """The writes that wait for the next pass."""
         self._jobs: deque[tuple[Job, Done]] = deque()
         self._is_busy = False
         self._postponed: Write | None = None
         """A pass that met a full disk."""
-        node, seed = replica.node, replica.cluster.seed
-        self._stalls = Random(f"stalls {node.id} {node.lives} {seed}")
+        self._stalls = Random(f"stalls {self._node.id} {self._node.lives} {environment.seed}")
         self.passes = 0
         """Passes done."""
-
-    @property
-    def _jobs_first(self) -> bool:
-        return self._replica.cluster.settings.jobs_first
 
     @property
     def is_idle(self) -> bool:
@@ -75,7 +87,7 @@ class Writing:
     def write(self, message: Message) -> None:
         """Have a storage message written; `flush` begins the pass."""
         if self._next is None:
-            self._next = Write(self._replica.group)
+            self._next = Write(self._process.group)
         self._next.add(message)
 
     def submit(self, job: Job, done: Done) -> None:
@@ -90,7 +102,8 @@ class Writing:
         write = self._next
         # Writes behind a postponed one wait too: they must become durable in their order.
         is_due = write is not None and write.is_due and self._postponed is None
-        if write is not None and is_due and not (self._jobs and self._jobs_first):
+        jobs_first = self._environment.settings.jobs_first
+        if write is not None and is_due and not (self._jobs and jobs_first):
             self._is_busy, self._next = True, None
             self._begin(write)
         elif self._jobs:
@@ -98,23 +111,22 @@ class Writing:
             self._later(self._run, *self._jobs.popleft())
 
     def _later(self, call: Callable[..., None], *args: object) -> None:
-        replica = self._replica
-        cluster, node = replica.cluster, replica.node
-        spent = PASS_US + int(cluster.random.random() * PASS_SPREAD_US)
+        environment, node = self._environment, self._node
+        spent = PASS_US + int(environment.random.random() * PASS_SPREAD_US)
         if node.disk_factor > 1.0:
-            cluster.loop.effects[SLOW_JOBS] += 1
-            share = cluster.settings.stall_share
+            node.felt(SLOW_JOBS)
+            share = environment.settings.stall_share
             if share and self._stalls.random() < share:
                 spent *= STALL_TIMES
-        cluster.loop.after(int(spent * node.disk_factor), replica.turn, call, *args)
+        environment.loop.after(int(spent * node.disk_factor), self._turn, call, *args)
 
     def _begin(self, write: Write) -> None:
         try:
             write.perform()
         except DiskFull:
             self._postponed, self._is_busy = write, False
-            self._replica.met_full_disk()
-            self._replica.cluster.loop.after(FULL_RETRY_US, self._replica.turn, self._retry)
+            self._met_full_disk()
+            self._environment.loop.after(FULL_RETRY_US, self._turn, self._retry)
             return
         self._later(self._finish, write)
 
@@ -128,14 +140,13 @@ class Writing:
         self.flush()
 
     def _finish(self, write: Write) -> None:
-        replica = self._replica
-        replica.failpoint("before sync")
-        replica.store.sync()
-        replica.store.synced()
-        replica.failpoint("after sync")
+        self._node.reach("before sync")
+        self._store.sync()
+        self._store.synced()
+        self._node.reach("after sync")
         self.passes += 1
         self._is_busy = False
-        replica.persisted(write.messages)
+        self._persisted(write.messages)
 
     def _run(self, job: Job, done: Done) -> None:
         try:

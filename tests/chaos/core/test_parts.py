@@ -213,7 +213,7 @@ def test_who_still_leads_is_asked_when_another_is_elected(monkeypatch: pytest.Mo
     cluster.network.cut(pairs + [(b, a) for a, b in pairs])
     asked: list[object] = []
     monkeypatch.setattr(cluster.clients, "_visit", asked.append)
-    leader.node.pause()
+    cluster.nodes[leader.node.id].pause()
     while cluster.leader() is leader:
         cluster.loop.run_until(cluster.loop.now_us + 100_000)
     cluster.loop.run_until(cluster.loop.now_us + 2_000_000)
@@ -289,7 +289,8 @@ def test_process_that_starts_again_sends_a_snapshot_that_its_last_life_was_sendi
     cluster.loop.run_until(10_000_000)
     leader = cluster.leader()
     assert leader is not None
-    node, other = leader.node, next(n for n in cluster.nodes if n != leader.node.id)
+    node = cluster.nodes[leader.node.id]
+    other = next(n for n in cluster.nodes if n != leader.node.id)
     meta = consensus_meta(leader.store.snapshots[-1])
     message = Message(MessageKind.SNAPSHOT, other, sender=node.id, snapshot=Snapshot(meta))
     sent = cluster.counts["snapshots sent"]

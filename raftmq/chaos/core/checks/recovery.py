@@ -17,9 +17,11 @@ Every check counts its comparisons in `compared`: so a run shows which bugs it c
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from raftmq.chaos.core.disk import contents
+from raftmq.chaos.core.host import Host
+from raftmq.chaos.core.machine import Machine
+from raftmq.chaos.core.settings import Settings
 from raftmq.checkers.servers.invariants import INVARIANTS
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import LogFault
@@ -28,12 +30,6 @@ from raftmq.log.segment import INDEX_SUFFIX, Identity
 from raftmq.log.store import LogSettings, LogStore, Recovered
 
 from .broken import Broken
-
-if TYPE_CHECKING:
-    from raftmq.chaos.core.cluster import Cluster
-    from raftmq.chaos.core.machine import Machine
-    from raftmq.chaos.core.node import Node
-    from raftmq.chaos.core.replica import Replica
 
 ALL_BYTES = 2**30
 
@@ -47,8 +43,8 @@ AGAIN_EACH = 4
 class Recovering:
     """The part of the checks that concerns disks. It is state."""
 
-    def __init__(self, cluster: "Cluster") -> None:
-        self.cluster = cluster
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self.records: dict[tuple[int, int], Record] = {}
         """By (index, term): each record that was ever in a log."""
         self.committed: dict[int, Record] = {}
@@ -62,7 +58,7 @@ class Recovering:
         self._starts = 0
 
     def recovered(
-        self, node: "Node", store: LogStore, recovered: Recovered, machine: "Machine"
+        self, node: Host, store: LogStore, recovered: Recovered, machine: Machine
     ) -> None:
         """A node opened its disk: check the recovered log, then count it as durable."""
         durable, state = node.durable, recovered.hard_state
@@ -91,7 +87,7 @@ class Recovering:
         if self._starts % AGAIN_EACH == 0 and not recovered.abstains:
             self._check_again(node)
 
-    def _records(self, node: "Node", recovered: Recovered) -> list[Record]:
+    def _records(self, node: Host, recovered: Recovered) -> list[Record]:
         """The recovered log, from the records that the simulation knows."""
         records: list[Record] = []
         runs = [*recovered.terms, (recovered.last_index + 1, 0)]
@@ -109,7 +105,7 @@ class Recovering:
         return records
 
     def _check_floor(
-        self, node: "Node", recovered: Recovered, records: Sequence[Record], floor: int
+        self, node: Host, recovered: Recovered, records: Sequence[Record], floor: int
     ) -> None:
         if floor > recovered.end.index:
             raise Broken("L2", f"node {node.id} had synced {floor}: {recovered.end}")
@@ -119,11 +115,11 @@ class Recovering:
         if synced is not None and is_kept and records[place].crc != synced.crc:
             raise Broken("L2", f"node {node.id} has another record {floor} than it had synced")
 
-    def _check_again(self, node: "Node") -> None:
+    def _check_again(self, node: Host) -> None:
         copy = node.disk.copy()
         before = contents(copy)
-        settings = LogSettings(segment_bytes=self.cluster.settings.segment_bytes)
-        identity, mends = Identity("core", node.id, 0), self.cluster.settings.mends
+        settings = LogSettings(segment_bytes=self._settings.segment_bytes)
+        identity, mends = Identity("core", node.id, 0), self._settings.mends
         LogStore.open(copy, "log", settings, identity, mends=mends)
         after = contents(copy)
         self.compared["L1"] += 1
@@ -131,7 +127,7 @@ class Recovering:
             changed = [path for path in before | after if before.get(path) != after.get(path)]
             raise Broken("L1", f"node {node.id}: a second recovery changed {changed}")
 
-    def returned(self, node: "Node") -> None:
+    def returned(self, node: Host) -> None:
         """A member whose log was cut votes again: it must hold each committed record that it may
         have acknowledged, or an election by its vote could lose the record."""
         for record in node.vouched_for:
@@ -142,9 +138,9 @@ class Recovering:
                 )
         node.vouched_for.clear()
 
-    def is_sound(self, node: "Node") -> bool:
+    def is_sound(self, node: Host) -> bool:
         """Whether everything on a node's disk checks out."""
-        settings = LogSettings(segment_bytes=self.cluster.settings.segment_bytes)
+        settings = LogSettings(segment_bytes=self._settings.segment_bytes)
         copy = node.disk.copy()
         # Without its index each segment is read as a whole, as after the loss of an index.
         for path in copy.paths():
@@ -157,15 +153,15 @@ class Recovering:
             return False
         return True
 
-    def refused(self, node: "Node", fault: BaseException) -> None:
+    def refused(self, node: Host, fault: BaseException) -> None:
         """A node does not start from its disk."""
         if not node.is_damaged:
             raise Broken("L2", f"node {node.id} refuses a disk that nothing happened to: {fault}")
 
-    def read_back(self, replica: "Replica", records: Sequence[Record]) -> None:
+    def read_back(self, node: Host, records: Sequence[Record]) -> None:
         """Records were read from disk, to be sent or applied."""
         self.compared.update({"L3": len(records), "L4": len(records)})
         for record in records:
             known = self.records.get((record.index, record.term))
             if known is None or known.encoded != record.encoded:
-                raise Broken("L4", f"node {replica.node.id} serves a damaged {record.index}")
+                raise Broken("L4", f"node {node.id} serves a damaged {record.index}")

@@ -70,7 +70,7 @@ def _check_spare(harm: Harm, node: "Node") -> None:
 def _damaged(harm: Harm, node: "Node") -> None:
     node.is_damaged = True
     harm.cluster.loop.effects[DAMAGED] += 1
-    harm.cluster.tell(node.id, f"is damaged: {harm.fault}")
+    harm.cluster.environment.tell(node.id, f"is damaged: {harm.fault}")
     _may_show(harm, node)
 
 

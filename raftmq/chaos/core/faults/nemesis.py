@@ -63,7 +63,7 @@ class Nemesis:
         end_ms = event.at_ms + event.lasts_ms if event.lasts_ms else self._schedule.heal_ms
         random = Random(f"fault {seed} {event.at_ms} {event.fault}")
         arena = CoreArena(cluster, event, random, min(end_ms, self._schedule.heal_ms) * 1000)
-        cluster.trace.note(cluster.loop.now_us, event.at_ms, len(event.fault))
+        cluster.environment.trace.note(cluster.loop.now_us, event.at_ms, len(event.fault))
         self._strikes.begin(arena, event.fault, self._situations(event))
         try:
             steps = HANDLERS[event.fault](arena, aimed(event, event.nodes, arena.leader()))
@@ -73,9 +73,9 @@ class Nemesis:
             self._running.pop(arena, None)
             self._strikes.drop(arena)
             cluster.counts["skipped"] += 1
-            cluster.tell(0, f"{event.fault} skipped: {why}")
+            cluster.environment.tell(0, f"{event.fault} skipped: {why}")
             return
-        cluster.tell(event.nodes[0] if len(event.nodes) == 1 else 0, f"{event} begins")
+        cluster.environment.tell(event.nodes[0] if len(event.nodes) == 1 else 0, f"{event} begins")
         if FAULTS[event.fault].lasts:
             cluster.loop.at(max(arena.end_us, cluster.loop.now_us), self._undo, arena)
 
@@ -86,7 +86,7 @@ class Nemesis:
             running.end()
             if FAULTS[arena.event.fault].lasts:
                 self._strikes.end(arena)
-                self._cluster.tell(0, f"{arena.event.fault} ends")
+                self._cluster.environment.tell(0, f"{arena.event.fault} ends")
 
     def heal(self) -> None:
         """End all faults; damage stays, and processes that are down stay down for now."""
@@ -103,7 +103,7 @@ class Nemesis:
             node.apply_ms = 0.0
             node.failpoint = ""
             node.loses_power = False
-        self._cluster.tell(0, "everything heals")
+        self._cluster.environment.tell(0, "everything heals")
 
     def conclude(self) -> None:
         """Count the faults that are not over yet."""
