@@ -7,11 +7,19 @@ is checked at every event), `arena` (the verbs of faults).
 |---|---|
 | `world` | a run: schedule, heal, drain, verdict |
 | `settings`, `faults.themes` | what a seed decides beside the faults, and together with them |
-| `cluster`, `node`, `replica`, `writing` | machines, their processes, their disk threads |
-| `network`, `transfers`, `clock`, `disk` | what lies between and below them |
+| `environment`, `loop`, `network` | what all parts share: time, links, counts, checks |
+| `host`, `clock`, `disk` | one machine without its process |
+| `process` | the state of one process that the checks see |
+| `replica`, `watched`, `writing` | one process, its watched parts, its disk thread |
+| `node`, `roster` | a machine with its process; all of these |
+| `transfers` | snapshots between processes |
+| `cluster` | the owner of all parts |
 | `clients`, `operator` | who asks something of them |
 | `checks` | what must hold |
 | `arena`, `faults` | the verbs of faults, and what goes wrong |
+
+No part knows its owner: a part gets the environment and its neighbours below when it is made, and
+calls that the owner gives it for what the owner has to hear of.
 
 Sources: TigerBeetle's VOPR, FoundationDB's simulation, etcd's data-driven tests.
 """

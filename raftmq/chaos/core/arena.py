@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
+from raftmq.chaos.core.cluster import Cluster
 from raftmq.chaos.core.disk import CoreDisk
 from raftmq.chaos.core.network import CHUNK
 from raftmq.chaos.core.operator import adding, removing, replacing
+from raftmq.chaos.core.replica import Replica
 from raftmq.chaos.faults import Event, World
 from raftmq.chaos.faults.arena import (
     Arena,
@@ -34,10 +35,6 @@ from raftmq.consensus import ChangeKind, MessageKind
 
 from .faults import damage
 from .faults.effects import AGAIN
-
-if TYPE_CHECKING:
-    from raftmq.chaos.core.cluster import Cluster
-    from raftmq.chaos.core.replica import Replica
 
 REPLAYS = 40
 """Most old messages that one replay sends again."""
@@ -83,7 +80,7 @@ Make = Callable[["CoreArena", Event], Steps]
 class CoreArena(Arena):
     """The surroundings of one fault."""
 
-    cluster: "Cluster"
+    cluster: Cluster
     event: Event
     random: Random
     end_us: int
@@ -204,7 +201,7 @@ class CoreArena(Arena):
             replica.turn(replica.raft.transfer_leadership, heir)
         self.cluster.loop.after(HAND_OVER_US, self._end_life, replica)
 
-    def _end_life(self, replica: "Replica") -> None:
+    def _end_life(self, replica: Replica) -> None:
         if not replica.is_gone:
             self._end(replica.node.place)
 

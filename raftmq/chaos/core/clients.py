@@ -13,20 +13,17 @@ Invariants:
 - An acknowledged record is committed, and stays at its index (checked at the end of the run).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import TYPE_CHECKING
 
+from raftmq.chaos.core.environment import Environment
+from raftmq.chaos.core.node import Node
+from raftmq.chaos.core.replica import Replica
 from raftmq.chaos.faults.arena import CLIENTS
 from raftmq.consensus import Proposal, ProposalDropped
 from raftmq.log.record import Kind, Record
 from raftmq.results import Result
 from raftmq.wire.messages import ErrorReply
-
-if TYPE_CHECKING:
-    from raftmq.chaos.core.cluster import Cluster
-    from raftmq.chaos.core.replica import Replica
-
 
 BURSTS = (0, 0, 0, 0, 3, 6)
 """Numbers of further reads that follow a read soon after; one is drawn."""
@@ -42,7 +39,7 @@ LOYAL_SECONDS = 1.0
 class Asked:
     """A client that waits for the outcome of its record: a `Ticket` of the broker."""
 
-    def __init__(self, clients: "Clients", replica: "Replica") -> None:
+    def __init__(self, clients: "Clients", replica: Replica) -> None:
         self._clients = clients
         self._replica = replica
 
@@ -60,30 +57,30 @@ class Asked:
 class Clients:
     """All clients. It is state."""
 
-    def __init__(self, cluster: "Cluster") -> None:
-        self._cluster = cluster
-        self._random = Random(f"clients {cluster.environment.seed}")
-        self._at_elections = Random(f"clients at elections {cluster.environment.seed}")
+    def __init__(self, environment: Environment, nodes: Mapping[int, Node]) -> None:
+        """`nodes`: by id, every node that ever existed."""
+        self._environment = environment
+        self._nodes = nodes
+        self._random = Random(f"clients {environment.seed}")
+        self._at_elections = Random(f"clients at elections {environment.seed}")
         self._proposed = 0
-        self.floors: dict[bytes, int] = {}
-        """By the context of a read under way: the highest committed index when the read began."""
         self.acked: dict[int, int] = {}
         """By index: the checksum of the record that was acknowledged."""
         self.is_active = True
 
     def begin(self) -> None:
         """Go to work."""
-        self._later(self._propose, self._cluster.settings.proposals_per_second)
-        self._later(self._read, self._cluster.settings.reads_per_second)
+        self._later(self._propose, self._environment.settings.proposals_per_second)
+        self._later(self._read, self._environment.settings.reads_per_second)
 
     def _later(self, call: Callable[[], None], per_second: float) -> None:
-        self._cluster.loop.after(int(self._random.expovariate(per_second) * 1e6) + 1, call)
+        self._environment.loop.after(int(self._random.expovariate(per_second) * 1e6) + 1, call)
 
-    def _pick(self) -> "Replica | None":
-        up = [node.replica for node in self._cluster.nodes.values() if node.replica is not None]
+    def _pick(self) -> Replica | None:
+        up = [node.replica for node in self._nodes.values() if node.replica is not None]
         leading = [replica for replica in up if replica.is_leader]
         dice = self._random.random()
-        if leading and dice < self._cluster.settings.newest_share:
+        if leading and dice < self._environment.settings.newest_share:
             return max(leading, key=lambda replica: replica.core.term)
         if leading and dice < 0.9:
             # A leader that was cut off may believe that it still leads.
@@ -93,35 +90,35 @@ class Clients:
     def _propose(self) -> None:
         if not self.is_active:
             return
-        self._later(self._propose, self._cluster.settings.proposals_per_second)
+        self._later(self._propose, self._environment.settings.proposals_per_second)
         replica = self._pick()
         if replica is not None:
             self._write_at(replica, self._random)
             for _ in range(self._random.choice(WRITE_BURSTS)):
                 delay_us = int(self._random.random() * BURST_US) + 1
-                self._cluster.loop.after(delay_us, self._write_at, replica, self._random)
+                self._environment.loop.after(delay_us, self._write_at, replica, self._random)
 
-    def _write_at(self, replica: "Replica", random: Random) -> None:
+    def _write_at(self, replica: Replica, random: Random) -> None:
         count, size = random.choice((1, 1, 1, 2, 4)), random.choice((0, 20, 100, 300))
         if replica.is_full or replica.is_gone or not self._reach(replica):
             return
         items = [(int(Kind.BATCH), self._value(size), 1) for _ in range(count)]
         replica.turn(self._propose_to, replica, items)
 
-    def _reach(self, replica: "Replica") -> bool:
+    def _reach(self, replica: Replica) -> bool:
         """Whether a request that leaves now arrives."""
-        return not self._cluster.network.holds(CLIENTS, replica.node.place)
+        return not self._environment.network.holds(CLIENTS, replica.node.place)
 
     def _value(self, size: int) -> bytes:
         self._proposed += 1
         return b"%d " % self._proposed + bytes(size)
 
-    def _propose_to(self, replica: "Replica", items: list[Proposal]) -> None:
-        if replica.is_leader or not self._cluster.settings.forwards_proposals:
+    def _propose_to(self, replica: Replica, items: list[Proposal]) -> None:
+        if replica.is_leader or not self._environment.settings.forwards_proposals:
             for item in items:
                 replica.group.propose(item[0], item[1], Asked(self, replica))
             return
-        counts = self._cluster.counts
+        counts = self._environment.counts
         # A forwarded record has no ticket here: it counts as forwarded, never as acknowledged.
         try:
             replica.raft.propose(items, now=replica.node.now_ms())
@@ -133,25 +130,25 @@ class Clients:
     def acknowledged(self, record: Record) -> None:
         """A client learns that its record is committed."""
         self.acked[record.index] = record.crc
-        self._cluster.counts["acked"] += 1
+        self._environment.counts["acked"] += 1
 
     def refused(self, error: ErrorReply) -> None:
         """A client learns that its record was not taken, or that the record's fate is unknown."""
         is_unknown = error.code == "outcome_unknown"
-        self._cluster.counts["outcome unknown" if is_unknown else "refused"] += 1
+        self._environment.counts["outcome unknown" if is_unknown else "refused"] += 1
 
-    def elected(self, replica: "Replica") -> None:
+    def elected(self, replica: Replica) -> None:
         """A node won an election: clients visit it, and other nodes that believe that they lead."""
-        random, loop = self._at_elections, self._cluster.loop
+        random, loop = self._at_elections, self._environment.loop
         loop.after(int(random.random() ** 2 * 20_000) + 1, self._visit, replica)
-        for node in self._cluster.nodes.values():
+        for node in self._nodes.values():
             other = node.replica
             if other is not None and other is not replica and other.is_leader:
                 for _ in range(random.randint(0, 3)):
                     delay_us = int(random.random() * LOYAL_SECONDS * 1e6) + 1
                     loop.after(delay_us, self._visit, other)
 
-    def _visit(self, replica: "Replica") -> None:
+    def _visit(self, replica: Replica) -> None:
         if not self.is_active or replica.is_gone:
             return
         if self._at_elections.random() < 0.7:
@@ -162,7 +159,7 @@ class Clients:
     def _read(self) -> None:
         if not self.is_active:
             return
-        self._later(self._read, self._cluster.settings.reads_per_second)
+        self._later(self._read, self._environment.settings.reads_per_second)
         replica = self._pick()
         if replica is not None:
             self.read_at(replica)
@@ -170,18 +167,18 @@ class Clients:
             # which may have been deposed meanwhile.
             for _ in range(self._random.choice(BURSTS)):
                 delay_us = int(self._random.expovariate(4.0) * 1e6)
-                self._cluster.loop.after(delay_us, self._read_again, replica)
+                self._environment.loop.after(delay_us, self._read_again, replica)
 
-    def _read_again(self, replica: "Replica") -> None:
+    def _read_again(self, replica: Replica) -> None:
         if self.is_active and not replica.is_gone:
             self.read_at(replica)
 
-    def read_at(self, replica: "Replica") -> None:
+    def read_at(self, replica: Replica) -> None:
         """Ask a node for a linearizable read, if a client reaches the node."""
         if not self._reach(replica):
             return
         # Taken before the read begins: a linearizable read must see all that was committed by then.
-        safety, floor = self._cluster.safety, self._cluster.safety.top
+        safety, floor = self._environment.safety, self._environment.safety.top
 
         def answer(error: ErrorReply | None) -> None:
             if error is None:

@@ -1,4 +1,4 @@
-"""The simulated cluster: nodes, network, clients, and the checks that look at all of them together.
+"""The simulated cluster: its nodes, and all that works with several of them.
 
 Founders begin as in the broker: each with the same snapshot at index 1 that names them all. Spare
 nodes wait with empty disks until they are made members.
@@ -19,7 +19,8 @@ from raftmq.chaos.core.network import Network
 from raftmq.chaos.core.node import Node
 from raftmq.chaos.core.operator import Operator
 from raftmq.chaos.core.process import Process
-from raftmq.chaos.core.replica import FOLDER, Replica, open_store
+from raftmq.chaos.core.replica import FOLDER, open_store
+from raftmq.chaos.core.roster import Roster
 from raftmq.chaos.core.settings import Settings
 from raftmq.chaos.core.transfers import Transfers
 from raftmq.consensus import ConfState, HardState, Message, Role, SnapshotMeta
@@ -32,14 +33,11 @@ SPARES = 2
 """Number of nodes that are no founders and can be added."""
 
 
-class Cluster:
-    """The whole simulated cluster. It is state."""
+class Cluster(Roster):
+    """The whole simulated cluster: makes all parts, and passes on what they tell. It is state."""
 
     def __init__(self, seed: int, settings: Settings) -> None:
-        self.nodes: dict[int, Node] = {}
-        """By id: every node that ever existed."""
-        self.at_place: dict[int, Node] = {}
-        """By place: the node that holds the place now."""
+        super().__init__()
         self.settings = settings
         self.loop = Loop()
         self.network = Network(self.loop, Random(f"network {seed}"), self._deliver)
@@ -54,9 +52,9 @@ class Cluster:
         )
         self.counts = self.environment.counts
         """As `settings`, `loop`, `network` and `safety`: the environment's."""
-        self.transfers = Transfers(self)
-        self.clients = Clients(self)
-        self.operator = Operator(self)
+        self.transfers = Transfers(self.environment, self.nodes)
+        self.clients = Clients(self.environment, self.nodes)
+        self.operator = Operator(self.environment, self, self.add_node)
         founders = tuple(range(1, settings.nodes + 1))
         for number in range(1, settings.nodes + SPARES + 1):
             self.add_node(number)
@@ -71,13 +69,13 @@ class Cluster:
 
     def add_node(self, number: int) -> Node:
         """Add a machine with an empty disk, in place of the node that held its place before."""
-        node = self.nodes[number] = Node(
+        node = Node(
             number,
             self.environment,
             send_snapshot=self.transfers.send,
             before_pause=self.clients.read_at,
         )
-        self.at_place[node.place] = node
+        self.enter(node)
         return node
 
     def _found(self, node: Node, conf: ConfState) -> None:
@@ -103,24 +101,6 @@ class Cluster:
         store.install_snapshot(FOUNDING_INDEX, HardState())
         store.close()
         return machine
-
-    # Leader and members
-
-    def leader(self) -> Replica | None:
-        """The replica that leads in the highest term, or None; the replica may be cut off."""
-        up = [node.replica for node in self.nodes.values() if node.replica is not None]
-        leading = [replica for replica in up if replica.core.role is Role.LEADER]
-        return max(leading, key=lambda replica: replica.core.term, default=None)
-
-    def newest_conf(self) -> ConfState:
-        """The membership that was applied furthest, anywhere."""
-        return max(self.nodes.values(), key=lambda node: node.conf_index).conf_state
-
-    def members(self) -> list[Node]:
-        """The nodes of the newest membership."""
-        conf = self.newest_conf()
-        ids = {*conf.voters, *conf.voters_outgoing, *conf.learners}
-        return [self.nodes[number] for number in sorted(ids)]
 
     # Reports of the parts
 

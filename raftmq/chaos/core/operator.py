@@ -8,10 +8,13 @@ Invariants:
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from raftmq.chaos.core.environment import Environment
 from raftmq.chaos.core.faults import atlas
 from raftmq.chaos.core.faults.effects import ASKED
+from raftmq.chaos.core.node import Node
+from raftmq.chaos.core.replica import Replica
+from raftmq.chaos.core.roster import Roster
 from raftmq.consensus import (
     Change,
     ChangeKind,
@@ -20,11 +23,6 @@ from raftmq.consensus import (
     ProposalDropped,
     Transition,
 )
-
-if TYPE_CHECKING:
-    from raftmq.chaos.core.cluster import Cluster
-    from raftmq.chaos.core.node import Node
-    from raftmq.chaos.core.replica import Replica
 
 TRIES_MAX = 20
 PATIENCE_US = 400_000
@@ -42,8 +40,13 @@ Request = Callable[[ConfState], MembershipChange | None]
 class Operator:
     """The operator of the cluster. It is state."""
 
-    def __init__(self, cluster: "Cluster") -> None:
-        self._cluster = cluster
+    def __init__(
+        self, environment: Environment, roster: Roster, add_node: Callable[[int], Node]
+    ) -> None:
+        """`add_node` makes the node of an id, with an empty disk, and enters it in the roster."""
+        self._environment = environment
+        self._roster = roster
+        self._add_node = add_node
         self.is_active = True
         """False: requests are dropped, and no change is proposed."""
 
@@ -52,74 +55,74 @@ class Operator:
         if not self.is_active:
             return
         if tries <= 0:
-            self._cluster.counts["requests given up"] += 1
+            self._environment.counts["requests given up"] += 1
             return
-        leader = self._cluster.leader()
+        leader = self._roster.leader()
         if leader is None or leader.node.is_paused:
             self._again(request, tries)
         else:
             leader.turn(self._propose, leader, request, tries)
 
     def _again(self, request: Request, tries: int) -> None:
-        self._cluster.loop.after(PATIENCE_US, self.ask, request, tries - 1)
+        self._environment.loop.after(PATIENCE_US, self.ask, request, tries - 1)
 
-    def _propose(self, leader: "Replica", request: Request, tries: int) -> None:
-        counts = self._cluster.counts
+    def _propose(self, leader: Replica, request: Request, tries: int) -> None:
+        counts = self._environment.counts
         change = request(leader.conf_state)
         if change is None:
             return
         after = becomes(leader.conf_state, change)
-        voters_max = max(VOTERS_MAX, self._cluster.settings.nodes)
-        if not atlas.may_become(self._cluster, after) or not 1 <= len(after.voters) <= voters_max:
+        voters_max = max(VOTERS_MAX, self._environment.settings.nodes)
+        if not atlas.may_become(self._roster, after) or not 1 <= len(after.voters) <= voters_max:
             counts["changes that would break the cluster"] += 1
             return
         try:
             leader.raft.propose_membership(change, now=leader.node.now_ms())
             counts["changes proposed"] += 1
-            self._cluster.loop.effects[ASKED] += 1
+            self._environment.loop.effects[ASKED] += 1
         except ProposalDropped:
             counts["changes refused"] += 1
             self._again(request, tries)
 
     # Nodes
 
-    def spare(self) -> "Node":
+    def spare(self) -> Node:
         """A started machine that never was a member; a new one if there is none."""
-        cluster = self._cluster
-        members = cluster.members()
-        for node in cluster.at_place.values():
+        roster = self._roster
+        members = roster.members()
+        for node in roster.at_place.values():
             if node not in members and node.applied == 0 and not node.refusal:
                 node.start()
                 return node
-        node = cluster.add_node(max(cluster.at_place) + 1)
+        node = self._add_node(max(roster.at_place) + 1)
         node.start()
         return node
 
-    def successor(self, node: "Node") -> "Node":
+    def successor(self, node: Node) -> Node:
         """The started machine that follows another at its place, under a new incarnation."""
-        cluster = self._cluster
-        present = cluster.at_place[node.place]
+        roster = self._roster
+        present = roster.at_place[node.place]
         if present is not node:
             present.start()
             return present
-        new = cluster.add_node(node.id + INCARNATION)
+        new = self._add_node(node.id + INCARNATION)
         new.start()
         return new
 
     def replace_broken(self) -> None:
         """Replace one member that will not come back; to be called again and again."""
-        cluster = self._cluster
-        leader = cluster.leader()
+        roster = self._roster
+        leader = roster.leader()
         # One change at a time: consensus refuses a change while another one is under way.
         if leader is None or leader.conf_state.voters_outgoing:
             return
         conf = leader.conf_state
         for number in (*conf.voters, *conf.learners):
-            node = cluster.nodes[number]
+            node = roster.nodes[number]
             # A node that abstains catches up, and counts again without a successor.
             returns = node.replica is not None and node.replica.abstains
             if (node.is_damaged and not returns) or node.refusal:
-                cluster.counts["replaced"] += 1
+                self._environment.counts["replaced"] += 1
                 self.ask(replacing(number, self.successor(node).id), tries=1)
                 return
 

@@ -7,20 +7,18 @@ in time ends the transfer, and consensus asks again; the receiver then goes on w
 Sources: `raftmq.broker.replica.snapshots`, whose steps these are.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from raftmq.chaos.core.environment import Environment
 from raftmq.chaos.core.network import CHUNK
+from raftmq.chaos.core.node import Node
+from raftmq.chaos.core.replica import Replica
 from raftmq.consensus import Message
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import DiskFull
 from raftmq.log.segment import Identity
 from raftmq.log.snapshot import SnapshotFile, SnapshotReceiver
-
-if TYPE_CHECKING:
-    from raftmq.chaos.core.cluster import Cluster
-    from raftmq.chaos.core.node import Node
-    from raftmq.chaos.core.replica import Replica
 
 CHUNK_BYTES = 100
 """Bytes of a chunk: few, so that the small states of the simulation come in several chunks."""
@@ -33,7 +31,7 @@ ANSWER_US_MAX = 1_500_000
 class Transfer:
     """One snapshot from one process to one node. It is state."""
 
-    sender: "Replica"
+    sender: Replica
     message: Message
     file: SnapshotFile
     offers: int = 0
@@ -44,12 +42,14 @@ class Transfer:
 class Transfers:
     """All transfers of the cluster. It is state."""
 
-    def __init__(self, cluster: "Cluster") -> None:
-        self._cluster = cluster
+    def __init__(self, environment: Environment, nodes: Mapping[int, Node]) -> None:
+        """`nodes`: by id, every node that ever existed."""
+        self._environment = environment
+        self._nodes = nodes
         self._sending: set[tuple[Replica, int]] = set()
         self._receivers: dict[int, tuple[Replica, SnapshotReceiver]] = {}
 
-    def send(self, sender: "Replica", message: Message) -> None:
+    def send(self, sender: Replica, message: Message) -> None:
         """Bring a snapshot to a member, then the message; one at a time to each."""
         assert message.snapshot is not None
         # By process, not by node: a process that starts again knows nothing of the transfers of its
@@ -60,20 +60,19 @@ class Transfers:
         try:
             file = sender.store.open_snapshot(message.snapshot.meta.index)
         except (FileNotFoundError, CorruptRecord, OSError):
-            self._cluster.loop.after(1000, sender.turn, self._report, sender, message.to, False)
+            self._environment.loop.after(1000, sender.turn, self._report, sender, message.to, False)
             return
         self._sending.add(way)
-        self._cluster.counts["snapshots sent"] += 1
+        self._environment.counts["snapshots sent"] += 1
         self._offer(Transfer(sender, message, file), 0, b"")
 
     def _link(self, transfer: Transfer, *, back: bool = False) -> tuple[int, int]:
-        nodes = self._cluster.nodes
-        places = transfer.sender.node.place, nodes[transfer.message.to].place
+        places = transfer.sender.node.place, self._nodes[transfer.message.to].place
         return (places[1], places[0]) if back else places
 
     def _offer(self, transfer: Transfer, offset: int, data: bytes) -> None:
         transfer.offers += 1
-        network, loop = self._cluster.network, self._cluster.loop
+        network, loop = self._environment.network, self._environment.loop
         link = self._link(transfer)
         network.carry(link, CHUNK, self._arrived, transfer, link, offset, data)
         loop.after(ANSWER_US_MAX, self._timed_out, transfer, transfer.offers)
@@ -90,18 +89,18 @@ class Transfers:
         self._sending.discard((sender, to))
         sender.turn(self._report, sender, to, ok)
 
-    def _report(self, sender: "Replica", to: int, ok: bool) -> None:
+    def _report(self, sender: Replica, to: int, ok: bool) -> None:
         sender.raft.report_snapshot(to, ok=ok)
 
     def _arrived(self, transfer: Transfer, link: tuple[int, int], offset: int, data: bytes) -> None:
-        node = self._cluster.nodes[transfer.message.to]
+        node = self._nodes[transfer.message.to]
         replica = node.replica
-        if replica is None or self._cluster.network.holds(*link) or replica.is_full:
+        if replica is None or self._environment.network.holds(*link) or replica.is_full:
             return
         replica.turn(self._receive, transfer, node, replica, offset, data)
 
     def _receive(
-        self, transfer: Transfer, node: "Node", replica: "Replica", offset: int, data: bytes
+        self, transfer: Transfer, node: Node, replica: Replica, offset: int, data: bytes
     ) -> None:
         def write() -> object:
             try:
@@ -112,12 +111,12 @@ class Transfers:
 
         def done(received: object) -> None:
             link = self._link(transfer, back=True)
-            self._cluster.network.carry(link, CHUNK, self._answered, transfer, link, received)
+            self._environment.network.carry(link, CHUNK, self._answered, transfer, link, received)
 
         replica.writing.submit(write, done)
 
     def _write(
-        self, transfer: Transfer, node: "Node", replica: "Replica", offset: int, data: bytes
+        self, transfer: Transfer, node: Node, replica: Replica, offset: int, data: bytes
     ) -> int:
         assert transfer.message.snapshot is not None
         index = transfer.message.snapshot.meta.index
@@ -139,14 +138,14 @@ class Transfers:
 
     def _answered(self, transfer: Transfer, link: tuple[int, int], received: object) -> None:
         sender = transfer.sender
-        if transfer.is_over or sender.is_gone or self._cluster.network.holds(*link):
+        if transfer.is_over or sender.is_gone or self._environment.network.holds(*link):
             return
         if not isinstance(received, int):
             self._over(transfer, ok=False)
             return
         if received >= transfer.file.bytes:
             transfer.offers += 1
-            self._cluster.network.send(transfer.message)
+            self._environment.network.send(transfer.message)
             self._over(transfer, ok=True)
             return
         sender.turn(self._offer_next, transfer, received)

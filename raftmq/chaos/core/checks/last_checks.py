@@ -9,8 +9,8 @@
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from raftmq.chaos.core.cluster import Cluster
 from raftmq.chaos.core.disk import contents
 from raftmq.chaos.core.node import Node
 from raftmq.log.builder import SegmentBuilder
@@ -21,11 +21,8 @@ from raftmq.log.store import LogSettings, LogStore
 from .broken import Broken
 from .recovery import ALL_BYTES
 
-if TYPE_CHECKING:
-    from raftmq.chaos.core.cluster import Cluster
 
-
-def check(cluster: "Cluster", nodes: Sequence[Node]) -> None:
+def check(cluster: Cluster, nodes: Sequence[Node]) -> None:
     """Make all checks; `nodes` hold all records and agree."""
     safety = cluster.safety
     safety.compared["L8"] += len(cluster.clients.acked)
@@ -43,7 +40,7 @@ def check(cluster: "Cluster", nodes: Sequence[Node]) -> None:
         _check_indexes(cluster, nodes[0])
 
 
-def _check_disk(cluster: "Cluster", node: Node) -> None:
+def _check_disk(cluster: Cluster, node: Node) -> None:
     assert node.replica is not None
     store = node.replica.store
     try:
@@ -57,7 +54,7 @@ def _check_disk(cluster: "Cluster", node: Node) -> None:
             raise Broken("L4", f"node {node.id} holds another record {record.index} than committed")
 
 
-def _check_indexes(cluster: "Cluster", node: Node) -> None:
+def _check_indexes(cluster: Cluster, node: Node) -> None:
     """On a copy: remove the newest index file, and make it again."""
     copy = node.disk.copy()
     indexes = [name for name in copy.list("log") if name.endswith(".index")]

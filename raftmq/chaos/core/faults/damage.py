@@ -16,9 +16,10 @@ Sources: Protocol-Aware Recovery (FAST '18); "Can Applications Recover from fsyn
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
+from raftmq.chaos.core.cluster import Cluster
 from raftmq.chaos.core.faults import atlas
+from raftmq.chaos.core.node import Node
 from raftmq.chaos.faults.arena import Skipped
 from raftmq.chaos.sectors import SECTOR_BYTES
 from raftmq.log.faults import LogFault, RotFound
@@ -36,10 +37,6 @@ from raftmq.log.store import LogSettings, LogStore, Recovered
 
 from .effects import DAMAGED
 
-if TYPE_CHECKING:
-    from raftmq.chaos.core.cluster import Cluster
-    from raftmq.chaos.core.node import Node
-
 SHOWN_SHARE, SHOWN_US_MAX = 0.5, 3_000_000
 """Chance that a damaged node restarts, and within which time: damage shows at a start."""
 CUT_BYTES_MAX = 400
@@ -50,7 +47,7 @@ CUT_BYTES_MAX = 400
 class Harm:
     """One fault that damages a disk, as far as the damage depends on it."""
 
-    cluster: "Cluster"
+    cluster: Cluster
     fault: str
     """Name of the fault."""
     random: Random
@@ -58,7 +55,7 @@ class Harm:
     """The damaged node restarts, and so shows the damage, before this time only."""
 
 
-def _check_spare(harm: Harm, node: "Node") -> None:
+def _check_spare(harm: Harm, node: Node) -> None:
     """Raises `Skipped` if the copy of a node may not be lost."""
     if node.refusal or not node.applied:
         raise Skipped("there is nothing to damage")
@@ -67,14 +64,14 @@ def _check_spare(harm: Harm, node: "Node") -> None:
         raise Skipped("too few other copies")
 
 
-def _damaged(harm: Harm, node: "Node") -> None:
+def _damaged(harm: Harm, node: Node) -> None:
     node.is_damaged = True
     harm.cluster.loop.effects[DAMAGED] += 1
     harm.cluster.environment.tell(node.id, f"is damaged: {harm.fault}")
     _may_show(harm, node)
 
 
-def _may_show(harm: Harm, node: "Node") -> None:
+def _may_show(harm: Harm, node: Node) -> None:
     def start_again() -> None:
         if node.is_up and harm.cluster.loop.now_us < harm.end_us:
             node.end(power=False)
@@ -98,7 +95,7 @@ def _marks(data: bytes) -> list[Mark]:
     return marks
 
 
-def _place(harm: Harm, node: "Node") -> tuple[str, int]:
+def _place(harm: Harm, node: Node) -> tuple[str, int]:
     """A segment file, and the byte up to which a mark vouches for the file."""
     found = []
     for name in node.disk.list("log"):
@@ -112,14 +109,14 @@ def _place(harm: Harm, node: "Node") -> tuple[str, int]:
     return harm.random.choice(found)
 
 
-def _overwrite(node: "Node", path: str, start: int, piece: bytes) -> None:
+def _overwrite(node: Node, path: str, start: int, piece: bytes) -> None:
     """Change bytes in place: open files see the change."""
     inode = node.disk.inode(path)
     inode.data[start : start + len(piece)] = piece
     inode.sync()
 
 
-def bit_flip(harm: Harm, node: "Node") -> None:
+def bit_flip(harm: Harm, node: Node) -> None:
     """D11; sometimes in an index, which is no loss: an index is derived from the log."""
     share = harm.cluster.settings.index_damage_share
     if harm.random.random() < share and _flip_index(harm, node):
@@ -130,7 +127,7 @@ def bit_flip(harm: Harm, node: "Node") -> None:
     _damaged(harm, node)
 
 
-def _flip_index(harm: Harm, node: "Node") -> bool:
+def _flip_index(harm: Harm, node: Node) -> bool:
     names = [name for name in node.disk.list("log") if name.endswith(".index")]
     if names:
         name = harm.random.choice(names)
@@ -142,7 +139,7 @@ def _flip_index(harm: Harm, node: "Node") -> bool:
     return bool(names)
 
 
-def bad_sector(harm: Harm, node: "Node") -> None:
+def bad_sector(harm: Harm, node: Node) -> None:
     """D12."""
     _check_spare(harm, node)
     path, vouched = _place(harm, node)
@@ -151,7 +148,7 @@ def bad_sector(harm: Harm, node: "Node") -> None:
     _damaged(harm, node)
 
 
-def unreadable_sector(harm: Harm, node: "Node") -> None:
+def unreadable_sector(harm: Harm, node: Node) -> None:
     """D24: reads answer with an error, while the node runs and at its next start."""
     _check_spare(harm, node)
     path, vouched = _place(harm, node)
@@ -160,7 +157,7 @@ def unreadable_sector(harm: Harm, node: "Node") -> None:
     _damaged(harm, node)
 
 
-def misdirected_write(harm: Harm, node: "Node") -> None:
+def misdirected_write(harm: Harm, node: Node) -> None:
     """D13: a piece of a file takes the place of another piece of the file."""
     _check_spare(harm, node)
     path, vouched = _place(harm, node)
@@ -174,7 +171,7 @@ def misdirected_write(harm: Harm, node: "Node") -> None:
     _damaged(harm, node)
 
 
-def lost_write(harm: Harm, node: "Node") -> None:
+def lost_write(harm: Harm, node: Node) -> None:
     """D14: zeros in place of one write, which lies between two marks."""
     _check_spare(harm, node)
     path, vouched = _place(harm, node)
@@ -187,7 +184,7 @@ def lost_write(harm: Harm, node: "Node") -> None:
     _damaged(harm, node)
 
 
-def lost_hard_state(harm: Harm, node: "Node") -> None:
+def lost_hard_state(harm: Harm, node: Node) -> None:
     """D17: a mark, which holds term and vote, is gone; a later mark shows that it was there."""
     _check_spare(harm, node)
     path, vouched = _place(harm, node)
@@ -198,7 +195,7 @@ def lost_hard_state(harm: Harm, node: "Node") -> None:
     node.start_later()
 
 
-def wipe(harm: Harm, node: "Node") -> None:
+def wipe(harm: Harm, node: Node) -> None:
     """D18: as in the broker, the others know the old disk's name and do not let the new one in."""
     _check_spare(harm, node)
     _stop(node)
@@ -206,12 +203,12 @@ def wipe(harm: Harm, node: "Node") -> None:
     node.refuse("its disk was wiped, and the others knew it by another name")
 
 
-def _stop(node: "Node") -> None:
+def _stop(node: Node) -> None:
     if node.is_up:
         node.end(power=False)
 
 
-def cut_tail(harm: Harm, node: "Node") -> None:
+def cut_tail(harm: Harm, node: Node) -> None:
     """D16: a stopped node's last file has lost its end.
 
     A log that was cut where no mark vouches looks like an older log. Then the lost tail may hold no
@@ -247,7 +244,7 @@ def cut_tail(harm: Harm, node: "Node") -> None:
     node.start_later()
 
 
-def _is_bearable(harm: Harm, node: "Node", recovered: Recovered) -> bool:
+def _is_bearable(harm: Harm, node: Node, recovered: Recovered) -> bool:
     durable = node.durable
     if recovered.hard_state[:2] != durable.hard_state[:2]:
         return False
@@ -257,7 +254,7 @@ def _is_bearable(harm: Harm, node: "Node", recovered: Recovered) -> bool:
     return is_told and all(_is_elsewhere(harm, node, record) for record in gone)
 
 
-def _is_elsewhere(harm: Harm, node: "Node", record: Record) -> bool:
+def _is_elsewhere(harm: Harm, node: Node, record: Record) -> bool:
     conf = harm.cluster.newest_conf()
     for half in (conf.voters, conf.voters_outgoing):
         others = [harm.cluster.nodes[n] for n in half if n != node.id]
@@ -267,7 +264,7 @@ def _is_elsewhere(harm: Harm, node: "Node", record: Record) -> bool:
     return True
 
 
-HARMS: Mapping[str, Callable[[Harm, "Node"], None]] = {
+HARMS: Mapping[str, Callable[[Harm, Node], None]] = {
     "bit-flip": bit_flip,
     "bad-sector": bad_sector,
     "unreadable-sector": unreadable_sector,

@@ -7,10 +7,11 @@ Invariants:
 from collections import Counter
 from collections.abc import Mapping
 from random import Random
-from typing import TYPE_CHECKING
 
 from raftmq.chaos.core.arena import CoreArena, Make
+from raftmq.chaos.core.cluster import Cluster
 from raftmq.chaos.core.faults import network, process
+from raftmq.chaos.core.node import Node
 from raftmq.chaos.faults import FAULTS, Event, Schedule, World
 from raftmq.chaos.faults.arena import RunningFault, Skipped, aimed
 from raftmq.chaos.faults.shared import shared_in
@@ -19,10 +20,6 @@ from raftmq.chaos.strikes import Strikes
 from raftmq.consensus import ProgressState, Role
 
 from .effects import EFFECTS
-
-if TYPE_CHECKING:
-    from raftmq.chaos.core.cluster import Cluster
-    from raftmq.chaos.core.node import Node
 
 HANDLERS: Mapping[str, Make] = {
     **shared_in(World.CORE),
@@ -35,7 +32,7 @@ HANDLERS: Mapping[str, Make] = {
 class Nemesis:
     """Plays a schedule. It is state."""
 
-    def __init__(self, cluster: "Cluster", schedule: Schedule) -> None:
+    def __init__(self, cluster: Cluster, schedule: Schedule) -> None:
         self._cluster = cluster
         self._schedule = schedule
         self._running: dict[CoreArena, RunningFault] = {}
@@ -120,7 +117,7 @@ class Nemesis:
         leader = self._cluster.leader()
         return 0 if leader is None else leader.node.place
 
-    def _situation(self, node: "Node", fault: str) -> Coverage:
+    def _situation(self, node: Node, fault: str) -> Coverage:
         replica, leader = node.replica, self._cluster.leader()
         if replica is None:
             return Coverage("dead", "same", "unknown", fault)

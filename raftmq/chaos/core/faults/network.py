@@ -2,18 +2,15 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from raftmq.broker.replica.opener import consensus_meta
 from raftmq.chaos.core.arena import CoreArena, Make
 from raftmq.chaos.core.network import CHUNK
+from raftmq.chaos.core.replica import Replica
 from raftmq.chaos.faults import Event
 from raftmq.chaos.faults.arena import Steps
 from raftmq.consensus import Message, MessageKind, Snapshot
 from raftmq.log.snapshot import SnapshotMeta as StoredMeta
-
-if TYPE_CHECKING:
-    from raftmq.chaos.core.replica import Replica
 
 LATE: Mapping[int, tuple[int, ...]] = {
     1: (MessageKind.VOTE, MessageKind.VOTE_RESPONSE, MessageKind.PRE_VOTE),
@@ -57,7 +54,7 @@ def needless_snapshot(arena: CoreArena, event: Event) -> Steps:
         yield LOOK_SECONDS
 
 
-def _send_snapshot(leader: "Replica", to: int, meta: StoredMeta) -> None:
+def _send_snapshot(leader: Replica, to: int, meta: StoredMeta) -> None:
     if to != leader.node.id and to in leader.core.members:
         message = Message(
             MessageKind.SNAPSHOT,
