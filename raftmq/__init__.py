@@ -11,6 +11,8 @@ The public names are loaded when first used (PEP 562), so that importing a core 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .version import VERSION as __version__
+
 if TYPE_CHECKING:
     from . import blocking, errors
     from .client import (
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     )
     from .embedded import Embedded
     from .embedded import open as open  # noqa: A004  # what users call it
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Admin",

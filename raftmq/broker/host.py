@@ -7,11 +7,11 @@ part that needs one other part gets it when it is made.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from raftmq import __version__
 from raftmq.broker.replica.group import Group
 from raftmq.broker.settings import Settings
 from raftmq.consensus import Message
 from raftmq.machine.catalog.catalog import Catalog
+from raftmq.version import VERSION
 from raftmq.wire.messages import ErrorReply
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from raftmq.broker.timers import Timers
     from raftmq.broker.world import World
 
-SOFTWARE = f"raftmq {__version__}"
+SOFTWARE = f"raftmq {VERSION}"
 """Name and version of this software."""
 
 

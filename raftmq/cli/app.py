@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import click
 
-from raftmq import __version__
 from raftmq.errors import RaftmqError
+from raftmq.version import VERSION
 
 from .exits import COLOR, ExitCode, Failure, unwrapped
 from .interrupts import outlast_interrupts
@@ -118,7 +118,7 @@ SETTINGS = {
 
 
 @click.command(cls=_Sections, context_settings=SETTINGS)
-@click.version_option(__version__, prog_name="raftmq", message="%(prog)s %(version)s")
+@click.version_option(VERSION, prog_name="raftmq", message="%(prog)s %(version)s")
 def cli() -> None:
     """A message broker whose every promise is checked: one Raft log for everything.
 

@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 import anyio
 
-from raftmq import __version__
 from raftmq.client.address import Address
 from raftmq.client.world import ClientWorld, ReceivesInto, Stream
 from raftmq.errors import ProtocolError
+from raftmq.version import VERSION
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
 from raftmq.wire.messages import PROTOCOL, REPLY, FrameKind, Hello, Metadata, Welcome
@@ -345,7 +345,7 @@ async def open_connection(world: ClientWorld, address: Address, *, cluster: str)
 
 
 async def _greet(stream: Stream, cluster: str) -> Welcome:
-    hello = Hello(PROTOCOL, cluster, 0, "", f"raftmq {__version__}")
+    hello = Hello(PROTOCOL, cluster, 0, "", f"raftmq {VERSION}")
     parser = FrameParser(64 * 1024)
     try:
         await stream.send(b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello))))
