@@ -24,7 +24,7 @@ from raftmq.chaos.faults.arena import (
 from raftmq.chaos.sim.faults import damage, failpoints, hostile, members, replay
 from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.world.disk import DISK_CALLS, MemoryFiles
-from raftmq.chaos.world.pipe import Pipe
+from raftmq.chaos.world.link import Strike
 from raftmq.chaos.world.process import Process
 from raftmq.consensus import MessageKind
 
@@ -37,9 +37,6 @@ CLOCK_FIELDS: Mapping[WrongClock, str] = {
     "strobe": "strobe_ms",
     "periodic": "swing_ms",
 }
-
-Strike = Callable[[Pipe, bytes], bytes | None]
-"""Changes the next piece of a link."""
 
 
 class SimArena(Arena):
@@ -185,8 +182,8 @@ class SimArena(Arena):
     def cut_frame(self, pair: Pair) -> None:
         """The next piece arrives in part, and the connection breaks."""
 
-        def strike(pipe: Pipe, data: bytes) -> bytes:
-            self.state.agenda.call_after(0.001, pipe.connection.reset)
+        def strike(data: bytes, reset: Callable[[], None]) -> bytes:
+            self.state.agenda.call_after(0.001, reset)
             return data[: self.random.randrange(len(data))]
 
         self._strike(pair, strike)
@@ -194,7 +191,7 @@ class SimArena(Arena):
     def corrupt_frame(self, pair: Pair) -> None:
         """One bit of the next piece is flipped when the piece arrives."""
 
-        def strike(_pipe: Pipe, data: bytes) -> bytes:
+        def strike(data: bytes, _reset: Callable[[], None]) -> bytes:
             changed = bytearray(data)
             changed[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
             return bytes(changed)

@@ -6,10 +6,9 @@ Sources: RFC 6298 §5 for the times of retransmissions; CPython's `getaddrinfo` 
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from raftmq.chaos.world.pipe import Pipe
+Strike = Callable[[bytes, Callable[[], None]], bytes]
+"""Gets a piece and the call that resets its connection; returns the bytes that travel."""
 
 BASE_SECONDS = 0.0002
 """Shortest time that a piece takes."""
@@ -51,8 +50,8 @@ class Link:
         """Share of the sends of pieces that are lost."""
         self.rate = 0.0
         """Bytes per second; 0: no bound."""
-        self.strikes: deque[Callable[[Pipe, bytes], bytes | None]] = deque()
-        """Calls for the next pieces: each changes a piece, or breaks its connection (None)."""
+        self.strikes: deque[Strike] = deque()
+        """Calls for the next pieces: each changes a piece, or breaks its connection."""
         self.pieces = 0
         """Pieces sent along it so far."""
 

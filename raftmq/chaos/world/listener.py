@@ -1,15 +1,15 @@
 """An address of the simulated network at which a process accepts connections."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import trio
 
+from raftmq.chaos.world.pipe import Connection
 from raftmq.chaos.world.process import Process
 
-if TYPE_CHECKING:
-    from raftmq.chaos.world.network import Network, Stream
-
 Address = tuple[str, int]
+Waiting = tuple[Connection, trio.abc.Stream]
+"""A connection that waits to be accepted, and the stream for the process that listens."""
 
 BACKLOG = 1024
 """Connections that wait to be accepted, at most."""
@@ -18,22 +18,20 @@ BACKLOG = 1024
 class Listener(trio.abc.Listener[trio.abc.Stream]):
     """Streams that processes opened to one address."""
 
-    def __init__(self, network: "Network", process: Process, address: Address) -> None:
-        self._network = network
-        self._address = address
+    def __init__(self, process: Process, forget: Callable[["Listener"], None]) -> None:
+        """`forget` gives up the address."""
+        self._forget = forget
         self.process = process
         """The process that listens."""
-        channel: tuple[trio.MemorySendChannel[Stream], trio.MemoryReceiveChannel[Stream]]
-        channel = trio.open_memory_channel(BACKLOG)
-        self.send, self._receive = channel
+        self.send, self._receive = trio.open_memory_channel[Waiting](BACKLOG)
 
     async def accept(self) -> trio.abc.Stream:
         """Wait for the next connection."""
-        stream = await self._receive.receive()
-        stream.note_accepted()
+        connection, stream = await self._receive.receive()
+        connection.is_accepted = True
         return stream
 
     async def aclose(self) -> None:
         """Give up the address."""
-        self._network.forget(self._address, self)
+        self._forget(self)
         await self._receive.aclose()

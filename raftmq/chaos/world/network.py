@@ -45,7 +45,7 @@ import trio
 from raftmq.chaos.world.agenda import Agenda
 from raftmq.chaos.world.link import BASE_SECONDS, RESEND_SECONDS, Link, resolve, retransmission
 from raftmq.chaos.world.listener import Address, Listener
-from raftmq.chaos.world.pipe import WINDOW_BYTES, Pipe
+from raftmq.chaos.world.pipe import WINDOW_BYTES, Connection, Pipe
 from raftmq.chaos.world.process import Process
 
 SYN_SECONDS = 1.0
@@ -54,40 +54,6 @@ RECORD_BYTES_MAX = 1 << 20
 """Bytes of a connection's direction that are kept for a replay."""
 
 _TRACE = struct.Struct("<dII")
-
-
-class Connection:
-    """Two pipes between two processes."""
-
-    def __init__(self, network: "Network", near: Process, far: str, serial: int) -> None:
-        self.near = near
-        """The process that opened the connection."""
-        self.far: Process | None = None
-        """The process that listens at the other end."""
-        source = near.machine.name
-        self.ends = source, far
-        """Names of the machines of both ends."""
-        there, home = network.link(source, far), network.link(far, source)
-        self.out = Pipe(self, there, home, 2 * serial)
-        """From the process that opened the connection."""
-        self.back = Pipe(self, home, there, 2 * serial + 1)
-        """To the process that opened the connection."""
-        self.is_accepted = False
-        """The process that listens has taken its far end out of the backlog."""
-        self.is_broken = False
-        """The connection was reset, and both ends know."""
-        self.is_silent = False
-        """One end lost power: no bytes come, and no reset comes."""
-        self._network = network
-
-    def reset(self) -> None:
-        """Break it: both ends learn at once."""
-        if not self.is_broken:
-            self.is_broken = True
-            self._network.effects["connections reset"] += 1
-            self._network.connections.pop(self, None)
-            self.out.wake()
-            self.back.wake()
 
 
 class Stream(trio.abc.Stream):
@@ -116,10 +82,6 @@ class Stream(trio.abc.Stream):
         """For the end that opened the connection: the other end took it out of the backlog, and did
         not close it."""
         return self._connection.is_accepted and not self._out.is_shut
-
-    def note_accepted(self) -> None:
-        """The stream was taken out of the backlog."""
-        self._connection.is_accepted = True
 
     @property
     def is_orphan(self) -> bool:
@@ -264,7 +226,7 @@ class Network:
         address = process.machine.name, port
         if address in self.listeners:
             raise OSError(f"{address[0]}:{port} is in use")
-        listener = self.listeners[address] = Listener(self, process, address)
+        listener = self.listeners[address] = Listener(process, partial(self.forget, address))
         self.dark.discard(process.machine.name)
         return listener
 
@@ -297,17 +259,25 @@ class Network:
         return self._open(process, listener, host, window_bytes)
 
     def _open(self, process: Process, listener: Listener, host: str, window: int) -> Stream:
-        connection = Connection(self, process, host, next(self._serial))
+        source = process.machine.name
+        connection = Connection(
+            process, host, next(self._serial),
+            there=self.link(source, host), home=self.link(host, source), forget=self._broke,
+        )  # fmt: skip
         connection.far = listener.process
         connection.out.window = connection.back.window = window
         far = Stream(self, listener.process, connection.back, connection.out)
         try:
-            listener.send.send_nowait(far)
+            listener.send.send_nowait((connection, far))
         except trio.WouldBlock:
             raise ConnectionRefusedError(f"{host} accepts nothing") from None
         self.connections[connection] = None
         self.on_open(connection)
         return Stream(self, process, connection.out, connection.back)
+
+    def _broke(self, connection: Connection) -> None:
+        self.effects["connections reset"] += 1
+        self.connections.pop(connection, None)
 
     # Calls of streams.
 
@@ -392,9 +362,7 @@ class Network:
             return None
         if data is not None and link.strikes:
             self.effects["pieces struck"] += 1
-            data = link.strikes.popleft()(pipe, data)
-            if data is None:
-                return None
+            data = link.strikes.popleft()(data, pipe.connection.reset)
         self.effects.update(link.burdens)
         seconds = link.delay(self._random, 0 if data is None else len(data))
         if seconds is None:

@@ -1,15 +1,12 @@
-"""One direction of a connection of the simulated network: bytes on their way, bytes that wait."""
+"""A connection of the simulated network: two pipes, with bytes on their way and bytes that wait."""
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import trio
 
 from raftmq.chaos.world.link import USER_TIMEOUT_SECONDS, Link
-
-if TYPE_CHECKING:
-    from raftmq.chaos.world.network import Connection
+from raftmq.chaos.world.process import Process
 
 WINDOW_BYTES = 256 * 1024
 """Bytes that the buffers of both ends hold together."""
@@ -87,3 +84,44 @@ class Pipe:
         if reader is not None:
             trio.lowlevel.reschedule(reader)
         self.room.set()
+
+
+class Connection:
+    """Two pipes between two processes."""
+
+    def __init__(
+        self,
+        near: Process,
+        far: str,
+        serial: int,
+        *,
+        there: Link,
+        home: Link,
+        forget: Callable[["Connection"], None],
+    ) -> None:
+        """`forget` is called when the connection breaks, before both ends learn it."""
+        self.near = near
+        """The process that opened the connection."""
+        self.far: Process | None = None
+        """The process that listens at the other end."""
+        self.ends = near.machine.name, far
+        """Names of the machines of both ends."""
+        self.out = Pipe(self, there, home, 2 * serial)
+        """From the process that opened the connection."""
+        self.back = Pipe(self, home, there, 2 * serial + 1)
+        """To the process that opened the connection."""
+        self.is_accepted = False
+        """The process that listens has taken its far end out of the backlog."""
+        self.is_broken = False
+        """The connection was reset, and both ends know."""
+        self.is_silent = False
+        """One end lost power: no bytes come, and no reset comes."""
+        self._forget = forget
+
+    def reset(self) -> None:
+        """Break it: both ends learn at once."""
+        if not self.is_broken:
+            self.is_broken = True
+            self._forget(self)
+            self.out.wake()
+            self.back.wake()

@@ -22,7 +22,7 @@ from raftmq.chaos.world import (
     run,
 )
 from raftmq.chaos.world.damage import cut_tail, drop_file, flip_bit, lose_write, travel, zero_sector
-from raftmq.chaos.world.pipe import WINDOW_BYTES, Pipe
+from raftmq.chaos.world.pipe import WINDOW_BYTES
 from raftmq.chaos.world.process import allow_freezing
 
 
@@ -229,7 +229,7 @@ def test_names_are_resolved_with_the_errors_of_the_system() -> None:
 
 
 def test_strike_changes_the_next_piece_only() -> None:
-    def shout(_: Pipe, data: bytes) -> bytes:
+    def shout(data: bytes, _: Callable[[], None]) -> bytes:
         return data.upper()
 
     async def scenario(pair: Pair) -> None:

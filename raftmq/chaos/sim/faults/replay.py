@@ -21,7 +21,8 @@ import trio
 
 from raftmq.chaos.sim.cluster import PORT
 from raftmq.chaos.world.disk import MemoryFiles
-from raftmq.chaos.world.network import Connection, Network
+from raftmq.chaos.world.network import Network
+from raftmq.chaos.world.pipe import Connection
 from raftmq.chaos.world.process import Machine, Process
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import FIXED_BYTES
