@@ -11,13 +11,10 @@ All draws come from a `Random` of its own, so the other parts of the log do not 
 """
 
 from random import Random
-from typing import TYPE_CHECKING
 
+from raftmq.chaos.ledger.followed_log import FollowedLog
 from raftmq.machine.subscriptions import Change, Resubscribe, valid_at
 from raftmq.pop.calls import Feed
-
-if TYPE_CHECKING:
-    from raftmq.chaos.ledger.random_log import RandomLog
 
 CHANGES = 1 / 40
 """Chance that a filter changes at a step."""
@@ -32,7 +29,7 @@ ARRIVES = 1 / 3
 class RandomFilters:
     """The part of a random log that is about filters."""
 
-    def __init__(self, rng: Random, log: "RandomLog", topic: int) -> None:
+    def __init__(self, rng: Random, log: FollowedLog, topic: int) -> None:
         self._rng = rng
         self._log = log
         self._topic = topic

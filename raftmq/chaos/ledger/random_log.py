@@ -18,16 +18,14 @@ import random
 import struct
 from collections.abc import Iterable
 
-from raftmq.batch import Batch, encode, key_hash
+from raftmq.batch import encode
+from raftmq.chaos.ledger.followed_log import FollowedLog
 from raftmq.chaos.ledger.log import PopLog
 from raftmq.chaos.ledger.random_filters import RandomFilters
 from raftmq.chaos.ledger.random_offsets import RandomOffsets
 from raftmq.chaos.ledger.random_withheld import RandomWithheld
-from raftmq.chaos.ledger.twins import Twin
-from raftmq.log.record import Kind, Record
-from raftmq.log.record import encode as encode_record
-from raftmq.machine.commands import encode_commands
-from raftmq.machine.machine import Command, PartitionMachine
+from raftmq.log.record import Kind
+from raftmq.machine.machine import PartitionMachine
 from raftmq.pop.actions import Action
 from raftmq.pop.calls import (
     Ask,
@@ -46,7 +44,6 @@ from raftmq.pop.calls import (
 from raftmq.pop.leases import Handed
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.spans import run
-from raftmq.results import Appended, Result
 
 TOPIC = 1
 QUEUES = (TOPIC << 16, TOPIC << 16 | 1)
@@ -61,27 +58,19 @@ RETURNS = 1 / 12
 """Chance at a step that one of these is made again."""
 
 
-class RandomLog:
-    """A log that grows by chance, the machine, and the ledger that reads along."""
+class RandomLog(FollowedLog):
+    """A log that grows by chance."""
 
     def __init__(
         self, rng: random.Random, modes: Iterable[tuple[Mode, Policy]], crowd: int = 0
     ) -> None:
         """`crowd`: consumers beside the few that settle; these ask and wait, mostly in vain."""
+        seed = rng.getstate()[1][0]
+        super().__init__(random.Random(f"twin {seed}"), modes, QUEUES)
         self.rng = rng
         self.crowd = crowd
-        self.machine, self.ledger = PartitionMachine(), PopLog()
-        seed = rng.getstate()[1][0]
-        # Its draws must not change the log.
-        self.twin = Twin(random.Random(f"twin {seed}"))
-        self.now = 1000
-        """Time of the log, in milliseconds."""
-        self.modes = dict(enumerate(modes, 1))
-        """By number of the group."""
         self.filtered = rng.choice([0, *self.modes])
         """The group that begins with a filter; 0: none does."""
-        self.held: dict[int, list[Handed]] = {number: [] for number in self.modes}
-        """By number of the group: all that was handed out."""
         self.last: dict[tuple[int, int, bool], list[Settle]] = {}
         """By number of the group, consumer, and whether by handle: its settlements."""
         self.withheld = RandomWithheld(rng, self, QUEUES)
@@ -94,14 +83,8 @@ class RandomLog:
         self._other = random.Random(f"other {seed}")
         # Groups that were deleted and not made again.
         self._away: list[int] = []
-        self._records: list[Record] = []
         self._snapshot = self.machine.snapshot()
         self._sent: dict[int, int] = {}
-        self._hashes: dict[int, list[int]] = {queue: [] for queue in QUEUES}
-        # By queue and message: the place of its batch in the log.
-        self._indexes: dict[int, list[int]] = {queue: [] for queue in QUEUES}
-        self._chain = 0
-        self._is_different = False
 
     def play(self, steps: int) -> PopLog:
         """Take this many random steps."""
@@ -130,44 +113,8 @@ class RandomLog:
             self.offsets.step()
             if self._away and self._other.random() < RETURNS:
                 self.open(self._away.pop(0))
-        self._note_difference(self.twin.compare(self.machine))
+        self.note_difference(self.twin.compare(self.machine))
         return self.ledger
-
-    def records_at(self, indexes: Iterable[int]) -> dict[int, Record]:
-        """Records of the log, by index."""
-        return {index: self._records[index - 1] for index in indexes}
-
-    def add(self, kind: Kind, payload: bytes) -> list[Result]:
-        """Add a record, apply it and let the ledger follow it; returns the results."""
-        record = encode_record(
-            payload,
-            index=self.machine.applied + 1,
-            term=1,
-            kind=kind,
-            timestamp=self.now,
-            chain=self._chain,
-            version=1,
-        )
-        self._chain = record.crc
-        self._records.append(record)
-        results = self.machine.apply(record)
-        handed = self.machine.pop_groups.take_handed()
-        traced = self.machine.pop_groups.take_traced()
-        self._note_difference(self.twin.follow(record, results, handed, traced, self.machine))
-        for number, one in handed:
-            self.held[number].append(one)
-        for result in results:
-            if isinstance(result, Appended) and not result.duplicate:
-                keys = Batch.decode(payload).keys
-                self._hashes[result.queue] += [0 if key is None else key_hash(key) for key in keys]
-                self._indexes[result.queue] += [record.index] * len(keys)
-        self.ledger.follow(record, results, handed, self.machine)
-        return results
-
-    def _note_difference(self, fact: str) -> None:
-        if fact and not self._is_different:
-            self._is_different = True
-            self.ledger.note("R21", fact)
 
     def ask(self) -> Call:
         """A consumer of the crowd asks; few requests of the crowd are ever met."""
@@ -194,17 +141,13 @@ class RandomLog:
         """Feed the groups as the leader does; some feeds are made at a later step."""
         for number, group in self.machine.pop_groups.fed.items():
             for queue, base in group.wants_feed(self.machine.ends):
-                hashes = self._hashes[queue][base : base + 20]
+                hashes = self.hashes[queue][base : base + 20]
                 keys = struct.pack(f"<{len(hashes)}I", *hashes)
-                indexes = self._indexes[queue][base : base + len(hashes)]
+                indexes = self.indexes[queue][base : base + len(hashes)]
                 wanted, mask = self.filters.mask(number, indexes, base)
                 feed = Feed(number, queue, base, len(hashes), mask, keys, wanted)
                 if self.rng.random() < 0.7 and not self.filters.is_held(feed):
                     self.commands([feed])
-
-    def commands(self, calls: Iterable[Command]) -> list[Result]:
-        """Add a record of commands."""
-        return self.add(Kind.COMMANDS, encode_commands(list(calls)))
 
     def open(self, number: int) -> None:
         """Serve a consumer group."""
@@ -231,7 +174,7 @@ class RandomLog:
         state = self.machine.snapshot()
         snapshot = state if self.rng.random() < 0.3 else self._snapshot
         other = PartitionMachine.restore(snapshot)
-        for record in self._records[other.applied :]:
+        for record in self.records[other.applied :]:
             other.apply(record)
         other.pop_groups.take_handed()
         other.pop_groups.take_traced()

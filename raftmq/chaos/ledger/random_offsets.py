@@ -12,12 +12,9 @@ begin again. All draws come from a `Random` of its own, so the other parts of th
 
 from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
+from raftmq.chaos.ledger.followed_log import FollowedLog
 from raftmq.machine.offsets import CLAIM, CommitOffsets, ForgetOffsets
-
-if TYPE_CHECKING:
-    from raftmq.chaos.ledger.random_log import RandomLog
 
 NAMES = ("p", "m", "b@one")
 SHARE = 0.12
@@ -30,7 +27,7 @@ SENDERS = (901, 902)
 class RandomOffsets:
     """The part of a random log that is about committed offsets."""
 
-    def __init__(self, rng: Random, log: "RandomLog", queues: Sequence[int]) -> None:
+    def __init__(self, rng: Random, log: FollowedLog, queues: Sequence[int]) -> None:
         self._rng = rng
         self._log = log
         self._queues = queues

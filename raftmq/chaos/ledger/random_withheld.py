@@ -8,18 +8,15 @@ messages that wait to the end of the log.
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from raftmq.batch import encode
+from raftmq.chaos.ledger.followed_log import FollowedLog
 from raftmq.log.record import Kind
 from raftmq.machine.delay_queue import Key
 from raftmq.machine.delays import NEVER, Cancel
 from raftmq.machine.releases import copy, indexes_of, release
 from raftmq.machine.transactions import Begin, End, Input, Outcome
 from raftmq.results import Appended, Delayed
-
-if TYPE_CHECKING:
-    from raftmq.chaos.ledger.random_log import RandomLog
 
 PRODUCER = 2
 """Producer of delayed messages; each transaction is a producer of its own."""
@@ -33,7 +30,7 @@ RECENT = 12
 class RandomWithheld:
     """The part of a random log that is about messages which are seen later."""
 
-    def __init__(self, rng: random.Random, log: "RandomLog", queues: Sequence[int]) -> None:
+    def __init__(self, rng: random.Random, log: FollowedLog, queues: Sequence[int]) -> None:
         self._rng = rng
         self._log = log
         self._queues = queues
