@@ -1,4 +1,4 @@
-"""A change of a table, and the message that carries it.
+"""What a database tells of a table: its rows at one place, its changes; and a change's message.
 
 A message's body is one JSON object:
 
@@ -142,6 +142,15 @@ class Table(NamedTuple):
         return _fingerprint(self.columns)
 
 
+class Snapshot(NamedTuple):
+    """The table's rows at one place, of one consistent read."""
+
+    place: Place
+    """The place: above the position of each change that the rows hold, below each later change."""
+    rows: Iterator[Row]
+    """All rows, by primary key; to be read while the snapshot is open."""
+
+
 class Message(NamedTuple):
     """A change as a message."""
 
@@ -203,6 +212,24 @@ def columns_of(content: Iterable[Iterable[Any]]) -> tuple[Column, ...]:
 
 
 @lru_cache(maxsize=16)
+def needs_snapshot(what: str) -> PipelineError:
+    """An error that only a new snapshot mends."""
+    return PipelineError(what, "`raftmq pipeline cdc capture … --snapshot` begins again, in order")
+
+
+def no_table(database: str, table: str) -> PipelineError:
+    """The error: there is no such table."""
+    return PipelineError(f"{database} has no table {table!r}", "give the name of one with --table")
+
+
+def no_key(table: str) -> PipelineError:
+    """The error: a table without a primary key, whose rows cannot be identified."""
+    return PipelineError(
+        f"the table {table} has no primary key, so its rows cannot be told apart",
+        f"give it one: ALTER TABLE {table} ADD PRIMARY KEY (…)",
+    )
+
+
 def _fingerprint(columns: tuple[Column, ...]) -> str:
     """Cached, as each message needs it."""
     return hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:12]

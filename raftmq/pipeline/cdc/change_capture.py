@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.pipeline.errors import PipelineError
 
-from .change import Change, Commit, Idle, Message, Op, Place, message_of
-from .source import Source, needs_snapshot
+from .change import Change, Commit, Idle, Message, Op, Place, message_of, needs_snapshot
+from .source import Source
 from .tail import Tail, check_tail, open_topic, read_tail
 
 if TYPE_CHECKING:

@@ -27,9 +27,23 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from raftmq.pipeline.errors import PipelineError
 
-from .change import Change, Column, Commit, Event, Idle, Op, Place, Row, Table, split_update
+from .change import (
+    Change,
+    Column,
+    Commit,
+    Event,
+    Idle,
+    Op,
+    Place,
+    Row,
+    Snapshot,
+    Table,
+    needs_snapshot,
+    no_key,
+    no_table,
+    split_update,
+)
 from .mariadb_values import Cell, cell_of
-from .source import Snapshot, needs_snapshot, no_key, no_table
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection

@@ -30,9 +30,24 @@ from typing import TYPE_CHECKING, Any
 from raftmq.pipeline.errors import PipelineError
 
 from . import pgoutput
-from .change import Change, Column, Commit, Event, Idle, Op, Place, Row, Table, Value, split_update
+from .change import (
+    Change,
+    Column,
+    Commit,
+    Event,
+    Idle,
+    Op,
+    Place,
+    Row,
+    Snapshot,
+    Table,
+    Value,
+    needs_snapshot,
+    no_key,
+    no_table,
+    split_update,
+)
 from .replication import FREED_SECONDS_MAX, Data, Sent, Stream, said
-from .source import Snapshot, needs_snapshot, no_key, no_table
 
 if TYPE_CHECKING:
     from psycopg import Connection

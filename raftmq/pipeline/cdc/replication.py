@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.pipeline.errors import PipelineError
 
-from .source import needs_snapshot
+from .change import needs_snapshot
 
 if TYPE_CHECKING:
     from psycopg import Connection

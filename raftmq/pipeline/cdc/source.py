@@ -11,20 +11,11 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from raftmq.pipeline.errors import PipelineError
 
-from .change import Event, Place, Row, Table
-
-
-class Snapshot(NamedTuple):
-    """The table's rows at one place, of one consistent read."""
-
-    place: Place
-    """The place: above the position of each change that the rows hold, below each later change."""
-    rows: Iterator[Row]
-    """All rows, by primary key; to be read while the snapshot is open."""
+from .change import Event, Place, Snapshot, Table
 
 
 class Source(Protocol):
@@ -104,22 +95,4 @@ def open_source(database: str, table: str, topic: str) -> Source:
     raise PipelineError(
         f"{database!r} names no database that can be captured",
         "write sqlite:PATH, postgresql://user@host/name or mariadb://user@host/name",
-    )
-
-
-def needs_snapshot(what: str) -> PipelineError:
-    """An error that only a new snapshot mends."""
-    return PipelineError(what, "`raftmq pipeline cdc capture … --snapshot` begins again, in order")
-
-
-def no_table(database: str, table: str) -> PipelineError:
-    """The error: there is no such table."""
-    return PipelineError(f"{database} has no table {table!r}", "give the name of one with --table")
-
-
-def no_key(table: str) -> PipelineError:
-    """The error: a table without a primary key, whose rows cannot be identified."""
-    return PipelineError(
-        f"the table {table} has no primary key, so its rows cannot be told apart",
-        f"give it one: ALTER TABLE {table} ADD PRIMARY KEY (…)",
     )

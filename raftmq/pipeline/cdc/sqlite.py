@@ -35,8 +35,23 @@ from typing import Any
 from raftmq.pipeline import durable
 from raftmq.pipeline.errors import PipelineError
 
-from .change import Change, Column, Commit, Event, Idle, Op, Place, Row, Table, Value, split_update
-from .source import Snapshot, needs_snapshot, no_key, no_table
+from .change import (
+    Change,
+    Column,
+    Commit,
+    Event,
+    Idle,
+    Op,
+    Place,
+    Row,
+    Snapshot,
+    Table,
+    Value,
+    needs_snapshot,
+    no_key,
+    no_table,
+    split_update,
+)
 from .sqlite_log import quoted, statements_of, triggers_of
 
 LOOK_SECONDS = 0.05
