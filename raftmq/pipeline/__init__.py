@@ -1,8 +1,8 @@
 """The data pipeline: messages in and out of Spark, and the jobs that run on it.
 
 Start reading at `session` (a SparkSession with everything in order), then `java` (which Java runs
-it), `class_archive` and `spark_home` (how it starts in less time), `durable` (files that survive a
-loss of power) and `errors` (errors with their remedy).
+it), `class_archive` and `spark_home` (how it starts in less time), `folders` (where its files are),
+`durable` (files that survive a loss of power) and `errors` (errors with their remedy).
 
 A pipeline is one more consumer and producer: it reaches a cluster through the client package alone.
 The pipeline needs the extra `raftmq[spark]`; nothing else of raftmq imports it, and `import

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from . import class_archive, java, spark_home
 from .errors import PipelineError, cause_of
-from .session import cache_folder, session
+from .folders import cache_folder
+from .session import session
 
 PACKAGES = {"pyspark": "4.3", "pyarrow": "", "pandas": "2."}
 """Package → the prefix of the versions that serve; empty: any version."""

@@ -9,6 +9,8 @@ import re
 
 from raftmq.errors import RaftmqError
 
+from .folders import log_path
+
 
 class PipelineError(RaftmqError):
     """Something that the user of a pipeline can mend: what is wrong, and the remedy."""
@@ -51,6 +53,4 @@ def cause_of(error: BaseException) -> PipelineError:
         return PipelineError(ours[1], ours[2].strip())
     raised = _RAISED.findall(text)
     said = f"{raised[-1][0]}: {raised[-1][1]}" if raised else text.strip().partition("\n")[0]
-    from .session import log_path
-
     return PipelineError(said[:_LENGTH_MAX].rstrip("."), f"Spark's output is in {log_path()}")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from . import class_archive, java, spark_home
 from .errors import PipelineError
+from .folders import cache_folder, log_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,17 +118,6 @@ def session(
             raise PipelineError(message, f"Spark's output is in {log_path()}") from error
         spark.sparkContext.setLogLevel("WARN")
     return spark
-
-
-def cache_folder() -> Path:
-    """The folder of files that can be made again, `$XDG_CACHE_HOME/raftmq` or `~/.cache/raftmq`."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "raftmq"
-
-
-def log_path() -> Path:
-    """The file for what Spark's processes would write to the terminal."""
-    return cache_folder() / "spark.log"
 
 
 @contextmanager

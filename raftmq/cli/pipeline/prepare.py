@@ -19,7 +19,7 @@ def prepare(again: bool) -> None:
 
     from raftmq import testing
     from raftmq.pipeline import class_archive, java, spark_home
-    from raftmq.pipeline.session import cache_folder
+    from raftmq.pipeline.folders import cache_folder
 
     with explaining():
         cache = cache_folder()

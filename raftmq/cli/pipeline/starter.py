@@ -60,7 +60,7 @@ class Starter:
             Failure: instead of errors of Spark, its workers or the client inside.
         """
         from raftmq import pipeline
-        from raftmq.pipeline.session import log_path
+        from raftmq.pipeline.folders import log_path
 
         # Sources and sinks without an option `url` take it from here, workers too.
         os.environ["RAFTMQ_URL"] = self.url

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raftmq.pipeline import PipelineError, class_archive, java, spark_home
-from raftmq.pipeline.session import cache_folder
+from raftmq.pipeline.folders import cache_folder
 from tests.cli.command_line import CommandLine
 
 _PROGRAM = (
