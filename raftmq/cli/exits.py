@@ -18,7 +18,7 @@ import click
 
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
-from .output import printable_lines
+from .printable import printable_lines
 
 COLOR = False if os.environ.get("NO_COLOR") else None
 """Click's argument `color`: False for no colours; None: click looks for a terminal."""

@@ -27,12 +27,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import click
 
+from .exits import Failure
+from .printable import printable, printable_lines
+
 if TYPE_CHECKING:
     import rich.table
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-    from .exits import Failure
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -81,7 +83,7 @@ class Result(NamedTuple):
     notes: Sequence[str] = ()
     """Lines for stderr, whatever the output."""
     code: int = 0
-    failure: "Failure | None" = None
+    failure: Failure | None = None
     """Raised once all is printed."""
 
 
@@ -216,20 +218,6 @@ def drawn(table: Table) -> "rich.table.Table":
     for row in table.rows:
         made.add_row(*(Text(printable(str(cell))) for cell in row))
     return made
-
-
-def printable(text: str) -> str:
-    r"""A name or a text on one line of a terminal: characters that are not printable are escaped.
-
-    >>> print(printable("a\nb \x1b[31m \u00fc"))
-    a\nb \x1b[31m ü
-    """
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def printable_lines(text: str) -> str:
-    """A text of several lines, each of them printable."""
-    return "\n".join(map(printable, text.split("\n")))
 
 
 def dash(value: object | None, unknown: str = "-") -> object:

@@ -8,7 +8,8 @@ import click
 from raftmq.cli.exits import Failure
 from raftmq.cli.names import GROUP, TOPIC
 from raftmq.cli.options import option, with_options, yes_option
-from raftmq.cli.output import Note, Result, Table, duration_text, note, printable, with_output
+from raftmq.cli.output import Note, Result, Table, duration_text, note, with_output
+from raftmq.cli.printable import printable
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.topic import confirm
 from raftmq.cli.values import DURATION, SCHEDULE

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.cli.output import printable, time_text
+from raftmq.cli.output import time_text
+from raftmq.cli.printable import printable
 
 if TYPE_CHECKING:
     from raftmq.client import Message

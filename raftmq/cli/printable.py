@@ -1,0 +1,15 @@
+"""Texts of others on a terminal, where no character of them may move a cursor or set a colour."""
+
+
+def printable(text: str) -> str:
+    r"""A name or a text on one line of a terminal: characters that are not printable are escaped.
+
+    >>> print(printable("a\nb \x1b[31m \u00fc"))
+    a\nb \x1b[31m ü
+    """
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def printable_lines(text: str) -> str:
+    """A text of several lines, each of them printable."""
+    return "\n".join(map(printable, text.split("\n")))
