@@ -39,12 +39,13 @@ Sources: hypothesis and pytest-repeat for seeds as parameters; Jepsen's test map
 """
 
 import shlex
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from raftmq.chaos.plugin_run import Run
 
 if TYPE_CHECKING:
     from raftmq.chaos.nemesis import Nemesis
@@ -62,21 +63,6 @@ MARKER = (
 )
 MARKER_WORDS = "faults of the marker `chaos`, or of --chaos-faults"
 _KNOWN = {"seeds", "faults", "time", "nodes"}
-
-
-@dataclass(slots=True)
-class Run:
-    """The chaos part of one test: seed, faults, and what its fixtures made."""
-
-    seed: int
-    faults: tuple[str, ...]
-    seconds: float
-    nodes: int
-    journal: "Journal | None" = None
-    played: "Nemesis | SimCluster | None" = None
-    """The fixture that made the faults; None: the test uses neither."""
-    logs: list[Callable[[], Mapping[str, str]]] = field(default_factory=list)
-    """Each function returns file name → text, kept beside a failure."""
 
 
 _RUN = pytest.StashKey[Run]()

@@ -3,17 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from raftmq.chaos.faults import World
 from raftmq.chaos.nemesis import Nemesis
 from raftmq.chaos.outcome import Happening, Outcome
+from raftmq.chaos.plugin_run import Run
 from raftmq.chaos.report import Case, of_history, page
 from raftmq.checkers import Report, Verdict, explain, worst
 from raftmq.checkers.history import History, write_parquet
-
-if TYPE_CHECKING:
-    from raftmq.chaos.plugin import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class Judged:
         return folder
 
 
-def judged(run: "Run", *, title: str, again: str) -> Judged:
+def judged(run: Run, *, title: str, again: str) -> Judged:
     """Judge a test's history.
 
     Args:
@@ -60,7 +57,7 @@ def judged(run: "Run", *, title: str, again: str) -> Judged:
     return Judged(complaint, lines, replace(case, replay=again), logs)
 
 
-def _outcome(run: "Run", history: History, timeline: tuple[Happening, ...]) -> Outcome | None:
+def _outcome(run: Run, history: History, timeline: tuple[Happening, ...]) -> Outcome | None:
     """The faults of the test as an outcome: a page draws faults and nodes of an outcome only."""
     played = run.played.played if run.played is not None else None
     if played is None:
