@@ -150,7 +150,7 @@ class SimCluster:
         from raftmq.chaos.sim.cluster import Cluster
         from raftmq.chaos.sim.drain import level
         from raftmq.chaos.sim.faults.nemesis import Nemesis
-        from raftmq.chaos.sim.faults.replay import Taps
+        from raftmq.chaos.sim.faults.taps import Taps
         from raftmq.chaos.sim.run_state import RunState
 
         assert self.played is not None

@@ -52,7 +52,7 @@ from raftmq.chaos.sim.drain import Workload, drain
 from raftmq.chaos.sim.faults.effects import TOLD
 from raftmq.chaos.sim.faults.hostile import DESCRIPTORS, LIMITS
 from raftmq.chaos.sim.faults.nemesis import Nemesis
-from raftmq.chaos.sim.faults.replay import Taps
+from raftmq.chaos.sim.faults.taps import Taps
 from raftmq.chaos.sim.observed import FLOW_FAILPOINTS, MEMBER_FAILPOINTS, POP_FAILPOINTS
 from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.sim.workloads.admin import AdminWorkload

@@ -40,7 +40,7 @@ from raftmq.chaos.sim.checks.watch import Watch
 from raftmq.chaos.sim.clients import Clients
 from raftmq.chaos.sim.cluster import PORT, Cluster
 from raftmq.chaos.sim.faults.lies import SAYS
-from raftmq.chaos.sim.faults.replay import Taps
+from raftmq.chaos.sim.faults.taps import Taps
 from raftmq.checkers import Derived, Recovery
 from raftmq.consensus import ConfState
 from raftmq.machine.catalog.catalog import Catalog
