@@ -32,14 +32,13 @@ from raftmq.client.consume.progress import Progress
 from raftmq.client.pop.claims import HeldClaim
 from raftmq.client.pop.consumer import PopConsumer
 from raftmq.client.pop.popped import (
-    Fenced,
     LeasedMessage,
     LeasedMessages,
     PoppedMessage,
     PoppedMessages,
-    Settlement,
 )
 from raftmq.client.pop.schedules import exponential
+from raftmq.client.pop.tally import Fenced, Settlement
 from raftmq.client.produce.claimed import ClaimedProducer, StoredMessages
 from raftmq.client.produce.producer import Producer
 from raftmq.client.produce.producer_batch import PendingSend

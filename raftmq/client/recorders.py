@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from raftmq.pop.actions import Action
 
     from .message import Slice
-    from .pop.popped import Part, Settlement
+    from .pop.leases import Part
     from .pop.prefetch_buffer import Taken
+    from .pop.tally import Settlement
     from .produce.producer_batch import Entry
     from .produce.receipts import Outgoing
-    from .produce.transaction_inputs import Inputs
 
 
 class ProducerRecorder(Protocol):
@@ -45,8 +45,15 @@ class TransactionRecorder(Protocol):
     def storing(self, queue_number: int, rows: Sequence["Outgoing"]) -> None:
         """Messages are about to be stored in a queue; they show if the transaction commits."""
 
-    def ending(self, inputs: "Inputs | None", *, is_commit: bool) -> AbstractContextManager[None]:
-        """Around a commit, which acknowledges the inputs, or around a rollback."""
+    def ending(
+        self, inputs: "Sequence[tuple[PopRecorder, Sequence[Part]]]", *, is_commit: bool
+    ) -> AbstractContextManager[None]:
+        """Around a commit, which acknowledges the inputs, or around a rollback.
+
+        Args:
+            inputs: by the recorder of each consumer that popped some, its messages.
+            is_commit: False for a rollback.
+        """
 
 
 class ConsumerRecorder(Protocol):

@@ -14,14 +14,15 @@ from raftmq.client.admin.dead_letters import DeadLetter
 from raftmq.client.admin.descriptions import OffsetChange
 from raftmq.client.message import Slice, format_id, parse_id
 from raftmq.client.options import ConsumerSettings
-from raftmq.client.pop.leases import offsets_of
-from raftmq.client.pop.popped import Part, Settlement
+from raftmq.client.pop.lease_bits import offsets_of
+from raftmq.client.pop.leases import Part
 from raftmq.client.pop.prefetch_buffer import Taken
 from raftmq.client.pop.prefetcher import PopSettings
+from raftmq.client.pop.tally import Settlement
 from raftmq.client.produce.producer import Producer
 from raftmq.client.produce.producer_batch import Entry
 from raftmq.client.produce.receipts import Outgoing
-from raftmq.client.produce.transaction_inputs import Inputs
+from raftmq.client.recorders import PopRecorder
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action
@@ -72,9 +73,12 @@ class TransactionTape:
         self._sends.append(self._tape.hidden(self._process, queue_number, digests, told))
 
     @contextmanager
-    def ending(self, inputs: Inputs | None, *, is_commit: bool) -> Iterator[None]:
+    def ending(
+        self, inputs: Sequence[tuple[PopRecorder, Sequence[Part]]], *, is_commit: bool
+    ) -> Iterator[None]:
         """See `TransactionRecorder.ending`."""
-        acks = list(_acks(inputs)) if is_commit and inputs is not None else []
+        acked = inputs if is_commit else []
+        acks = [recorder.settling(parts, Action.ACK) for recorder, parts in acked]
         try:
             yield
         except Rejected as error:
@@ -89,13 +93,6 @@ class TransactionTape:
     def _end(self, *, is_ok: bool) -> None:
         for operation in filter(None, self._sends):
             self._tape.end(operation, is_ok=is_ok)
-
-
-def _acks(inputs: Inputs) -> Iterator[Callable[[Settlement], None]]:
-    """Record that a commit acknowledges its inputs, with those who popped them."""
-    for settlements, parts in inputs.by_consumer.items():
-        if settlements.recorder is not None:
-            yield settlements.recorder.settling(parts, Action.ACK)
 
 
 class ConsumerTape:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from raftmq.client.pop.leases import lowest
+from raftmq.client.pop.lease_bits import lowest
 from raftmq.log.record import Kind, Record
 from raftmq.machine.commands import encode_commands
 from raftmq.pop import calls

@@ -48,9 +48,9 @@ from raftmq.checkers.pop.calls import (
     end_settling,
 )
 from raftmq.checkers.pop.messages import Ordering
-from raftmq.client import Client, DeadLetter
+from raftmq.client import Client, DeadLetter, Settlement
 from raftmq.client.pop.consumer import PopConsumer
-from raftmq.client.pop.popped import PoppedMessage, PoppedMessages, Settlement
+from raftmq.client.pop.popped import PoppedMessage, PoppedMessages
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavailable
 
 RED = "red"

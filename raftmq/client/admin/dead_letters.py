@@ -7,7 +7,7 @@ import msgspec
 
 from raftmq.client.consume.offsets import find_offsets
 from raftmq.client.message import format_id, parse_id
-from raftmq.client.pop.leases import offsets_of
+from raftmq.client.pop.lease_bits import offsets_of
 from raftmq.client.routing.requests import after, ask_for_pages, ask_leader, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected

@@ -43,19 +43,18 @@ from raftmq.pop.actions import Action
 from raftmq.pop.policy import Mode
 
 from .claims import HeldClaim, claim
-from .leases import Grip, HeldLease, Holder
+from .leases import Grip, HeldLease, Holder, Part
 from .popped import (
     LeasedMessage,
     LeasedMessages,
-    Part,
     PoppedMessage,
     PoppedMessages,
-    Settlement,
     delay_ms,
 )
 from .prefetch_buffer import Taken
 from .prefetcher import COUNT_MAX, PopSettings, Prefetcher, invisible_ms
 from .settlement import Settlements
+from .tally import Settlement
 
 CLOSE_SECONDS = 2.0
 """Time to give back messages that were popped ahead, after the body raised or without an answer."""

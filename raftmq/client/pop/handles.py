@@ -41,7 +41,7 @@ from raftmq.pop.actions import FENCED, OVER_LIMIT, Action
 from raftmq.pop.pieces import WIDTH_MAX
 from raftmq.wire.popping import Settle, Settled, SettleItem
 
-from .leases import packed, results_of, settled_of
+from .lease_bits import packed, results_of, settled_of
 from .popped import LeasedMessage, delay_ms
 from .settlement_sender import HEADER_BYTES, ITEM_BYTES
 

@@ -1,4 +1,5 @@
-"""Leases of a consumer: the state of each message, as bits of integers, not as objects.
+"""Leases of a consumer: the state of each message, as bits of integers, not as objects; and the
+settlements of a lease that are under way.
 
 A lease is one hand-out of a partition group: messages of one queue, a token, a deadline. The client
 keeps one of these states for each message of the lease:
@@ -28,15 +29,15 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
-from raftmq.errors import ProtocolError
-from raftmq.pop.actions import FENCED, Action
+from raftmq.pop.actions import Action
 from raftmq.pop.spans import shifted
-from raftmq.wire.popping import Settled
+from raftmq.wire.popping import SettleItem
+
+from .lease_bits import offsets_of, packed
+from .tally import Waiter
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from .settlement_sender import Item
 
 LEFT_SHARE = 1 / 3
 """Least share of a lease's time that is left when a message is handed to the application; messages
@@ -340,81 +341,74 @@ class Grip:
         """The lease of the messages."""
 
 
-def runs_of(bits: int) -> Iterator[tuple[int, int]]:
-    """Runs of set bits as [start, stop).
-
-    >>> list(runs_of(0b11100110))
-    [(1, 3), (5, 8)]
-    """
-    at = 0
-    while bits:
-        skip = (bits & -bits).bit_length() - 1
-        bits >>= skip
-        length = (~bits & (bits + 1)).bit_length() - 1
-        yield at + skip, at + skip + length
-        bits >>= length
-        at += skip + length
+Part = tuple[HeldLease, int]
+"""Some messages of a lease, as bits."""
 
 
-def offsets_of(base: int, bits: int) -> Iterator[int]:
-    """The offsets that `bits` stand for, rising.
+class Item:
+    """Messages of one lease that are settled alike; for an extension: the lease."""
 
-    >>> list(offsets_of(100, 0b1011))
-    [100, 101, 103]
-    """
-    for start, stop in runs_of(bits):
-        yield from range(base + start, base + stop)
+    __slots__ = ("action", "bits", "delay_ms", "is_kept", "lease", "quiet", "reason", "waiters")
 
+    def __init__(self, lease: HeldLease, action: Action, delay_ms: int, reason: str) -> None:
+        self.lease = lease
+        self.action = action
+        self.delay_ms = delay_ms
+        self.reason = reason
+        self.bits = 0
+        """The messages, counted from the lease's base; 0 for an extension."""
+        self.quiet = 0
+        """Those of `bits` from calls that do not wait."""
+        self.is_kept = False
+        """True for an extension that no call waits for."""
+        self.waiters: list[tuple[Waiter, int]] = []
+        """Waiting calls, each with the bits it waits for."""
 
-def packed(base: int, bits: int) -> tuple[int, bytes]:
-    """Messages as a request carries them: the offset of the first, and the bits from there on.
+    def shift(self, count: int) -> None:
+        """The lease's base has moved down by `count`."""
+        self.bits <<= count
+        self.quiet <<= count
+        self.waiters = [(waiter, bits << count) for waiter, bits in self.waiters]
 
-    >>> packed(100, 0b1100)
-    (102, b'\\x03')
-    """
-    skip = (bits & -bits).bit_length() - 1
-    bits >>= skip
-    return base + skip, bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    def join(self, waiter: Waiter, bits: int) -> None:
+        """A call waits for some messages of the item."""
+        self.waiters.append((waiter, bits))
+        waiter.open += 1
 
+    def leave(self, waiter: Waiter, *, take_back: bool) -> bool:
+        """A call stops waiting; with `take_back` messages that only this call wanted are taken out.
 
-def lowest(bits: int, count: int) -> int:
-    """The `count` lowest of these bits.
+        Returns:
+            True if some of the call's messages may be settled nevertheless.
+        """
+        mine = others = 0
+        kept = []
+        for each, bits in self.waiters:
+            if each is waiter:
+                mine |= bits
+                waiter.open -= 1
+            else:
+                others |= bits
+                kept.append((each, bits))
+        if len(kept) == len(self.waiters):
+            return False
+        self.waiters = kept
+        if not take_back:
+            return True
+        taken = mine & ~(others | self.quiet)
+        self.bits ^= taken
+        self.lease.undo(taken)
+        return mine != taken
 
-    >>> bin(lowest(0b11010, 2))
-    '0b1010'
-    """
-    found = 0
-    for start, stop in runs_of(bits):
-        stop = min(stop, start + count)
-        found |= ((1 << (stop - start)) - 1) << start
-        count -= stop - start
-        if not count:
-            break
-    return found
+    @property
+    def is_empty(self) -> bool:
+        """True if the item settles no message and no call waits for it."""
+        return not self.bits and not self.waiters and not self.is_kept
 
-
-def settled_of(bits: int, result: int, which: bytes) -> int:
-    """The messages of an item that are settled, by the item's answer: see `Settled`.
-
-    >>> bin(settled_of(0b11010, 2, b"\\x09"))
-    '0b10010'
-    """
-    if result == FENCED:
-        return 0
-    if which:
-        return bits & int.from_bytes(which, "little") << (bits & -bits).bit_length() - 1
-    # A node of older software tells only the count; retention takes the lowest offsets.
-    return bits ^ lowest(bits, max(bits.bit_count() - result, 0))
-
-
-def results_of(settled: Settled, count: int) -> list[tuple[int, bytes]]:
-    """For each item of a settlement, its result and the bits of the settled messages.
-
-    Raises:
-        ProtocolError: it does not answer a settlement of `count` items.
-    """
-    which = settled.bits or [b""] * count
-    if not len(settled.results) == len(which) == count:
-        message = f"a settlement of {count} items has {len(settled.results)} results"
-        raise ProtocolError(message)
-    return list(zip(settled.results, which, strict=True))
+    def wire(self) -> SettleItem:
+        """The item as `Settle` carries it."""
+        lease, bits = self.lease, self.bits
+        if self.action is Action.EXTEND:
+            return SettleItem(Action.EXTEND, lease.token, delay_ms=self.delay_ms)
+        base, data = packed(lease.base, bits)
+        return SettleItem(int(self.action), lease.token, base, data, self.delay_ms, self.reason)

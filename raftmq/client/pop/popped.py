@@ -14,64 +14,21 @@ or else the message comes again when the lease runs out. A repeat of a settlemen
 
 from collections.abc import Iterator
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 import anyio
 
 from raftmq.batch import Batch
 from raftmq.client.arguments import milliseconds, typed
-from raftmq.client.message import Message, MessageColumns, Slice, format_id
+from raftmq.client.message import Message, MessageColumns, Slice
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action
 
-from .leases import Grip, HeldLease, offsets_of
-from .tally import Gone
-
-if TYPE_CHECKING:
-    from .settlement import Settlements
+from .leases import Grip, HeldLease, Part
+from .settlement import Settlements
+from .tally import Settlement
 
 L = TypeVar("L", bound="LeasedMessage")
-
-Part = tuple[HeldLease, int]
-"""Some messages of a lease, as bits."""
-
-
-class Fenced(NamedTuple):
-    """A message that this consumer no longer had."""
-
-    id: str
-    """The message's id."""
-    token: int
-    """The token of the settled hand-out; the message may be here under a newer token."""
-
-
-class Settlement:
-    """The result of settling many messages: on the disks of a majority."""
-
-    __slots__ = ("_gone", "settled")
-
-    def __init__(self, settled: int, gone: list[Gone]) -> None:
-        self.settled = settled
-        """Number of messages settled as asked."""
-        self._gone = gone
-
-    @property
-    def is_complete(self) -> bool:
-        """True if all messages are settled."""
-        return not self._gone
-
-    @property
-    def fenced(self) -> list[Fenced]:
-        """Messages that this consumer no longer had: their time ran out, they were settled in
-        another way, or retention dropped them. The call did nothing with them."""
-        return [
-            Fenced(format_id(each.queue_number, offset), each.token)
-            for each in self._gone
-            for offset in offsets_of(each.base, each.bits)
-        ]
-
-    def __repr__(self) -> str:
-        return f"<Settlement: {self.settled} settled, {len(self.fenced)} fenced>"
 
 
 class LeasedMessage(Message):
@@ -80,7 +37,7 @@ class LeasedMessage(Message):
     __slots__ = ("_grip", "_settlements")
 
     def __init__(
-        self, batch: Batch, position: int, grip: Grip, topic: str, settlements: "Settlements"
+        self, batch: Batch, position: int, grip: Grip, topic: str, settlements: Settlements
     ) -> None:
         super().__init__(batch, position, grip.lease.queue_number, topic)
         self._grip = grip
@@ -110,7 +67,7 @@ class LeasedMessage(Message):
         return self._grip.lease.deadline - anyio.current_time()
 
     @property
-    def settlements(self) -> "Settlements":
+    def settlements(self) -> Settlements:
         """Internal: settles the message."""
         return self._settlements
 
@@ -194,7 +151,7 @@ class LeasedMessages(MessageColumns[L]):
     __slots__ = ("_grips", "_settlements")
 
     def __init__(
-        self, slices: list[Slice], grips: list[Grip], topic: str, settlements: "Settlements"
+        self, slices: list[Slice], grips: list[Grip], topic: str, settlements: Settlements
     ) -> None:
         super().__init__(slices, topic)
         # One for each slice.
@@ -234,7 +191,7 @@ class LeasedMessages(MessageColumns[L]):
         return part
 
     @property
-    def settlements(self) -> "Settlements":
+    def settlements(self) -> Settlements:
         """Internal: settles the messages."""
         return self._settlements
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from raftmq.batch import Batch
 from raftmq.client.message import Slice
 
-from .leases import HeldLease, runs_of
+from .lease_bits import runs_of
+from .leases import HeldLease
 
 
 class Taken(NamedTuple):

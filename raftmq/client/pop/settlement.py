@@ -20,10 +20,10 @@ from raftmq.machine.catalog.consumer_groups import DELAY_MS_MAX
 from raftmq.pop.actions import Action
 from raftmq.pop.policy import INVISIBLE_MS_MAX
 
-from .leases import HeldLease, Holder, offsets_of
-from .popped import Part, Settlement
+from .lease_bits import offsets_of
+from .leases import HeldLease, Holder, Part
 from .settlement_sender import SettlementSender
-from .tally import Gone, Tally, Waiter
+from .tally import Gone, Settlement, Tally, Waiter
 
 
 class Settlements:

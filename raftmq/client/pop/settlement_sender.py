@@ -54,9 +54,10 @@ from raftmq.errors import ProtocolError, RaftmqError, Rejected
 from raftmq.pop.actions import FENCED, OVER_LIMIT, Action
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind
-from raftmq.wire.popping import SETTLE_ITEMS_MAX, Settle, Settled, SettleItem
+from raftmq.wire.popping import SETTLE_ITEMS_MAX, Settle, Settled
 
-from .leases import HeldLease, Holder, packed, results_of, settled_of
+from .lease_bits import results_of, settled_of
+from .leases import HeldLease, Holder, Item
 from .tally import Gone, Tally, Waiter
 
 HEADER_BYTES = 512 * 1024
@@ -69,75 +70,6 @@ GONE_MAX = 10_000
 """Fenced parts of leases kept for a `flush`; the bound saves the memory if none comes."""
 
 _SETTLED = FrameKind.SETTLE | REPLY
-
-
-class Item:
-    """Messages of one lease that are settled alike; for an extension: the lease."""
-
-    __slots__ = ("action", "bits", "delay_ms", "is_kept", "lease", "quiet", "reason", "waiters")
-
-    def __init__(self, lease: HeldLease, action: Action, delay_ms: int, reason: str) -> None:
-        self.lease = lease
-        self.action = action
-        self.delay_ms = delay_ms
-        self.reason = reason
-        self.bits = 0
-        """The messages, counted from the lease's base; 0 for an extension."""
-        self.quiet = 0
-        """Those of `bits` from calls that do not wait."""
-        self.is_kept = False
-        """True for an extension that no call waits for."""
-        self.waiters: list[tuple[Waiter, int]] = []
-        """Waiting calls, each with the bits it waits for."""
-
-    def shift(self, count: int) -> None:
-        """The lease's base has moved down by `count`."""
-        self.bits <<= count
-        self.quiet <<= count
-        self.waiters = [(waiter, bits << count) for waiter, bits in self.waiters]
-
-    def join(self, waiter: Waiter, bits: int) -> None:
-        """A call waits for some messages of the item."""
-        self.waiters.append((waiter, bits))
-        waiter.open += 1
-
-    def leave(self, waiter: Waiter, *, take_back: bool) -> bool:
-        """A call stops waiting; with `take_back` messages that only this call wanted are taken out.
-
-        Returns:
-            True if some of the call's messages may be settled nevertheless.
-        """
-        mine = others = 0
-        kept = []
-        for each, bits in self.waiters:
-            if each is waiter:
-                mine |= bits
-                waiter.open -= 1
-            else:
-                others |= bits
-                kept.append((each, bits))
-        if len(kept) == len(self.waiters):
-            return False
-        self.waiters = kept
-        if not take_back:
-            return True
-        taken = mine & ~(others | self.quiet)
-        self.bits ^= taken
-        self.lease.undo(taken)
-        return mine != taken
-
-    @property
-    def is_empty(self) -> bool:
-        """True if the item settles no message and no call waits for it."""
-        return not self.bits and not self.waiters and not self.is_kept
-
-    def wire(self) -> SettleItem:
-        """The item as `Settle` carries it."""
-        lease, bits = self.lease, self.bits
-        if self.action is Action.EXTEND:
-            return SettleItem(Action.EXTEND, lease.token, delay_ms=self.delay_ms)
-        base, data = packed(lease.base, bits)
-        return SettleItem(int(self.action), lease.token, base, data, self.delay_ms, self.reason)
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,10 @@ from typing import NamedTuple
 import anyio
 import anyio.lowlevel
 
+from raftmq.client.message import format_id
 from raftmq.errors import RaftmqError
+
+from .lease_bits import offsets_of
 
 
 class Gone(NamedTuple):
@@ -19,6 +22,44 @@ class Gone(NamedTuple):
     """The offset of bit 0."""
     bits: int
     """The messages, as bits."""
+
+
+class Fenced(NamedTuple):
+    """A message that this consumer no longer had."""
+
+    id: str
+    """The message's id."""
+    token: int
+    """The token of the settled hand-out; the message may be here under a newer token."""
+
+
+class Settlement:
+    """The result of settling many messages: on the disks of a majority."""
+
+    __slots__ = ("_gone", "settled")
+
+    def __init__(self, settled: int, gone: list[Gone]) -> None:
+        self.settled = settled
+        """Number of messages settled as asked."""
+        self._gone = gone
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all messages are settled."""
+        return not self._gone
+
+    @property
+    def fenced(self) -> list[Fenced]:
+        """Messages that this consumer no longer had: their time ran out, they were settled in
+        another way, or retention dropped them. The call did nothing with them."""
+        return [
+            Fenced(format_id(each.queue_number, offset), each.token)
+            for each in self._gone
+            for offset in offsets_of(each.base, each.bits)
+        ]
+
+    def __repr__(self) -> str:
+        return f"<Settlement: {self.settled} settled, {len(self.fenced)} fenced>"
 
 
 class Tally:

@@ -7,9 +7,11 @@ application's objects, so that renewed leases go on while the transaction is ope
 from collections.abc import Iterable
 
 from raftmq.client.arguments import require
-from raftmq.client.pop.leases import HeldLease, packed
-from raftmq.client.pop.popped import LeasedMessage, LeasedMessages, Part
+from raftmq.client.pop.lease_bits import packed
+from raftmq.client.pop.leases import HeldLease, Part
+from raftmq.client.pop.popped import LeasedMessage, LeasedMessages
 from raftmq.client.pop.settlement import Settlements
+from raftmq.client.recorders import PopRecorder
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action
 from raftmq.wire.transactions import TransactionInput
@@ -26,10 +28,10 @@ class Inputs:
                 in several partition groups.
         """
         self._kept = messages if isinstance(messages, LeasedMessages) else list(messages)
-        self.by_consumer = _by_consumer(self._kept)
-        """Internal: by each consumer's settlements, the leases and messages."""
+        # By each consumer's settlements, the leases and messages.
+        self._by_consumer = _by_consumer(self._kept)
         parts = [
-            (settlements, *part) for settlements, some in self.by_consumer.items() for part in some
+            (settlements, *part) for settlements, some in self._by_consumer.items() for part in some
         ]
         groups = sorted({lease.group for _, lease, _ in parts})
         if len(groups) != 1:
@@ -57,6 +59,11 @@ class Inputs:
     def wire(self) -> list[TransactionInput]:
         """The inputs as `BeginTransaction` carries them."""
         return self._wire
+
+    def recorded(self) -> list[tuple[PopRecorder, list[Part]]]:
+        """The inputs of each consumer that has a recorder."""
+        by_consumer = self._by_consumer.items()
+        return [(each.recorder, some) for each, some in by_consumer if each.recorder is not None]
 
     def acked(self) -> None:
         """Mark the inputs acknowledged: the transaction has committed."""

@@ -344,7 +344,8 @@ class Transaction:
             await self._end(left(), is_commit=False)
 
     async def _end(self, timeout: float, *, is_commit: bool) -> None:
-        recorder, inputs = self._recorder, self._inputs
+        recorder = self._recorder
+        inputs = [] if self._inputs is None else self._inputs.recorded()
         with nullcontext() if recorder is None else recorder.ending(inputs, is_commit=is_commit):
             if self.id is not None:
                 await end_transaction(self._router, self.id, is_commit=is_commit, timeout=timeout)

@@ -6,8 +6,8 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.client.pop.leases import HeldLease, lowest, offsets_of, runs_of
-from raftmq.client.pop.settlement_sender import Item
+from raftmq.client.pop.lease_bits import lowest, offsets_of, runs_of
+from raftmq.client.pop.leases import HeldLease, Item
 from raftmq.client.pop.tally import Waiter
 from raftmq.pop.actions import Action
 
