@@ -41,10 +41,9 @@ from raftmq.client.pop.schedules import exponential
 from raftmq.client.pop.tally import Fenced, Settlement
 from raftmq.client.produce.claimed import ClaimedProducer, StoredMessages
 from raftmq.client.produce.producer import Producer
-from raftmq.client.produce.producer_batch import PendingSend
+from raftmq.client.produce.producer_batch import PendingMany, PendingSend
 from raftmq.client.produce.receipts import (
     Outgoing,
-    PendingMany,
     Receipt,
     SentMany,
     SentRange,

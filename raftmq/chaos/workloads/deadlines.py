@@ -31,8 +31,7 @@ from raftmq.client.pop.claims import HeldClaim
 from raftmq.client.pop.consumer import PopConsumer
 from raftmq.client.pop.popped import PoppedMessage, PoppedMessages
 from raftmq.client.produce.producer import Producer
-from raftmq.client.produce.producer_batch import PendingSend
-from raftmq.client.produce.receipts import PendingMany
+from raftmq.client.produce.producer_batch import PendingMany, PendingSend
 from raftmq.errors import RaftmqError
 
 _SETTLING = ("ack", "nack", "reject", "give_back", "extend")

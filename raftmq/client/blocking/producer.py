@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from raftmq.client.produce.claimed import ClaimedProducer, StoredMessages
 from raftmq.client.produce.producer import Producer
-from raftmq.client.produce.producer_batch import PendingSend
-from raftmq.client.produce.receipts import PendingMany
+from raftmq.client.produce.producer_batch import PendingMany, PendingSend
 
 from .face import Entered, Face, gives, waits
 from .loop import Loop

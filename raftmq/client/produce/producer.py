@@ -28,10 +28,10 @@ from raftmq.words import counted
 from .columns import Columns, columns_of
 from .deadlines import Deadlines
 from .delays import Delay, cancel_delayed, due_ms, dues_of
-from .producer_batch import Arguments, Entry, PendingPart, PendingSend
+from .producer_batch import Arguments, Entry, PendingMany, PendingPart, PendingSend
 from .queue_sender import CLOSED, MESSAGE_BYTES, QueueSender, SenderHost, random_id
 from .queues import Queues, Routed
-from .receipts import Outgoing, PendingMany, Receipt, SentMany
+from .receipts import Outgoing, Receipt, SentMany
 from .send_buffer import SendBuffer
 from .settings import ProducerSettings, ProducerStatistics
 from .transaction_inputs import Inputs

@@ -21,9 +21,7 @@ from raftmq.client.routing.connection import Request
 from raftmq.errors import OutcomeUnknown, RaftmqError, Rejected
 from raftmq.wire.messages import ErrorReply
 
-from .receipts import PendingMany, Receipt, SentRange
-
-__all__ = ["Entry", "PendingMany", "PendingPart", "PendingSend", "ProducerBatch"]
+from .receipts import Receipt, SentMany, SentRange
 
 Arguments = tuple[bytes, str | bytes | None, str | None, Mapping[str, Value | None] | None, int]
 """Body, key, tag, properties, and when to deliver it (milliseconds since 1970; 0: at once).
@@ -253,6 +251,33 @@ class PendingPart(Entry):
             self._dues,
             self.number,
         )
+
+
+class PendingMany:
+    """Messages that `send_many_nowait` took."""
+
+    def __init__(self, parts: list[tuple[PendingPart, range | list[int]]]) -> None:
+        self._parts = parts
+
+    @property
+    def is_done(self) -> bool:
+        """True once the outcome of each message is known."""
+        return all(part.is_done for part, _ in self._parts)
+
+    async def wait(self, *, check: bool = True) -> SentMany:
+        """Wait until the outcome of each message is known. It may be called again.
+
+        Cancelling stops the waiting, not the sending. The messages' deadlines end the waiting.
+
+        Raises:
+            SomeUnsent: not all were stored; not with `check=False`.
+        """
+        for part, _ in self._parts:
+            await part.wait_done()
+        sent = SentMany([part.as_range(positions) for part, positions in self._parts])
+        if check:
+            sent.check()
+        return sent
 
 
 class ProducerBatch:

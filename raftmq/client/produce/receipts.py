@@ -6,7 +6,7 @@ objects and not 100,000.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import NamedTuple, overload
 
 from raftmq.batch import Value
 from raftmq.client.message import format_id
@@ -15,9 +15,6 @@ from raftmq.machine.queue_numbers import QUEUE_MASK
 from raftmq.words import counted
 
 from .delays import format_delayed_id
-
-if TYPE_CHECKING:
-    from .producer_batch import PendingPart
 
 
 class Outgoing(NamedTuple):
@@ -190,30 +187,3 @@ class SomeUnsent(RaftmqError):
         )
         self.sent = sent
         self.__cause__ = failed[0][1]
-
-
-class PendingMany:
-    """Messages that `send_many_nowait` took."""
-
-    def __init__(self, parts: "list[tuple[PendingPart, range | list[int]]]") -> None:
-        self._parts = parts
-
-    @property
-    def is_done(self) -> bool:
-        """True once the outcome of each message is known."""
-        return all(part.is_done for part, _ in self._parts)
-
-    async def wait(self, *, check: bool = True) -> SentMany:
-        """Wait until the outcome of each message is known. It may be called again.
-
-        Cancelling stops the waiting, not the sending. The messages' deadlines end the waiting.
-
-        Raises:
-            SomeUnsent: not all were stored; not with `check=False`.
-        """
-        for part, _ in self._parts:
-            await part.wait_done()
-        sent = SentMany([part.as_range(positions) for part, positions in self._parts])
-        if check:
-            sent.check()
-        return sent

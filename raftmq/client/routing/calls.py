@@ -1,7 +1,7 @@
 """One idempotent request to the leader of a partition group, through any number of attempts."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 
@@ -12,11 +12,24 @@ from raftmq.wire.messages import REPLY, ErrorReply, FrameKind
 from .connection import Answer, Connection, Lost
 from .refusals import NOT_LEADER, OUTCOME_UNKNOWN, RETRIED, exception_of, refusal_of
 
-if TYPE_CHECKING:
-    from .router import Router
-
 ATTEMPT_SECONDS_MAX = 5.0
 """A request without an answer is sent again after this time, perhaps to another leader."""
+
+
+class Leaders(Protocol):
+    """What a call asks of the router."""
+
+    async def leader(self, group: int) -> Connection:
+        """An open connection to the group's leader, without a limit."""
+
+    def not_leader(self, group: int, node: int, hint: int) -> None:
+        """`node` has refused as not being the leader of `group`; `hint`: the leader, or 0."""
+
+    async def has_queue(self, queue_number: int) -> bool:
+        """True if a topic has such a queue, as the leader of the system group knows."""
+
+    def delay(self, attempt: int) -> float:
+        """Seconds to wait before the nth attempt, from 0."""
 
 
 class LeaderCall:
@@ -24,7 +37,7 @@ class LeaderCall:
 
     def __init__(
         self,
-        router: "Router",
+        leaders: Leaders,
         group: int,
         kind: FrameKind,
         header: bytes,
@@ -34,7 +47,7 @@ class LeaderCall:
     ) -> None:
         self._refusal_in = refusal_in
         self._queue_number = queue_number
-        self._router = router
+        self._leaders = leaders
         self._group = group
         self._kind = kind
         self._header = header
@@ -48,7 +61,7 @@ class LeaderCall:
     async def run(self) -> Frame:
         """Try until an answer comes; raise a final refusal."""
         while True:
-            connection = await self._router.leader(self._group)
+            connection = await self._leaders.leader(self._group)
             doubtful = self.is_doubtful
             # Stays True if the caller's time runs out inside `call`, after the request left.
             self.is_doubtful = True
@@ -60,7 +73,7 @@ class LeaderCall:
                 self.is_doubtful = doubtful or answer.was_written
                 self.why = answer.why
                 if self._attempt:
-                    await anyio.sleep(self._router.delay(self._attempt))
+                    await anyio.sleep(self._leaders.delay(self._attempt))
             else:
                 refusal = self._refusal(answer)
                 if refusal is None:
@@ -77,7 +90,7 @@ class LeaderCall:
         is_final = refusal.code not in RETRIED
         if refusal.code == Reason.UNKNOWN_TOPIC.value and self._queue_number is not None:
             # A node may not know a new topic yet: only the system group's leader is believed.
-            is_final = not await self._router.has_queue(self._queue_number)
+            is_final = not await self._leaders.has_queue(self._queue_number)
         if is_final:
             raise exception_of(refusal)
         self.why = refusal.message
@@ -85,8 +98,8 @@ class LeaderCall:
         if refusal.code == OUTCOME_UNKNOWN:
             self.is_doubtful = True
         if refusal.code == NOT_LEADER:
-            self._router.not_leader(self._group, connection.node, refusal.leader)
+            self._leaders.not_leader(self._group, connection.node, refusal.leader)
             # The first retry has no delay: the hint of a new leader is usually right.
             if self._attempt == 0:
                 return
-        await anyio.sleep(max(refusal.retry_ms / 1000, self._router.delay(self._attempt)))
+        await anyio.sleep(max(refusal.retry_ms / 1000, self._leaders.delay(self._attempt)))
