@@ -3,7 +3,7 @@
 import pytest
 
 from raftmq.errors import Reason
-from raftmq.machine.catalog import deletions
+from raftmq.machine.catalog import deletions, group_deletion
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.machine.catalog.consumer_groups import DeleteConsumerGroup, PutConsumerGroup
 from raftmq.machine.catalog.deletions import Deletion, PruneDeletions
@@ -99,7 +99,7 @@ def test_broadcast_group_is_not_deleted_while_a_group_has_the_name_of_an_instanc
 
 
 def test_deletions_that_wait_are_bounded(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deletions, "DELETIONS_MAX", 2)
+    monkeypatch.setattr(group_deletion, "DELETIONS_MAX", 2)
     for name in ("a", "b"):
         delete(catalog, name, offsets=True)
     assert reason(delete(catalog, "c", offsets=True)) is Reason.TOO_LARGE

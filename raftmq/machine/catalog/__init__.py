@@ -1,5 +1,6 @@
 """The catalog: the machine of the system group, in parts.
 
 Start reading at `catalog` (nodes, partition groups, topics, and where each queue lives), then
-`consumer_groups` (which there are, and their topics) and `membership` (who reads which queue).
+`state` (what its commands change), `consumer_groups` (which there are, and their topics) and
+`membership` (who reads which queue).
 """

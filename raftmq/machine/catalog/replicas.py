@@ -22,15 +22,13 @@ Invariants:
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from raftmq.errors import Reason
 from raftmq.results import Changed, Refused, Result
 
-if TYPE_CHECKING:
-    from .catalog import Catalog
+from .state import CatalogState
 
 NODE_BITS = 32
 """The number of low bits of a member's id that hold the node's number."""
@@ -96,7 +94,7 @@ def member_id(node: int, generation: int, replica: int = 0) -> int:
     return (generation << REPLICA_BITS | replica) << NODE_BITS | node
 
 
-def member_of(catalog: "Catalog", number: int, node: int) -> int:
+def member_of(catalog: CatalogState, number: int, node: int) -> int:
     """The member that a node is to a group by the catalog, and would begin a log as now."""
     known = catalog.nodes.get(node) or catalog.left.get(node)
     group = catalog.groups.get(number)
@@ -104,14 +102,14 @@ def member_of(catalog: "Catalog", number: int, node: int) -> int:
     return member_id(node, known.generation if known is not None else 0, replica)
 
 
-def taker_of(catalog: "Catalog", command: RetireReplica) -> int:
+def taker_of(catalog: CatalogState, command: RetireReplica) -> int:
     """The member in the place of one whose id is used up, which stays so; 0: it is not."""
     group, node = catalog.groups.get(command.group), node_of(command.member)
     member = member_of(catalog, group.id, node) if group is not None else 0
     return member if command.member < member else 0
 
 
-def retire(catalog: "Catalog", command: RetireReplica) -> Result:
+def retire(catalog: CatalogState, command: RetireReplica) -> Result:
     """Apply the command: the member that takes the place of the retired one."""
     group, node = catalog.groups.get(command.group), node_of(command.member)
     if group is None:
@@ -140,7 +138,7 @@ def retire(catalog: "Catalog", command: RetireReplica) -> Result:
     return Changed(taker)
 
 
-def forget_replicas(catalog: "Catalog", node: int) -> None:
+def forget_replicas(catalog: CatalogState, node: int) -> None:
     """A node has a new data folder, and with it ids of its own: count from 0 again."""
     for group in [group for group in catalog.groups.values() if node in group.replicas]:
         replicas = {each: count for each, count in group.replicas.items() if each != node}

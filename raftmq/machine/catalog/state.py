@@ -1,0 +1,179 @@
+"""The state of the catalog: what its commands change, and how it is stored.
+
+`catalog` has the commands.
+"""
+
+from typing import Self
+
+import cbor2
+import msgspec
+
+from raftmq.machine.queue_numbers import QUEUE_BITS
+from raftmq.machine.repeats import Repeats
+from raftmq.results import UnsupportedVersion
+
+from .consumer_groups import ConsumerGroups
+from .deletions import Deletions
+from .membership import Memberships
+from .subscribers import Subscribers
+
+SYSTEM_GROUP = 0
+"""The partition group that carries the catalog."""
+QUEUES_MAX = 1 << QUEUE_BITS
+"""Queues of one topic."""
+
+_STATE_VERSION = 9
+_STATE_VERSIONS = (*range(1, 9), _STATE_VERSION)
+"""Those that can be read: the first one had no subscriptions, the second no consumer groups, the
+third no members, the fourth no deletions, the fifth none that were carried out, the sixth no
+`Repeats`, the seventh no `Beginnings`, the eighth no `run` in a policy."""
+
+
+class Node(msgspec.Struct, frozen=True, array_like=True):
+    """A node of the cluster."""
+
+    id: int
+    """Its number, from 1."""
+    host: str
+    """Where clients and peers reach it."""
+    port: int
+    """The native protocol's port."""
+    is_leaving: bool = False
+    """True while the groups it carries are moved to others; then it is removed."""
+    incarnation: str = ""
+    """The random name of its data folder; empty: it was not seen yet, and can carry nothing."""
+    generation: int = 0
+    """How often a blank data folder took the place of a lost one."""
+    has_left: bool = False
+    """True in a snapshot for a node that was removed."""
+
+
+class Group(msgspec.Struct, frozen=True, array_like=True):
+    """A partition group and who shall carry it."""
+
+    id: int
+    """Its number; 0 is the system group."""
+    members: list[int]
+    """Node ids; the first is the one that should lead when all is well."""
+    founders: list[int] = []
+    """The nodes that began the group's log with each other; never changed after. A node that opened
+    the group before does not found it again: see `raftmq.broker.replica.replicas`."""
+    replicas: dict[int, int] = {}
+    """Node → its replica generation, if that is above 0; kept when members change."""
+
+
+class Topic(msgspec.Struct, frozen=True, array_like=True):
+    """A topic and the partition group of each of its queues."""
+
+    name: str
+    """Unique among the topics that exist."""
+    id: int
+    """The topic's number; never used again."""
+    groups: list[int]
+    """Partition group of queue n at position n."""
+    created: int
+    """When, by the leader's stamp in milliseconds."""
+
+    @property
+    def queues(self) -> list[int]:
+        """The numbers of its queues."""
+        return [self.id << QUEUE_BITS | n for n in range(len(self.groups))]
+
+
+class CatalogState:
+    """The state of the system group after a prefix of its log."""
+
+    state_version = _STATE_VERSION  # as in `PartitionMachine`
+
+    def __init__(self) -> None:
+        self.applied = 0
+        """Index of the last record applied; 0: none."""
+        self.digest = 0
+        """CRC-32C over all that was applied."""
+        self.version = 0
+        """Index of the last record that changed more than members and their queues."""
+        self.log_start = 1
+        """Part of every machine's face; the catalog trims nothing."""
+        self.nodes: dict[int, Node] = {}
+        """All nodes by number."""
+        self.left: dict[int, Node] = {}
+        """Nodes that were removed: what a number stood for must not be forgotten."""
+        self.groups: dict[int, Group] = {}
+        """All partition groups by number, the system group among them."""
+        self.topics: dict[str, Topic] = {}
+        """All topics by name."""
+        self.subscribers = Subscribers()
+        """Subscriptions of consumer groups to topics, with their filters."""
+        self.consumer_groups = ConsumerGroups()
+        """Consumer groups with a mode and a policy, and which topics they take messages of."""
+        self.memberships = Memberships()
+        """Members of consumer groups that share out a topic's queues."""
+        self.deletions = Deletions()
+        """Consumer groups that were deleted, and that data groups may still have to forget."""
+        self.repeats = Repeats()
+        """Changes that were carried out, with their answers."""
+        self._names: dict[int, str] = {}
+        self.topic_last = 0
+        """The highest topic number given so far."""
+
+    @property
+    def is_bootstrapped(self) -> bool:
+        """True once the founding command is applied."""
+        return bool(self.nodes)
+
+    def group_of(self, queue: int) -> int | None:
+        """The partition group that carries a queue; None if no topic has such a queue."""
+        topic = self.topic_of(queue)
+        n = queue & (QUEUES_MAX - 1)
+        return topic.groups[n] if topic is not None and n < len(topic.groups) else None
+
+    def topic_of(self, queue: int) -> Topic | None:
+        """The topic that a queue belongs to; None if it is gone or never was."""
+        name = self._names.get(queue >> QUEUE_BITS)
+        return None if name is None else self.topics[name]
+
+    def snapshot(self) -> bytes:
+        """The whole state after `applied`, as bytes that every replica writes alike."""
+        state = [
+            _STATE_VERSION,
+            self.applied,
+            self.digest,
+            self.version,
+            self.topic_last,
+            [*self.nodes.values(), *self.left.values()],
+            list(self.groups.values()),
+            list(self.topics.values()),
+            self.subscribers.dump(),
+            self.consumer_groups.dump(),
+            self.memberships.dump(),
+            self.deletions.dump(),
+            self.repeats.dump(),
+            self.memberships.beginnings.dump(),
+        ]
+        return cbor2.dumps(msgspec.to_builtins(state))
+
+    @classmethod
+    def restore(cls, state: bytes) -> Self:
+        """The catalog whose `snapshot` gave `state`."""
+        version, *values = cbor2.loads(state)
+        if version not in _STATE_VERSIONS:
+            raise UnsupportedVersion(f"snapshot of state version {version}: upgrade this node")
+        catalog = cls()
+        catalog.applied, catalog.digest, catalog.version, catalog.topic_last = values[:4]
+        nodes, groups, topics, *newer = values[4:]
+        for node in msgspec.convert(nodes, list[Node]):
+            (catalog.left if node.has_left else catalog.nodes)[node.id] = node
+        catalog.groups = {group.id: group for group in msgspec.convert(groups, list[Group])}
+        catalog.topics = {topic.name: topic for topic in msgspec.convert(topics, list[Topic])}
+        catalog._names = {topic.id: topic.name for topic in catalog.topics.values()}
+        loading = (
+            catalog.subscribers.load,
+            catalog.consumer_groups.load,
+            catalog.memberships.load,
+            catalog.deletions.load,
+            catalog.repeats.load,
+            catalog.memberships.beginnings.load,
+        )
+        for load, dumped in zip(loading, newer, strict=False):
+            load(dumped)
+        return catalog
