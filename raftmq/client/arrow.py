@@ -30,7 +30,7 @@ installed, which takes over a second in each reading process.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -39,10 +39,7 @@ from raftmq.batch import NO_KEY, Pieces, PropertyColumn, PropertyKind
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.queue_numbers import QUEUE_MASK
 
-from .message import Slice
-
-if TYPE_CHECKING:
-    from .message import MessageColumns
+from .slices import Slice, Slices
 
 _INT32_MAX: Final = 2**31 - 1
 _MS_MAX: Final = (2**63 - 1) // 1000
@@ -78,9 +75,7 @@ def schema_of(columns: Iterable[str]) -> pa.Schema:
     return pa.schema([field for field in SCHEMA if field.name in wanted])
 
 
-def record_batch(
-    messages: "MessageColumns[Any]", columns: Iterable[str] | None = None
-) -> pa.RecordBatch:
+def record_batch(messages: Slices, columns: Iterable[str] | None = None) -> pa.RecordBatch:
     """See `MessageColumns.to_arrow`."""
     schema = SCHEMA if columns is None else schema_of(columns)
     if not messages:
@@ -89,7 +84,7 @@ def record_batch(
     return pa.RecordBatch.from_arrays(columns_made, schema=schema)
 
 
-def _column(messages: "MessageColumns[Any]", name: str) -> pa.Array:
+def _column(messages: Slices, name: str) -> pa.Array:
     match name:
         case "topic":
             return _taken([messages.topic], np.zeros(len(messages), np.int64))
@@ -98,7 +93,7 @@ def _column(messages: "MessageColumns[Any]", name: str) -> pa.Array:
             queues = _spread(messages, lambda part: part.queue_number & mask)
             return _numbers(queues.astype(np.int32))
         case "offset":
-            return _numbers(np.concatenate([_offsets(part) for part in messages.slices]))
+            return _numbers(np.concatenate([_offsets(part) for part in messages.parts]))
         case "key":
             return _keys(messages)
         case "tag":
@@ -119,9 +114,9 @@ def _range(part: Slice) -> tuple[int, int]:
     return part.start, part.stop
 
 
-def _spread(messages: "MessageColumns[Any]", value: Callable[[Slice], int]) -> np.ndarray:
+def _spread(messages: Slices, value: Callable[[Slice], int]) -> np.ndarray:
     """One number for each slice, repeated for its messages."""
-    parts = messages.slices
+    parts = messages.parts
     counts = [part.stop - part.start for part in parts]
     return np.repeat(np.array([value(part) for part in parts], np.int64), counts)
 
@@ -186,7 +181,7 @@ def _ends(sizes: np.ndarray) -> np.ndarray:
     return ends.astype(np.int32)
 
 
-def _keys(messages: "MessageColumns[Any]") -> pa.Array:
+def _keys(messages: Slices) -> pa.Array:
     def keys(part: Slice) -> Pieces:
         pieces = part.batch.key_pieces
         if pieces is None:
@@ -196,11 +191,11 @@ def _keys(messages: "MessageColumns[Any]") -> pa.Array:
     return _joined(messages.each(keys), pa.string())
 
 
-def _tags(messages: "MessageColumns[Any]") -> pa.Array:
+def _tags(messages: Slices) -> pa.Array:
     distinct: list[str | None] = [None]
     codes = []
     for part, (dictionary, numbers) in zip(
-        messages.slices, messages.each(lambda part: part.batch.tags), strict=True
+        messages.parts, messages.each(lambda part: part.batch.tags), strict=True
     ):
         # Code 0 is no tag; the others move behind the tags of the slices before.
         own = numbers[part.start : part.stop].astype(np.int64)

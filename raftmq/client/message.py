@@ -12,13 +12,15 @@ queue 3 of topic 1 (queue number = topic id << 16 | queue). `Client.get` needs o
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from raftmq.batch import Batch, Value, peek
 from raftmq.errors import CorruptRecord, Reason, Rejected, UnreadableBatch
 from raftmq.machine.queue_numbers import QUEUE_BITS as QUEUE_BITS  # both for the pipeline, too
 from raftmq.machine.queue_numbers import QUEUE_MASK as QUEUE_MASK
 from raftmq.words import counted
+
+from .slices import Slice, Slices, unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,23 +127,10 @@ class Message:
 
     def _unreadable(self, error: CorruptRecord) -> UnreadableBatch:
         base, count = self._batch.base_offset, len(self._batch)
-        return _unreadable(error, self.topic, self._queue_number, base, count)
+        return unreadable(error, self.topic, self._queue_number, base, count)
 
     def __repr__(self) -> str:
         return f"<Message {self.id} of {self.topic!r}, key {self.key!r}>"
-
-
-class Slice(NamedTuple):
-    """Neighbouring messages of one batch."""
-
-    batch: Batch
-    """The batch, decoded and checked."""
-    start: int
-    """Position of the first message in the batch."""
-    stop: int
-    """Position after the last one."""
-    queue_number: int
-    """The cluster-wide number of the queue."""
 
 
 class MessageColumns(Sequence[M]):
@@ -200,14 +189,7 @@ class MessageColumns(Sequence[M]):
         Raises:
             UnreadableBatch: `read` raised `CorruptRecord`.
         """
-        results = []
-        for part in self._slices:
-            try:
-                results.append(read(part))
-            except CorruptRecord as error:
-                base, count = part.batch.base_offset, len(part.batch)
-                raise _unreadable(error, self.topic, part.queue_number, base, count) from None
-        return results
+        return Slices(self.topic, self._slices).each(read)
 
     def to_arrow(self, columns: Iterable[str] | None = None) -> "pa.RecordBatch":
         """All messages as an Arrow record batch, made without a Python object for each message.
@@ -226,7 +208,7 @@ class MessageColumns(Sequence[M]):
         """
         from .arrow import record_batch
 
-        return record_batch(self, columns)
+        return record_batch(Slices(self.topic, self._slices), columns)
 
     @property
     def bodies(self) -> list[bytes]:
@@ -302,7 +284,7 @@ def decode(
     try:
         return Batch.decode(payload, base_offset=base, timestamp=timestamp)
     except CorruptRecord as error:
-        raise _unreadable(error, topic, queue_number, base, _count(payload)) from None
+        raise unreadable(error, topic, queue_number, base, _count(payload)) from None
 
 
 def _count(payload: bytes | memoryview) -> int:
@@ -311,14 +293,6 @@ def _count(payload: bytes | memoryview) -> int:
         return peek(payload).count
     except CorruptRecord:
         return 1
-
-
-def _unreadable(
-    error: CorruptRecord, topic: str, queue_number: int, base: int, count: int
-) -> UnreadableBatch:
-    """The error, with the offset of the batch and the offset after it."""
-    queue = queue_number & QUEUE_MASK
-    return UnreadableBatch(error, topic=topic, queue=queue, offset=base, next_offset=base + count)
 
 
 def _joined(lists: list[list[T]]) -> list[T]:

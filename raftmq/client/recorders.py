@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from raftmq.pop.actions import Action
 
-    from .message import Slice
     from .pop.leases import Part
     from .pop.prefetch_buffer import Taken
     from .pop.tally import Settlement
     from .produce.producer_batch import Entry
     from .produce.receipts import Outgoing
+    from .slices import Slice
 
 
 class ProducerRecorder(Protocol):

@@ -26,7 +26,6 @@ from raftmq.checkers.pop.messages import Ordering
 from raftmq.client.admin.dead_letters import Backlog
 from raftmq.client.client import Client
 from raftmq.client.consume.consumer import Consumer
-from raftmq.client.message import Slice
 from raftmq.client.options import ConsumerSettings
 from raftmq.client.pop.consumer import PopConsumer
 from raftmq.client.pop.handles import parse_handle
@@ -34,6 +33,7 @@ from raftmq.client.pop.prefetcher import PopSettings
 from raftmq.client.produce.claimed import ClaimedProducer
 from raftmq.client.produce.producer import Producer
 from raftmq.client.routing.router import Router
+from raftmq.client.slices import Slice
 from raftmq.client.supervisor import Supervisor
 from raftmq.client.world import ClientWorld
 from raftmq.errors import Inconsistent, Reason, Rejected

@@ -12,7 +12,7 @@ from typing import Any
 from raftmq.client.admin.admin import Admin
 from raftmq.client.admin.dead_letters import DeadLetter
 from raftmq.client.admin.descriptions import OffsetChange
-from raftmq.client.message import Slice, format_id, parse_id
+from raftmq.client.message import format_id, parse_id
 from raftmq.client.options import ConsumerSettings
 from raftmq.client.pop.lease_bits import offsets_of
 from raftmq.client.pop.leases import Part
@@ -24,6 +24,7 @@ from raftmq.client.produce.producer_batch import Entry
 from raftmq.client.produce.receipts import Outgoing
 from raftmq.client.recorders import PopRecorder
 from raftmq.client.routing.router import Router
+from raftmq.client.slices import Slice
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from raftmq.batch import Batch, Compression, Flag, PropertyKind, encode
 from raftmq.batch.columns import I64, PLAIN, U32, column, vector
 from raftmq.client.arrow import SCHEMA
-from raftmq.client.message import Messages, Slice
+from raftmq.client.message import Messages
+from raftmq.client.slices import Slice
 from raftmq.errors import Rejected, UnreadableBatch
 from tests.batch.messages import Drawn, drawn_messages
 from tests.batch.test_corrupt import made, with_property
@@ -143,7 +144,8 @@ def test_making_rows_loads_no_pandas() -> None:
     program = (
         "import sys\n"
         "from raftmq.batch import Batch, encode\n"
-        "from raftmq.client.message import Messages, Slice\n"
+        "from raftmq.client.message import Messages\n"
+        "from raftmq.client.slices import Slice\n"
         "props = [{'i': 1, 'f': 0.5, 'b': True, 't': 'x', 'r': b'raw'}] * 3\n"
         "made = encode([b'a'] * 3, keys=['k', None, 'k'], tags=['t', None, 'u'], props=props)\n"
         "batch = Batch.decode(made.to_bytes(queue=1))\n"

@@ -9,10 +9,10 @@ import pytest
 
 import raftmq
 from raftmq.client.consume.start import Start
-from raftmq.client.message import Slice
 from raftmq.client.pop.handles import handle_of
 from raftmq.client.pop.leases import HeldLease
 from raftmq.client.produce.queue_sender import QueueSender
+from raftmq.client.slices import Slice
 from raftmq.embedded.checked import Checked
 from raftmq.errors import Inconsistent, Reason, Rejected
 from raftmq.machine.delays import Delays, Half

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 from raftmq.batch import Batch
-from raftmq.client.message import Slice
 from raftmq.client.pop.claims import HeldClaim
 from raftmq.client.pop.consumer import PopConsumer
 from raftmq.client.pop.leases import Grip
 from raftmq.client.pop.popped import LeasedMessage, LeasedMessages, PoppedMessage, PoppedMessages
 from raftmq.client.pop.prefetch_buffer import Taken
 from raftmq.client.pop.settlement import Settlements
+from raftmq.client.slices import Slice
 from raftmq.pop.actions import Action
 
 from .face import Entered, Face, calls, waits

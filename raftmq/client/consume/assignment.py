@@ -37,7 +37,8 @@ from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavail
 from raftmq.wire.assignment import Assigned
 
 from .membership import Member
-from .read_ahead import Cursor, Fetcher
+from .positions import Cursor
+from .read_ahead import Fetcher
 
 BEATS = 6
 """Heartbeats in a session: the leader renews a lease when a fifth of the lease is gone."""

@@ -22,11 +22,12 @@ import anyio.lowlevel
 from raftmq.client.admin.consumer_groups import require_mode
 from raftmq.client.admin.subscriptions import subscribe
 from raftmq.client.arguments import require, typed
-from raftmq.client.message import Message, Messages, Slice
+from raftmq.client.message import Message, Messages
 from raftmq.client.options import ConsumerSettings
 from raftmq.client.recorders import ConsumerRecorder
 from raftmq.client.routing.requests import after, seconds_left
 from raftmq.client.routing.router import Router
+from raftmq.client.slices import Slice
 from raftmq.client.supervisor import Supervisor, TaskScope
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
 from raftmq.machine.catalog.membership import JoinGroup
@@ -39,7 +40,8 @@ from .assignment import AssignedQueues
 from .cursors import count_old, cursors_at
 from .membership import Member
 from .offsets import Stamp, commit_offsets, committed_offsets, find_offsets
-from .read_ahead import Cursor, Fetcher
+from .positions import Cursor
+from .read_ahead import Fetcher
 from .start import Exactly, start_of
 
 _CHECKPOINT_MESSAGES = 64

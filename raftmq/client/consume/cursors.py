@@ -8,7 +8,7 @@ from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.messages import TopicView
 
 from .offsets import committed_offsets, find_offsets
-from .read_ahead import Cursor
+from .positions import Cursor
 from .start import Exactly
 
 

@@ -11,17 +11,14 @@ Invariants:
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from raftmq.client.routing.connection import Connection, Request
 from raftmq.wire.codec import pack
 from raftmq.wire.fetches import NO_SESSION, Fetch, FetchFrom
-from raftmq.wire.messages import (
-    FrameKind,
-)
+from raftmq.wire.messages import FrameKind
 
-if TYPE_CHECKING:
-    from .read_ahead import Cursor
+from .positions import Cursor
 
 
 class Difference(NamedTuple):
@@ -63,7 +60,7 @@ class ReadSession:
         self.is_recalled = False
         """True if the open request is to be answered at once."""
 
-    def want(self, wanted: dict[int, "Cursor"]) -> None:
+    def want(self, wanted: dict[int, Cursor]) -> None:
         """Read these queues here, and no others."""
         self.wanted = wanted
         is_same = len(wanted) == len(self.known) and all(

@@ -32,13 +32,14 @@ from collections.abc import Iterable
 import anyio
 
 from raftmq.batch import Batch
-from raftmq.client.message import Slice, decode
+from raftmq.client.message import decode
 from raftmq.client.routing.connection import Answer, Connection, Lost
 from raftmq.client.routing.refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
 from raftmq.client.routing.router import Router
+from raftmq.client.slices import Slice
 from raftmq.client.supervisor import TaskScope
-from raftmq.errors import ProtocolError, RaftmqError, Reason, Rejected, UnreadableBatch
-from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
+from raftmq.errors import ProtocolError, Reason, Rejected, UnreadableBatch
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import UNKNOWN_SESSION, Fetch, Fetched, FetchedQueue
 from raftmq.wire.frame import Frame
@@ -49,6 +50,7 @@ from raftmq.wire.messages import (
 )
 
 from .fetch_session import ReadSession
+from .positions import Chunk, Cursor
 
 FETCH_BYTES = 4 * 1024 * 1024
 """The largest answer that is asked for: large enough that the work for a request is small beside
@@ -62,98 +64,6 @@ POLL_MS = 5_000
 
 _TRIMMED = Reason.OFFSET_OUT_OF_RANGE.value
 _UNKNOWN_TOPIC = Reason.UNKNOWN_TOPIC.value
-
-
-class Cursor:
-    """The reading positions of one queue."""
-
-    __slots__ = (
-        "committed",
-        "done",
-        "epoch",
-        "error",
-        "fetched",
-        "group",
-        "handed",
-        "queue_number",
-        "sent",
-        "strikes",
-        "tail",
-        "version",
-    )
-
-    def __init__(self, *, queue_number: int, group: int, offset: int) -> None:
-        self.queue_number = queue_number
-        """The cluster-wide number of the queue."""
-        self.group = group
-        """The queue's partition group."""
-        self.epoch = 0
-        """The epoch under which the consumer owns the queue; 0: the queue has no owner."""
-        self.version = 0
-        """Grows with each move: an answer to an earlier question is dropped."""
-        self.fetched = offset
-        """The next offset to fetch."""
-        self.handed = offset
-        """The offset after the last message that was handed out."""
-        self.done = offset
-        """The offset after the last message that the application is done with."""
-        self.committed: int | None = None
-        """The last committed offset; None: nothing was committed, or a commit has no answer yet."""
-        self.sent = 0
-        """The number of the last commit that was sent."""
-        self.error: RaftmqError | None = None
-        """Why reading has stopped; None: it goes on."""
-        self.strikes = 0
-        """How often in a row a leader's queue ended before `fetched`."""
-        self.tail: _Chunk | None = None
-        """The queue's last chunk in the buffer."""
-
-    @property
-    def queue(self) -> int:
-        """The queue within the topic, from 0."""
-        return self.queue_number & QUEUE_MASK
-
-    def move(self, offset: int) -> None:
-        """Go on from `offset`."""
-        self.version += 1
-        self.fetched = self.handed = self.done = offset
-        self.error = None
-        self.strikes = 0
-        self.tail = None
-
-    def commit_sent(self, sequence: int) -> None:
-        """A commit leaves: until its answer comes, the log may have it or not."""
-        self.sent, self.committed = sequence, None
-
-    def commit_answered(self, sequence: int, offset: int) -> None:
-        """A commit was done; the answer to an overtaken commit tells nothing."""
-        if sequence == self.sent:
-            self.committed = offset
-
-    def pass_over(self, offset: int) -> None:
-        """Skip the offsets from `fetched` to before `offset`: no message there is wanted."""
-        self.fetched = offset
-        if self.tail is not None:
-            self.tail.following = offset
-        elif self.done == self.handed:
-            self.handed = self.done = offset
-        else:
-            self.handed = offset
-
-
-class _Chunk:
-    """Neighbouring messages of a batch in the buffer."""
-
-    __slots__ = ("batch", "cursor", "following", "size", "start", "stop")
-
-    def __init__(self, cursor: Cursor, batch: Batch, start: int, stop: int, size: int) -> None:
-        self.cursor = cursor
-        self.batch = batch
-        self.start = start
-        self.stop = stop
-        self.size = size
-        self.following = batch.base_offset + stop
-        """The queue's `handed` offset once the whole chunk is handed out."""
 
 
 class Fetcher:
@@ -177,7 +87,7 @@ class Fetcher:
         self._on_trimmed = on_trimmed
         self._consumer_group = consumer_group
         self._subscribed = subscribed
-        self._buffer: deque[_Chunk] = deque()
+        self._buffer: deque[Chunk] = deque()
         self._buffered_bytes = 0
         self._sessions: dict[Connection, ReadSession] = {}
         # Partition group → since when its leader is looked for.
@@ -428,7 +338,7 @@ class Fetcher:
                 )
             end = base + len(batch)
             if end > cursor.fetched:
-                self._keep(_Chunk(cursor, batch, cursor.fetched - base, len(batch), size))
+                self._keep(Chunk(cursor, batch, cursor.fetched - base, len(batch), size))
                 cursor.fetched = end
                 cursor.strikes = 0
 
@@ -470,12 +380,12 @@ class Fetcher:
         for start, stop in found:
             cursor.pass_over(batch.base_offset + start)
             # The last run counts the batch's size: until then the batch stays in memory.
-            chunk = _Chunk(cursor, batch, start, stop, size if stop == found[-1][1] else 0)
+            chunk = Chunk(cursor, batch, start, stop, size if stop == found[-1][1] else 0)
             self._keep(chunk)
             cursor.fetched = chunk.following
         cursor.pass_over(batch.base_offset + len(batch))
 
-    def _keep(self, chunk: _Chunk) -> None:
+    def _keep(self, chunk: Chunk) -> None:
         self._buffer.append(chunk)
         self._buffered_bytes += chunk.size
         chunk.cursor.tail = chunk

@@ -20,7 +20,8 @@ import anyio
 
 from raftmq.batch import Batch
 from raftmq.client.arguments import milliseconds, typed
-from raftmq.client.message import Message, MessageColumns, Slice
+from raftmq.client.message import Message, MessageColumns
+from raftmq.client.slices import Slice
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from raftmq.batch import Batch
-from raftmq.client.message import Slice
+from raftmq.client.slices import Slice
 
 from .lease_bits import runs_of
 from .leases import HeldLease

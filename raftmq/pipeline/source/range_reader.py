@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from raftmq.client.message import QUEUE_BITS, Messages, Slice
+from raftmq.client.message import QUEUE_BITS, Messages
+from raftmq.client.slices import Slice
 from raftmq.errors import Reason, Rejected, Unavailable
 from raftmq.filters import Filter
 from raftmq.filters import compile as compile_filter

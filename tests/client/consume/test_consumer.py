@@ -13,6 +13,7 @@ from raftmq.batch import encode
 from raftmq.batch.columns import U32, vector
 from raftmq.client import Client, Consumer, connect
 from raftmq.client.consume import read_ahead
+from raftmq.client.consume.positions import Cursor
 from raftmq.client.routing import router
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable, UnreadableBatch
 from raftmq.log.record import Kind
@@ -239,7 +240,7 @@ async def test_commit_of_an_earlier_place_is_sent_after_a_commit_without_an_answ
 
 
 async def test_answer_to_an_overtaken_commit_does_not_say_what_is_committed() -> None:
-    cursor = read_ahead.Cursor(queue_number=QUEUE, group=1, offset=0)
+    cursor = Cursor(queue_number=QUEUE, group=1, offset=0)
     cursor.commit_sent(1)
     cursor.commit_sent(2)
     cursor.commit_answered(2, 20)

@@ -10,7 +10,7 @@ import pytest
 
 from raftmq.batch import Batch, encode
 from raftmq.client import Messages, QueueDescription, TopicDescription
-from raftmq.client.message import Slice
+from raftmq.client.slices import Slice
 from raftmq.errors import CorruptRecord, Reason, Rejected, Unavailable, UnreadableBatch
 from raftmq.pipeline import PipelineError
 from raftmq.pipeline.source import range_reader
