@@ -9,8 +9,7 @@ is checked at every event), `arena` (the verbs of faults).
 | `settings`, `faults.themes` | what a seed decides beside the faults, and together with them |
 | `environment`, `loop`, `network` | what all parts share: time, links, counts, checks |
 | `host`, `clock`, `disk` | one machine without its process |
-| `process` | the state of one process that the checks see |
-| `replica`, `watched`, `writing` | one process, its watched parts, its disk thread |
+| `replica` | one process: its group with watched parts, its disk thread, what the checks see |
 | `node`, `roster` | a machine with its process; all of these |
 | `transfers` | snapshots between processes |
 | `cluster` | the owner of all parts |

@@ -18,7 +18,7 @@ from raftmq.chaos.core.cluster import Cluster
 from raftmq.chaos.core.disk import CoreDisk
 from raftmq.chaos.core.network import CHUNK
 from raftmq.chaos.core.operator import adding, removing, replacing
-from raftmq.chaos.core.replica import Replica
+from raftmq.chaos.core.replica.replica import Replica
 from raftmq.chaos.faults import Event, World
 from raftmq.chaos.faults.arena import (
     Arena,
@@ -58,7 +58,7 @@ CORE_FAILPOINTS = (
     "before sync", "after sync", "before apply", "after apply", "before snapshot",
     *CHANGE_FAILPOINTS,
 )  # fmt: skip
-"""Failpoints of the simulated process besides those of its disk: see `Replica.failpoint`."""
+"""Failpoints of the simulated process besides those of its disk: see `Host.reach`."""
 
 _LOG_FAILPOINTS = [
     point for point in FAILPOINTS if point.endswith((" log", " snapshot", " partial", " index"))

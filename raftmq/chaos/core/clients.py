@@ -18,7 +18,7 @@ from random import Random
 
 from raftmq.chaos.core.environment import Environment
 from raftmq.chaos.core.node import Node
-from raftmq.chaos.core.replica import Replica
+from raftmq.chaos.core.replica.replica import Replica
 from raftmq.chaos.faults.arena import CLIENTS
 from raftmq.consensus import Proposal, ProposalDropped
 from raftmq.log.record import Kind, Record

@@ -14,12 +14,12 @@ from raftmq.chaos.core.checks.safety import Safety
 from raftmq.chaos.core.clients import Clients
 from raftmq.chaos.core.environment import Environment
 from raftmq.chaos.core.loop import Loop
-from raftmq.chaos.core.machine import Machine
 from raftmq.chaos.core.network import Network
 from raftmq.chaos.core.node import Node
 from raftmq.chaos.core.operator import Operator
-from raftmq.chaos.core.process import Process
-from raftmq.chaos.core.replica import FOLDER, open_store
+from raftmq.chaos.core.replica.machine import Machine
+from raftmq.chaos.core.replica.process import Process
+from raftmq.chaos.core.replica.replica import FOLDER, open_store
 from raftmq.chaos.core.roster import Roster
 from raftmq.chaos.core.settings import Settings
 from raftmq.chaos.core.transfers import Transfers

@@ -18,7 +18,7 @@ from random import Random
 from raftmq.chaos.core.environment import Environment
 from raftmq.chaos.core.faults.effects import DARK, ENDED
 from raftmq.chaos.core.host import Host
-from raftmq.chaos.core.replica import Replica
+from raftmq.chaos.core.replica.replica import Replica
 from raftmq.chaos.world.disk import PowerLoss
 from raftmq.consensus import Message
 from raftmq.errors import CorruptRecord

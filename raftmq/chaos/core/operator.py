@@ -13,7 +13,7 @@ from raftmq.chaos.core.environment import Environment
 from raftmq.chaos.core.faults import atlas
 from raftmq.chaos.core.faults.effects import ASKED
 from raftmq.chaos.core.node import Node
-from raftmq.chaos.core.replica import Replica
+from raftmq.chaos.core.replica.replica import Replica
 from raftmq.chaos.core.roster import Roster
 from raftmq.consensus import (
     Change,

@@ -1,7 +1,7 @@
 """The nodes of a cluster: by id and by place, which of them leads, and which are members."""
 
 from raftmq.chaos.core.node import Node
-from raftmq.chaos.core.replica import Replica
+from raftmq.chaos.core.replica.replica import Replica
 from raftmq.consensus import ConfState
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from raftmq.chaos.core.environment import Environment
 from raftmq.chaos.core.network import CHUNK
 from raftmq.chaos.core.node import Node
-from raftmq.chaos.core.replica import Replica
+from raftmq.chaos.core.replica.replica import Replica
 from raftmq.consensus import Message
 from raftmq.errors import CorruptRecord
 from raftmq.log.faults import DiskFull

@@ -7,7 +7,7 @@ import pytest
 from raftmq.chaos.core import STEADY, draw_schedule, draw_settings, run
 from raftmq.chaos.core.cluster import Cluster
 from raftmq.chaos.core.faults.themes import EVERY, THEMES, chosen_settings, theme_of
-from raftmq.chaos.core.writing import Writing
+from raftmq.chaos.core.replica.writing import Writing
 from raftmq.chaos.faults import FAULTS, Schedule, World, draw, of_world
 from raftmq.consensus import Message, MessageKind
 

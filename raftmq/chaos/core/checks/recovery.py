@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from raftmq.chaos.core.disk import contents
 from raftmq.chaos.core.host import Host
-from raftmq.chaos.core.machine import Machine
+from raftmq.chaos.core.replica.machine import Machine
 from raftmq.chaos.core.settings import Settings
 from raftmq.checkers.servers.invariants import INVARIANTS
 from raftmq.errors import CorruptRecord

@@ -30,8 +30,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Never
 
 from raftmq.chaos.core.host import Host
-from raftmq.chaos.core.machine import Machine
-from raftmq.chaos.core.process import Process
+from raftmq.chaos.core.replica.machine import Machine
+from raftmq.chaos.core.replica.process import Process
 from raftmq.chaos.core.settings import Settings
 from raftmq.consensus import (
     ConfState,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from raftmq.broker.replica.opener import consensus_meta
 from raftmq.chaos.core.arena import CoreArena, Make
 from raftmq.chaos.core.network import CHUNK
-from raftmq.chaos.core.replica import Replica
+from raftmq.chaos.core.replica.replica import Replica
 from raftmq.chaos.faults import Event
 from raftmq.chaos.faults.arena import Steps
 from raftmq.consensus import Message, MessageKind, Snapshot

@@ -6,10 +6,10 @@ implementations as named.
 
 from functools import partial
 
-from raftmq.chaos.core import replica
 from raftmq.chaos.core.arena import CoreArena
 from raftmq.chaos.core.disk import CoreDisk
 from raftmq.chaos.core.faults import nemesis
+from raftmq.chaos.core.replica import replica
 from raftmq.chaos.faults.arena import Steps
 from raftmq.chaos.faults.schedule import Event as Fault
 from raftmq.chaos.mutant import Mutant, Patch

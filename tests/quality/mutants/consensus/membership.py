@@ -10,8 +10,8 @@ from dataclasses import replace
 import msgspec
 
 from raftmq.broker.replica import opener
-from raftmq.chaos.core.machine import Machine
-from raftmq.chaos.core.watched import WatchedRaft
+from raftmq.chaos.core.replica.machine import Machine
+from raftmq.chaos.core.replica.watched import WatchedRaft
 from raftmq.chaos.mutant import Mutant, Patch
 from raftmq.consensus import (
     ConfState,

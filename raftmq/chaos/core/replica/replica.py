@@ -43,11 +43,11 @@ from raftmq.chaos.core.checks.views import View
 from raftmq.chaos.core.environment import Environment
 from raftmq.chaos.core.faults.effects import NEEDLESS
 from raftmq.chaos.core.host import Host
-from raftmq.chaos.core.machine import Machine, restore
-from raftmq.chaos.core.process import Process
+from raftmq.chaos.core.replica.machine import Machine, restore
+from raftmq.chaos.core.replica.process import Process
+from raftmq.chaos.core.replica.watched import WatchedLog, WatchedMachine, WatchedRaft
+from raftmq.chaos.core.replica.writing import Writing
 from raftmq.chaos.core.settings import Settings
-from raftmq.chaos.core.watched import WatchedLog, WatchedMachine, WatchedRaft
-from raftmq.chaos.core.writing import Writing
 from raftmq.chaos.world.disk import PowerLoss
 from raftmq.consensus import Config, Message, MessageKind, Role, SnapshotMeta
 from raftmq.errors import CorruptRecord

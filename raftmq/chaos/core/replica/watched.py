@@ -22,8 +22,8 @@ from raftmq.chaos.core.checks.views import Durable, View
 from raftmq.chaos.core.environment import Environment
 from raftmq.chaos.core.faults.effects import LAGGED
 from raftmq.chaos.core.host import Host
-from raftmq.chaos.core.machine import Machine
-from raftmq.chaos.core.process import Process
+from raftmq.chaos.core.replica.machine import Machine
+from raftmq.chaos.core.replica.process import Process
 from raftmq.consensus import (
     APPLY_THREAD,
     Config,

@@ -23,8 +23,8 @@ from random import Random
 from raftmq.broker.replica.writes import Write
 from raftmq.chaos.core.environment import Environment
 from raftmq.chaos.core.faults.effects import SLOW_JOBS
-from raftmq.chaos.core.process import Process
-from raftmq.chaos.core.watched import Turn, WatchedLog
+from raftmq.chaos.core.replica.process import Process
+from raftmq.chaos.core.replica.watched import Turn, WatchedLog
 from raftmq.consensus import Message
 from raftmq.log.faults import DiskFull, Dropped
 from raftmq.log.index_file import IndexDamaged

@@ -3,7 +3,7 @@
 from raftmq.broker.replica.group import Group
 from raftmq.chaos.core.checks.views import View
 from raftmq.chaos.core.host import Host
-from raftmq.chaos.core.machine import Machine
+from raftmq.chaos.core.replica.machine import Machine
 from raftmq.consensus import ConfState, Role
 from raftmq.consensus.core import Core
 from raftmq.log.record import Record
