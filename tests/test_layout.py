@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -10,6 +11,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from raftmq.version import VERSION
 
 ROOT = Path(__file__).parent.parent
 FILE_LINES_MAX = 600
@@ -149,6 +152,11 @@ def test_no_import_leads_back() -> None:
     graph = {name: imported(path, set(paths)) for name, path in paths.items()}
     assert sum(map(len, graph.values())) > 3000
     TopologicalSorter(graph).prepare()
+
+
+def test_version_of_the_package_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == VERSION
 
 
 def test_package_import_loads_neither_trio_nor_numpy() -> None:
