@@ -9,10 +9,10 @@
 | pop | reading them back as consumers of a queue: each message leased and acknowledged |
 | waiting | a message to one of many consumers that wait, one at a time, from send to arrival |
 | spread | acknowledged publishes, each batch to the next one of many queues |
-| backlog | acknowledged publishes until so many messages are stored, then reading from the first |
+| backlog | acknowledged publishes until all messages are stored, then reading from the first |
 
-The last three grow: they want an amount (of consumers, queues, messages), and a row says how much
-of it the system reached within a limit of time.
+The last three grow: they want an amount (of consumers, queues, messages), and a row says the part
+of it that the system reached within a limit of time.
 
 A *cell* is one system in one scenario in one round, on a cluster of its own. A cell of consume
 fills the log by the load of produce first, and gives the row of that produce as well: a run that
@@ -84,7 +84,7 @@ class Scenario:
     fill: str = ""
     """Name of the scenario whose load fills the log, and whose row the same cell gives."""
     amount: int = 0
-    """What a growing operation wants: consumers, queues or messages."""
+    """Consumers, queues or messages that a growing operation wants."""
     expected_seconds: float = 0.0
     """Of a growing operation: its time beside the system's own, the mean of all systems."""
 

@@ -154,7 +154,7 @@ class Meter:
     """Counts acknowledgements between the end of the warm-up and the deadline.
 
     Times are `time.perf_counter()` seconds. `on_ack` is cheap enough for 100,000 calls a second.
-    With `messages_max` there is no warm-up, the work ends with so many messages, and its sample has
+    With `messages_max` there is no warm-up, the work ends with the last of them, and its sample has
     `counts`.
     """
 

@@ -35,7 +35,7 @@ from raftmq.broker.deliver.group_deletion import Forgetting
 from raftmq.broker.deliver.popping import Popping
 from raftmq.broker.host import SOFTWARE, Source
 from raftmq.broker.replica.after_apply import AfterApply
-from raftmq.broker.replica.disk import DiskLoop
+from raftmq.broker.replica.disk import WINDOWS_MAX, DiskLoop
 from raftmq.broker.replica.effects import (
     Applied,
     Effect,
@@ -402,6 +402,7 @@ class Node:
             on_fault=self.fail,
             space=self.space,
             unwritten_bytes_max=limits.unwritten_bytes_max,
+            messages_max=WINDOWS_MAX * self.settings.raft.inflight_messages_max,
         )
         """Writes all groups' records."""
         self._after_apply = AfterApply(self, self.space, self._disk_worker, self.disk)

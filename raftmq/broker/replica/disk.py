@@ -16,7 +16,7 @@ Faults:
   the whole node, records that come from leaders are dropped, as if lost on the network. Records of
   groups that this node leads do not count: they would leave the other groups no room.
 - A disk that stands still gathers the answers to its leaders, one a heartbeat: appends are dropped
-  beyond `MESSAGES_MAX` storage messages of a group.
+  beyond `messages_max` storage messages of a group.
 
 Invariants:
 - Storage messages of a group become durable in the order they were written.
@@ -39,9 +39,9 @@ SMALL_BYTES = 16 * 1024
 """A pass of up to this size may run on the event loop: while the disk is quick, the pass takes less
 time than to wake another thread and to be woken by it."""
 
-MESSAGES_MAX = 1024
-"""Storage messages of one group that wait, about 1 KiB each without their records: some times the
-appends that a leader sends ahead (`raft.inflight_messages_max`), which a quick disk never has."""
+WINDOWS_MAX = 4
+"""Storage messages of one group that wait, in windows of appends (`raft.inflight_messages_max`): a
+disk that keeps pace never has as many. A message takes about 1 KiB without its records."""
 
 FULL_RETRY_SECONDS = 1.0
 """Pause before a write that met a full disk is tried again."""
@@ -61,6 +61,7 @@ class DiskLoop:
         on_fault: Callable[[BaseException], None],
         space: Space,
         unwritten_bytes_max: int,
+        messages_max: int,
     ) -> None:
         self._worker = worker
         self._timers = timers
@@ -70,6 +71,7 @@ class DiskLoop:
         self._on_fault = on_fault
         self._space = space
         self._unwritten_bytes_max = unwritten_bytes_max
+        self._messages_max = messages_max
         self._pending: dict[int, Write] = {}
         self._postponed: dict[int, Write] = {}
         # The groups whose last write met a full disk.
@@ -106,7 +108,7 @@ class DiskLoop:
         if message.entries and self.unwritten_bytes >= self._unwritten_bytes_max:
             return True
         write = self._waiting(group)
-        return write is not None and len(write.messages) >= MESSAGES_MAX
+        return write is not None and len(write.messages) >= self._messages_max
 
     def forget(self, group: Group) -> None:
         """Drop the writes of a group that this node no longer carries."""

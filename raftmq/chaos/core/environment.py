@@ -1,4 +1,4 @@
-"""What all parts of one simulated cluster share: time, links, chance, counts and checks.
+"""The environment that all parts of a simulated cluster share: time, links, chance, counts, checks.
 
 Each part gets the environment when it is made, beside the parts below it that it works with, and
 knows no part above: what a part has to tell its owner is a call that the owner gives it.

@@ -17,7 +17,7 @@ ATTEMPT_SECONDS_MAX = 5.0
 
 
 class Leaders(Protocol):
-    """What a call asks of the router."""
+    """The router, as a call needs it."""
 
     async def leader(self, group: int) -> Connection:
         """An open connection to the group's leader, without a limit."""

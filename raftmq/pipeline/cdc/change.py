@@ -1,4 +1,4 @@
-"""What a database tells of a table: its rows at one place, its changes; and a change's message.
+"""The rows of a table at one place of its log, the changes after it, and the message of a change.
 
 A message's body is one JSON object:
 

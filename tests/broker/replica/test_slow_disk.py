@@ -5,7 +5,7 @@ from itertools import count
 import trio
 from msgspec.structs import replace
 
-from raftmq.broker.replica.disk import MESSAGES_MAX
+from raftmq.broker.replica.disk import WINDOWS_MAX
 from raftmq.broker.settings import Limits
 from tests.broker.harness import Cluster
 from tests.broker.scenario import QUEUE, bodies, in_cluster
@@ -105,6 +105,7 @@ def test_records_that_a_node_leads_take_no_room_from_those_that_it_follows() -> 
 
 def test_answers_that_wait_for_a_disk_that_stands_still_are_bounded() -> None:
     async def scenario(cluster: Cluster) -> None:
+        messages_max = WINDOWS_MAX * cluster.raft.inflight_messages_max
         await cluster.found("t", 1)
         still = next(node for node in cluster.nodes if node != cluster.leader_of(QUEUE))
         cluster.machines[still].slowness = 1e9
@@ -113,9 +114,9 @@ def test_answers_that_wait_for_a_disk_that_stands_still_are_bounded() -> None:
                 await client.produce(QUEUE, [b"x"], n)
             await trio.sleep(5)
         await trio.sleep(
-            2 * MESSAGES_MAX * cluster.raft.heartbeat_ticks * cluster.raft.tick_ms / 1e3
+            2 * messages_max * cluster.raft.heartbeat_ticks * cluster.raft.tick_ms / 1e3
         )
         waiting = [len(write.messages) for write in cluster.nodes[still].disk._pending.values()]
-        assert max(waiting) == MESSAGES_MAX
+        assert max(waiting) == messages_max
 
     in_cluster(scenario)
