@@ -16,7 +16,7 @@ from raftmq.pop.backlog import Backlog
 from raftmq.pop.groups import PopGroup
 from raftmq.pop.leases import Leases
 from raftmq.pop.pieces import Piece, divided
-from raftmq.pop.policy import Mode, Policy
+from raftmq.pop.policy import RUN_MAX, Mode, Order, Policy
 from raftmq.pop.retries import Retries
 from raftmq.pop.spans import Span
 
@@ -46,6 +46,14 @@ def test_machine_agrees_with_the_ledger(modes: tuple[tuple[Mode, Policy], ...]) 
         "leased", "waiting", "ready", "dead", "acked", "purged", "lost", "passed", "skipped"
     }  # fmt: skip
     assert withheld == {"released", "taken back", "committed", "rolled back", "fenced", "copied"}
+
+
+@pytest.mark.parametrize("seed", [0, 23, 34])
+def test_parked_letter_of_a_run_holds_up_the_messages_after_it_alone(seed: int) -> None:
+    """In these logs messages of a key go out before one of them that is parked: no breach."""
+    blocking = Policy((10, 50), 2, 100, Order.KEY, True, RUN_MAX)
+    ledger = log(seed, ((Mode.ORDERED, blocking), (Mode.ORDERED, blocking))).play(RECORDS)
+    assert not ledger.breaches, ledger.breaches[0]
 
 
 def test_random_logs_have_offsets_deletions_handles_and_feeds_that_cross_filters() -> None:
