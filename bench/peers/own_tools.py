@@ -11,7 +11,8 @@ messages: an uncounted run tells how many take the wanted time, for Kafka on a t
 as long as the brokers need to warm up. PerfTest prints a rate each second; its first seconds do not
 count, since its JVM is slow then.
 
-Processor time is that of the last part of a run, as long as the tool says its measurement took.
+Processor time is that of the last part of a run, as long as the tool says its measurement took; of
+PerfTest's reads, that of the seconds before the queue ran empty.
 """
 
 import asyncio
@@ -256,14 +257,24 @@ class RabbitmqOwn(Rabbitmq):
         rates = [int(each) for each in re.findall(rf"{counted}: (\d+) msg/s", "\n".join(lines))]
         if counted == "confirmed":
             rates = rates[PERF_TEST_SKIPPED:]
-        # A reader's measurement ends when the queue runs empty.
-        while counted == "received" and rates and rates[-1] < max(rates) / 2:
-            rates.pop()
+        idle = 0 if counted == "confirmed" else _idle_seconds(rates)
+        rates = rates[: len(rates) - idle]
         if not rates:
             raise RuntimeError(f"PerfTest printed no rates:\n{output[-1500:]}")
         p50, p99 = _latencies(lines[PERF_TEST_SKIPPED:])
         settings = f"PerfTest {' '.join(arguments)}, {PERF_TEST_SKIPPED} s before"
-        return _sample(sum(rates), len(rates), size, settings, p50_ms=p50, p99_ms=p99)
+        sample = _sample(sum(rates), len(rates), size, settings, p50_ms=p50, p99_ms=p99)
+        return replace(sample, began=sample.began - idle)
+
+
+def _idle_seconds(rates: Sequence[int]) -> int:
+    """Seconds at the end of a reader's run after the queue ran empty.
+
+    >>> _idle_seconds([60, 90, 80, 30, 0, 0])
+    3
+    """
+    busy = [second for second, rate in enumerate(rates, 1) if rate >= max(rates) / 2]
+    return len(rates) - max(busy, default=0)
 
 
 def _latencies(lines: Sequence[str]) -> tuple[float | None, float | None]:
