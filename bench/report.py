@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
 from bench.scenarios import GROWTH, SCENARIOS
+from bench.system import READ_ALIKE
 
 INSTALL_LINES = """\
 make peers
@@ -53,6 +54,9 @@ COLUMNS = (
 )
 """Headings of the numbers of a row."""
 
+DURABLE = ("kafka-fsync", "rabbitmq", "rabbitmq-own", "nats-fsync")
+"""The peers that sync on a majority before they acknowledge one message."""
+
 FIGURES = {
     "consumers": True,
     "queues": True,
@@ -62,6 +66,7 @@ FIGURES = {
     "messages/s at last": True,
     "messages/s read": True,
     "CPU at rest %": False,
+    READ_ALIKE: True,
 }
 """Further numbers of a row, in the order of the page; True: more is better. `CPU at rest %` is the
 processor time of all servers, in percent of one processor."""
@@ -186,6 +191,40 @@ def losses(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
+def lost_costs(rows: Sequence[Row]) -> list[str]:
+    """For each scenario a sentence about the peers that take less processor time a message than
+    raftmq, or less memory."""
+    sentences = []
+    for scenario, table in by_scenario(rows).items():
+        if "raftmq" not in table:
+            continue
+        parts = [
+            part
+            for field, words in (
+                ("server_cpu_s_per_million", "less processor time a message"),
+                ("server_mib", "less memory"),
+            )
+            if (part := _cheaper(table, field, words))
+        ]
+        if parts:
+            sentences.append(f"{scenario}: {'; '.join(parts)}.")
+    return sentences
+
+
+def _cheaper(table: Mapping[str, Row], field: str, words: str) -> str:
+    """The peers with less of something than raftmq, and their share of raftmq's; empty: none."""
+    costs = {name: row.get(field) for name, row in table.items() if name != "floor"}
+    ours = costs.pop("raftmq")
+    shares = {
+        name: cost / ours
+        for name, cost in costs.items()
+        if isinstance(cost, float | int) and isinstance(ours, float | int) and cost < ours
+    }
+    found = sorted(shares.items(), key=lambda each: each[1])
+    texts = ", ".join(f"{name} {share:.2f}" for name, share in found)
+    return f"{words}: {texts} of raftmq's" if found else ""
+
+
 def _lost_figures(scenario: str, ours: Row, theirs: Row) -> list[str]:
     """Sentences about the figures, and the memory beside them, in which a peer beats raftmq."""
     if "figures" not in ours or "figures" not in theirs:
@@ -218,7 +257,7 @@ def best_peers(rows: Sequence[Row]) -> list[tuple[str, float, str, float]]:
     return sorted(found, key=lambda each: -each[1] / each[3])
 
 
-def targets(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
+def targets(rows: Sequence[Row], gaps: Iterable[Gap] = ()) -> list[tuple[str, float, float, bool]]:
     """Each target of raftmq for which there are rows: claim, wanted, got, is met."""
     table = by_scenario(rows)
 
@@ -238,7 +277,6 @@ def targets(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
         ("consume-100B", "raftmq's own produce", "produce-100B", "raftmq", 2.0),
         ("consume-10kB", "the floor's", "consume-10kB", "floor", 0.5),
         ("consume-1MiB", "the floor's", "consume-1MiB", "floor", 0.5),
-        ("pop-100B", "raftmq's own consume", "consume-100B", "raftmq", 0.6),
         ("ordered-100B", "raftmq's own pop", "pop-100B", "raftmq", 0.5),
     ]
     wanted = [
@@ -246,11 +284,23 @@ def targets(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
          rate(other, system), True)
         for scenario, whose, other, system, limit in rates
     ]  # fmt: skip
+    durable = {name: p50 for name in DURABLE if (p50 := median(single, name))}
+    best = min(durable, key=durable.__getitem__, default="")
     p50s = [
         ("the floor's", "floor", 1.3),
         ("RabbitMQ's", "rabbitmq", 1.0),
-        ("NATS R3's that syncs always", "nats-fsync", 1.5),
+        (f"that of {best}, the best peer that syncs a majority", best, 1.5),
     ]
+    silences = {gap["system"]: statistics.median(gap["gaps_ms"]) for gap in gaps}
+    ours = silences.pop("raftmq", None)
+    quickest = min(silences, key=silences.__getitem__, default="")
+    popped = table.get("pop-100B", {}).get("raftmq")
+    wanted += [
+        ("pop-100B: rate over reading in like batches, at least", 0.6,
+         popped.get("figures", {}).get(READ_ALIKE) if popped else None, 1.0, True),
+        (f"failover: silence over that of {quickest}, the quickest peer, at most", 1.0,
+         ours, silences.get(quickest), False),
+    ]  # fmt: skip
     wanted += [
         (f"{single}: p50 over {whose}, at most", limit, median(single, "raftmq"),
          median(single, system), False)
@@ -324,7 +374,7 @@ def markdown(result: Result, gaps: Gaps | None = None) -> str:
     """The whole page for people."""
     parts = [
         _heading(result),
-        _standing(result.rows),
+        _standing(result.rows, gaps["rows"] if gaps is not None else ()),
         *(_scenario_table(name, table) for name, table in by_scenario(result.rows).items()),
         _failover(gaps) if gaps is not None else "",
         _growth(result.rows, result.figures),
@@ -364,7 +414,8 @@ Latency is from the send to its acknowledgement in the client, with the whole wi
 is the resident memory of the largest server right after the measurement. Both are the kernel's
 figures.
 
-To run it yourself, with the peers (`bench/README.md` says what `make peers` brings):
+To run it yourself, with the peers (`bench/README.md` says what `make peers` brings, and how long it
+takes):
 
 ```sh
 {INSTALL_LINES}```
@@ -497,7 +548,7 @@ def _number(value: float | None, *, digits: int) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def _standing(rows: Sequence[Row]) -> str:
+def _standing(rows: Sequence[Row], gaps: Sequence[Gap]) -> str:
     if not any(row["system"] == "raftmq" for row in rows):
         return "## raftmq\n\nraftmq was not part of this run.\n"
     places = "\n".join(
@@ -507,14 +558,17 @@ def _standing(rows: Sequence[Row]) -> str:
         for scenario, ours, name, theirs in best_peers(rows)
     )
     lost = "\n".join(f"- {each}" for each in losses(rows)) or "Nowhere in this run."
+    costs = "\n".join(f"- {each}" for each in lost_costs(rows)) or "Nowhere in this run."
     lines = "\n".join(
         f"| {claim} | {limit:g} | {got:.2f} | {'yes' if is_met else '**no**'} |"
-        for claim, limit, got, is_met in targets(rows)
+        for claim, limit, got, is_met in targets(rows, gaps)
     )
     return f"""\
 ## raftmq beside the fastest peer
 
 Messages a second; the floor is no peer, and some peers acknowledge before anything is synced.
+Kafka, NATS and RabbitMQ have a second row by their own load tools (`-own`). RocketMQ's load is Java on
+RocketMQ's own client library, as its tool would be.
 
 | scenario | raftmq | fastest peer | its rate | raftmq over it |
 |---|---:|---|---:|---:|
@@ -523,6 +577,10 @@ Messages a second; the floor is no peer, and some peers acknowledge before anyth
 ## Where raftmq loses to a peer
 
 {lost}
+
+## Where a peer costs less
+
+{costs}
 
 ## raftmq against its own targets
 

@@ -36,6 +36,8 @@ CREATE_SECONDS_MAX = 60.0
 """Time in which a system makes as many queues as it can, up to the wanted number."""
 PROBE_SECONDS_MAX = 30.0
 """Time of all probes of consumers that wait, at most."""
+READ_ALIKE = "of reading in like batches"
+"""Name of a figure: the rate of popping over that of reading by as many messages, just before."""
 COUNT_SECONDS = 0.1
 """Length of a step of `Sample.counts`."""
 

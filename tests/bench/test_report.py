@@ -4,6 +4,7 @@ import json
 
 from bench import report
 from bench.scenarios import SCENARIOS
+from bench.system import READ_ALIKE
 
 
 def row(scenario: str, system: str, rate: float, p50_ms: float | None = 1.0) -> report.Row:
@@ -48,6 +49,16 @@ def result(rows: list[report.Row], skipped: list[report.Skip]) -> report.Result:
     )
 
 
+def gap(system: str, *gaps_ms: float, failed: int = 0) -> report.Gap:
+    return {
+        "system": system,
+        "version": "1",
+        "settings": "",
+        "gaps_ms": list(gaps_ms),
+        "failed": failed,
+    }
+
+
 def test_ratio_is_to_the_floor_of_the_same_scenario() -> None:
     ratios = {(each["scenario"], each["system"]): each["ratio_to_floor"] for each in ROWS}
     assert ratios["single-200B", "nats"] == 2.0
@@ -77,14 +88,31 @@ def test_fastest_peer_of_each_scenario_stands_beside_raftmq() -> None:
 
 
 def test_targets_are_judged_in_their_own_direction() -> None:
-    rows = [*ROWS, row("single-200B", "nats-fsync", 1000.0, 0.9)]
-    verdicts = {claim: is_met for claim, _, _, is_met in report.targets(rows)}
+    popped: report.Row = {**row("pop-100B", "raftmq", 1.0), "figures": {READ_ALIKE: 0.47}}
+    rows = [*ROWS, row("single-200B", "nats-fsync", 1000.0, 0.9), popped]
+    gaps = [gap("raftmq", 130.0), gap("kafka", 900.0), gap("nats", 300.0)]
+    verdicts = {claim: is_met for claim, _, _, is_met in report.targets(rows, gaps)}
     assert verdicts == {
         "produce-100B: rate over the floor's, at least": True,
         "consume-100B: rate over raftmq's own produce, at least": False,
         "single-200B: p50 over the floor's, at most": False,
-        "single-200B: p50 over NATS R3's that syncs always, at most": True,
+        "single-200B: p50 over that of nats-fsync, the best peer that syncs a majority, at most": (
+            True
+        ),
+        "pop-100B: rate over reading in like batches, at least": False,
+        "failover: silence over that of nats, the quickest peer, at most": True,
     }
+
+
+def test_costs_name_the_cheaper_peers_and_no_floor() -> None:
+    rows = [
+        {**row("produce-100B", name, 1.0), "server_cpu_s_per_million": cpu, "server_mib": mib}
+        for name, cpu, mib in (("raftmq", 4.0, 200.0), ("nats", 1.0, 100.0), ("kafka", 3.0, 900.0))
+    ]
+    assert report.lost_costs([*rows, row("produce-100B", "floor", 9.0)]) == [
+        "produce-100B: less processor time a message: nats 0.25, kafka 0.75 of raftmq's; "
+        "less memory: nats 0.50 of raftmq's."
+    ]
 
 
 def test_median_row_is_one_that_was_measured() -> None:
@@ -117,22 +145,7 @@ def test_rows_have_the_published_fields_and_are_json() -> None:
 
 
 def test_page_shows_failovers_with_the_shortest_median_first() -> None:
-    rows: list[report.Gap] = [
-        {
-            "system": "slow",
-            "version": "1",
-            "settings": "",
-            "gaps_ms": [900.0, 5000.4, 800.0],
-            "failed": 4,
-        },
-        {
-            "system": "quick",
-            "version": "1",
-            "settings": "",
-            "gaps_ms": [200.0, 100.0, 850.0],
-            "failed": 0,
-        },
-    ]
+    rows = [gap("slow", 900.0, 5000.4, 800.0, failed=4), gap("quick", 200.0, 100.0, 850.0)]
     gaps = report.Gaps(date="2026-11-27", command="python -m bench.failover", rows=rows)
     page = report.markdown(result(ROWS, []), gaps)
     quick, slow = "| quick | 200 | 100 | 850 | 3 | 0 |", "| slow | 900 | 800 | 5,000 | 3 | 4 |"
