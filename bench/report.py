@@ -567,8 +567,8 @@ def _standing(rows: Sequence[Row], gaps: Sequence[Gap]) -> str:
 ## raftmq beside the fastest peer
 
 Messages a second; the floor is no peer, and some peers acknowledge before anything is synced.
-Kafka, NATS and RabbitMQ have a second row by their own load tools (`-own`). RocketMQ's load is Java on
-RocketMQ's own client library, as its tool would be.
+Kafka, NATS and RabbitMQ have a second row by their own load tools (`-own`). RocketMQ's load is Java
+on RocketMQ's own client library, as its tool would be.
 
 | scenario | raftmq | fastest peer | its rate | raftmq over it |
 |---|---:|---|---:|---:|

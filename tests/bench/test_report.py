@@ -110,8 +110,10 @@ def test_costs_name_the_cheaper_peers_and_no_floor() -> None:
         for name, cpu, mib in (("raftmq", 4.0, 200.0), ("nats", 1.0, 100.0), ("kafka", 3.0, 900.0))
     ]
     assert report.lost_costs([*rows, row("produce-100B", "floor", 9.0)]) == [
-        "produce-100B: less processor time a message: nats 0.25, kafka 0.75 of raftmq's; "
-        "less memory: nats 0.50 of raftmq's."
+        (
+            "produce-100B: less processor time a message: nats 0.25, kafka 0.75 of raftmq's; "
+            "less memory: nats 0.50 of raftmq's."
+        )
     ]
 
 

@@ -111,7 +111,9 @@ def test_command_that_reads_imports_only_what_a_client_needs(
     assert loaded == dict.fromkeys(READS, OF_A_CLIENT)
 
 
-@pytest.mark.parametrize("path", [["topic", "create"], ["serve"], ["consume"], ["bench", "raft"]])
+@pytest.mark.parametrize(
+    "path", [[], ["topic", "create"], ["serve"], ["consume"], ["bench", "raft"]]
+)
 def test_help_starts_in_less_than_120_ms(path: list[str]) -> None:
     assert_starts(120, "-m", "raftmq", *path, "--help")
 
