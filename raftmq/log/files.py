@@ -191,7 +191,7 @@ class RealFile:
 
     def __init__(self, path: str, flags: int) -> None:
         self._descriptor = -1
-        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def __del__(self) -> None:
         self.close()
@@ -273,7 +273,7 @@ class RealFiles:
             return
         if not os.path.isdir(parent):
             self.make_folder(parent)
-        os.mkdir(path, 0o750)
+        os.mkdir(path, 0o700)
         self.sync_folder(parent)
 
     def rename(self, old: str, new: str) -> None:
@@ -355,7 +355,7 @@ class RealLock:
 
     def __init__(self, path: str) -> None:
         self._descriptor = -1
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -157,3 +157,18 @@ def test_folder_that_somebody_else_made_is_made_durable_too(
     RealFiles().make_folder(f"{tmp_path}/data")
     RealFiles().make_folder(f"{tmp_path}/data/groups/1")
     assert synced == [f"{tmp_path}", f"{tmp_path}/data", f"{tmp_path}/data/groups"]
+
+
+def test_files_and_folders_are_for_their_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        files = RealFiles()
+        files.make_folder(f"{tmp_path}/a/b")
+        files.create(f"{tmp_path}/a/b/f")
+        files.lock(f"{tmp_path}/a/b").close()
+    finally:
+        os.umask(before)
+    found = {path: path.stat().st_mode & 0o777 for path in (tmp_path / "a").rglob("*")}
+    assert len(found) >= 3
+    assert all(mode == (0o700 if path.is_dir() else 0o600) for path, mode in found.items())
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
