@@ -239,6 +239,7 @@ def plain_type(text: str) -> str:
     known = {
         "Positive": "integer, from 1",
         "Port": "integer, 1 to 65,535",
+        "bool": "true or false",
         "str": "text",
         "list[Peer]": "list of peers",
     }

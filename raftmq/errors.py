@@ -138,6 +138,9 @@ class Reason(Enum):
     """No node of that id belongs to the cluster."""
     WRONG_CLUSTER = "wrong_cluster"
     """The two ends belong to different clusters."""
+    TLS = "tls"
+    """The two ends do not agree on TLS: one of them does not speak it, or does not accept the
+    other's certificate."""
     CORRUPT_BATCH = "corrupt_batch"
     """The batch's checksum does not match its bytes, or its columns do not fit each other: no
     consumer could read it."""

@@ -34,7 +34,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -49,6 +49,7 @@ from raftmq.inprocess.leaders import are_led, wait_leader
 from .client import connect
 from .errors import RaftmqError, Unavailable
 from .inprocess import InProcessCluster, in_process
+from .tls.local_cluster import certify, tls_settings, tls_url
 
 __all__ = ["Cluster", "InProcessCluster", "cluster", "in_process"]
 
@@ -76,8 +77,13 @@ class Cluster:
     folder: Path
     """The cluster's files: of node 1 `node-1/` (data), `node-1.toml` (settings), `node-1.log`."""
 
-    def __init__(self, folder: Path, count: int, settings: Settings) -> None:
+    def __init__(
+        self, folder: Path, count: int, settings: Settings, *, is_secure: bool = False
+    ) -> None:
         self.folder = folder
+        self.certs: Path | None = folder / "certs" if is_secure else None
+        """The folder of the cluster's certificates (`raftmq.tls.authority`); None: connections are
+        plain."""
         self._nodes = {node: _Node(port) for node, port in enumerate(free_ports(count), 1)}
         self.named: dict[int, frozenset[int]] = {}
         """By node: the nodes that its settings name; a founder's settings name the founder, too."""
@@ -98,7 +104,12 @@ class Cluster:
     @property
     def url(self) -> str:
         """The cluster's URL, for `raftmq.connect`."""
-        return f"raftmq://{','.join(map(self.address, self._nodes))}"
+        return self.url_of(self._nodes)
+
+    def url_of(self, nodes: Iterable[int]) -> str:
+        """The URL of some nodes."""
+        addresses = [self.address(node) for node in nodes]
+        return tls_url(addresses, self.certs) if self.certs else f"raftmq://{','.join(addresses)}"
 
     def address(self, node: int) -> str:
         """`host:port` of a node."""
@@ -273,9 +284,9 @@ class Cluster:
 
     async def status(self, node: int) -> dict[str, Any] | None:
         """The status of one node; None: it does not answer."""
-        url, seconds = f"raftmq://{self.address(node)}", STATUS_SECONDS_MAX
+        seconds = STATUS_SECONDS_MAX
         try:
-            async with connect(url, timeout=seconds, wait_refused=None) as mq:
+            async with connect(self.url_of([node]), timeout=seconds, wait_refused=None) as mq:
                 return await mq.admin.status(node)
         except RaftmqError:
             return None
@@ -325,6 +336,10 @@ class Cluster:
             key=key,
         )
         tables = {**self._settings, "node": {**own, **self._settings.get("node", {})}}
+        if self.certs is not None:
+            if not (self.certs / f"node-{node}.pem").exists():
+                certify(self.certs, self._name, [node], self.host(node))
+            tables["tls"] = {**tls_settings(self.certs, node), **self._settings.get("tls", {})}
         self.config(node).write_text(toml_text(tables))
 
 
@@ -334,6 +349,7 @@ async def cluster(
     *,
     folder: Path | None = None,
     settings: Settings | None = None,
+    secure: bool = False,
     timeout: float = 30.0,
 ) -> AsyncIterator[Cluster]:
     """`async with cluster() as nodes:` runs a new cluster, which is ready on entering.
@@ -345,6 +361,8 @@ async def cluster(
         folder: the folder of all files, which must hold no cluster yet, and is kept. None: a
             temporary folder, removed at the end.
         settings: tables that replace defaults of `raftmq serve`, the same for all nodes.
+        secure: make certificates, and take connections under TLS only (`pip install
+            raftmq[cert]`).
         timeout: seconds until the cluster must be ready.
 
     Raises:
@@ -355,7 +373,7 @@ async def cluster(
     place.mkdir(parents=True, exist_ok=True)
     if any(place.glob("node-*.toml")):
         raise ValueError(f"{place} holds a cluster already: give a folder without one")
-    made = Cluster(place, nodes, settings or {})
+    made = Cluster(place, nodes, settings or {}, is_secure=secure)
     try:
         for node in made.nodes:
             made.start(node)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     # Parts that the core simulator runs import this face, and that simulator loads no event loop.
     from raftmq.broker.cluster.peer_identities import PeerIdentities
     from raftmq.broker.cluster.peers import PeerLink
-    from raftmq.broker.serve.connection import Load
+    from raftmq.broker.serve.load import Load
     from raftmq.broker.timers import Timers
     from raftmq.broker.world import World
 

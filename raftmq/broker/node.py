@@ -26,6 +26,7 @@ from typing import Any, assert_never
 import trio
 
 from raftmq.broker.cluster.admission import Admission, heed_objections, wait_admitted
+from raftmq.broker.cluster.certificates import check_cluster, check_node
 from raftmq.broker.cluster.identity import lock_folder, take_up
 from raftmq.broker.cluster.links import Links
 from raftmq.broker.cluster.peer_identities import PeerIdentities
@@ -58,19 +59,13 @@ from raftmq.broker.replica.snapshots import Snapshots
 from raftmq.broker.replica.space import Space
 from raftmq.broker.serve.answers import OpenRequest, elsewhere
 from raftmq.broker.serve.backlogs import Backlogs
-from raftmq.broker.serve.connection import (
-    NODE_PLACES,
-    SILENT_SECONDS_MAX,
-    Connection,
-    Load,
-    Refusal,
-    places_for_connections,
-)
+from raftmq.broker.serve.connection import SILENT_SECONDS_MAX, Connection, Refusal
 from raftmq.broker.serve.dispatcher import Dispatcher
 from raftmq.broker.serve.events import EventRequests
 from raftmq.broker.serve.fetches import Fetches
 from raftmq.broker.serve.group_coordinator import GroupCoordinator
 from raftmq.broker.serve.key_search import KeySearch
+from raftmq.broker.serve.load import Load, places_for_connections
 from raftmq.broker.serve.requests import Requests
 from raftmq.broker.serve.traces import TraceRequests
 from raftmq.broker.serve.transactions import TransactionRequests
@@ -81,9 +76,11 @@ from raftmq.log.index_file import IndexDamaged
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog
 from raftmq.machine.machine import PartitionMachine
 from raftmq.results import UnsupportedVersion
+from raftmq.tls.names import CertificateName
 from raftmq.wire import raft as raft_wire
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
+    NODE_KINDS,
     PROTOCOL,
     ErrorReply,
     FrameKind,
@@ -111,6 +108,7 @@ class Node:
     """One broker process. `run` it in a nursery; `stop` it for a graceful end."""
 
     def __init__(self, settings: Settings, world: World) -> None:
+        assert world.is_under_tls is bool(settings.tls.cert), "settings and world differ on TLS"
         self.settings = settings
         """All settings of the node."""
         self.world = world
@@ -120,7 +118,11 @@ class Node:
         self.groups: dict[int, Group] = {}
         """The replicas that the node carries, by partition group."""
         places = places_for_connections(settings.limits.connections_max, world.descriptors_max)
-        self.load = Load(bytes_max=settings.limits.requests_bytes_max, places=places)
+        self.load = Load(
+            bytes_max=settings.limits.requests_bytes_max,
+            places=places,
+            address_places=min(settings.limits.address_connections_max, max(1, places // 2)),
+        )
         """Places and bytes that all connections hold."""
         self.timers = Timers()
         """Calls at a later time."""
@@ -270,16 +272,20 @@ class Node:
 
     # The face to connections (`connection.Handler`)
 
-    def greet(self, hello: Hello) -> Welcome:
+    def check_certificate(self, names: frozenset[CertificateName]) -> None:
+        """Refuse a certificate that names holders in other clusters only."""
+        check_cluster(names, self.settings.node.cluster)
+
+    def greet(self, connection: Connection, hello: Hello) -> Welcome:
         """Accept or refuse a client or peer that connected."""
         cluster = self.settings.node.cluster
+        if hello.node and connection.names is not None:
+            check_node(connection.names, cluster, hello.node)
         if hello.cluster not in ("", cluster):
             message = f"this is cluster {cluster!r}, not {hello.cluster!r}"
             raise Refusal(ErrorReply(Reason.WRONG_CLUSTER.value, message))
-        clients_max = max(1, self.load.places - NODE_PLACES)
-        if not hello.node and self.load.greeted >= clients_max:
-            message = f"this node serves {clients_max} connections of clients"
-            raise Refusal(ErrorReply("busy", message, retry_ms=1000))
+        if not hello.node and (why := self.load.why_no_client(connection)):
+            raise Refusal(ErrorReply("busy", why, retry_ms=1000))
         self.links.meet(hello)
         limits = self.settings.limits
         return Welcome(
@@ -292,13 +298,23 @@ class Node:
             batch_bytes_max=limits.batch_bytes_max,
         )
 
+    def trust_changed(self) -> None:
+        """The authorities, or the revoked certificates, have changed: end all connections under
+        TLS. The other ends connect again, as far as they are still trusted."""
+        for connection in list(self.load.secured):
+            connection.end()
+        for link in self.links.all():
+            link.reopen()
+
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Act on a frame."""
         if frame.kind == FrameKind.RAFT:
             self._take_raft(connection, frame)
             return
         asked = OpenRequest(connection, frame)
-        if self.is_serving or frame.kind in _BEFORE_SERVING:
+        if frame.kind in NODE_KINDS and connection.names is not None and not connection.from_node:
+            asked.answer(ErrorReply(Reason.TLS.value, "only nodes may ask this"))
+        elif self.is_serving or frame.kind in _BEFORE_SERVING:
             asked.answer(self._dispatcher.answer(frame, asked))
         else:
             text = f"this node is starting{self.waits_for and ': '}{self.waits_for}"

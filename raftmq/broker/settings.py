@@ -92,6 +92,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connections_max: Positive = 4_096
     """Accepted connections of clients; the next one gets `busy` and is closed. Nodes have 64 more;
     all together take at most half of the process's descriptors."""
+    address_connections_max: Positive = 2_048
+    """Accepted connections of clients from another machine, by its address, and at most half of all
+    places, so that no machine takes all; the next one gets `busy` and is closed."""
     connection_requests_max: Positive = 1_024
     """Requests of one connection that wait for an answer; then the node stops reading from it."""
     connection_bytes_max: Positive = 32 * MIB
@@ -117,6 +120,24 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Queues in all fetch sessions of the node, each at most 768 bytes; a session counts as at
     least two queues. Beyond, sessions idle for two minutes are forgotten; if none is idle, a
     consumer sends all its queues with each fetch."""
+
+
+class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The certificates of a node. Without them its connections are plain: whoever reaches the port
+    reads and writes."""
+
+    cert: str = ""
+    """Path of the node's certificate (PEM), which names the node and its cluster; `raftmq cert
+    make` makes it. With it all connections to the node and between nodes are under TLS."""
+    key: str = ""
+    """Path of its private key (PEM)."""
+    ca: str = ""
+    """Path of the authorities (PEM) that sign the certificates of nodes and clients."""
+    crl: str = ""
+    """Path of the lists of revoked certificates (PEM), one of each authority; empty: none is
+    revoked."""
+    client_certs: bool = False
+    """Refuse clients that show no certificate."""
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -151,6 +172,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     raft: Raft = Raft()
     log: Log = Log()
     limits: Limits = Limits()
+    tls: Tls = Tls()
 
     def validate(self) -> "Settings":
         """This object, if its parts fit together.
@@ -158,7 +180,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ValueError: two settings contradict each other; the message names both.
         """
-        node, raft, limits = self.node, self.raft, self.limits
+        node, raft, limits, tls = self.node, self.raft, self.limits, self.tls
         _require(
             raft.election_ticks >= 5 * raft.heartbeat_ticks,
             f"raft.election_ticks ({raft.election_ticks}) must be at least five times "
@@ -179,6 +201,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raft.inflight_bytes_max >= raft.message_bytes_max,
             f"raft.inflight_bytes_max ({raft.inflight_bytes_max}) must be at least "
             f"raft.message_bytes_max ({raft.message_bytes_max})",
+        )
+        _require(
+            bool(tls.cert) == bool(tls.key) == bool(tls.ca) and (bool(tls.cert) or tls == Tls()),
+            "TLS needs all of tls.cert, tls.key and tls.ca",
         )
         _require(
             bool(node.peers) != bool(node.join),

@@ -54,6 +54,8 @@ def node_status(node: Described, *, after: int = -1) -> dict[str, Any]:
         "uptime_ms": node.now_ms() - node.started_ms,
         "connections": node.load.connections,
         "request_bytes": node.load.request_bytes,
+        "handshakes_failed": node.load.handshakes_failed,
+        "handshake_error": node.load.handshake_error,
         "disk_passes": node.disk.passes,
         "unwritten_bytes": node.disk.unwritten_bytes,
         "leads": sorted(number for number, group in node.groups.items() if group.is_leader),

@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import os
 import queue
 import resource
 import sys
@@ -16,16 +15,10 @@ from typing import Any
 import trio
 
 from raftmq.log.files import FileSystem, RealFiles
-from raftmq.wire.patience import set_patience
+from raftmq.tls.contexts import NodeContexts
 
+from .tcp_stream import NodeTls, TcpListener, TcpStream, TlsStream, plain_socket
 from .world import Done, Outcome, T
-
-RECEIVE_BYTES = 64 * 1024
-"""Bytes of one read if the reader names no limit."""
-
-SMALL_BYTES = 16 * 1024
-"""Bytes of one read while little comes at once. A buffer of 256 KiB for each small frame is mapped,
-cut down and unmapped by the C library: three system calls and a page fault."""
 
 SWITCH_SECONDS = 0.0002
 """How long one thread of a node's process may hold the interpreter while another waits for it. The
@@ -88,6 +81,7 @@ class ThreadWorker:
         self._jobs = queue.SimpleQueue()
         self._token = trio.lowlevel.current_trio_token()
         self._under_way = 0
+        self._is_closed = False
         self._wary_until = 0.0
         self._wary_times = WARY_TIMES_MIN
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -114,6 +108,7 @@ class ThreadWorker:
 
     def close(self) -> None:
         """Finish the jobs submitted so far and end the thread; blocks until then."""
+        self._is_closed = True
         self._jobs.put(None)
         self._thread.join()
 
@@ -128,7 +123,9 @@ class ThreadWorker:
 
     def _report(self, done: Done[Any], outcome: Outcome[Any]) -> None:
         self._under_way -= 1
-        done(*outcome)
+        # The owner of a closed worker has ended, and may not be called.
+        if not self._is_closed:
+            done(*outcome)
 
 
 def _outcome_of(job: Callable[[], T]) -> Outcome[T]:
@@ -136,88 +133,6 @@ def _outcome_of(job: Callable[[], T]) -> Outcome[T]:
         return job(), None
     except BaseException as error:
         return None, error
-
-
-class TcpStream(trio.abc.Stream):
-    """A connection that can also send without waiting. trio sets TCP_NODELAY.
-
-    Reads bypass trio's socket, which tries to read before it waits: nearly always in vain, and the
-    exception with its layers costs a fifth of the work for a small message.
-    """
-
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self._stream = stream
-        # -1 once closed: the number may be another connection's then.
-        self._descriptor = stream.socket.fileno()
-        self._has_more = False
-        # True: the last read brought much.
-        self._is_busy = False
-
-    def send_nowait(self, data: bytes) -> int:
-        """Send the bytes that the socket takes now; their number.
-
-        A broken connection takes nothing: the next `send_all` or `receive_some` reports it.
-        """
-        try:
-            return os.write(self._descriptor, data)
-        except OSError:
-            return 0
-
-    def give_up_after(self, seconds: float) -> None:
-        """See `raftmq.broker.world.Lasting`."""
-        set_patience(self._stream.socket, seconds)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        """As trio says."""
-        await self._stream.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        self._descriptor = -1
-        await self._stream.aclose()
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """As trio says."""
-        await self._stream.send_all(data)
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """As trio says."""
-        size = RECEIVE_BYTES if max_bytes is None else max_bytes
-        if not self._is_busy:
-            size = min(size, SMALL_BYTES)
-        while True:
-            if self._has_more:
-                await trio.lowlevel.checkpoint()
-            elif self._descriptor >= 0:
-                await trio.lowlevel.wait_readable(self._descriptor)
-            if self._descriptor < 0:
-                raise trio.ClosedResourceError("this stream was closed")
-            try:
-                data = os.read(self._descriptor, size)
-            except BlockingIOError:
-                self._has_more = False
-                continue
-            except OSError as error:
-                raise trio.BrokenResourceError(f"the connection broke: {error}") from error
-            # A short read has emptied the socket.
-            self._has_more = len(data) == size
-            self._is_busy = len(data) >= SMALL_BYTES
-            return data
-
-
-class TcpListener(trio.abc.Listener[trio.abc.Stream]):
-    """Accepts `TcpStream`s."""
-
-    def __init__(self, listener: trio.SocketListener) -> None:
-        self._listener = listener
-
-    async def accept(self) -> trio.abc.Stream:
-        """Wait for the next connection."""
-        return TcpStream(await self._listener.accept())
-
-    async def aclose(self) -> None:
-        """Stop listening."""
-        await self._listener.aclose()
 
 
 class CannotListen(OSError):
@@ -232,9 +147,15 @@ def _why_not(error: OSError) -> str:
 
 
 class RealWorld:
-    """The world outside a real node's process; see `raftmq.broker.world.World`."""
+    """The world outside a real node's process; see `raftmq.broker.world.World`.
 
-    def __init__(self) -> None:
+    Args:
+        contexts: for TLS on all connections; None: they are plain.
+    """
+
+    def __init__(self, contexts: NodeContexts | None = None) -> None:
+        self._tls = NodeTls(contexts) if contexts is not None else None
+        self.is_under_tls = contexts is not None
         self.files: FileSystem = RealFiles()
         self.random = Random(SystemRandom().getrandbits(64))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -255,17 +176,19 @@ class RealWorld:
             CannotListen: another process has the port, or the address is none of this machine.
         """
         try:
-            return TcpListener(*await trio.open_tcp_listeners(port, host=host, backlog=1024))
+            (listener,) = await trio.open_tcp_listeners(port, host=host, backlog=1024)
         except OSError as error:
             raise CannotListen(f"{host}:{port}: {_why_not(error)}") from error
+        return TcpListener(listener, self._tls)
 
     async def connect(self, host: str, port: int) -> trio.abc.Stream:
         """Open a TCP connection that sends small frames at once."""
         try:
-            return TcpStream(await trio.open_tcp_stream(host, port))
+            sock = plain_socket(await trio.open_tcp_stream(host, port))
         except OSError as error:
             # trio wraps the system's errors, but callers must see that no process listens there.
             causes = getattr(error.__cause__, "exceptions", (error.__cause__,))
             if all(isinstance(cause, ConnectionRefusedError) for cause in causes):
                 raise ConnectionRefusedError(str(error)) from error
             raise
+        return TcpStream(sock) if self._tls is None else TlsStream(sock, self._tls, is_server=False)

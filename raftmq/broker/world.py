@@ -17,7 +17,7 @@ Monotonic time is trio's own clock, which a test replaces by `MockClock`.
 
 Invariants:
 - A worker runs its jobs one at a time, in the order of submission.
-- `done` is called on the event loop, once for each job, in the same order.
+- `done` is called on the event loop, once for each job, in the same order; after `close` no more.
 """
 
 from collections.abc import Callable
@@ -27,6 +27,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import trio
 
 from raftmq.log.files import FileSystem
+from raftmq.tls.names import CertificateName
 
 T = TypeVar("T")
 
@@ -67,6 +68,48 @@ def give_up_after(stream: trio.abc.Stream, seconds: float) -> None:
         stream.give_up_after(seconds)
 
 
+@runtime_checkable
+class Located(Protocol):
+    """A stream whose other end has an address."""
+
+    @property
+    def address(self) -> str:
+        """The address of the machine at the other end; empty: it is this one."""
+
+
+def address_of(stream: trio.abc.Stream) -> str:
+    """The address of a stream's other end; empty: it is on this machine."""
+    return stream.address if isinstance(stream, Located) else ""
+
+
+class PlainText(Exception):
+    """The other end of a connection that is to be under TLS begins without a handshake."""
+
+
+@runtime_checkable
+class Secured(Protocol):
+    """A stream that is to be under TLS."""
+
+    async def secure(self) -> frozenset[CertificateName] | None:
+        """Exchange keys and certificates, once, before any byte of a frame.
+
+        Returns:
+            The names in the certificate that the other end has shown; none: it showed no
+            certificate, or one without names. None: the stream is plain. Cancelling leaves the
+            stream of no use.
+
+        Raises:
+            PlainText: the other end speaks without TLS; it can still be answered so.
+            trio.BrokenResourceError: the other end was refused, refuses this one, or is gone.
+        """
+
+
+async def secure(stream: trio.abc.Stream) -> frozenset[CertificateName] | None:
+    """The names in the other end's certificate, after a handshake; None: the stream is plain.
+    Raises as `Secured.secure`."""
+    return await stream.secure() if isinstance(stream, Secured) else None
+
+
 class World(Protocol):
     """All that a node touches outside itself."""
 
@@ -78,6 +121,8 @@ class World(Protocol):
     """The source of every random choice of a node."""
     descriptors_max: int
     """Files and sockets that the process may have open."""
+    is_under_tls: bool
+    """True: all connections are to be under TLS."""
 
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds since 1970; it may step back."""

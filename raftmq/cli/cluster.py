@@ -123,7 +123,7 @@ def add(session: Session, node: int, address: tuple[str, int]) -> None:
                     f"node {node} is a member at {known.host}:{known.port}",
                     fix="give the new node a number that was never used",
                 )
-        await _check_answer(node, address)
+        await _check_answer(session.url, node, address)
         await mq.admin.add_node(node, host, port)
         return await mq.admin.cluster()
 
@@ -176,7 +176,7 @@ def replace(session: Session, node: int, new: int, address: tuple[str, int], yes
         confirm(f"Shall node {new} take the place of node {node} for good?")
 
     async def call(mq: "Client") -> "ClusterView":
-        await _check_answer(new, address)
+        await _check_answer(session.url, new, address)
         await mq.admin.replace_node(node, new, host, port)
         return await mq.admin.cluster()
 
@@ -186,15 +186,17 @@ def replace(session: Session, node: int, new: int, address: tuple[str, int], yes
     note(f"node {node} may be stopped when `raftmq cluster status` no longer shows it")
 
 
-async def _check_answer(node: int, address: tuple[str, int]) -> None:
+async def _check_answer(url: str, node: int, address: tuple[str, int]) -> None:
     """Refuse the address of a process that is another node; a silent address is accepted, as the
     node may start there later."""
-    from raftmq.client.address import Address
+    from raftmq.client.address import Address, parse_url
     from raftmq.client.routing.connection import open_connection
+    from raftmq.client.tls import tls_of
     from raftmq.client.world import RealWorld
 
+    world = RealWorld(tls_of(parse_url(url)))
     try:
-        connection = await open_connection(RealWorld(), Address(*address), cluster="")
+        connection = await open_connection(world, Address(*address), cluster="")
     except (OSError, RaftmqError):
         return
     connection.close()

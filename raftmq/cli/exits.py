@@ -69,6 +69,8 @@ _FIXES = {
     "use it in its own, or take another name",
     Reason.UNKNOWN_NODE: "`raftmq cluster status` shows the nodes",
     Reason.WRONG_CLUSTER: "give the address of the right cluster with --url or RAFTMQ_URL",
+    Reason.TLS: "`raftmqs://HOST:PORT?ca=FILE&cert=FILE` reaches nodes under TLS; "
+    "`raftmq cert make` makes certificates",
     Reason.BAD_FILTER: "correct the text; `raftmq filter explain TEXT` shows what it means",
     Reason.FELL_DUE: "it is in its queue: consumers have it, or will",
     Reason.TOO_MANY_DELAYED: "send it later, or take back others: `raftmq delay cancel ID`",

@@ -1,13 +1,20 @@
-"""The URL of a cluster: `raftmq://host:port[,host:port...]`, any of its nodes."""
+"""The URL of a cluster: any of its nodes, and under TLS the files to trust and to show.
+
+    raftmq://host:port[,host:port...]
+    raftmqs://host:port[,host:port...][?ca=FILE][&cert=FILE][&crl=FILE]
+
+A URL is printed in logs and errors, so it holds no secret: `cert` names a file.
+"""
 
 from typing import NamedTuple
+from urllib.parse import parse_qsl
 
 from raftmq.errors import Reason, Rejected
 from raftmq.wire.address import why_no_address
 
 PORT_DEFAULT = 7400
 """The native port where a URL names none."""
-_SCHEME = "raftmq://"
+_SCHEME, _TLS_SCHEME = "raftmq://", "raftmqs://"
 
 
 class Address(NamedTuple):
@@ -22,22 +29,49 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_url(url: str) -> list[Address]:
-    """The addresses in a URL, in its order.
+class ClusterUrl(NamedTuple):
+    """The parts of a URL."""
 
-    >>> parse_url("raftmq://10.0.0.1:7400,[::1]:7401,db")
+    addresses: list[Address]
+    """In the order of the URL."""
+    is_under_tls: bool = False
+    """True: the nodes are reached under TLS."""
+    ca: str = ""
+    """Path of the authorities that sign the nodes' certificates (PEM); empty: the system's."""
+    cert: str = ""
+    """Path of the client's certificate and its private key (PEM); empty: it shows none."""
+    crl: str = ""
+    """Path of the lists of revoked certificates (PEM), one of each authority; empty: none is
+    revoked."""
+
+
+def parse_url(url: str) -> ClusterUrl:
+    """The parts of a URL.
+
+    >>> parse_url("raftmq://10.0.0.1:7400,[::1]:7401,db").addresses
     [Address(host='10.0.0.1', port=7400), Address(host='::1', port=7401), Address(host='db', \
 port=7400)]
+    >>> parse_url("raftmqs://db?ca=/etc/raftmq/ca.pem").ca
+    '/etc/raftmq/ca.pem'
 
     Raises:
         Rejected: `BAD_ARGUMENT`, the text is no such URL.
     """
     if not isinstance(url, str):
         raise _wrong(url, "it is no text (str)")
-    if not url.startswith(_SCHEME):
-        raise _wrong(url, "it does not begin with raftmq://")
-    parts = url.removeprefix(_SCHEME).rstrip("/").split(",")
-    return [_parse_one(part.strip(), url) for part in parts]
+    is_under_tls = url.startswith(_TLS_SCHEME)
+    scheme = _TLS_SCHEME if is_under_tls else _SCHEME
+    if not url.startswith(scheme):
+        raise _wrong(url, "it does not begin with raftmq:// or raftmqs://")
+    nodes, _, query = url.removeprefix(scheme).partition("?")
+    given = parse_qsl(query, keep_blank_values=True)
+    files = dict(given)
+    if query and not is_under_tls:
+        raise _wrong(url, "only raftmqs:// takes files, as ?ca=FILE")
+    if not files.keys() <= {"ca", "cert", "crl"} or len(given) > len(files) or "" in files.values():
+        raise _wrong(url, "after `?` it takes each of ca=FILE, cert=FILE and crl=FILE once")
+    addresses = [_parse_one(part.strip(), url) for part in nodes.rstrip("/").split(",")]
+    return ClusterUrl(addresses, is_under_tls, **files)
 
 
 def _parse_one(text: str, url: str) -> Address:
@@ -62,5 +96,7 @@ def _parse_one(text: str, url: str) -> Address:
 
 
 def _wrong(url: object, why: str) -> Rejected:
-    message = f"{url!r:.200} is no cluster URL: {why}; write raftmq://host:port[,host:port...]"
+    # What stands after `?` may be a secret that does not belong there.
+    shown = url.partition("?")[0] if isinstance(url, str) else url
+    message = f"{shown!r:.200} is no cluster URL: {why}; write raftmq://host:port[,host:port...]"
     return Rejected(Reason.BAD_ARGUMENT, message)

@@ -52,6 +52,7 @@ from .arguments import Unentered, require_seconds, require_text, typed
 from .message import Message
 from .options import POPPING, READING, Queues, filter_of, only, popping, reading
 from .supervisor import Supervisor
+from .tls import tls_of
 from .world import ClientWorld, RealWorld
 
 
@@ -517,6 +518,8 @@ def connect(
     timeout: float = 30.0,
     cluster: str = "",
     wait_refused: float | None = REFUSED_SECONDS,
+    ca: str = "",
+    cert: str = "",
     world: ClientWorld | None = None,
 ) -> AbstractAsyncContextManager[Client]:
     """`async with connect(url) as mq:` opens a cluster, on trio or asyncio.
@@ -527,24 +530,34 @@ def connect(
 
     Args:
         url: `raftmq://host:port[,host:port...]`, any nodes of the cluster; the port may be left
-            out (7400).
+            out (7400). `raftmqs://...[?ca=FILE][&cert=FILE][&crl=FILE]` for nodes that are reached
+            under TLS; `crl` are lists of revoked certificates.
         timeout: seconds; the default of every call.
         cluster: the cluster's id: nodes of another cluster, which may have got the address of a
             node that is gone, are passed over. Empty: the cluster of the first node that answers.
         wait_refused: seconds for which every address may refuse the connection, before `connect`
             fails because no process listens. 0: the first refusal fails. None: wait for a starting
             cluster for `timeout` seconds.
+        ca: under TLS: path of the authorities that sign the nodes' certificates (PEM); empty: as
+            the URL says, or those that the system trusts.
+        cert: under TLS: path of this client's certificate and its private key (PEM); empty: as the
+            URL says, or it shows none.
         world: the network, clock and randomness to use; None: the real ones.
 
     Raises:
-        Rejected: the URL is wrong (`BAD_ARGUMENT`), or each address belongs to another cluster
-            (`WRONG_CLUSTER`).
+        Rejected: the URL or a file is wrong (`BAD_ARGUMENT`), or each address belongs to another
+            cluster (`WRONG_CLUSTER`), or does not agree on TLS (`TLS`).
         Unavailable: no node answered in time, or no process listens at any address.
     """
-    require_text(cluster, "cluster")
+    for name, text in (("cluster", cluster), ("ca", ca), ("cert", cert)):
+        require_text(text, name)
     for name, seconds in (("timeout", timeout), ("wait_refused", wait_refused)):
         if name == "timeout" or seconds is not None:
             require_seconds(seconds, name)
-    world = world or RealWorld()
-    router = Router(world, parse_url(url), cluster=cluster, seconds_max=timeout)
+    parsed = parse_url(url)
+    tls = tls_of(parsed, ca, cert)
+    if world is not None and tls is not None:
+        raise Rejected(Reason.BAD_ARGUMENT, "a `world` of one's own has no TLS: leave one out")
+    world = world or RealWorld(tls)
+    router = Router(world, parsed.addresses, cluster=cluster, seconds_max=timeout)
     return Connecting(router, world, Client, wait_refused=wait_refused)

@@ -14,6 +14,8 @@ from typing import TypeVar
 import anyio
 import anyio.lowlevel
 
+from raftmq.tls.sockets import TlsSocket
+
 T = TypeVar("T", bytes, int)
 
 SMALL_BYTES = 16 * 1024
@@ -24,8 +26,9 @@ cut down and unmapped by the C library: three system calls and a page fault."""
 class SocketStream:
     """A connected socket; see `raftmq.client.world.Stream`. On trio and asyncio alike."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
+    def __init__(self, sock: socket.socket | TlsSocket) -> None:
+        if isinstance(sock, socket.socket):
+            sock.setblocking(False)
         self._socket = sock
         self._has_more = False
         # True: the last read brought much.
@@ -94,7 +97,7 @@ class SocketStream:
             self._socket.close()
         await anyio.lowlevel.checkpoint()
 
-    def _open(self) -> socket.socket:
+    def _open(self) -> socket.socket | TlsSocket:
         if self._socket.fileno() < 0:
             raise anyio.ClosedResourceError
         return self._socket

@@ -17,6 +17,7 @@ from anyio.abc import SocketAttribute
 from raftmq.wire.patience import set_patience
 
 from .socket_stream import SocketStream
+from .tls import ClientTls
 
 SILENT_SECONDS_MAX = 30.0
 """A connection whose node acknowledges nothing for this time is given up, also without requests.
@@ -68,13 +69,23 @@ class ClientWorld(Protocol):
         """Wall-clock time in milliseconds since 1970."""
 
     async def connect(self, host: str, port: int) -> Stream:
-        """Open a connection. Raises `OSError` if no process answers."""
+        """Open a connection.
+
+        Raises:
+            OSError: no process answers.
+            Rejected: `TLS`.
+        """
 
 
 class RealWorld:
-    """Sockets, the system's clock and randomness; on trio and asyncio alike."""
+    """Sockets, the system's clock and randomness; on trio and asyncio alike.
 
-    def __init__(self) -> None:
+    Args:
+        tls: for TLS on all connections; None: they are plain.
+    """
+
+    def __init__(self, tls: ClientTls | None = None) -> None:
+        self._tls = tls
         self.random = Random(SystemRandom().getrandbits(64))
         _SEEDED.add(self.random)
 
@@ -83,7 +94,8 @@ class RealWorld:
         return time.time_ns() // 1_000_000
 
     async def connect(self, host: str, port: int) -> Stream:
-        """Open a TCP connection that sends small frames at once."""
+        """Open a TCP connection that sends small frames at once, under TLS if the client uses
+        it."""
         try:
             stream = await anyio.connect_tcp(host, port)
         except (ValueError, OverflowError) as error:
@@ -92,7 +104,15 @@ class RealWorld:
         raw: Any = stream.extra(SocketAttribute.raw_socket)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         set_patience(raw, SILENT_SECONDS_MAX)
-        if not isinstance(raw, socket.socket):
+        if isinstance(raw, socket.socket):
+            sock = socket.socket(fileno=raw.detach())
+        elif self._tls is None:
             # On asyncio the event loop itself reads the socket.
             return stream
-        return SocketStream(socket.socket(fileno=raw.detach()))
+        else:
+            sock = socket.socket(fileno=os.dup(raw.fileno()))
+            # This closes the other descriptor, and does not shut the connection down.
+            await stream.aclose()
+        if self._tls is None:
+            return SocketStream(sock)
+        return SocketStream(await self._tls.secure(sock, host))

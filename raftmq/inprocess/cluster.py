@@ -197,7 +197,10 @@ async def in_process(
 
     Raises:
         Unavailable: the cluster was not ready in time.
+        ValueError: the settings ask for TLS, which has no use within a process.
     """
+    if settings and "tls" in settings:
+        raise ValueError("nodes within a process have no TLS: leave the table `tls` out")
     place = folder or Path(tempfile.mkdtemp(prefix="raftmq-testing-"))
     made = InProcessCluster(place, nodes, settings or {})
     try:

@@ -18,7 +18,8 @@ import anyio
 import anyio.lowlevel
 import trio
 
-from raftmq.broker.system_world import RealWorld, TcpStream
+from raftmq.broker.system_world import RealWorld
+from raftmq.broker.tcp_stream import TcpStream
 from raftmq.client.socket_stream import SocketStream
 from raftmq.client.world import RealWorld as RealClientWorld
 from raftmq.log.files import RealFiles, RealLock
@@ -109,7 +110,7 @@ class Switchboard:
 
 def stream_of(end: socket.socket) -> TcpStream:
     """An end of a pair as a node's stream, on the node's loop."""
-    return TcpStream(trio.SocketStream(trio.socket.from_stdlib_socket(end)))
+    return TcpStream(end)
 
 
 class _Files(RealFiles):

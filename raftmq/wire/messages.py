@@ -100,6 +100,10 @@ class FrameKind(IntEnum):
     ERROR = 0x7F
 
 
+NODE_KINDS = frozenset((FrameKind.RAFT, FrameKind.SNAPSHOT, FrameKind.PROBE, FrameKind.REPAIR))
+"""The kinds of frames that only nodes send."""
+
+
 class _Wire(msgspec.Struct, frozen=True, array_like=True):
     """The base of all headers: a positional CBOR array."""
 

@@ -7,7 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from raftmq.broker.system_world import RealWorld, TcpStream
+from raftmq.broker.system_world import RealWorld
+from raftmq.broker.tcp_stream import TcpStream
 
 
 async def _pair() -> tuple[TcpStream, TcpStream]:
@@ -48,7 +49,9 @@ def test_stream_gives_what_was_sent_and_then_its_end() -> None:
 async def _check_reset() -> None:
     near, far = await _pair()
     linger_zero = struct.pack("ii", 1, 0)
-    near._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_zero)
+    plain = near._socket
+    assert isinstance(plain, socket.socket)
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_zero)
     await near.aclose()
     with pytest.raises(trio.BrokenResourceError, match="the connection broke"):
         await far.receive_some(10)

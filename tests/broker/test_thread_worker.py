@@ -46,6 +46,20 @@ def test_no_job_runs_on_the_loop_beside_one_on_the_thread() -> None:
     trio.run(main)
 
 
+def test_jobs_of_a_closed_worker_are_done_and_not_reported() -> None:
+    """The node that asked may have ended: a report would act on what is gone."""
+
+    async def main() -> None:
+        worker = ThreadWorker("test")
+        done: list[str] = []
+        worker.submit(lambda: done.append("job"), lambda result, error: done.append("report"))
+        worker.close()
+        await trio.sleep(0.05)
+        assert done == ["job"]
+
+    trio.run(main)
+
+
 def test_slow_job_sends_the_next_ones_to_the_thread_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

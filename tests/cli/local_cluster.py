@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -53,7 +54,7 @@ class LocalCluster:
         ended = process(["up", "--detach", "--any-port", "--data", str(self.folder), *options])
         assert ended.code == 0, ended.stderr
         (url,) = re.findall(r"^export RAFTMQ_URL=(\S+)$", ended.stdout, re.MULTILINE)
-        return str(url)
+        return shlex.split(url)[0]
 
     def stop(self) -> None:
         """`raftmq down`."""

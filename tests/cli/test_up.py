@@ -191,3 +191,25 @@ def test_up_gives_up_on_nodes_that_cannot_live_and_keeps_their_words(tmp_path: P
     assert "raft.heartbeat_ticks" in playground.log(1).read_text()
     assert "do not stay alive" in ended.stderr
     assert not playground.is_running()
+
+
+def test_secure_cluster_is_reached_by_the_url_it_prints_and_goes_on_so(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "kept") as cluster:
+        url = cluster.start("-n", "1", "--secure")
+        assert url.startswith("raftmqs://")
+        assert process(["topic", "create", "t", "--url", url]).code == 0
+        plain = url.replace("raftmqs", "raftmq").partition("?")[0]
+        refused = process(["topic", "list", "--url", plain])
+        assert refused.code == 1
+        assert "TLS only" in refused.stderr
+        assert "raftmqs://HOST:PORT?ca=FILE" in refused.stderr
+        cluster.stop()
+        assert cluster.start("--secure") == url
+        assert "t" in process(["topic", "list"], environment={"RAFTMQ_URL": url}).stdout
+        cluster.stop()
+    with LocalCluster(tmp_path / "plain") as cluster:
+        cluster.start("-n", "1")
+        cluster.stop()
+        ended = process(["up", "--detach", "--data", str(cluster.folder), "--secure"])
+        assert ended.code == 1
+        assert "holds a cluster without TLS" in ended.stderr

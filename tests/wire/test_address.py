@@ -5,7 +5,7 @@ import pytest
 from raftmq.broker.cluster.reconfiguration import plan
 from raftmq.broker.settings import NodeSettings, Peer, Settings
 from raftmq.cli.values import ADDRESS
-from raftmq.client.address import parse_url
+from raftmq.client.address import Address, ClusterUrl, parse_url
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.results import Refused
@@ -43,3 +43,22 @@ def test_a_port_has_sixteen_bits(port: int) -> None:
 def settings(other: Peer) -> Settings:
     own = Peer(1, "node1", 7400)
     return Settings(NodeSettings(1, "c", "/data", peers=[own, other])).validate()
+
+
+def test_url_under_tls_names_files_and_no_other_url_does() -> None:
+    url = parse_url("raftmqs://db:7000,[::1]?ca=/etc/my%20ca.pem&cert=me.pem")
+    assert url == ClusterUrl(
+        [Address("db", 7000), Address("::1", 7400)], True, "/etc/my ca.pem", "me.pem"
+    )
+    assert parse_url("raftmqs://db/") == ClusterUrl([Address("db", 7400)], True)
+    wrong = {
+        "raftmq://db?ca=ca.pem": "only raftmqs",
+        "raftmqs://db?token=abc": "each of ca=FILE",
+        "raftmqs://db?ca=": "each of ca=FILE",
+        "raftmqs://db?ca=a&ca=b": "each of ca=FILE",
+        "tls://db": "raftmq:// or raftmqs://",
+    }
+    for text, words in wrong.items():
+        with pytest.raises(Rejected, match=words) as refused:
+            parse_url(text)
+        assert "abc" not in str(refused.value)

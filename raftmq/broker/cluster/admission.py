@@ -61,7 +61,7 @@ from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
 from raftmq.broker.serve.dispatcher import route
 from raftmq.broker.service import Service
 from raftmq.broker.tickets import Callback
-from raftmq.errors import Unavailable
+from raftmq.errors import Reason, Unavailable
 from raftmq.log.faults import LogFault
 from raftmq.log.record import Kind
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog, RenewNode
@@ -291,6 +291,9 @@ class Admission(Service):
 
 def _answer(node: Host, probe: Probe, asked: OpenRequest) -> Answer:
     """Answer what is known here of the asking node, and give it the place that it asks for."""
+    if asked.connection.names is not None and probe.node != asked.connection.from_node:
+        text = f"node {asked.connection.from_node} asks for node {probe.node}"
+        return ErrorReply(Reason.TLS.value, text)
 
     def reply_with(*, is_latest: bool, refusal: str = "") -> ProbeReply:
         generation, name = node.peer_identities.folder_of(probe.node)

@@ -33,9 +33,9 @@ Invariants:
 - The word of one peer ends no node: the leader of the system group must confirm, over the link to a
   member, that the node's data folder was replaced.
 
-Left out: proof of a node's identity. A process that answers at a member's address is taken for that
-member. A member that moved since the newest table within reach: only after a restart is it looked
-for at the address in the settings.
+Left out: proof of a node's identity without TLS (`certificates`): a process that answers at a
+member's address is taken for that member. A member that moved since the newest table within reach:
+only after a restart is it looked for at the address in the settings.
 """
 
 from collections import Counter

@@ -17,14 +17,16 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from raftmq.broker.serve.connection import RECEIVE_BYTES
+from raftmq.broker.serve.connection import RECEIVE_BYTES, Refusal
 from raftmq.broker.serve.outbox import Outbox, Step
 from raftmq.broker.settings import Peer
-from raftmq.broker.world import World, give_up_after
+from raftmq.broker.world import World, give_up_after, secure
 from raftmq.errors import ProtocolError, Reason, Unavailable
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind, Hello, Welcome
+
+from .certificates import check_cluster, check_node
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -163,9 +165,13 @@ class PeerLink:
         given up. Nothing that comes over the old connection is taken for an answer."""
         before, self.peer = self.peer, peer
         if (before.host, before.port) != (peer.host, peer.port):
-            self._disconnected()
-            self._attempt.cancel()
-            self._hurry.set()
+            self.reopen()
+
+    def reopen(self) -> None:
+        """Cut the connection, or give up the attempt under way, and connect again at once."""
+        self._disconnected()
+        self._attempt.cancel()
+        self._hurry.set()
 
     def stop(self) -> None:
         """End the link for ever."""
@@ -212,6 +218,7 @@ class PeerLink:
         try:
             async with stream:
                 with trio.fail_after(CONNECT_SECONDS_MAX):
+                    await self._secure(stream)
                     welcome, rest = await self._greet(stream, parser)
                 # The other node may have moved while the Welcome was under way.
                 await trio.lowlevel.checkpoint_if_cancelled()
@@ -240,6 +247,18 @@ class PeerLink:
         finally:
             self._disconnected()
         return welcomed
+
+    async def _secure(self, stream: trio.abc.Stream) -> None:
+        """Shake hands where the stream is to be under TLS, with the wanted node and no other."""
+        names = await secure(stream)
+        if names is None:
+            return
+        cluster = self._hello().cluster
+        try:
+            check_cluster(names, cluster)
+            check_node(names, cluster, self.peer.id)
+        except Refusal as refusal:
+            raise Declined(refusal.reply) from refusal
 
     def _failed(self, error: Exception) -> None:
         self.last_error = f"{type(error).__name__}: {error}"

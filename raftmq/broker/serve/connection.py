@@ -1,6 +1,7 @@
 """One connection that a client or a peer opened to this node.
 
-The first frame must be `Hello`. Then every frame is handed to the node, which answers now or later,
+Under TLS the handshake comes first, and its certificate is judged before any frame is read. The
+first frame must be `Hello`. Then every frame is handed to the node, which answers now or later,
 in any order; `correlation` ties the answer to its request. One task reads, one writes.
 
 Back-pressure: the task takes no further frame while the connection, or the node as a whole, has
@@ -12,10 +13,6 @@ others.
 A frame that is not whole yet counts as held, byte by byte. As many connections in the middle of
 large frames could wait for each other for ever, one of them, the *finisher*, may read on to the end
 of its frame where the node is at its limit. A frame that makes no progress closes its connection.
-
-Places are few (`Load.places`), and a connection has one from its first moment. A connection that
-has not said Hello yet gives way to a newcomer when all places are taken: silent connections keep no
-client out.
 
 Invariants:
 - A bad frame closes this connection, after an `ERROR` frame that says why, and nothing else.
@@ -30,13 +27,16 @@ from typing import Protocol
 import trio
 
 from raftmq.broker.settings import Limits
+from raftmq.broker.world import PlainText, address_of, secure
 from raftmq.errors import ProtocolError, Reason
+from raftmq.tls.names import CertificateName
 from raftmq.wire.address import why_no_address
 from raftmq.wire.codec import Misfit, pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, FramePart, encode_frame
 from raftmq.wire.messages import PROTOCOL, REPLY, ErrorReply, FrameKind, Hello, Welcome
 
-from .outbox import Outbox, Step
+from .load import Load
+from .outbox import Outbox
 
 RECEIVE_BYTES = 256 * 1024
 """Bytes asked of the socket at once: many small frames, or a good piece of a large one."""
@@ -49,10 +49,6 @@ _UNANSWERED = frozenset((FrameKind.RAFT, FrameKind.FORGET))
 
 HELLO_BYTES_MAX = 64 * 1024
 """The longest frame before the other end said Hello, and the most that is read at once."""
-
-NODE_PLACES = 64
-"""Places for connections that clients leave to nodes: a cluster that clients fill must still
-elect."""
 
 FRAME_SECONDS_MAX = 30.0
 """A frame of which less than `FRAME_BYTES_MIN` came in this time of reading is given up."""
@@ -71,92 +67,6 @@ SILENT_SECONDS_MAX = 30.0
 probed. A reader that takes nothing for this long counts as lost too, and connects again."""
 
 
-class Load:
-    """The bytes and places that all connections of a node hold together.
-
-    Args:
-        bytes_max: the limit of `request_bytes`; at the limit, only connections that hold less than
-            their share read on.
-        places: the limit of `connections`.
-    """
-
-    def __init__(self, *, bytes_max: int, places: int) -> None:
-        self.bytes_max = bytes_max
-        self.places = places
-        self.connections = 0
-        """Open connections."""
-        self.request_bytes = 0
-        """Bytes of requests that are not whole or not answered yet, of answers being read from
-        disk, and of answers that are not sent yet."""
-        self.silent: dict[Connection, None] = {}
-        """Connections that have not said Hello yet, oldest first."""
-        self.finisher: Connection | None = None
-        """The connection that may read to the end of its frame beyond the limit."""
-        self.waiting: dict[Connection, None] = {}
-        """Connections that do not read, as the node is at its limit."""
-        self.step = Step()
-        """Gathers the frames that are sent within one step of the node's loop."""
-
-    @property
-    def greeted(self) -> int:
-        """Connections that have said Hello."""
-        return self.connections - len(self.silent)
-
-    def is_over(self, held: int) -> bool:
-        """True for a connection with more than its share where the node is at its limit.
-
-        The share goes by the places and not by the connections there are: newcomers would each
-        have a share beyond the limit, and all of them together many times the limit.
-        """
-        return self.request_bytes >= self.bytes_max and held > self.bytes_max // self.places
-
-    def add(self, size: int) -> None:
-        """Count bytes that are held from now on; fewer: negative."""
-        self.request_bytes += size
-        if size < 0 and self.request_bytes < self.bytes_max:
-            self.wake()
-
-    def wake(self) -> None:
-        """Have the waiting connections check whether they may read."""
-        for connection in self.waiting:
-            connection.wake()
-
-    def take_place(self, connection: "Connection") -> bool:
-        """Give a connection a place, if need be the place of the oldest silent connection."""
-        if self.connections >= self.places:
-            oldest = next(iter(self.silent), None)
-            if oldest is None:
-                return False
-            self.leave(oldest)
-            oldest.end()
-        self.connections += 1
-        self.silent[connection] = None
-        connection.has_place = True
-        return True
-
-    def leave(self, connection: "Connection") -> None:
-        """Free the place of a connection that is gone, or about to go."""
-        if connection.has_place:
-            connection.has_place = False
-            self.connections -= 1
-        self.silent.pop(connection, None)
-        self.finished(connection)
-
-    def finished(self, connection: "Connection") -> None:
-        """If `connection` was the finisher, let another connection become the finisher."""
-        if self.finisher is connection:
-            self.finisher = None
-            self.wake()
-
-
-def places_for_connections(connections_max: int, descriptors_max: int) -> int:
-    """How many connections a node accepts, silent ones and those of nodes among them.
-
-    Half of the descriptors stay for files: each sealed segment keeps its index file mapped.
-    """
-    return max(NODE_PLACES, min(connections_max + NODE_PLACES, descriptors_max // 2))
-
-
 class Refusal(Exception):
     """The other end is not welcome; `reply` tells it why, and the connection is closed."""
 
@@ -168,7 +78,10 @@ class Refusal(Exception):
 class Handler(Protocol):
     """The node, as a connection sees it."""
 
-    def greet(self, hello: Hello) -> Welcome:
+    def check_certificate(self, names: frozenset[CertificateName]) -> None:
+        """Accept the certificate of the client or peer that connected, or raise `Refusal`."""
+
+    def greet(self, connection: "Connection", hello: Hello) -> Welcome:
         """Accept the client or peer that connected, or raise `Refusal`."""
 
     def handle(self, connection: "Connection", frame: Frame) -> None:
@@ -207,8 +120,12 @@ class Connection:
         self._open_bytes = 0
         self._held_bytes = 0
         """Bytes of unfinished frames, requests and unsent answers, as counted in the load."""
+        self.address = address_of(stream)
+        """The address of the other end; empty: it has none."""
         self.has_place = False
         """True while the connection has one of the node's places."""
+        self.names: frozenset[CertificateName] | None = None
+        """The names in the certificate of the other end; None: the connection is plain."""
         self.hello: Hello | None = None
         """The Hello of the other end; None: it has not come yet."""
         self.is_closed = False
@@ -273,11 +190,12 @@ class Connection:
                 if self._load.take_place(self):
                     await self._converse()
                 else:
-                    text = f"all {self._load.places} places for connections are taken"
+                    text = self._load.why_no_place(self)
                     parts = encode_frame(
                         FrameKind.ERROR, 0, pack(ErrorReply("busy", text, retry_ms=1000))
                     )
-                    with trio.move_on_after(1.0), suppress(trio.BrokenResourceError):
+                    with trio.move_on_after(1.0), suppress(trio.BrokenResourceError, PlainText):
+                        await secure(self._stream)
                         await self._stream.send_all(b"".join(parts))
         finally:
             self.is_closed = True
@@ -299,6 +217,9 @@ class Connection:
                 await self._say_goodbye(ErrorReply("protocol", str(error)))
             except Refusal as refusal:
                 await self._say_goodbye(refusal.reply)
+            except PlainText:
+                text = "this node takes connections under TLS only: write raftmqs:// in the URL"
+                await self._say_goodbye(ErrorReply(Reason.TLS.value, text))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass  # the other end went away: nothing to say to it
             nursery.cancel_scope.cancel()
@@ -312,7 +233,8 @@ class Connection:
 
     async def _read(self) -> None:
         begun = trio.current_time()
-        with trio.CancelScope() as scope:
+        with trio.CancelScope(deadline=begun + HELLO_SECONDS_MAX) as scope:
+            await self._secure()
             while True:
                 frames = self._parser.frames()
                 while not self._take_frames(frames):
@@ -337,6 +259,20 @@ class Connection:
         raise ProtocolError(
             f"a frame of which less than {FRAME_BYTES_MIN} bytes came in {FRAME_SECONDS_MAX:.0f} s"
         )
+
+    async def _secure(self) -> None:
+        """Shake hands where the connection is to be under TLS, and judge the certificate."""
+        try:
+            self.names = await secure(self._stream)
+        except trio.BrokenResourceError as error:
+            self._load.handshakes_failed += 1
+            self._load.handshake_error = f"{self.address or 'this machine'}: {error}"
+            raise
+        if self.names is not None:
+            # No other task runs between the end of the handshake and this line, so a change of
+            # whom to trust finds the connection here or breaks its handshake.
+            self._load.secured[self] = None
+            self._handler.check_certificate(self.names)
 
     def _note_rest(self) -> None:
         """The whole frames were taken: note the bytes of a frame that is not whole yet."""
@@ -407,9 +343,9 @@ class Connection:
         problem = why_no_address(hello.host, hello.port) if hello.host or hello.port else ""
         if problem:
             raise ProtocolError(f"a node's Hello says where it is reached: {problem}")
-        welcome = self._handler.greet(hello)
+        welcome = self._handler.greet(self, hello)
         self.hello = hello
-        self._load.silent.pop(self, None)
+        self._load.greet(self)
         self._parser.allow(self._limits.frame_bytes_max, header_bytes_max=HEADER_BYTES_MAX)
         header = pack(welcome)
         self._outbox.put(encode_frame(FrameKind.HELLO | REPLY, frame.correlation, header))

@@ -34,9 +34,10 @@ from random import Random
 import msgspec
 import trio
 
-from raftmq.broker.world import Worker, World, give_up_after
+from raftmq.broker.world import Worker, World, address_of, give_up_after, secure
 from raftmq.chaos.real.faults.clocks import ClockEffect, offset_ms
 from raftmq.log.files import FileSystem
+from raftmq.tls.names import CertificateName
 
 from .failpoints import FAILPOINTS, FailpointFiles
 from .holds import Holds
@@ -158,6 +159,15 @@ class FailpointStream(trio.abc.Stream):
         """As the stream."""
         give_up_after(self._stream, seconds)
 
+    async def secure(self) -> frozenset[CertificateName] | None:
+        """As the stream."""
+        return await secure(self._stream)
+
+    @property
+    def address(self) -> str:
+        """As the stream."""
+        return address_of(self._stream)
+
     async def wait_send_all_might_not_block(self) -> None:
         """As the stream."""
         await self._stream.wait_send_all_might_not_block()
@@ -198,6 +208,7 @@ class FaultyWorld:
         self.files: FileSystem = FailpointFiles(world.files, injector)
         self.random: Random = world.random
         self.descriptors_max = world.descriptors_max
+        self.is_under_tls = world.is_under_tls
 
     def now_ms(self) -> int:
         """The time of the node's clock, which may be wrong, in ms since the epoch."""

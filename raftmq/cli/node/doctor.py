@@ -177,7 +177,7 @@ def _port_of(url: str) -> int:
     from raftmq.client.address import PORT_DEFAULT, parse_url
 
     try:
-        return parse_url(url)[0].port
+        return parse_url(url).addresses[0].port
     except Rejected:
         return PORT_DEFAULT
 

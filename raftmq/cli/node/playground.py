@@ -3,6 +3,7 @@
 | in the folder | what |
 |---|---|
 | `node-1.toml` ... | the settings of each node, written once; a person may edit them |
+| `certs/` | with `--secure`: an authority, and certificates of the nodes and of the user `admin` |
 | `node-1/` ... | each node's data, unless its settings name another folder |
 | `node-1.log` ... | what each node wrote to stderr |
 | `up.json` | the running nodes, as `State`; rewritten whenever one is started |
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from raftmq.broker.local_nodes import node_settings, toml_text
 from raftmq.cli.exits import Failure
+from raftmq.tls.local_cluster import certify, tls_settings, tls_url
 
 if TYPE_CHECKING:
     from raftmq.client import Client
@@ -70,11 +72,14 @@ class State:
     """True once every node has served."""
     nodes: list[RunningNode] = field(default_factory=list)
     """By number."""
+    certs: str = ""
+    """The folder of the certificates; empty: connections are plain."""
 
     @property
     def url(self) -> str:
         """The value for `RAFTMQ_URL`."""
-        return "raftmq://" + ",".join(node.address for node in self.nodes)
+        addresses = [node.address for node in self.nodes]
+        return tls_url(addresses, self.certs) if self.certs else f"raftmq://{','.join(addresses)}"
 
 
 class Playground:
@@ -122,6 +127,12 @@ class Playground:
                     f"takes the data in {self.folder}; if the settings are right, move {own} away",
                 )
 
+    @property
+    def certs(self) -> str:
+        """The folder of the certificates; empty: connections are plain."""
+        folder = self.folder / "certs"
+        return str(folder) if folder.exists() else ""
+
     def log(self, node: int) -> Path:
         """The file with the node's stderr."""
         return self.folder / f"node-{node}.log"
@@ -135,10 +146,13 @@ class Playground:
                 ports[int(path.stem.removeprefix("node-"))] = int(match[1])
         return [port for _, port in sorted(ports.items())]
 
-    def found(self, ports: Sequence[int]) -> None:
-        """Write the settings of a new cluster's nodes."""
+    def found(self, ports: Sequence[int], *, is_secure: bool = False) -> None:
+        """Write the settings of a new cluster's nodes, and their certificates if they use TLS."""
         cluster = f"up-{secrets.token_hex(4)}"
         addresses = {node: (HOST, port) for node, port in enumerate(ports, 1)}
+        certs = self.folder / "certs"
+        if is_secure:
+            certify(certs, cluster, addresses, HOST, "localhost")
         for node, address in addresses.items():
             own = node_settings(
                 node,
@@ -148,8 +162,11 @@ class Playground:
                 founders=len(ports),
                 others=addresses,
             )
+            tables = {"node": own}
+            if is_secure:
+                tables["tls"] = tls_settings(certs, node)
             heading = "# Written by `raftmq up`; deploy/node.toml explains every setting.\n"
-            self.config(node).write_text(heading + toml_text({"node": own}))
+            self.config(node).write_text(heading + toml_text(tables))
 
     def lock(self) -> int | None:
         """Take the folder's lock: a descriptor to keep open; None: another process holds it."""

@@ -1,7 +1,8 @@
 """`raftmq serve`: run one node until a signal stops it.
 
 SIGTERM and SIGINT end the node gracefully: it hands over its groups' leadership, answers requests
-under way and exits with 0. A second signal ends the node at once, as a crash: acked messages are
+under way and exits with 0. A node under TLS takes up changed certificates at SIGHUP, and within a
+second by itself. A second signal ends the node at once, as a crash: acked messages are
 safe. After a fault with which a node must not go on, it exits with 1 and says why.
 
 The node writes events to stderr, one line each (`log_lines`).
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from raftmq.broker.node import Node
     from raftmq.broker.settings import Settings
     from raftmq.broker.world import World
+    from raftmq.tls.contexts import NodeContexts
 
 SETTINGS_FIX = "deploy/node.toml explains every setting; --set TABLE.NAME=VALUE replaces one"
 WATCH_SECONDS = 0.2
@@ -39,6 +41,8 @@ WAIT_SECONDS = 1.0
 JOIN_SECONDS = 2.0
 """Seconds after which a node reports that the cluster does not count it; a node that was added
 before its start is counted sooner."""
+RENEW_SECONDS = 1.0
+"""Seconds between two looks at the files of certificates."""
 LEAVE_SECONDS = 1.0
 """Seconds between two requests whether a leaving node is out."""
 
@@ -155,15 +159,18 @@ async def _serve(settings: "Settings", log: LogLines, parent: int) -> int:
     from raftmq.broker.settings import listens_elsewhere
     from raftmq.broker.system_world import RealWorld, tune_interpreter
 
+    contexts = _contexts(settings)
     tune_interpreter()
     # After the imports, whose objects are frozen.
     collector = Collector()
-    node = Node(settings, _with_faults(RealWorld()))
+    node = Node(settings, _with_faults(RealWorld(contexts)))
     own = settings.node
     try:
         async with trio.open_nursery() as nursery:
             is_serving = trio.Event()
             await nursery.start(_await_signals, node, log, nursery, is_serving)
+            if contexts is not None:
+                await nursery.start(_renew_certificates, node, contexts, log)
             log.info("starting", host=own.host, port=own.port, data=own.data, cluster=own.cluster)
             if text := listens_elsewhere(own):
                 log.warning("listens elsewhere", what=text)
@@ -183,6 +190,51 @@ async def _serve(settings: "Settings", log: LogLines, parent: int) -> int:
         log.info("stopped")
         return_code = ExitCode.OK
     return return_code
+
+
+def _contexts(settings: "Settings") -> "NodeContexts | None":
+    """The node's TLS; None: its connections are plain.
+
+    Raises:
+        Failure: a file cannot be used.
+    """
+    from raftmq.tls.contexts import Files, NodeContexts
+
+    tls = settings.tls
+    if not tls.cert:
+        return None
+    files = Files(tls.cert, tls.key, tls.ca, tls.crl)
+    try:
+        return NodeContexts(files, clients_need_certificates=tls.client_certs)
+    except OSError as error:
+        fix = "correct the table [tls] of the settings; `raftmq cert make` makes such files"
+        raise Failure(f"TLS cannot begin: {error}", fix=fix) from error
+
+
+async def _renew_certificates(
+    node: "Node",
+    contexts: "NodeContexts",
+    log: LogLines,
+    *,
+    task_status: "trio.TaskStatus[None]",
+) -> None:
+    """Take up certificates that have changed: at SIGHUP at once, else within some seconds."""
+    import trio
+
+    problem = ""
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        while True:
+            with trio.move_on_after(RENEW_SECONDS):
+                await anext(signals)
+            changed = contexts.reload()
+            if changed:
+                log.info("took up certificates", changed=sorted(changed))
+            if changed & {"ca", "crl"}:
+                node.trust_changed()
+            if contexts.problem and contexts.problem != problem:
+                log.error("certificates not taken up", what=contexts.problem)
+            problem = contexts.problem
 
 
 def _with_faults(world: "World") -> "World":

@@ -108,7 +108,8 @@ class Supervisor:
 
     def state(self) -> State:
         """The present state of the nodes."""
-        return State(os.getpid(), self.is_ready, [self._running(c) for c in self._children])
+        nodes = [self._running(child) for child in self._children]
+        return State(os.getpid(), self.is_ready, nodes, self._playground.certs)
 
     def start(self) -> None:
         """Start all nodes."""

@@ -6,6 +6,7 @@ itself in the background, waits until that process's cluster is ready, prints th
 """
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -46,6 +47,11 @@ DOWN_SECONDS_MAX = 30.0
     help="Port of the first node; the others take the next ones.  [default: 7400]",
 )
 @click.option("--any-port", is_flag=True, help="Take free ports.")
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="Make certificates, and take connections under TLS only.",
+)
 @click.option("--detach", is_flag=True, help="Run in the background until `raftmq down`.")
 @click.option("--temporary", "is_temporary", is_flag=True, hidden=True)
 def up(
@@ -53,6 +59,7 @@ def up(
     data: Path | None,
     port: int | None,
     any_port: bool,
+    secure: bool,
     detach: bool,
     is_temporary: bool,
 ) -> None:
@@ -61,7 +68,7 @@ def up(
     Ctrl-C stops it. Each node is a process of its own with settings and data in one folder.
     """
     started = time.monotonic()
-    playground = _prepare(nodes, data, port, any_port=any_port)
+    playground = _prepare(nodes, data, port, any_port=any_port, is_secure=secure)
     playground.is_temporary = playground.is_temporary or is_temporary
     warn_of_space(playground.folder)
     if detach:
@@ -123,7 +130,7 @@ def _choose(data: Path | None, *, is_all: bool) -> list[Playground]:
 
 
 def _prepare(
-    nodes: int | None, data: Path | None, port: int | None, *, any_port: bool
+    nodes: int | None, data: Path | None, port: int | None, *, any_port: bool, is_secure: bool
 ) -> Playground:
     """The folder of a cluster whose ports are free; a new cluster is founded if there is none.
 
@@ -133,7 +140,7 @@ def _prepare(
     if data is None:
         ports = choose_ports(nodes or 3, port or PORT, any_port=any_port)
         playground = temporary()
-        playground.found(ports)
+        playground.found(ports, is_secure=is_secure)
         return playground
     try:
         data.mkdir(parents=True, exist_ok=True)
@@ -146,11 +153,17 @@ def _prepare(
         raise Failure(f"a cluster is running in {data} already", fix=fix)
     ports = playground.ports()
     if not ports:
-        playground.found(choose_ports(nodes or 3, port or PORT, any_port=any_port))
+        ports = choose_ports(nodes or 3, port or PORT, any_port=any_port)
+        playground.found(ports, is_secure=is_secure)
     elif (nodes or len(ports)) != len(ports) or (port or ports[0]) != ports[0]:
         raise Failure(
             f"{data} holds a cluster of {counted(len(ports), 'node')} on port {ports[0]} and after",
             fix="leave out -n and --port to go on with it, or give --data another folder",
+        )
+    elif is_secure and not playground.certs:
+        raise Failure(
+            f"{data} holds a cluster without TLS",
+            fix="leave out --secure, or add a table [tls] to its settings: docs/security.md",
         )
     else:
         playground.check_data()
@@ -263,7 +276,7 @@ def _show(state: State) -> None:
     print_shown(
         [
             Table([">NODE", "ROLE", "ADDRESS", ">PID", "DATA"], rows),
-            f"\nexport RAFTMQ_URL={state.url}\n",
+            f"\nexport RAFTMQ_URL={shlex.quote(state.url)}\n",
             "raftmq topic create orders",
             "raftmq produce orders hello -k order-1",
             "raftmq consume orders -n 1\n",

@@ -187,6 +187,8 @@ def connect(
     timeout: float = 30.0,
     cluster: str = "",
     wait_refused: float | None = REFUSED_SECONDS,
+    ca: str = "",
+    cert: str = "",
     backend: str = "trio",
 ) -> AbstractContextManager[BlockingClient]:
     """`with raftmq.blocking.connect(url) as mq:` opens a cluster; see `raftmq.connect`.
@@ -197,11 +199,15 @@ def connect(
     out.
 
     Args:
-        url: `raftmq://host:port[,host:port...]`.
+        url: `raftmq://host:port[,host:port...]`; `raftmqs://` under TLS.
         timeout: seconds; the default of every call.
         cluster: refuse a cluster of another id; empty: take any cluster.
         wait_refused: seconds for which every address may refuse the connection; None: `timeout`.
+        ca: under TLS, see `raftmq.connect`.
+        cert: under TLS, see `raftmq.connect`.
         backend: the event loop of the background thread, `"trio"` or `"asyncio"`.
     """
-    opening = connect_async(url, timeout=timeout, cluster=cluster, wait_refused=wait_refused)
+    opening = connect_async(
+        url, timeout=timeout, cluster=cluster, wait_refused=wait_refused, ca=ca, cert=cert
+    )
     return Background(opening, backend, BlockingClient)

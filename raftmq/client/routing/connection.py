@@ -27,6 +27,7 @@ from typing import NamedTuple
 import anyio
 
 from raftmq.client.address import Address
+from raftmq.client.tls import refused
 from raftmq.client.world import ClientWorld, ReceivesInto, Stream
 from raftmq.errors import ProtocolError
 from raftmq.version import VERSION
@@ -330,21 +331,21 @@ async def open_connection(world: ClientWorld, address: Address, *, cluster: str)
     Raises:
         OSError: no process answers there.
         ProtocolError: the process that answers is no raftmq node, or has another version.
-        Rejected: `WRONG_CLUSTER`.
+        Rejected: `WRONG_CLUSTER`; `TLS`, the two ends do not agree on it.
         Unavailable: the node has no room for another connection.
         TimeoutError: connecting and greeting took longer than `OPEN_SECONDS_MAX`.
     """
     with anyio.fail_after(OPEN_SECONDS_MAX):
         stream = await world.connect(address.host, address.port)
         try:
-            return Connection(stream, address, await _greet(stream, cluster))
+            return Connection(stream, address, await _greet(stream, address, cluster))
         except BaseException:
             with anyio.CancelScope(shield=True), anyio.move_on_after(1.0, shield=True):
                 await stream.aclose()
             raise
 
 
-async def _greet(stream: Stream, cluster: str) -> Welcome:
+async def _greet(stream: Stream, address: Address, cluster: str) -> Welcome:
     hello = Hello(PROTOCOL, cluster, 0, "", f"raftmq {VERSION}")
     parser = FrameParser(64 * 1024)
     try:
@@ -354,7 +355,8 @@ async def _greet(stream: Stream, cluster: str) -> Welcome:
             parser.feed(await stream.receive(_RECEIVE_BYTES))
             frames = list(parser.frames())
     except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-        raise OSError("the connection was closed before a greeting") from error
+        closed = OSError("the connection was closed before a greeting")
+        raise refused(error.__cause__, address) or closed from error
     refusal = refusal_of(frames[0])
     if refusal is not None:
         raise exception_of(refusal)

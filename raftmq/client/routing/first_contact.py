@@ -4,7 +4,7 @@
 |---|---|
 | a node answers | the client takes its routing table |
 | every one refuses the connection, for `wait_refused` seconds | the answer: no process listens |
-| a node of another cluster than the wanted one answers at each | the answer: the wrong cluster |
+| a node of another cluster, or one that does not agree on TLS, answers at each | the answer: that |
 | anything else | all of them again, after a short while, until the caller's deadline |
 
 A node that restarts refuses connections for a moment, so one refusal is no answer for a program.
@@ -27,7 +27,7 @@ async def first_contact(router: Router, wait_refused: float | None) -> None:
     """Wait until any node has answered, without a limit; the caller sets a deadline.
 
     Raises:
-        Rejected: `WRONG_CLUSTER`, at every address.
+        Rejected: `WRONG_CLUSTER` or `TLS`, at every address.
         Unavailable: for `wait_refused` seconds every address has refused the connection; with None
             it is never raised.
     """

@@ -260,7 +260,7 @@ class Router:
 
         Raises:
             Unavailable: the attempt failed.
-            Rejected: `WRONG_CLUSTER`.
+            Rejected: `WRONG_CLUSTER`, or `TLS`.
         """
         attempt = self._attempts.get(address)
         if attempt is None:
@@ -325,7 +325,7 @@ class Router:
         the connection; False, neither.
 
         Raises:
-            Rejected: `WRONG_CLUSTER`, from a node at each address.
+            Rejected: `WRONG_CLUSTER` or `TLS`, from a node at each address.
         """
         self.check()
         refused = wrong = 0

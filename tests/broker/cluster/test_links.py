@@ -382,6 +382,7 @@ class OneStream:
         self.files: Any = None
         self.random = Random(1)
         self.descriptors_max = 1024
+        self.is_under_tls = False
         self._stream = stream
         self.is_refusing = False
 
@@ -429,7 +430,7 @@ def test_sockets_of_links_and_clients_have_a_patience_of_their_own() -> None:
         far = await listener.accept()
         for stream, seconds in ((near, 5.0), (far, 30.0)):
             give_up_after(stream, seconds)
-            raw = stream._stream.socket  # type: ignore[attr-defined]
+            raw = stream._socket  # type: ignore[attr-defined]
             found.append(
                 (
                     raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),

@@ -13,16 +13,15 @@ from raftmq.batch.compression import Compression
 from raftmq.broker.serve.connection import (
     FRAME_SECONDS_MAX,
     HELLO_BYTES_MAX,
-    NODE_PLACES,
     Connection,
-    Load,
-    places_for_connections,
 )
+from raftmq.broker.serve.load import NODE_PLACES, Load, places_for_connections
 from raftmq.broker.serve.requests import LARGE_BYTES
 from raftmq.broker.settings import Limits
 from raftmq.chaos.world import MemoryFiles
 from raftmq.log.faults import NoDescriptor
 from raftmq.log.segment import HardState
+from raftmq.tls.names import CertificateName
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import PROTOCOL, ErrorReply, FrameKind, Hello, Metadata, Welcome
@@ -154,7 +153,10 @@ class Refusing:
     is_serving = True
     handled = 0
 
-    def greet(self, hello: Hello) -> Welcome:
+    def check_certificate(self, names: frozenset[CertificateName]) -> None:
+        """Every certificate is welcome."""
+
+    def greet(self, connection: Connection, hello: Hello) -> Welcome:
         """Every client is welcome."""
         return Welcome(PROTOCOL, "test", 1, "x", "test", 16 * MIB, 16 * MIB)
 
@@ -178,7 +180,7 @@ def test_large_frames_that_come_slowly_one_behind_the_other_are_all_read() -> No
 
     async def main() -> None:
         here, there = trio.testing.memory_stream_pair()
-        load = Load(bytes_max=limits.requests_bytes_max, places=100)
+        load = Load(bytes_max=limits.requests_bytes_max, places=100, address_places=100)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Connection(there, handler, limits, load).serve)
             await here.send_all(HELLO)
@@ -205,7 +207,7 @@ class MostHeld(Load):
 def test_many_unfinished_frames_hold_little_beyond_the_limit_and_small_requests_pass() -> None:
     """Each new connection had a share of its own, so that all held the limit many times over."""
     handler, limits = Refusing(), Limits()
-    load = MostHeld(bytes_max=4 * MIB, places=256)
+    load = MostHeld(bytes_max=4 * MIB, places=256, address_places=256)
     piece, strangers = 16 * 1024, 50
     requests = [b"".join(encode_frame(FrameKind.STATUS, n, b"")) for n in (1, 2)]
 

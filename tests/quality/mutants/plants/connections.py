@@ -19,7 +19,8 @@ from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.node import Node
 from raftmq.broker.replica.replicas import Replicas
 from raftmq.broker.serve import connection, requests
-from raftmq.broker.serve.connection import Connection, Load
+from raftmq.broker.serve.connection import Connection
+from raftmq.broker.serve.load import Load
 from raftmq.chaos.mutant import Patch
 from raftmq.errors import Unavailable
 from raftmq.wire.codec import pack, unpack

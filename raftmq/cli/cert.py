@@ -1,0 +1,135 @@
+"""`raftmq cert`: a private authority in a folder, and the certificates that it makes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from raftmq.cli.exits import Failure
+from raftmq.cli.lazy import HintedGroup
+from raftmq.cli.output import Result, Table, note, with_output
+from raftmq.machine.names import why_no_name
+from raftmq.tls.names import USER, CertificateName, node_name
+from raftmq.wire.address import why_no_address
+
+if TYPE_CHECKING:
+    from raftmq.tls.authority import Authority
+
+folder_option = click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="certs",
+    help="The folder of the authority; it is made if there is none.  [default: certs]",
+)
+
+
+@click.group(cls=HintedGroup)
+def cert() -> None:
+    """Certificates for TLS: make, revoke and show them.
+
+    \b
+    raftmq cert make --cluster production --node 1 --host 10.0.0.1
+    raftmq cert make --cluster production --user alice
+    """
+
+
+@cert.command()
+@folder_option
+@click.option("--cluster", required=True, help="The cluster's id, as in the nodes' settings.")
+@click.option("--node", type=click.IntRange(1), help="The number of the node that it is for.")
+@click.option("--user", help="The name of the user that it is for.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="HOST",
+    help="A name or IP address by which clients reach the node (repeat).",
+)
+@click.option(
+    "--days",
+    type=click.FloatRange(0, 3650, min_open=True),
+    default=365.0,
+    help="How long it is valid.  [default: 365]",
+)
+def make(
+    folder: Path,
+    cluster: str,
+    node: int | None,
+    user: str | None,
+    hosts: tuple[str, ...],
+    days: float,
+) -> None:
+    """Make a certificate for a node or a user.
+
+    The first call makes the authority. Keep its `ca.key`: whoever has it can make nodes and users.
+    """
+    if (node is None) == (user is None):
+        raise click.UsageError("give either --node N or --user NAME")
+    if node is not None and not hosts:
+        raise click.UsageError("clients check by which host they reach a node: give --host")
+    if user is not None and (problem := why_no_name(user, "user")):
+        raise click.UsageError(problem)
+    for host in hosts:
+        if problem := why_no_address(host, 1):
+            raise click.UsageError(problem)
+    if node is not None:
+        name = node_name(cluster, node)
+    else:
+        name = CertificateName(cluster, USER, str(user))
+    authority = _authority(folder)
+    try:
+        files = authority.issue(name, hosts, days=days)
+    except FileExistsError as error:
+        fix = "move that file away first: its holder may be using it"
+        raise Failure(f"{error.filename} exists", fix=fix) from error
+    if authority.is_new:
+        note(f"made an authority in {folder}: keep {folder / 'ca.key'} to yourself")
+    note(f"made {' and '.join(map(str, files))} for {name.urn}")
+    if node is not None:
+        here = folder.resolve()
+        click.echo(
+            f'[tls]\ncert = "{here}/node-{node}.pem"\nkey = "{here}/node-{node}.key"\n'
+            f'ca = "{here}/ca.pem"\ncrl = "{here}/crl.pem"'
+        )
+
+
+@cert.command()
+@folder_option
+@click.argument("certificate", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def revoke(folder: Path, certificate: Path) -> None:
+    """Put CERTIFICATE on the list of revoked ones, `crl.pem`.
+
+    Copy the list to the nodes: each takes it up within a second, and ends its connections.
+    """
+    try:
+        _authority(folder, may_begin=False).revoke(certificate)
+    except ValueError as error:
+        fix = "name the folder of the authority that made it with --dir"
+        raise Failure(f"{certificate} cannot be revoked: {error}", fix=fix) from error
+    note(f"{certificate} is on {folder / 'crl.pem'}: copy that list to each node")
+
+
+@cert.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@with_output
+def show(files: tuple[Path, ...]) -> Result:
+    """Show whom certificates are for, and how long they are valid."""
+    from raftmq.tls.authority import describe
+
+    try:
+        found = [describe(path) for path in files]
+    except ValueError as error:
+        raise Failure(str(error), fix="name PEM files of certificates") from error
+    rows = [(it.file, ", ".join(it.names), ", ".join(it.hosts), it.until) for it in found]
+    return Result(found, [Table(["!FILE", "FOR", "HOSTS", "VALID UNTIL"], rows)])
+
+
+def _authority(folder: Path, *, may_begin: bool = True) -> "Authority":
+    from raftmq.tls.authority import Authority
+
+    try:
+        return Authority(folder, may_begin=may_begin)
+    except (OSError, ValueError) as error:
+        fix = "name the folder of the authority with --dir"
+        raise Failure(f"the authority in {folder} cannot be used: {error}", fix=fix) from error

@@ -1,0 +1,167 @@
+"""The contexts of a node and of a client: which versions, which certificates, whom to trust.
+
+A node's contexts follow its files: after `reload` a new certificate, authority or list of revoked
+certificates counts for the next connections, without a restart. Files that cannot be used, as in
+the middle of a change, leave the contexts before in place, and `problem` says why.
+
+Invariants:
+- TLS 1.2 is the lowest version, with forward secrecy and authenticated ciphers; no compression, no
+  renegotiation.
+- Without a certificate that an authority of `ca` signed, no process is taken for a node.
+
+Sources: RFC 9325 (recommendations for TLS), RFC 5280 §5 (revocation lists).
+"""
+
+import errno
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""For TLS 1.2; the ciphers of 1.3 are all of this kind."""
+
+Stamp = tuple[int, int, int]
+"""Time of change, size and inode of a file."""
+
+
+class Files(NamedTuple):
+    """The PEM files of a node."""
+
+    cert: str
+    """Path of the node's certificate, followed by those of intermediate authorities, if any."""
+    key: str
+    """Path of the certificate's private key."""
+    ca: str
+    """Path of the authorities whose certificates nodes and clients show."""
+    crl: str = ""
+    """Path of the lists of revoked certificates, one of each authority in a chain; empty: none is
+    revoked."""
+
+
+class Pair(NamedTuple):
+    """The two contexts of a node."""
+
+    accepting: ssl.SSLContext
+    """For connections that others open."""
+    connecting: ssl.SSLContext
+    """For connections to other nodes."""
+
+
+class NodeContexts:
+    """The contexts of a node, which follow their files.
+
+    Args:
+        files: the PEM files.
+        clients_need_certificates: refuse, in the handshake, a client that shows no certificate.
+
+    Raises:
+        OSError, ssl.SSLError: a file is missing, or holds no such thing; the message names it.
+    """
+
+    def __init__(self, files: Files, *, clients_need_certificates: bool = False) -> None:
+        self._files = files
+        self._needs = clients_need_certificates
+        self._stamps = self._look()
+        self.pair = self._load()
+        """The contexts for the next connections."""
+        self.problem = ""
+        """Why the files as they are now are not in use, for people; empty: they are."""
+
+    def reload(self) -> frozenset[str]:
+        """Take up files that have changed.
+
+        Returns:
+            The fields of `Files` whose files have changed; none: no file has, or they cannot be
+            used.
+        """
+        try:
+            stamps = self._look()
+            changed = frozenset(dict(stamps.items() ^ self._stamps.items()))
+            if changed:
+                self.pair = self._load()
+        except OSError as error:  # an SSLError is an OSError
+            self.problem = str(error)
+            return frozenset()
+        self._stamps, self.problem = stamps, ""
+        return changed
+
+    def _look(self) -> dict[str, Stamp]:
+        """The stamps of the files, by field."""
+        paths = {field: path for field, path in self._files._asdict().items() if path}
+        found = {field: os.stat(path) for field, path in paths.items()}
+        return {field: (it.st_mtime_ns, it.st_size, it.st_ino) for field, it in found.items()}
+
+    def _load(self) -> Pair:
+        accepting = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        accepting.verify_mode = ssl.CERT_REQUIRED if self._needs else ssl.CERT_OPTIONAL
+        # A resumed session shows no certificate. Sessions of TLS 1.2 can be resumed without a
+        # ticket as well: `sockets.handshake_step` refuses those.
+        accepting.num_tickets = 0
+        accepting.options |= ssl.OP_NO_TICKET
+        connecting = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        # A node is known by its number and its cluster (`names`), wherever it runs.
+        connecting.check_hostname = False
+        files = self._files
+        for context in (accepting, connecting):
+            _load_own(context, files.cert, files.key)
+            _load_trusted(context, files.ca, files.crl)
+        return Pair(accepting, connecting)
+
+
+def client_context(ca: str = "", cert: str = "", crl: str = "") -> ssl.SSLContext:
+    """The context of a client. Host names are checked.
+
+    Args:
+        ca: path of the authorities that sign the nodes' certificates; empty: those of the system.
+        cert: path of the client's own certificate and its private key; empty: none.
+        crl: path of the authorities' lists of revoked certificates; empty: none is revoked.
+
+    Raises:
+        OSError, ssl.SSLError: a file is missing, or holds no such thing; the message names it.
+    """
+    context = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    if not ca:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    _load_trusted(context, ca, crl)
+    if cert:
+        _load_own(context, cert, None)
+    return context
+
+
+def _hardened(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    return context
+
+
+def _load_own(context: ssl.SSLContext, cert: str, key: str | None) -> None:
+    with _named(cert, key):
+        # Without a password OpenSSL would ask for that of an encrypted key at the terminal.
+        context.load_cert_chain(cert, key, password="")
+
+
+def _load_trusted(context: ssl.SSLContext, ca: str, crl: str) -> None:
+    if ca:
+        with _named(ca):
+            context.load_verify_locations(ca)
+    if crl:
+        with _named(crl), open(crl, "rb") as lists:
+            if b"BEGIN CERTIFICATE" in lists.read():
+                # The same call takes certificates, and would trust them as authorities.
+                raise OSError(errno.EINVAL, "it holds a certificate, and lists are wanted")
+            context.load_verify_locations(crl)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
+
+
+@contextmanager
+def _named(*paths: str | None) -> Iterator[None]:
+    """Name the files in an error, which OpenSSL does not."""
+    try:
+        yield
+    except OSError as error:
+        named = " and ".join(path for path in paths if path)
+        why = getattr(error, "reason", None) or error.strerror or error
+        raise type(error)(error.errno, f"{named}: {why}") from error
