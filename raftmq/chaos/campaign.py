@@ -85,6 +85,8 @@ class Plan:
     """Founding nodes, 1 to 9; 0: three, and in the core world as many as each seed says."""
     network: str = ""
     """Between real processes: `proxy` or `namespaces`; empty: the first."""
+    is_secure: bool = False
+    """Real processes connect under TLS."""
     is_visited: bool = False
     """Brokers are visited (`with_visits`) although `faults` names other kinds; without `faults`
     they always are, unless a mutant is planted."""
@@ -158,6 +160,7 @@ class Plan:
         options += ["--mutant", self.mutant] if self.mutant else []
         options += ["--nodes", str(self.nodes)] if self.nodes else []
         options += ["--network", self.network] if self.network else []
+        options += ["--secure"] if self.is_secure else []
         return tuple(options)
 
 
@@ -272,8 +275,16 @@ def _refuse_ignored(plan: Plan) -> None:
             "a seed of the core world decides by itself whether it looks at liveness",
             fix="leave out --liveness",
         )
+    _refuse_network(plan)
+
+
+def _refuse_network(plan: Plan) -> None:
+    """Refuse options for the connections of real processes. Raises `CannotPlay`."""
     if plan.network:
         raise CannotPlay("only real processes have a network to choose", fix=_NETWORK_FIX)
+    if plan.is_secure:
+        fix = "leave out --secure, or give --world real"
+        raise CannotPlay("only real processes connect under TLS", fix=fix)
 
 
 def _runner(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome]:
@@ -298,13 +309,12 @@ def _runner(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome
         is_liveness=plan.is_liveness,
         nodes=plan.nodes or NODES,
     )
-    if not plan.network:
-        return run
     if plan.world is not World.REAL:
-        raise CannotPlay("only real processes have a network to choose", fix=_NETWORK_FIX)
+        _refuse_network(plan)
+        return run
     if plan.network == "namespaces" and (why := module.why_no_namespaces()):
         raise CannotPlay(why)
-    return partial(run, network=plan.network)
+    return partial(run, network=plan.network or "proxy", is_secure=plan.is_secure)
 
 
 def fails_alike(one: Outcome, other: Outcome) -> bool:

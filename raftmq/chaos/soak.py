@@ -32,6 +32,7 @@ import msgspec
 
 from raftmq.chaos.campaign import Plan, Result, play_all
 from raftmq.chaos.faults import World
+from raftmq.tls.local_cluster import can_certify
 
 FIRST_SEED = 1_000_000
 """First seed of the first soak: beyond the seeds that tests and campaigns name."""
@@ -64,6 +65,8 @@ REAL_NODES_MAX = 5
 """Most nodes on real processes: a small machine does not start more processes in time."""
 LIVENESS_SHARE = 1 / 8
 """Share of the runs in which only a quorum comes back at the heal."""
+SECURE_SHARE = 1 / 4
+"""Share of the runs on real processes in which all connections are under TLS."""
 
 TEXT_MAX = 300
 """Characters of a violation that the book keeps; the kept run has the whole text."""
@@ -87,8 +90,14 @@ def plan_of(seed: int, worlds: Collection[World]) -> Plan:
         longest = min(longest, POP_SECONDS_MAX)
     seconds = round(math.exp(random.uniform(math.log(shortest), math.log(longest))))
     is_liveness = world is not World.CORE and random.random() < LIVENESS_SHARE
+    is_secure = world is World.REAL and can_certify() and random.random() < SECURE_SHARE
     return Plan(
-        world, workload=workload, seconds=float(seconds), is_liveness=is_liveness, nodes=nodes
+        world,
+        workload=workload,
+        seconds=float(seconds),
+        is_liveness=is_liveness,
+        nodes=nodes,
+        is_secure=is_secure,
     )
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from raftmq.chaos.real.disk.disks import Disks
 from raftmq.chaos.real.network.protocol import Network
+from raftmq.chaos.real.network.trust import Trust
 from raftmq.testing import Cluster, Settings, free_ports
 
 from .ask import ask_status
@@ -41,14 +42,18 @@ that strangers reach."""
 class Nodes(Cluster):
     """The nodes of a run, numbered from 1."""
 
-    def __init__(self, folder: Path, count: int, *, network: Network, disks: Disks) -> None:
+    def __init__(
+        self, folder: Path, count: int, *, network: Network, disks: Disks, is_secure: bool = False
+    ) -> None:
         self.network = network
         """The network between the nodes."""
         self.disks = disks
         """The disks under the data folders."""
         self._public: dict[int, int] = {}
         self._orders: dict[int, Orders] = {}
-        super().__init__(folder, count, SETTINGS)
+        super().__init__(folder, count, SETTINGS, is_secure=is_secure)
+        if self.certs is not None:
+            network.trust = Trust(self.certs)
         for node in self.nodes:
             self._route(node)
 
@@ -120,7 +125,8 @@ class Nodes(Cluster):
         if not self.is_running(node):
             return None
         own = self.network.observer
-        return await ask_status(self.host(node), self.private_port(node), own=own)
+        address = self.host(node), self.private_port(node)
+        return await ask_status(*address, own=own, trust=self.network.trust)
 
     def last_words(self, node: int, *, lines: int = 3) -> str:
         """The last lines of a node's log: the reason why it ended, or what it waits for."""

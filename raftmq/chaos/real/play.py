@@ -114,6 +114,7 @@ def run(
     folder: Path | None = None,
     is_overlay_wanted: bool = True,
     network: str = "proxy",
+    is_secure: bool = False,
 ) -> Outcome:
     """Play a schedule.
 
@@ -125,6 +126,7 @@ def run(
         folder: the folder of all files, which is kept; None: a temporary folder.
         is_overlay_wanted: False: no faults of disks; the same where no overlay is possible.
         network: see `NETWORKS`.
+        is_secure: all connections are under TLS.
 
     Raises:
         ValueError: there is no such workload, or no such network on this machine.
@@ -147,6 +149,7 @@ def run(
         folder=place,
         can_fail=can_fail,
         network=network,
+        is_secure=is_secure,
     )
     try:
         return noted(trio.run(playing))
@@ -164,6 +167,7 @@ async def _run(
     folder: Path,
     can_fail: bool,
     network: str,
+    is_secure: bool,
 ) -> Outcome:
     recorder = Recorder()
     work = WORKLOADS[workload]
@@ -178,6 +182,7 @@ async def _run(
             folder=folder,
             can_fail=can_fail,
             network=network,
+            is_secure=is_secure,
         ) as state:
             watch, operator = Watch(state), Operator(state)
             is_whole = await _work(state, schedule, watch, operator, is_liveness=is_liveness)
@@ -200,6 +205,7 @@ async def _opened(
     folder: Path,
     can_fail: bool,
     network: str,
+    is_secure: bool,
 ) -> AsyncIterator[RunState]:
     """The state of a run whose cluster is ready, with its network and its disks."""
     random = Random(f"real {schedule.seed}")
@@ -208,7 +214,7 @@ async def _opened(
     await trio.Path(copies).mkdir(exist_ok=True)
     async with disks(folder / "disks", seed=schedule.seed, can_fail=can_fail) as made:
         net = NETWORKS[network](rules, Random(random.getrandbits(64)))
-        nodes = Nodes(folder, count, network=net, disks=made)
+        nodes = Nodes(folder, count, network=net, disks=made, is_secure=is_secure)
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(net.run)

@@ -86,7 +86,7 @@ class RunState:
     @property
     def url(self) -> str:
         """The URL for clients: the addresses of all members."""
-        return f"raftmq://{','.join(map(self.nodes.address, self.everyone))}"
+        return self.nodes.url_of(self.everyone)
 
     def note(self, node: int, what: str) -> None:
         """Add a sentence to the time line."""

@@ -69,6 +69,9 @@ class _Play:
         help="Between real processes: a proxy that knows frames, or network namespaces, "
         "where TCP loses packets (Linux, root).  [default: proxy]",
     )  # fmt: skip
+    secure: bool = option(
+        "--secure", is_flag=True, help="Real processes connect under TLS.",
+    )  # fmt: skip
     artifacts: Path | None = option(
         "--artifacts", type=click.Path(path_type=Path),
         help="Keep runs that are not good in folders below it, and a single run always.",
@@ -81,7 +84,8 @@ class _Play:
 
         return Plan(
             World(self.world), faults, self.workload, mutant=self.mutant or "",
-            is_liveness=self.liveness, nodes=self.nodes, network=self.network or "", **more,
+            is_liveness=self.liveness, nodes=self.nodes, network=self.network or "",
+            is_secure=self.secure, **more,
         )  # fmt: skip
 
 

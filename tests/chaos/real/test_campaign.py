@@ -22,6 +22,8 @@ from raftmq.checkers import Verdict
 
 SEEDS = (101, 102, 103, 104)
 SPARE_SEEDS = (105, 106, 107, 108)
+SECURE_SEEDS = (102, 103)
+"""Runs in which all connections are under TLS."""
 SECONDS = 75.0
 MESSAGES_MIN = 100_000
 KINDS_SHARE_MIN = 0.75
@@ -80,7 +82,12 @@ def test_five_minutes_of_faults_lose_none_of_100_000_messages(tmp_path: Path) ->
     for seed in (*SEEDS, *SPARE_SEEDS):
         if seed in SPARE_SEEDS and acked >= MESSAGES_MIN and len(struck) >= kinds_min:
             break
-        outcome = run(dense(seed), folder=tmp_path / str(seed), is_liveness=seed % 2 == 0)
+        outcome = run(
+            dense(seed),
+            folder=tmp_path / str(seed),
+            is_liveness=seed % 2 == 0,
+            is_secure=seed in SECURE_SEEDS,
+        )
         assert outcome.verdict is Verdict.VALID, str(outcome)
         acked += outcome.counts["total-queue: acknowledged"]
         struck |= set(outcome.struck)

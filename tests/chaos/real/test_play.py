@@ -98,6 +98,25 @@ def test_faults_of_network_processes_clocks_and_clients_lose_nothing(tmp_path: P
         assert lives[-1] in ("leader", "follower")
 
 
+def test_faults_of_connections_under_tls_lose_nothing(tmp_path: Path) -> None:
+    outcome = run(
+        schedule(
+            9,
+            (0.3, "duplicate", (1, 2, 3), 3, 0.3),
+            (0.8, "isolate-leader", (), 1, 0),
+            (2.0, "kill", (1,), 0, 0),
+            (2.6, "cut-in-frame", (2, 3), 0, 0),
+            (3.0, "client-crash", (), 0, 0),
+            (3.4, "stale-replay", (2, 3), 0, 0),
+        ),
+        folder=tmp_path,
+        is_overlay_wanted=False,
+        is_secure=True,
+    )
+    check(outcome, faults=5)
+    assert outcome.counts["elections"] > 0
+
+
 @pytest.mark.campaign
 def test_no_node_of_a_cluster_stays_dead_that_has_no_majority_without_it(tmp_path: Path) -> None:
     faults = schedule(3, (0.5, "kill", (1,), 0, 0))

@@ -50,6 +50,7 @@ from raftmq.chaos.faults.arena import CLIENTS
 
 from .packets import ACK, FIN, RST, SYN, Ends, Segment, cut_short, parse, reset, with_bit_flipped
 from .rules import Flow, Kind, Rules
+from .trust import Trust
 
 DEVICE = Path("/dev/net/tun")
 CLONE_NEWNET = 0x4000_0000
@@ -95,6 +96,7 @@ class Switch:
         self.rules = rules
         self.frames = 0
         self.broken = 0
+        self.trust: Trust | None = None
         self._random = random
         self._prefix = _free_prefix()
         self._net = bytes(map(int, self._prefix.split(".")))

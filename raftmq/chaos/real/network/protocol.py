@@ -7,6 +7,7 @@ from typing import Protocol
 import trio
 
 from .rules import Flow, Rules
+from .trust import Trust
 
 
 class Network(Protocol):
@@ -20,6 +21,8 @@ class Network(Protocol):
     """Frames or packets that arrived."""
     broken: int
     """Connections that broke because a rule said so."""
+    trust: Trust | None
+    """The certificates of the nodes, for who reads their frames; None: connections are plain."""
 
     @property
     def observer(self) -> str:

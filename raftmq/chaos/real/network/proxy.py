@@ -17,7 +17,7 @@ Invariants:
   closed while the private one is.
 - The port in a node's `Hello` is replaced by its public one: no node learns a private port.
 
-Left out: TLS.
+Under TLS the proxy ends the encryption on both sides: see `trust`.
 """
 
 import socket
@@ -38,6 +38,7 @@ from raftmq.wire.messages import FrameKind, Hello
 from raftmq.wire.raft import RaftHeader
 
 from .rules import Flow, Kind, Rules
+from .trust import Trust
 
 HOST = "127.0.0.1"
 KIND_AT = 9
@@ -93,6 +94,8 @@ class Proxy:
         """Frames that arrived."""
         self.broken = 0
         """Connections that broke because a rule said so."""
+        self.trust: Trust | None = None
+        """The certificates of the nodes; None: connections are plain."""
         self._random = random
         self._changed = trio.Event()
         rules.on_change = self._rules_changed
@@ -212,14 +215,20 @@ class Proxy:
         """Relay frames between the connecting party, the first of `ends`, and the node, whose
         connection is appended to `ends`."""
         splitter = Splitter()
-        first = await _first_frames(ends[0], splitter)
+        caller: trio.abc.Stream = ends[0]
+        if self.trust is not None:
+            caller = await self.trust.accepted(ends[0], node)
+        first = await _first_frames(caller, splitter)
         source, hello = self._introduced(first[0])
         self._connections[scope] = (source, node)
         # A connect to the node would cross the partition of a blocked flow.
         await self.wait_open((source, node))
         ends.append(await trio.open_tcp_stream(HOST, self._ports[node][1]))
-        forth = Pipe(self, (source, node), ends[0], ends[1])
-        back = Pipe(self, (node, source), ends[1], ends[0])
+        sink: trio.abc.Stream = ends[1]
+        if self.trust is not None:
+            sink = await self.trust.connected(ends[1], source)
+        forth = Pipe(self, (source, node), caller, sink)
+        back = Pipe(self, (node, source), sink, caller)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forth.run, [hello, *first[1:]], splitter, scope)
             nursery.start_soon(back.run, [], Splitter(), scope)
@@ -258,14 +267,17 @@ class Proxy:
     def _repeat(self, flow: Flow, frame: bytes) -> None:
         hello = self._hellos.get(flow[0])
         if hello is not None and self._nursery is not None and self._repeats.available_tokens > 0:
-            self._nursery.start_soon(self._send_again, flow[1], hello + frame)
+            self._nursery.start_soon(self._send_again, flow[0], flow[1], hello + frame)
 
-    async def _send_again(self, node: int, data: bytes) -> None:
+    async def _send_again(self, source: int, node: int, data: bytes) -> None:
         """Send a `Hello` and a frame on a new connection; the answers are read and ignored."""
         async with self._repeats:
             with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(REPEAT_SECONDS):
                 splitter, answers = Splitter(), 0
-                async with await trio.open_tcp_stream(HOST, self._ports[node][1]) as stream:
+                async with await trio.open_tcp_stream(HOST, self._ports[node][1]) as plain:
+                    stream: trio.abc.Stream = plain
+                    if self.trust is not None:
+                        stream = await self.trust.connected(plain, source)
                     await stream.send_all(data)
                     # The first answer is the one to `Hello`.
                     while answers < 2 and (got := await stream.receive_some()):
@@ -276,7 +288,7 @@ class Pipe:
     """One direction of one connection."""
 
     def __init__(
-        self, proxy: Proxy, flow: Flow, source: trio.SocketStream, sink: trio.SocketStream
+        self, proxy: Proxy, flow: Flow, source: trio.abc.Stream, sink: trio.abc.Stream
     ) -> None:
         self._proxy = proxy
         self._rules = proxy.rules
@@ -359,7 +371,7 @@ class Pipe:
         raise Broken
 
 
-async def _first_frames(stream: trio.SocketStream, splitter: Splitter) -> list[bytes]:
+async def _first_frames(stream: trio.abc.Stream, splitter: Splitter) -> list[bytes]:
     while True:
         data = await stream.receive_some(65_536)
         if not data:
