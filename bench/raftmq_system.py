@@ -30,6 +30,7 @@ from bench.system import (
 )
 from raftmq.broker.local_nodes import SERVE, node_settings, toml_text
 from raftmq.errors import OutcomeUnknown, Unavailable
+from raftmq.tls.local_cluster import certify, tls_settings, tls_url
 
 QUEUES = 6
 TOPIC, MANY = "bench", "many"
@@ -54,7 +55,8 @@ class RaftmqSystem(Clustered):
         f"3 nodes, 3 partition groups, {QUEUES} queues, default settings; ack = fdatasync on 2 of 3"
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_secure: bool = False) -> None:
+        self._is_secure = is_secure
         self.url = ""
         """URL of the cluster; empty until the cluster runs."""
 
@@ -71,17 +73,22 @@ class RaftmqSystem(Clustered):
         cluster = self._cluster
         ports = free_ports(3)
         addresses = {number: ("127.0.0.1", port) for number, port in enumerate(ports, 1)}
+        certs = cluster.folder / "certs"
+        if self._is_secure:
+            certify(certs, "bench", addresses, "127.0.0.1")
         for number, address in addresses.items():
             config = cluster.folder / f"node{number}.toml"
             data = cluster.folder / f"data{number}"
             own = node_settings(
                 number, address, cluster="bench", data=data, founders=3, others=addresses
             )
-            config.write_text(toml_text({"node": own}))
+            more = {"tls": tls_settings(certs, number)} if self._is_secure else {}
+            config.write_text(toml_text({"node": own, **more}))
             cluster.start([*SERVE, "-c", str(config)], name=f"node{number}")
         for port in ports:
             wait_for_port(port, cluster, seconds_max=START_SECONDS_MAX)
-        self.url = f"raftmq://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]},127.0.0.1:{ports[2]}"
+        nodes = [f"127.0.0.1:{port}" for port in ports]
+        self.url = tls_url(nodes, certs) if self._is_secure else f"raftmq://{','.join(nodes)}"
         trio.run(self._settle)
 
     async def _settle(self) -> None:
