@@ -32,7 +32,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench import page
-from bench.report import GAP_COLUMNS, Gap, Gaps, gap_cells, shortest_first
+from bench.report import GAP_COLUMNS, gap_cells, shortest_first
+from bench.results import Gap, Gaps
 from bench.scenarios import SYSTEMS, why_unavailable
 from bench.system import System
 

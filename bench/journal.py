@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from bench.report import Figure, Row
+from bench.results import Figure, Row
 from bench.scenarios import Cell
 
 

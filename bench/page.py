@@ -3,17 +3,17 @@
 import json
 from pathlib import Path
 
-from bench import picture, report
+from bench import picture, report, results
 
 RESULT, GAPS = "benchmarks.json", "benchmarks-failover.json"
-"""Names of the files with a `report.Result` and with `report.Gaps`; the second may be missing."""
+"""Names of the files with a `results.Result` and with `results.Gaps`; the second may be missing."""
 PAGE = "benchmarks.md"
 """Name of the page."""
 
 
 def write(folder: Path) -> None:
     """Write the page of the results in `folder`, and its picture."""
-    result = report.Result(**json.loads((folder / RESULT).read_text()))
+    result = results.Result(**json.loads((folder / RESULT).read_text()))
     gaps = folder / GAPS
     text = report.markdown(result, json.loads(gaps.read_text()) if gaps.exists() else None)
     (folder / PAGE).write_text(text)

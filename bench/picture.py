@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.report import Row, by_scenario
+from bench.results import Row, by_scenario
 from bench.scenarios import READS, SCENARIOS
 
 COLOURS = {

@@ -1,37 +1,18 @@
-"""The result files: rows for programs, tables for people.
+"""The page of a run, for people: `benchmarks.md`.
 
-`benchmarks.json` is one object: `date`, `command`, `machine`, `rows`, `figures`, `skipped`, and
-`continues`, the dates of stopped runs whose cells it has. A row:
-
-| field | meaning |
-|---|---|
-| scenario, system, version, settings | the measurement, and facts that a comparison needs |
-| messages_per_s, mb_per_s | acknowledged (or delivered) messages, and their bodies' 10^6 bytes |
-| p50_ms, p99_ms | latency of an acknowledgement, null where there is none |
-| server_cpu_s_per_million | processor seconds of all servers for a million of these messages |
-| server_mib | resident memory of the largest server right after it, mapped files included |
-| ratio_to_floor | messages_per_s over the floor's in the same scenario; null without a floor |
-| rounds | the measured rounds of which the row is the median; 1 in growth |
-| figures, note | where a scenario grows: numbers by the names of `FIGURES`, why less was reached |
-
-Rows of growth have a scenario such as `backlog-produce`, and name their case in `system`. A number
-that is no rate is a figure: scenario, name, value, unit, and target.
-
-`benchmarks.md` opens with raftmq beside the fastest peer of each scenario, the scenarios in which
-raftmq loses, and its own targets; then it shows all of `benchmarks.json`.
+It opens with raftmq beside the fastest peer of each scenario, the scenarios in which raftmq loses,
+and its own targets (`standing`); then it shows all of `benchmarks.json` (`results`).
 
 Invariants:
 - Pure: rows in, text out. Dates and machines are arguments.
-- Every sentence that compares speeds is computed from the rows.
 """
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NotRequired, TypedDict
 
+from bench.results import FIGURES, Figure, Gap, Gaps, Result, Row, Skip, by_scenario, is_met
 from bench.scenarios import GROWTH, SCENARIOS
-from bench.system import READ_ALIKE
+from bench.standing import best_peers, losses, lost_costs, targets
 
 INSTALL_LINES = """\
 make peers
@@ -54,280 +35,8 @@ COLUMNS = (
 )
 """Headings of the numbers of a row."""
 
-DURABLE = ("kafka-fsync", "rabbitmq", "rabbitmq-own", "nats-fsync")
-"""The peers that sync on a majority before they acknowledge one message."""
-
-FIGURES = {
-    "consumers": True,
-    "queues": True,
-    "s to create": False,
-    "messages": True,
-    "messages/s at first": True,
-    "messages/s at last": True,
-    "messages/s read": True,
-    "CPU at rest %": False,
-    READ_ALIKE: True,
-}
-"""Further numbers of a row, in the order of the page; True: more is better. `CPU at rest %` is the
-processor time of all servers, in percent of one processor."""
-
 GAP_COLUMNS = ("median ms", "shortest", "longest", "rounds", "failed rounds")
 """Headings of the numbers of a system's failovers."""
-
-
-class Row(TypedDict):
-    """One system in one scenario."""
-
-    scenario: str
-    system: str
-    version: str
-    settings: str
-    messages_per_s: float
-    mb_per_s: float
-    p50_ms: float | None
-    p99_ms: float | None
-    server_cpu_s_per_million: float | None
-    """None: not measured."""
-    server_mib: float | None
-    """None: not measured."""
-    ratio_to_floor: float | None
-    rounds: int
-    """Measured rounds; the row is that of their median rate."""
-    figures: NotRequired[dict[str, float]]
-    """Numbers by the names of `FIGURES`."""
-    note: NotRequired[str]
-    """The reason why less was reached than was wanted; empty: all was reached."""
-
-
-class Skip(TypedDict):
-    """A cell without a row."""
-
-    system: str
-    scenario: str | None
-    """The scenario; None: the system could not run in any."""
-    reason: str
-
-
-class Figure(TypedDict):
-    """One number of a scenario of growth."""
-
-    scenario: str
-    name: str
-    """Name of the measured quantity, for people."""
-    value: float
-    unit: str
-    """Unit of the value; empty: a ratio."""
-    wanted: float | None
-    """The target; None: the figure is only reported."""
-    is_least: bool
-    """True: `value` should be at least `wanted`; False: at most."""
-
-
-class Gap(TypedDict):
-    """The failovers of one system."""
-
-    system: str
-    version: str
-    settings: str
-    gaps_ms: list[float]
-    """The longest silence of each round, in milliseconds, in the order of the rounds."""
-    failed: int
-    """Rounds without a number: nothing was acknowledged for 90 s, or the system did not start."""
-
-
-class Gaps(TypedDict):
-    """All failovers of one run of `bench.failover`."""
-
-    date: str
-    command: str
-    rows: list[Gap]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """All results of one run."""
-
-    date: str
-    command: str
-    seconds: float
-    rounds: int
-    machine: Mapping[str, str]
-    rows: Sequence[Row]
-    skipped: Sequence[Skip]
-    figures: Sequence[Figure] = ()
-    continues: Sequence[str] = ()
-    """Dates of the stopped runs that this one continued."""
-
-
-def median_row(rounds: Sequence[Row]) -> Row:
-    """The row of the round with the median rate: a measured row, not a mixture of two."""
-    middle = statistics.median_low([row["messages_per_s"] for row in rounds])
-    row = next(row for row in rounds if row["messages_per_s"] == middle)
-    return {**row, "rounds": len(rounds)}
-
-
-def with_ratios(rows: Iterable[Row]) -> list[Row]:
-    """The same rows with `ratio_to_floor` filled in."""
-    rows = list(rows)
-    floors = {row["scenario"]: row["messages_per_s"] for row in rows if row["system"] == "floor"}
-    return [{**row, "ratio_to_floor": _ratio(row, floors.get(row["scenario"]))} for row in rows]
-
-
-def losses(rows: Sequence[Row]) -> list[str]:
-    """Sentences about each scenario in which a peer beats raftmq; the floor is no peer."""
-    sentences = []
-    for scenario, table in by_scenario(rows).items():
-        ours = table.get("raftmq")
-        for name, theirs in table.items():
-            if ours is None or name in ("raftmq", "floor"):
-                continue
-            if theirs["messages_per_s"] > ours["messages_per_s"]:
-                times = theirs["messages_per_s"] / ours["messages_per_s"]
-                sentences.append(f"{scenario}: {name} has {times:.2f} times raftmq's rate.")
-            if ours["p50_ms"] and theirs["p50_ms"] and theirs["p50_ms"] < ours["p50_ms"]:
-                times = ours["p50_ms"] / theirs["p50_ms"]
-                sentences.append(f"{scenario}: raftmq's p50 is {times:.2f} times that of {name}.")
-            sentences += _lost_figures(scenario, ours, theirs)
-    return sentences
-
-
-def lost_costs(rows: Sequence[Row]) -> list[str]:
-    """For each scenario a sentence about the peers that take less processor time a message than
-    raftmq, or less memory."""
-    sentences = []
-    for scenario, table in by_scenario(rows).items():
-        if "raftmq" not in table:
-            continue
-        parts = [
-            part
-            for field, words in (
-                ("server_cpu_s_per_million", "less processor time a message"),
-                ("server_mib", "less memory"),
-            )
-            if (part := _cheaper(table, field, words))
-        ]
-        if parts:
-            sentences.append(f"{scenario}: {'; '.join(parts)}.")
-    return sentences
-
-
-def _cheaper(table: Mapping[str, Row], field: str, words: str) -> str:
-    """The peers with less of something than raftmq, and their share of raftmq's; empty: none."""
-    costs = {name: row.get(field) for name, row in table.items() if name != "floor"}
-    ours = costs.pop("raftmq")
-    shares = {
-        name: cost / ours
-        for name, cost in costs.items()
-        if isinstance(cost, float | int) and isinstance(ours, float | int) and cost < ours
-    }
-    found = sorted(shares.items(), key=lambda each: each[1])
-    texts = ", ".join(f"{name} {share:.2f}" for name, share in found)
-    return f"{words}: {texts} of raftmq's" if found else ""
-
-
-def _lost_figures(scenario: str, ours: Row, theirs: Row) -> list[str]:
-    """Sentences about the figures, and the memory beside them, in which a peer beats raftmq."""
-    if "figures" not in ours or "figures" not in theirs:
-        return []
-    numbers = {
-        name: (ours["figures"][name], theirs["figures"][name], is_more)
-        for name, is_more in FIGURES.items()
-        if name in ours["figures"] and name in theirs["figures"]
-    }
-    if ours["server_mib"] is not None and theirs["server_mib"] is not None:
-        numbers["MiB"] = (ours["server_mib"], theirs["server_mib"], False)
-    return [
-        f"{scenario}: {name}: raftmq {own:,.12g}, {theirs['system']} {other:,.12g}."
-        for name, (own, other, is_more) in numbers.items()
-        if (other > own if is_more else other < own)
-    ]
-
-
-def best_peers(rows: Sequence[Row]) -> list[tuple[str, float, str, float]]:
-    """For each scenario of raftmq and a peer: its name, raftmq's rate, the fastest peer, its rate;
-    first those in which raftmq is furthest ahead."""
-    found = []
-    for scenario, table in by_scenario(rows).items():
-        peers = {
-            n: row["messages_per_s"] for n, row in table.items() if n not in ("raftmq", "floor")
-        }
-        if "raftmq" in table and peers:
-            best = max(peers, key=peers.__getitem__)
-            found.append((scenario, table["raftmq"]["messages_per_s"], best, peers[best]))
-    return sorted(found, key=lambda each: -each[1] / each[3])
-
-
-def targets(rows: Sequence[Row], gaps: Iterable[Gap] = ()) -> list[tuple[str, float, float, bool]]:
-    """Each target of raftmq for which there are rows: claim, wanted, got, is met."""
-    table = by_scenario(rows)
-
-    def rate(scenario: str, system: str) -> float | None:
-        row = table.get(scenario, {}).get(system)
-        return row["messages_per_s"] if row else None
-
-    def median(scenario: str, system: str) -> float | None:
-        row = table.get(scenario, {}).get(system)
-        return row["p50_ms"] if row else None
-
-    single = "single-200B"
-    rates = [
-        ("produce-100B", "the floor's", "produce-100B", "floor", 0.6),
-        ("produce-10kB", "the floor's", "produce-10kB", "floor", 0.75),
-        ("produce-1MiB", "the floor's", "produce-1MiB", "floor", 0.7),
-        ("consume-100B", "raftmq's own produce", "produce-100B", "raftmq", 2.0),
-        ("consume-10kB", "the floor's", "consume-10kB", "floor", 0.5),
-        ("consume-1MiB", "the floor's", "consume-1MiB", "floor", 0.5),
-        ("ordered-100B", "raftmq's own pop", "pop-100B", "raftmq", 0.5),
-    ]
-    wanted = [
-        (f"{scenario}: rate over {whose}, at least", limit, rate(scenario, "raftmq"),
-         rate(other, system), True)
-        for scenario, whose, other, system, limit in rates
-    ]  # fmt: skip
-    durable = {name: p50 for name in DURABLE if (p50 := median(single, name))}
-    best = min(durable, key=durable.__getitem__, default="")
-    p50s = [
-        ("the floor's", "floor", 1.3),
-        ("RabbitMQ's", "rabbitmq", 1.0),
-        (f"that of {best}, the best peer that syncs a majority", best, 1.5),
-    ]
-    silences = {gap["system"]: statistics.median(gap["gaps_ms"]) for gap in gaps}
-    ours = silences.pop("raftmq", None)
-    quickest = min(silences, key=silences.__getitem__, default="")
-    popped = table.get("pop-100B", {}).get("raftmq")
-    wanted += [
-        ("pop-100B: rate over reading in like batches, at least", 0.6,
-         popped.get("figures", {}).get(READ_ALIKE) if popped else None, 1.0, True),
-        (f"failover: silence over that of {quickest}, the quickest peer, at most", 1.0,
-         ours, silences.get(quickest), False),
-    ]  # fmt: skip
-    wanted += [
-        (f"{single}: p50 over {whose}, at most", limit, median(single, "raftmq"),
-         median(single, system), False)
-        for whose, system, limit in p50s
-    ]  # fmt: skip
-    return [
-        (claim, limit, got / base, (got / base >= limit) is is_least)
-        for claim, limit, got, base, is_least in wanted
-        if base and got
-    ]
-
-
-def is_met(figure: Figure) -> bool | None:
-    """Does the figure meet its target? None if it has no target."""
-    value, wanted = figure["value"], figure["wanted"]
-    if wanted is None:
-        return None
-    return value >= wanted if figure["is_least"] else value <= wanted
-
-
-def by_scenario(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
-    """Scenario → system → row, in the order of `SCENARIOS`; rows of growth are left out."""
-    table: dict[str, dict[str, Row]] = {}
-    rows = [row for row in rows if row["scenario"] in SCENARIOS]
-    for row in sorted(rows, key=lambda row: list(SCENARIOS).index(row["scenario"])):
-        table.setdefault(row["scenario"], {})[row["system"]] = row
-    return table
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -382,10 +91,6 @@ def markdown(result: Result, gaps: Gaps | None = None) -> str:
         _systems(result.rows),
     ]
     return "\n".join(part for part in parts if part)
-
-
-def _ratio(row: Row, floor: float | None) -> float | None:
-    return round(row["messages_per_s"] / floor, 4) if floor else None
 
 
 def _heading(result: Result) -> str:

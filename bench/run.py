@@ -44,7 +44,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bench import machine, page, report
+from bench import machine, page, report, results
 from bench.journal import Grown, Journal, OtherRun, Outcome
 from bench.scenarios import (
     GROWTH,
@@ -102,14 +102,14 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         errors.print(f"stopped; the same command goes on, with what is in {chosen.out / PART}")
         return 130
-    skipped: list[report.Skip] = [
+    skipped: list[results.Skip] = [
         {"system": name, "scenario": None, "reason": reason}
         for name, reason in absent.items()
         if reason is not None
     ]
     rows, unsupported = _summarize(planned, journal)
     grown = [journal.grown[name] for name in growth if name in journal.grown]
-    result = report.Result(
+    result = results.Result(
         date=_now(),
         command=shlex.join(["python", "-m", "bench.run", *arguments]),
         seconds=chosen.seconds,
@@ -201,9 +201,9 @@ def _print_plan(
 
 def _run_all(
     planned: Sequence[Cell], journal: Journal, seconds: float, scale: float, errors: Console
-) -> list[report.Skip]:
+) -> list[results.Skip]:
     """Measure the cells that the journal lacks; returns those that failed."""
-    failed: list[report.Skip] = []
+    failed: list[results.Skip] = []
     unsupported = {
         (cell.scenario, cell.system) for cell, done in journal.cells.items() if done.row is None
     }
@@ -269,9 +269,9 @@ def _run_cell(
 
 def _run_growth(
     names: Sequence[str], journal: Journal, seconds: float, scale: float, errors: Console
-) -> list[report.Skip]:
+) -> list[results.Skip]:
     """Run the scenarios of growth that the journal lacks; returns those that failed."""
-    failed: list[report.Skip] = []
+    failed: list[results.Skip] = []
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[phase]}"))
     with Progress(*columns, console=errors, transient=True) as progress:
         for name in (name for name in names if name not in journal.grown):
@@ -280,8 +280,8 @@ def _run_growth(
             command += ["--seconds", str(seconds), "--rounds", str(GROWTH_ROUNDS)]
             lines, failure = _run_child(command, task, progress, GROWTH_SECONDS_MAX)
             if lines:
-                rows = cast("list[report.Row]", lines[0]["rows"])
-                figures = cast("list[report.Figure]", lines[0]["figures"])
+                rows = cast("list[results.Row]", lines[0]["rows"])
+                figures = cast("list[results.Figure]", lines[0]["figures"])
                 journal.note_growth(name, Grown(rows, figures))
             else:
                 errors.print(f"[red]failed[/] {name}:")
@@ -363,15 +363,15 @@ def _follow(
 def _outcome(line: dict[str, object]) -> Outcome:
     if "unsupported" in line:
         return Outcome(None, str(line["unsupported"]))
-    return Outcome(cast("report.Row", {**line, "ratio_to_floor": None, "rounds": 1}))
+    return Outcome(cast("results.Row", {**line, "ratio_to_floor": None, "rounds": 1}))
 
 
 def _summarize(
     planned: Sequence[Cell], journal: Journal
-) -> tuple[list[report.Row], list[report.Skip]]:
+) -> tuple[list[results.Row], list[results.Skip]]:
     """The median rows of the planned cells, and those that a system does not support."""
-    rows: list[report.Row] = []
-    skipped: list[report.Skip] = []
+    rows: list[results.Row] = []
+    skipped: list[results.Skip] = []
     outcomes: dict[tuple[str, str], list[Outcome]] = {}
     for cell in planned:
         if cell in journal.cells:
@@ -379,13 +379,13 @@ def _summarize(
     for (scenario, system), found in outcomes.items():
         measured = [outcome.row for outcome in found if outcome.row is not None]
         if measured:
-            rows.append(report.median_row(measured))
+            rows.append(results.median_row(measured))
         else:
             skipped.append(_skip(Cell(0, scenario, system), _first_line(found[0])))
-    return report.with_ratios(rows), skipped
+    return results.with_ratios(rows), skipped
 
 
-def _left_out(scenarios: Sequence[str], systems: Sequence[str]) -> list[report.Skip]:
+def _left_out(scenarios: Sequence[str], systems: Sequence[str]) -> list[results.Skip]:
     """The cells that say nothing new (`bench.scenarios`)."""
     return [
         _skip(Cell(0, scenario, system), SYSTEMS[system].left_out)
@@ -395,7 +395,7 @@ def _left_out(scenarios: Sequence[str], systems: Sequence[str]) -> list[report.S
     ]
 
 
-def _skip(cell: Cell, reason: str) -> report.Skip:
+def _skip(cell: Cell, reason: str) -> results.Skip:
     return {"system": cell.system, "scenario": cell.scenario, "reason": reason}
 
 
@@ -407,16 +407,16 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _write(result: report.Result, folder: Path) -> None:
+def _write(result: results.Result, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(result), indent=1, ensure_ascii=False)
     (folder / page.RESULT).write_text(text + "\n")
     page.write(folder)
 
 
-def _print_tables(result: report.Result) -> None:
+def _print_tables(result: results.Result) -> None:
     console = Console()
-    for scenario, rows in report.by_scenario(result.rows).items():
+    for scenario, rows in results.by_scenario(result.rows).items():
         table = Table("system", title=SCENARIOS[scenario].title, title_justify="left")
         for name in report.COLUMNS:
             table.add_column(name, justify="right")

@@ -67,7 +67,7 @@ class Sample:
     counts: Sequence[int] = ()
     """Of work with a given number of messages: those counted in each `COUNT_SECONDS`."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Other measured numbers, by the names of `bench.report.FIGURES`."""
+    """Other measured numbers, by the names of `bench.results.FIGURES`."""
     rest: Sequence[float] | None = None
     """Begin and end of a time, like `began`, in which the servers had nothing to do."""
     note: str = ""

@@ -14,7 +14,7 @@ import signal
 import sys
 from types import FrameType
 
-from bench.report import is_met
+from bench.results import is_met
 
 from .nodes import close_all
 from .outcome import Outcome

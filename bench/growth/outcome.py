@@ -1,6 +1,6 @@
 """The result of a scenario: rows like those of all benchmarks, and figures with their targets.
 
-Rates go into rows (`bench.report.Row`), so programs read all of `benchmarks.json` alike. Ratios,
+Rates go into rows (`bench.results.Row`), so programs read all of `benchmarks.json` alike. Ratios,
 times to start and memory are *figures*: a name, a value, a unit, and a target where there is one.
 
 Invariants:
@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.report import Figure, Row
+from bench.results import Figure, Row
 from bench.system import percentile
 
 

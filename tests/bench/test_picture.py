@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bench.picture import COLOURS, draw
-from bench.report import Row
+from bench.results import Row
 from bench.scenarios import SYSTEMS
 from tests.bench.test_report import ROWS, row
 

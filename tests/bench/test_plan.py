@@ -9,7 +9,7 @@ import pytest
 import bench.machine
 from bench import run
 from bench.journal import Outcome
-from bench.report import Row
+from bench.results import Row
 from bench.scenarios import (
     GROWING,
     GROWTH,

@@ -2,12 +2,12 @@
 
 import json
 
-from bench import report
+from bench import report, results, standing
 from bench.scenarios import SCENARIOS
 from bench.system import READ_ALIKE
 
 
-def row(scenario: str, system: str, rate: float, p50_ms: float | None = 1.0) -> report.Row:
+def row(scenario: str, system: str, rate: float, p50_ms: float | None = 1.0) -> results.Row:
     return {
         "scenario": scenario,
         "system": system,
@@ -24,7 +24,7 @@ def row(scenario: str, system: str, rate: float, p50_ms: float | None = 1.0) -> 
     }
 
 
-ROWS = report.with_ratios(
+ROWS = results.with_ratios(
     [
         row("single-200B", "nats", 3000.0, 0.4),
         row("single-200B", "floor", 1500.0, 0.6),
@@ -37,8 +37,8 @@ ROWS = report.with_ratios(
 )
 
 
-def result(rows: list[report.Row], skipped: list[report.Skip]) -> report.Result:
-    return report.Result(
+def result(rows: list[results.Row], skipped: list[results.Skip]) -> results.Result:
+    return results.Result(
         date="2026-11-20",
         command="make bench",
         seconds=6.0,
@@ -49,7 +49,7 @@ def result(rows: list[report.Row], skipped: list[report.Skip]) -> report.Result:
     )
 
 
-def gap(system: str, *gaps_ms: float, failed: int = 0) -> report.Gap:
+def gap(system: str, *gaps_ms: float, failed: int = 0) -> results.Gap:
     return {
         "system": system,
         "version": "1",
@@ -66,11 +66,11 @@ def test_ratio_is_to_the_floor_of_the_same_scenario() -> None:
 
 
 def test_ratio_is_null_without_a_floor() -> None:
-    assert report.with_ratios([row("single-200B", "nats", 1.0)])[0]["ratio_to_floor"] is None
+    assert results.with_ratios([row("single-200B", "nats", 1.0)])[0]["ratio_to_floor"] is None
 
 
 def test_losses_name_every_peer_that_is_faster_and_no_floor() -> None:
-    assert report.losses(ROWS) == [
+    assert standing.losses(ROWS) == [
         "single-200B: nats has 2.50 times raftmq's rate.",
         "single-200B: raftmq's p50 is 2.00 times that of nats.",
     ]
@@ -78,7 +78,7 @@ def test_losses_name_every_peer_that_is_faster_and_no_floor() -> None:
 
 def test_fastest_peer_of_each_scenario_stands_beside_raftmq() -> None:
     rows = [*ROWS, row("produce-100B", "rabbitmq", 90.0)]
-    assert report.best_peers(rows) == [
+    assert standing.best_peers(rows) == [
         ("produce-100B", 800.0, "nats", 100.0),
         ("single-200B", 1200.0, "nats", 3000.0),
     ]
@@ -88,10 +88,10 @@ def test_fastest_peer_of_each_scenario_stands_beside_raftmq() -> None:
 
 
 def test_targets_are_judged_in_their_own_direction() -> None:
-    popped: report.Row = {**row("pop-100B", "raftmq", 1.0), "figures": {READ_ALIKE: 0.47}}
+    popped: results.Row = {**row("pop-100B", "raftmq", 1.0), "figures": {READ_ALIKE: 0.47}}
     rows = [*ROWS, row("single-200B", "nats-fsync", 1000.0, 0.9), popped]
     gaps = [gap("raftmq", 130.0), gap("kafka", 900.0), gap("nats", 300.0)]
-    verdicts = {claim: is_met for claim, _, _, is_met in report.targets(rows, gaps)}
+    verdicts = {claim: is_met for claim, _, _, is_met in standing.targets(rows, gaps)}
     assert verdicts == {
         "produce-100B: rate over the floor's, at least": True,
         "consume-100B: rate over raftmq's own produce, at least": False,
@@ -109,7 +109,7 @@ def test_costs_name_the_cheaper_peers_and_no_floor() -> None:
         {**row("produce-100B", name, 1.0), "server_cpu_s_per_million": cpu, "server_mib": mib}
         for name, cpu, mib in (("raftmq", 4.0, 200.0), ("nats", 1.0, 100.0), ("kafka", 3.0, 900.0))
     ]
-    assert report.lost_costs([*rows, row("produce-100B", "floor", 9.0)]) == [
+    assert standing.lost_costs([*rows, row("produce-100B", "floor", 9.0)]) == [
         (
             "produce-100B: less processor time a message: nats 0.25, kafka 0.75 of raftmq's; "
             "less memory: nats 0.50 of raftmq's."
@@ -119,11 +119,11 @@ def test_costs_name_the_cheaper_peers_and_no_floor() -> None:
 
 def test_median_row_is_one_that_was_measured() -> None:
     rounds = [row("single-200B", "floor", rate) for rate in (30.0, 10.0, 20.0, 40.0)]
-    assert report.median_row(rounds) == rounds[2] | {"rounds": 4}
+    assert results.median_row(rounds) == rounds[2] | {"rounds": 4}
 
 
 def test_page_says_where_raftmq_loses_and_what_was_skipped() -> None:
-    skip: report.Skip = {"system": "rabbitmq", "scenario": None, "reason": "not installed: x"}
+    skip: results.Skip = {"system": "rabbitmq", "scenario": None, "reason": "not installed: x"}
     page = report.markdown(result(ROWS, [skip]))
     assert "nats has 2.50 times raftmq's rate" in page
     assert "- rabbitmq: not installed: x" in page
@@ -148,14 +148,14 @@ def test_rows_have_the_published_fields_and_are_json() -> None:
 
 def test_page_shows_failovers_with_the_shortest_median_first() -> None:
     rows = [gap("slow", 900.0, 5000.4, 800.0, failed=4), gap("quick", 200.0, 100.0, 850.0)]
-    gaps = report.Gaps(date="2026-11-27", command="python -m bench.failover", rows=rows)
+    gaps = results.Gaps(date="2026-11-27", command="python -m bench.failover", rows=rows)
     page = report.markdown(result(ROWS, []), gaps)
     quick, slow = "| quick | 200 | 100 | 850 | 3 | 0 |", "| slow | 900 | 800 | 5,000 | 3 | 4 |"
     assert f"{quick}\n{slow}\n" in page
     assert "## Failover" not in report.markdown(result(ROWS, []))
 
 
-def grown(system: str, queues: float, cpu: float, note: str = "") -> report.Row:
+def grown(system: str, queues: float, cpu: float, note: str = "") -> results.Row:
     made = row("queues-20000", system, 1000.0)
     made["figures"] = {"queues": queues, "CPU at rest %": cpu}
     made["note"] = note
@@ -173,7 +173,7 @@ def test_figures_of_a_scenario_that_grows_are_a_table_with_what_was_not_reached(
 def test_losses_name_the_figures_and_the_memory_in_which_a_peer_is_better() -> None:
     rows = [grown("raftmq", 20_000, 4.5), grown("nats", 20_000, 1.5), grown("kafka", 30_000, 50.0)]
     rows[1]["server_mib"] = 40.0
-    assert report.losses(rows) == [
+    assert standing.losses(rows) == [
         "queues-20000: CPU at rest %: raftmq 4.5, nats 1.5.",
         "queues-20000: MiB: raftmq 80, nats 40.",
         "queues-20000: queues: raftmq 20,000, kafka 30,000.",
