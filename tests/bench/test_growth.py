@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from bench import report
+from bench import report, results
 from bench.growth.loads import alternate
 from bench.growth.outcome import Outcome, Window, cost_ratio, middle, rate_ratio
 from bench.growth.scenarios import RUNS
@@ -49,7 +49,7 @@ def test_middle_window_is_one_that_was_measured() -> None:
 
 
 def test_figures_are_judged_in_their_own_direction() -> None:
-    verdicts = {figure["name"]: report.is_met(figure) for figure in outcome().figures}
+    verdicts = {figure["name"]: results.is_met(figure) for figure in outcome().figures}
     assert verdicts == {
         "start": True,
         "memory": False,
@@ -60,7 +60,7 @@ def test_figures_are_judged_in_their_own_direction() -> None:
 
 def test_row_of_growth_has_the_fields_of_every_row() -> None:
     (row,) = outcome().rows
-    assert set(row) == set(report.Row.__required_keys__)
+    assert set(row) == set(results.Row.__required_keys__)
     assert row["scenario"] == "backlog-produce"
     assert row["scenario"] not in SCENARIOS
     assert (row["mb_per_s"], row["p50_ms"], row["p99_ms"]) == (0.1, 2.0, 9.0)
@@ -87,17 +87,17 @@ def test_sides_take_turns_and_neither_always_comes_first() -> None:
 
 def test_page_shows_growth_apart_from_the_comparison_with_others() -> None:
     found = outcome()
-    result = report.Result("today", "bench", 1.0, 1, {}, found.rows, [], found.figures)
+    result = results.Result("today", "bench", 1.0, 1, {}, found.rows, [], found.figures)
     page = report.markdown(result)
     assert f"### {GROWTH['backlog']} (`backlog`)" in page
     assert "| produce | raftmq, empty log | 1,000 | 0.10 | 2.00 | 9.00 |" in page
     assert "| memory | 500.00 MiB | at most 400 MiB | **no** |" in page
     assert "| start | 2.00 s | at most 3 s | yes |" in page
-    assert report.by_scenario(found.rows) == {}
+    assert results.by_scenario(found.rows) == {}
 
 
 def test_page_without_growth_does_not_mention_it() -> None:
-    result = report.Result("today", "bench", 1.0, 1, {}, [], [])
+    result = results.Result("today", "bench", 1.0, 1, {}, [], [])
     assert "as work grows" not in report.markdown(result)
 
 

@@ -105,7 +105,7 @@ def test_targets_are_judged_in_their_own_direction() -> None:
 
 
 def test_costs_name_the_cheaper_peers_and_no_floor() -> None:
-    rows = [
+    rows: list[results.Row] = [
         {**row("produce-100B", name, 1.0), "server_cpu_s_per_million": cpu, "server_mib": mib}
         for name, cpu, mib in (("raftmq", 4.0, 200.0), ("nats", 1.0, 100.0), ("kafka", 3.0, 900.0))
     ]
