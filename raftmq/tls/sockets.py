@@ -18,11 +18,14 @@ Left out: the closing alert. Frames have lengths, so an end that was cut off is 
 
 import socket
 import ssl
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
 RECORD_BYTES = 16 * 1024
 """The most plain bytes in one record; OpenSSL encrypts longer writes record by record."""
+
+_TCP_CORK: int | None = getattr(socket, "TCP_CORK", None)
 
 _CLIENT_HELLO = 0x16
 """The first byte of a connection under TLS: a record of the handshake."""
@@ -105,6 +108,16 @@ class TlsSocket:
             self._write(self._held)
             self._held = b""
             return 1
+        if len(view) <= RECORD_BYTES:
+            return self._send_records(view)
+        # Otherwise each record leaves as packets of its own, and wakes the other end.
+        self._cork(is_on=True)
+        try:
+            return self._send_records(view)
+        finally:
+            self._cork(is_on=False)
+
+    def _send_records(self, view: memoryview) -> int:
         sent = 0
         while sent < len(view):
             record = view[sent : sent + RECORD_BYTES]
@@ -176,6 +189,12 @@ class TlsSocket:
         """The verified certificate of the other end, in the form of `ssl`; None: it has shown
         none."""
         return self._socket.getpeercert() or None
+
+    def _cork(self, *, is_on: bool) -> None:
+        """Have the system gather what is sent into full packets, where it can."""
+        if _TCP_CORK is not None:
+            with suppress(OSError):  # No TCP.
+                self._socket.setsockopt(socket.IPPROTO_TCP, _TCP_CORK, is_on)
 
     def _write(self, record: bytes | memoryview) -> None:
         try:
