@@ -30,7 +30,7 @@ from bench.system import (
 )
 from raftmq.broker.local_nodes import SERVE, node_settings, toml_text
 from raftmq.errors import OutcomeUnknown, Unavailable
-from raftmq.tls.local_cluster import certify, tls_settings, tls_url
+from raftmq.tls.local_cluster import certify, cluster_url, tls_settings
 
 QUEUES = 6
 TOPIC, MANY = "bench", "many"
@@ -88,7 +88,7 @@ class RaftmqSystem(Clustered):
         for port in ports:
             wait_for_port(port, cluster, seconds_max=START_SECONDS_MAX)
         nodes = [f"127.0.0.1:{port}" for port in ports]
-        self.url = tls_url(nodes, certs) if self._is_secure else f"raftmq://{','.join(nodes)}"
+        self.url = cluster_url(nodes, certs if self._is_secure else None)
         trio.run(self._settle)
 
     async def _settle(self) -> None:

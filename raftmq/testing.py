@@ -49,7 +49,7 @@ from raftmq.inprocess.leaders import are_led, wait_leader
 from .client import connect
 from .errors import RaftmqError, Unavailable
 from .inprocess import InProcessCluster, in_process
-from .tls.local_cluster import certify, tls_settings, tls_url
+from .tls.local_cluster import certify, cluster_url, tls_settings
 
 __all__ = ["Cluster", "InProcessCluster", "cluster", "in_process"]
 
@@ -108,8 +108,7 @@ class Cluster:
 
     def url_of(self, nodes: Iterable[int]) -> str:
         """The URL of some nodes."""
-        addresses = [self.address(node) for node in nodes]
-        return tls_url(addresses, self.certs) if self.certs else f"raftmq://{','.join(addresses)}"
+        return cluster_url([self.address(node) for node in nodes], self.certs)
 
     def address(self, node: int) -> str:
         """`host:port` of a node."""

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from raftmq.broker.local_nodes import toml_text
 from raftmq.cli.exits import Failure
 from raftmq.cli.lazy import HintedGroup
 from raftmq.cli.output import Result, Table, note, with_output
 from raftmq.machine.names import why_no_name
+from raftmq.tls.local_cluster import tls_settings
 from raftmq.tls.names import USER, CertificateName, node_name
 from raftmq.wire.address import why_no_address
 
@@ -62,7 +64,7 @@ def make(
 ) -> None:
     """Make a certificate for a node or a user.
 
-    The first call makes the authority. Keep its `ca.key`: whoever has it can make nodes and users.
+    The first call makes the authority. Keep its `ca.key`: its holder can make nodes and users.
     """
     if (node is None) == (user is None):
         raise click.UsageError("give either --node N or --user NAME")
@@ -87,11 +89,7 @@ def make(
         note(f"made an authority in {folder}: keep {folder / 'ca.key'} to yourself")
     note(f"made {' and '.join(map(str, files))} for {name.urn}")
     if node is not None:
-        here = folder.resolve()
-        click.echo(
-            f'[tls]\ncert = "{here}/node-{node}.pem"\nkey = "{here}/node-{node}.key"\n'
-            f'ca = "{here}/ca.pem"\ncrl = "{here}/crl.pem"'
-        )
+        click.echo(toml_text({"tls": tls_settings(folder.resolve(), node)}), nl=False)
 
 
 @cert.command()

@@ -50,8 +50,16 @@ def tls_settings(folder: Path, node: int) -> dict[str, str]:
     return {setting: str(folder / name) for setting, name in names.items()}
 
 
-def tls_url(addresses: Iterable[str], folder: str | Path) -> str:
-    """The URL of the nodes at these addresses for the user `ADMIN`."""
+def cluster_url(addresses: Iterable[str], folder: str | Path | None) -> str:
+    """The URL of the nodes at these addresses.
+
+    Args:
+        addresses: `host:port` of each node.
+        folder: the folder of `certify`; the user of the URL is `ADMIN`. None: connections are
+            plain.
+    """
+    if folder is None:
+        return f"raftmq://{','.join(addresses)}"
     files = {"ca": "ca.pem", "cert": f"user-{ADMIN}.pem", "crl": "crl.pem"}
     query = urlencode({name: f"{folder}/{file}" for name, file in files.items()}, safe="/")
     return f"raftmqs://{','.join(addresses)}?{query}"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from raftmq.tls.authority import Authority
 from raftmq.tls.contexts import Files, NodeContexts
+from raftmq.tls.local_cluster import tls_settings
 from raftmq.tls.names import node_name
 
 HOST = "127.0.0.1"
@@ -12,9 +13,7 @@ HOST = "127.0.0.1"
 def make_node(folder: Path, number: int, *, cluster: str = "c", days: float = 1.0) -> Files:
     """A node's certificate, by the authority in the folder."""
     Authority(folder).issue(node_name(cluster, number), [HOST], days=days)
-    own = folder / f"node-{number}"
-    others = (folder / "ca.pem", folder / "crl.pem")
-    return Files(*map(str, (own.with_suffix(".pem"), own.with_suffix(".key"), *others)))
+    return Files(**tls_settings(folder, number))
 
 
 def contexts(folder: Path, number: int, *, cluster: str = "c", days: float = 1.0) -> NodeContexts:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from raftmq.broker.local_nodes import node_settings, toml_text
 from raftmq.cli.exits import Failure
-from raftmq.tls.local_cluster import certify, tls_settings, tls_url
+from raftmq.tls.local_cluster import certify, cluster_url, tls_settings
 
 if TYPE_CHECKING:
     from raftmq.client import Client
@@ -78,8 +78,7 @@ class State:
     @property
     def url(self) -> str:
         """The value for `RAFTMQ_URL`."""
-        addresses = [node.address for node in self.nodes]
-        return tls_url(addresses, self.certs) if self.certs else f"raftmq://{','.join(addresses)}"
+        return cluster_url([node.address for node in self.nodes], self.certs or None)
 
 
 class Playground:

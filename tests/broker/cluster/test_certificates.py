@@ -1,4 +1,4 @@
-"""Who gets in under TLS: a node by its certificate, a client by its trust, and nobody else.
+"""The certificates that a node under TLS accepts, of nodes and of clients, and those it refuses.
 
 A node serves on a real port here; strangers come with certificates of their own.
 """
