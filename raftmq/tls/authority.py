@@ -227,7 +227,7 @@ _KEY_USAGE = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
-"""What the authority's key is for."""
+"""The uses of the authority's key."""
 
 
 def _common(text: str) -> x509.NameAttribute[str]:

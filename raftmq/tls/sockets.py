@@ -18,9 +18,13 @@ Left out: the closing alert. Frames have lengths, so an end that was cut off is 
 
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+W = TypeVar("W")
 
 RECORD_BYTES = 16 * 1024
 """The most plain bytes in one record; OpenSSL encrypts longer writes record by record."""
@@ -139,7 +143,7 @@ class TlsSocket:
 
     def recv(self, size: int) -> bytes:
         """Receive up to `size` bytes; none: the other end closed. Raises as `send`."""
-        piece = self._read(min(size, RECORD_BYTES))
+        piece = self._read(self._socket.recv, min(size, RECORD_BYTES))
         # Mostly one record that is not full: nothing to join.
         if len(piece) < RECORD_BYTES or size == RECORD_BYTES:
             return piece
@@ -147,7 +151,7 @@ class TlsSocket:
         # A record that is not full is the last one that its sender had at hand.
         while len(piece) == RECORD_BYTES and received < size:
             try:
-                piece = self._read(min(size - received, RECORD_BYTES))
+                piece = self._read(self._socket.recv, min(size - received, RECORD_BYTES))
             except OSError:
                 # Nothing more is there, or the next call meets the error again.
                 break
@@ -161,7 +165,7 @@ class TlsSocket:
         received = 0
         while received < len(room):
             try:
-                count = self._read_into(room[received:])
+                count = self._read(self._socket.recv_into, room[received:])
             except OSError:
                 if received:
                     break
@@ -204,19 +208,11 @@ class TlsSocket:
         except ssl.SSLWantReadError as error:
             raise OSError("the other end wants to negotiate again") from error
 
-    def _read(self, size: int) -> bytes:
+    def _read(self, read: Callable[[W], T], wanted: W) -> T:
         try:
-            return self._socket.recv(size)
+            return read(wanted)
         except ssl.SSLWantReadError:
             raise BlockingIOError from None
         except ssl.SSLWantWriteError as error:
             # An answer to a change of keys that the other end does not take. No raftmq asks so.
-            raise OSError("the other end changes keys and does not read") from error
-
-    def _read_into(self, room: memoryview) -> int:
-        try:
-            return self._socket.recv_into(room)
-        except ssl.SSLWantReadError:
-            raise BlockingIOError from None
-        except ssl.SSLWantWriteError as error:
             raise OSError("the other end changes keys and does not read") from error

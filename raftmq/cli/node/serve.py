@@ -218,7 +218,7 @@ async def _renew_certificates(
     *,
     task_status: "trio.TaskStatus[None]",
 ) -> None:
-    """Take up certificates that have changed: at SIGHUP at once, else within some seconds."""
+    """Take up certificates that have changed: at SIGHUP at once, else within a second."""
     import trio
 
     problem = ""
