@@ -498,7 +498,8 @@ class Kafka(Clustered):
         joining_until = time.monotonic() + START_SECONDS_MAX
         while taken < stored and not (meter and meter.is_over()):
             for consumer in consumers:
-                messages = consumer.consume(FETCH, POLL_SECONDS / 10)
+                # One by one until both have partitions: else the first takes all that is stored.
+                messages = consumer.consume(FETCH if meter else 1, POLL_SECONDS / 10)
                 order.check(message.value() for message in messages)
                 taken += len(messages)
                 if messages:
