@@ -16,6 +16,7 @@ Invariants:
 Left out: the closing alert. Frames have lengths, so an end that was cut off is no end of a message.
 """
 
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -44,6 +45,18 @@ class Awaits(Enum):
     """The handshake is done."""
 
 
+class _ConnectedSocket(ssl.SSLSocket):
+    """Closes itself where `wrap_socket` finds that the other end has gone: `ssl` only drops it."""
+
+    def getpeername(self) -> Any:
+        """As `socket.socket.getpeername`."""
+        try:
+            return super().getpeername()
+        except OSError as error:
+            self.close()
+            raise ConnectionResetError(errno.ECONNRESET, "the other end has gone") from error
+
+
 def client_hello_follows(sock: socket.socket) -> bool:
     """True if the first byte that came begins a handshake, or the other end has closed.
 
@@ -65,7 +78,11 @@ def begin_tls(
         context: the versions, certificates and authorities.
         host: for a client: the name that the server's certificate must have, if `context` checks.
         is_server: whether this end accepted the connection.
+
+    Raises:
+        OSError: the other end has gone; the descriptor is closed.
     """
+    context.sslsocket_class = _ConnectedSocket
     return context.wrap_socket(
         sock, server_side=is_server, server_hostname=host, do_handshake_on_connect=False
     )

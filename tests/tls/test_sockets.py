@@ -2,6 +2,7 @@
 
 import random
 import socket
+import struct
 import threading
 from contextlib import suppress
 
@@ -175,3 +176,17 @@ def test_a_changed_byte_is_found_out(own: NodeContexts) -> None:
     far.close()
     inner.close()
     relay.close()
+
+
+def test_a_socket_whose_other_end_has_gone_is_closed(own: NodeContexts) -> None:
+    """A socket left open would warn when the interpreter drops it, which fails a test."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    # A close without lingering resets the connection.
+    far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    far.close()
+    near.setblocking(False)
+    with pytest.raises(ConnectionResetError):
+        begin_tls(near, own.pair.connecting, host=None, is_server=False)
+    assert near.fileno() < 0
