@@ -141,6 +141,12 @@ class Reason(Enum):
     TLS = "tls"
     """The two ends do not agree on TLS: one of them does not speak it, or does not accept the
     other's certificate."""
+    UNAUTHENTICATED = "unauthenticated"
+    """The node wants to know its user, and the client gave no login, or one that is not valid."""
+    DENIED = "denied"
+    """The rules of access do not allow the user to do this."""
+    UNKNOWN_USER = "unknown_user"
+    """No user of that name exists."""
     CORRUPT_BATCH = "corrupt_batch"
     """The batch's checksum does not match its bytes, or its columns do not fit each other: no
     consumer could read it."""

@@ -20,7 +20,8 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `PruneDeletions` | every data group has carried out the deletions up to there | how many |
 | `Attach` | a consumer group takes messages of a topic | number, the policy's version |
 | `Detach` | it takes no more of them | the number that it had |
-| `Once` | one of those from `CreateTopic` to `Detach`, once (`repeats`) | its result |
+| `PutUser`, … | users, tokens and rules (`access`) | whether it changed anything |
+| `Once` | one of those from `CreateTopic` on, once (`repeats`) | its result |
 | `JoinGroup`, … | who reads which queue (`membership`) | what the member has |
 
 Invariants:
@@ -48,6 +49,15 @@ from raftmq.machine.names import why_no_name
 from raftmq.pop.policy import Policy
 from raftmq.results import Changed, Refused, Result, UnsupportedVersion
 
+from .access import (
+    AccessCommand,
+    DropRule,
+    DropToken,
+    DropUser,
+    PutRule,
+    PutToken,
+    PutUser,
+)
 from .consumer_groups import (
     Attach,
     ConsumerGroupCommand,
@@ -134,7 +144,15 @@ class PutGroup(msgspec.Struct, frozen=True, array_like=True, tag="put_group"):
     """The group and its members."""
 
 
-Change = CreateTopic | AlterTopic | DeleteTopic | Subscribe | Unsubscribe | ConsumerGroupCommand
+Change = (
+    CreateTopic
+    | AlterTopic
+    | DeleteTopic
+    | Subscribe
+    | Unsubscribe
+    | ConsumerGroupCommand
+    | AccessCommand
+)
 """Commands of administrators and applications."""
 
 
@@ -162,20 +180,26 @@ Command = (
 )
 
 
+def is_of_access(command: Command) -> bool:
+    """Whether a command changes users, tokens or rules."""
+    change = command.change if isinstance(command, Once) else command
+    return isinstance(change, AccessCommand)
+
+
 def parse_command(values: list[Any], request: int = 0) -> Command:
     """The command of a positional array and the number of the request, as they came over the wire.
 
     Raises:
         msgspec.ValidationError: no command looks like this; the message says what is wrong.
     """
-    command: Command = msgspec.convert(values, Command)
+    command: Command = msgspec.convert(values, Command, builtin_types=(bytes,))
     return Once(request, command) if request and isinstance(command, Change) else command
 
 
 class Catalog(CatalogState):
     """The state of the system group after a prefix of its log."""
 
-    record_version = 3  # as in `PartitionMachine`
+    record_version = 4  # as in `PartitionMachine`
 
     def apply(self, record: Record) -> list[Result]:
         """Apply the record at `applied + 1`; one result for each command in it."""
@@ -237,6 +261,8 @@ class Catalog(CatalogState):
                 return self.deletions.prune(until)
             case Attach() | Detach():
                 return self._attach(command)
+            case PutUser() | DropUser() | PutToken() | DropToken() | PutRule() | DropRule():
+                return self.access.apply(command, index=self.applied + 1, now=now)
             case JoinGroup():
                 return self._join(command, now)
             case RegrantQueues():

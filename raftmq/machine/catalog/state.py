@@ -12,6 +12,7 @@ from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.machine.repeats import Repeats
 from raftmq.results import UnsupportedVersion
 
+from .access import AccessState
 from .consumer_groups import ConsumerGroups
 from .deletions import Deletions
 from .membership import Memberships
@@ -22,11 +23,12 @@ SYSTEM_GROUP = 0
 QUEUES_MAX = 1 << QUEUE_BITS
 """Queues of one topic."""
 
-_STATE_VERSION = 9
-_STATE_VERSIONS = (*range(1, 9), _STATE_VERSION)
+_STATE_VERSION = 10
+_STATE_VERSIONS = (*range(1, 10), _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no consumer groups, the
 third no members, the fourth no deletions, the fifth none that were carried out, the sixth no
-`Repeats`, the seventh no `Beginnings`, the eighth no `run` in a policy."""
+`Repeats`, the seventh no `Beginnings`, the eighth no `run` in a policy, the ninth no `AccessState`.
+"""
 
 
 class Node(msgspec.Struct, frozen=True, array_like=True):
@@ -112,6 +114,8 @@ class CatalogState:
         """Consumer groups that were deleted, and that data groups may still have to forget."""
         self.repeats = Repeats()
         """Changes that were carried out, with their answers."""
+        self.access = AccessState()
+        """Users, tokens and rules of access."""
         self._names: dict[int, str] = {}
         self.topic_last = 0
         """The highest topic number given so far."""
@@ -149,8 +153,9 @@ class CatalogState:
             self.deletions.dump(),
             self.repeats.dump(),
             self.memberships.beginnings.dump(),
+            self.access.dump(),
         ]
-        return cbor2.dumps(msgspec.to_builtins(state))
+        return cbor2.dumps(msgspec.to_builtins(state, builtin_types=(bytes,)))
 
     @classmethod
     def restore(cls, state: bytes) -> Self:
@@ -173,6 +178,7 @@ class CatalogState:
             catalog.deletions.load,
             catalog.repeats.load,
             catalog.memberships.beginnings.load,
+            catalog.access.load,
         )
         for load, dumped in zip(loading, newer, strict=False):
             load(dumped)

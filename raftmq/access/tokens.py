@@ -1,0 +1,39 @@
+"""Tokens of programs: `raftmq_ID_SECRET`.
+
+The cluster keeps ID and the digest of SECRET, which has 256 random bits: a digest without salt or
+rounds is enough. The fixed beginning lets scanners of source code find a token that was committed
+by mistake.
+
+>>> token = draw_token(bytes(8), bytes(32))
+>>> token
+'raftmq_0000000000000000_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'
+>>> parts_of(token) == ("0000000000000000", "A" * 43), parts_of("nonsense")
+(True, ('', ''))
+"""
+
+import hashlib
+from base64 import urlsafe_b64encode
+
+ID_BYTES, SECRET_BYTES = 8, 32
+"""Random bytes of the two parts."""
+_PREFIX = "raftmq_"
+
+
+def draw_token(id_bytes: bytes, secret_bytes: bytes) -> str:
+    """The token of random bytes, `ID_BYTES` and `SECRET_BYTES` of them."""
+    assert (len(id_bytes), len(secret_bytes)) == (ID_BYTES, SECRET_BYTES)
+    secret = urlsafe_b64encode(secret_bytes).rstrip(b"=").decode()
+    return f"{_PREFIX}{id_bytes.hex()}_{secret}"
+
+
+def parts_of(token: str) -> tuple[str, str]:
+    """A token's public and secret part; both empty: the text is no token."""
+    if not token.startswith(_PREFIX):
+        return "", ""
+    id_, _, secret = token.removeprefix(_PREFIX).partition("_")
+    return (id_, secret) if id_ and secret else ("", "")
+
+
+def digest_of(secret: str) -> bytes:
+    """The digest of a token's secret part, as the cluster keeps it."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
