@@ -242,6 +242,7 @@ def plain_type(text: str) -> str:
         "bool": "true or false",
         "str": "text",
         "list[Peer]": "list of peers",
+        "list[str]": "list of texts",
     }
     bounds = dict(re.findall(r"(ge|le|min_length|max_length)=([^,)]+)", text))
     if "int" in text and bounds:
@@ -305,7 +306,7 @@ def errors_page() -> str:
 def messages_page() -> str:
     """The messages of the native protocol."""
     names = ["messages", "fetches", "popping", "consumer_groups", "assignment"]
-    names += ["delays", "transactions", "sessions", "traces"]
+    names += ["delays", "transactions", "sessions", "traces", "access"]
     paths = [f"raftmq/wire/{name}.py" for name in names]
     paths.insert(3, "raftmq/pop/actions.py")  # after `popping`, whose items name the actions
     parts = [

@@ -49,7 +49,7 @@ from raftmq.inprocess.leaders import are_led, wait_leader
 from .client import connect
 from .errors import RaftmqError, Unavailable
 from .inprocess import InProcessCluster, in_process
-from .tls.local_cluster import certify, cluster_url, tls_settings
+from .tls.local_cluster import certify, cluster_url, secure_settings
 
 __all__ = ["Cluster", "InProcessCluster", "cluster", "in_process"]
 
@@ -338,7 +338,8 @@ class Cluster:
         if self.certs is not None:
             if not (self.certs / f"node-{node}.pem").exists():
                 certify(self.certs, self._name, [node], self.host(node))
-            tables["tls"] = {**tls_settings(self.certs, node), **self._settings.get("tls", {})}
+            for table, values in secure_settings(self.certs, node).items():
+                tables[table] = {**values, **self._settings.get(table, {})}
         self.config(node).write_text(toml_text(tables))
 
 

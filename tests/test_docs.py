@@ -22,6 +22,7 @@ from raftmq.errors import Reason
 from raftmq.log.faults import Dropped, LogFault
 from raftmq.results import UnsupportedVersion
 from raftmq.wire import (
+    access,
     assignment,
     consumer_groups,
     delays,
@@ -112,6 +113,7 @@ def test_every_message_and_reason_has_its_heading_or_line() -> None:
             transactions,
             sessions,
             traces,
+            access,
         )
         for value in vars(page).values()
         if isinstance(value, type)

@@ -7,6 +7,7 @@ part that needs one other part gets it when it is made.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from raftmq.access.rules import Resource
 from raftmq.broker.replica.group import Group
 from raftmq.broker.settings import Settings
 from raftmq.consensus import Message
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     # Parts that the core simulator runs import this face, and that simulator loads no event loop.
     from raftmq.broker.cluster.peer_identities import PeerIdentities
     from raftmq.broker.cluster.peers import PeerLink
+    from raftmq.broker.serve.connection import Connection
     from raftmq.broker.serve.load import Load
     from raftmq.broker.timers import Timers
     from raftmq.broker.world import World
@@ -71,6 +73,20 @@ class Links(Protocol):
         """Note such a guest."""
 
 
+class Gate(Protocol):
+    """Users and permissions of a node's connections (`access.gate`)."""
+
+    def sees(self, connection: "Connection", resource: Resource) -> Callable[[str], bool]:
+        """Which resources of a kind the other end may see in lists."""
+
+    is_on: bool
+    """False: everybody may do everything."""
+
+    @property
+    def failed(self) -> int:
+        """Logins that have failed."""
+
+
 class Host(Protocol):
     """The node."""
 
@@ -104,6 +120,11 @@ class Host(Protocol):
     """Network, disk, clock and randomness."""
     timers: "Timers"
     """Calls at a later time."""
+
+    @property
+    def gate(self) -> Gate:
+        """Users and permissions of the connections."""
+
     load: "Load"
     """Places and bytes that all connections hold."""
     groups: dict[int, Group]

@@ -41,7 +41,7 @@ def node_settings(
 
 
 def toml_text(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Tables of settings as TOML; a list holds tables, one a line."""
+    """Tables of settings as TOML; a list holds texts, or tables, one a line."""
     lines: list[str] = []
     for table, values in tables.items():
         lines.append(f"[{table}]")
@@ -54,7 +54,9 @@ def toml_text(tables: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(values: Mapping[str, Any]) -> str:
+def _row(values: Mapping[str, Any] | str) -> str:
+    if isinstance(values, str):
+        return json.dumps(values)
     return f"{{ {', '.join(f'{name} = {json.dumps(each)}' for name, each in values.items())} }}"
 
 

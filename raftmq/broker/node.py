@@ -25,6 +25,8 @@ from typing import Any, assert_never
 
 import trio
 
+from raftmq.broker.access.gate import Gate
+from raftmq.broker.access.requests import AccessRequests
 from raftmq.broker.cluster.admission import Admission, heed_objections, wait_admitted
 from raftmq.broker.cluster.certificates import check_cluster, check_node
 from raftmq.broker.cluster.identity import lock_folder, take_up
@@ -80,7 +82,6 @@ from raftmq.tls.names import CertificateName
 from raftmq.wire import raft as raft_wire
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
-    NODE_KINDS,
     PROTOCOL,
     ErrorReply,
     FrameKind,
@@ -126,6 +127,8 @@ class Node:
         """Places and bytes that all connections hold."""
         self.timers = Timers()
         """Calls at a later time."""
+        self.gate: Gate = Gate(self)
+        """Users and permissions of the connections."""
         self.started_ms = world.now_ms()
         """Wall-clock time of the start, in milliseconds since 1970."""
         self.space = Space(self)
@@ -189,6 +192,7 @@ class Node:
 
     def catalog_changed(self) -> None:
         """Follow the catalog: it may have changed."""
+        self.gate.follow()
         self._nursery.start_soon(self._catalog_changed)
 
     def think(self) -> None:
@@ -286,6 +290,7 @@ class Node:
             raise Refusal(ErrorReply(Reason.WRONG_CLUSTER.value, message))
         if not hello.node and (why := self.load.why_no_client(connection)):
             raise Refusal(ErrorReply("busy", why, retry_ms=1000))
+        self.gate.greet(connection, hello)
         self.links.meet(hello)
         limits = self.settings.limits
         return Welcome(
@@ -296,6 +301,7 @@ class Node:
             software=SOFTWARE,
             frame_bytes_max=limits.frame_bytes_max,
             batch_bytes_max=limits.batch_bytes_max,
+            wants_login=connection.is_limited,
         )
 
     def trust_changed(self) -> None:
@@ -312,9 +318,7 @@ class Node:
             self._take_raft(connection, frame)
             return
         asked = OpenRequest(connection, frame)
-        if frame.kind in NODE_KINDS and connection.names is not None and not connection.from_node:
-            asked.answer(ErrorReply(Reason.TLS.value, "only nodes may ask this"))
-        elif self.is_serving or frame.kind in _BEFORE_SERVING:
+        if self.is_serving or frame.kind in _BEFORE_SERVING:
             asked.answer(self._dispatcher.answer(frame, asked))
         else:
             text = f"this node is starting{self.waits_for and ': '}{self.waits_for}"
@@ -322,6 +326,7 @@ class Node:
 
     def closed(self, connection: Connection) -> None:
         """The connection is gone: drop what waits for it."""
+        self.gate.closed(connection)
         if connection.hello is not None:
             self.links.part(connection.hello)
         if self.is_serving:
@@ -429,10 +434,7 @@ class Node:
         self.retention = Retention(self.settings.log)
         """The indexes up to which logs are dropped."""
         self.delay_scheduler = DelayScheduler(
-            self,
-            timers=self.timers,
-            reader=self._reader,
-            batch_bytes_max=limits.batch_bytes_max,
+            self, timers=self.timers, reader=self._reader, batch_bytes_max=limits.batch_bytes_max
         )
         """Delayed messages that fall due."""
         self._feeds = Feeds(
@@ -489,12 +491,14 @@ class Node:
             KeySearch(self, self._reader, bytes_max=limits.fetch_bytes_max),
             TransactionRequests(self),
             Forgetting(self),
+            AccessRequests(self, self.gate),
         ]
         # Of the services that have something to flush: `settle` runs after each read.
         self._flushes = [
             each.flush for each in self._services if type(each).flush is not Service.flush
         ]
-        self._dispatcher = Dispatcher(each.routes for each in (*self._services, *others))
+        tables = (each.routes for each in (*self._services, *others))
+        self._dispatcher = Dispatcher(tables, self.gate.check)
 
     def _keep_up(self) -> None:
         """Do what a node does now and then, whether it leads a group or not."""

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from raftmq.machine.names import why_no_name
 from raftmq.wire.address import why_no_address
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -140,6 +141,19 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Refuse clients that show no certificate."""
 
 
+class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who may do what. Without it everybody who reaches the port may do everything; with TLS and
+    `tls.client_certs`, everybody who has a certificate."""
+
+    is_on: bool = False
+    """True: each client has to say who it is, by a certificate that names a user, a password or a
+    token, and may do what the rules of access allow. It needs TLS, and holds on all nodes alike."""
+    is_open: bool = False
+    """True: what no rule decides is allowed; False: it is denied."""
+    admins: list[str] = []
+    """Users that may do everything, whatever the rules say: the first ones, who make the rules."""
+
+
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One node."""
 
@@ -173,6 +187,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: Log = Log()
     limits: Limits = Limits()
     tls: Tls = Tls()
+    access: Access = Access()
 
     def validate(self) -> "Settings":
         """This object, if its parts fit together.
@@ -206,6 +221,22 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             bool(tls.cert) == bool(tls.key) == bool(tls.ca) and (bool(tls.cert) or tls == Tls()),
             "TLS needs all of tls.cert, tls.key and tls.ca",
         )
+        _require(
+            bool(tls.cert) or not self.access.is_on,
+            "access.is_on needs TLS: set tls.cert, tls.key and tls.ca",
+        )
+        _require(
+            self.access.is_on or self.access == Access(),
+            "access.admins and access.is_open do nothing without access.is_on: everybody may do "
+            "everything",
+        )
+        _require(
+            bool(self.access.admins) or not self.access.is_on,
+            "access.is_on needs access.admins: else nobody could make users and rules",
+        )
+        for name in self.access.admins:
+            problem = why_no_name(name, "user")
+            _require(not problem, f"access.admins: {problem}")
         _require(
             bool(node.peers) != bool(node.join),
             "exactly one of node.peers (a founding node) and node.join (a later one) is needed",

@@ -56,6 +56,7 @@ def node_status(node: Described, *, after: int = -1) -> dict[str, Any]:
         "request_bytes": node.load.request_bytes,
         "handshakes_failed": node.load.handshakes_failed,
         "handshake_error": node.load.handshake_error,
+        "logins_failed": node.gate.failed,
         "disk_passes": node.disk.passes,
         "unwritten_bytes": node.disk.unwritten_bytes,
         "leads": sorted(number for number, group in node.groups.items() if group.is_leader),

@@ -27,7 +27,7 @@ from raftmq.tls.sockets import (
     client_hello_follows,
     handshake_step,
 )
-from raftmq.wire.patience import set_patience
+from raftmq.wire.streams import set_patience
 
 from .world import PlainText
 

@@ -13,6 +13,7 @@ Start reading at `client` (the object that `connect` opens), then `options` and 
 """
 
 from raftmq.batch import Compression
+from raftmq.client.admin.access import Access
 from raftmq.client.admin.admin import Admin
 from raftmq.client.admin.consumer_groups import GroupAttachment, GroupSettings
 from raftmq.client.admin.dead_letters import Backlog, DeadLetter
@@ -52,9 +53,11 @@ from raftmq.client.produce.receipts import (
 from raftmq.client.produce.transactions import OpenTransaction, Transaction
 
 from .client import Client, connect
+from .login import Login
 from .message import Message, MessageColumns, Messages, format_id, parse_id
 
 __all__ = [
+    "Access",
     "Admin",
     "Backlog",
     "ClaimedProducer",
@@ -72,6 +75,7 @@ __all__ = [
     "Journey",
     "LeasedMessage",
     "LeasedMessages",
+    "Login",
     "Message",
     "MessageColumns",
     "MessageEvent",

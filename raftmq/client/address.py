@@ -1,9 +1,9 @@
 """The URL of a cluster: any of its nodes, and under TLS the files to trust and to show.
 
     raftmq://host:port[,host:port...]
-    raftmqs://host:port[,host:port...][?ca=FILE][&cert=FILE][&crl=FILE]
+    raftmqs://host:port[,host:port...][?ca=FILE][&cert=FILE][&crl=FILE][&login=FILE]
 
-A URL is printed in logs and errors, so it holds no secret: `cert` names a file.
+A URL is printed in logs and errors, so it holds no secret: `cert` and `login` name files.
 """
 
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from raftmq.wire.address import why_no_address
 
 PORT_DEFAULT = 7400
 """The native port where a URL names none."""
+_FILES = {"ca", "cert", "crl", "login"}
 _SCHEME, _TLS_SCHEME = "raftmq://", "raftmqs://"
 
 
@@ -43,6 +44,9 @@ class ClusterUrl(NamedTuple):
     crl: str = ""
     """Path of the lists of revoked certificates (PEM), one of each authority; empty: none is
     revoked."""
+    login: str = ""
+    """Path of the client's login (`raftmq.client.login`); empty: it has none, or its certificate
+    names the user."""
 
 
 def parse_url(url: str) -> ClusterUrl:
@@ -68,13 +72,16 @@ port=7400)]
     files = dict(given)
     if query and not is_under_tls:
         raise _wrong(url, "only raftmqs:// takes files, as ?ca=FILE")
-    if not files.keys() <= {"ca", "cert", "crl"} or len(given) > len(files) or "" in files.values():
-        raise _wrong(url, "after `?` it takes each of ca=FILE, cert=FILE and crl=FILE once")
+    if not files.keys() <= _FILES or len(given) > len(files) or "" in files.values():
+        once = "ca=FILE, cert=FILE, crl=FILE and login=FILE"
+        raise _wrong(url, f"after `?` it takes each of {once} once")
     addresses = [_parse_one(part.strip(), url) for part in nodes.rstrip("/").split(",")]
     return ClusterUrl(addresses, is_under_tls, **files)
 
 
 def _parse_one(text: str, url: str) -> Address:
+    if "@" in text:
+        raise _wrong(url, "it holds no user or password: give `login`")
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
@@ -96,7 +103,10 @@ def _parse_one(text: str, url: str) -> Address:
 
 
 def _wrong(url: object, why: str) -> Rejected:
-    # What stands after `?` may be a secret that does not belong there.
-    shown = url.partition("?")[0] if isinstance(url, str) else url
-    message = f"{shown!r:.200} is no cluster URL: {why}; write raftmq://host:port[,host:port...]"
+    # What stands after `?` or before `@` may be a secret that does not belong there.
+    shown = url.partition("?")[0].rpartition("@")[2] if isinstance(url, str) else url
+    form = "raftmq://host:port[,host:port...]"
+    if isinstance(url, str) and url.startswith(_TLS_SCHEME):
+        form = "raftmqs://host:port[,host:port...]?ca=FILE&login=FILE"
+    message = f"{shown!r:.200} is no cluster URL: {why}; write {form}"
     return Rejected(Reason.BAD_ARGUMENT, message)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
@@ -16,6 +17,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from raftmq.batch import Compression
+from raftmq.client.admin.access import Access
 from raftmq.client.admin.admin import Admin
 from raftmq.client.admin.events import Events, Names, read_events
 from raftmq.client.admin.lookup import find_by_key, get_message
@@ -49,6 +51,7 @@ from raftmq.pop.policy import Mode
 
 from .address import parse_url
 from .arguments import Unentered, require_seconds, require_text, typed
+from .login import Login, source_of
 from .message import Message
 from .options import POPPING, READING, Queues, filter_of, only, popping, reading
 from .supervisor import Supervisor
@@ -62,6 +65,8 @@ class Client:
 
     admin: Admin
     """Topics, consumer groups, nodes."""
+    access: Access
+    """Users, tokens and rules of access."""
 
     # The classes that `producer` and `consumer` make; `raftmq.embedded` may replace them.
     _producer_class: Callable[..., Producer] = Producer
@@ -75,6 +80,7 @@ class Client:
         self._world = world
         self._names = Names(router)
         self.admin = Admin(router)
+        self.access = Access(router, world)
 
     def producer(
         self,
@@ -520,6 +526,7 @@ def connect(
     wait_refused: float | None = REFUSED_SECONDS,
     ca: str = "",
     cert: str = "",
+    login: Login | str | PathLike[str] = "",
     world: ClientWorld | None = None,
 ) -> AbstractAsyncContextManager[Client]:
     """`async with connect(url) as mq:` opens a cluster, on trio or asyncio.
@@ -530,8 +537,8 @@ def connect(
 
     Args:
         url: `raftmq://host:port[,host:port...]`, any nodes of the cluster; the port may be left
-            out (7400). `raftmqs://...[?ca=FILE][&cert=FILE][&crl=FILE]` for nodes that are reached
-            under TLS; `crl` are lists of revoked certificates.
+            out (7400). `raftmqs://...[?ca=FILE][&cert=FILE][&crl=FILE][&login=FILE]` for nodes that
+            are reached under TLS; `crl` are lists of revoked certificates.
         timeout: seconds; the default of every call.
         cluster: the cluster's id: nodes of another cluster, which may have got the address of a
             node that is gone, are passed over. Empty: the cluster of the first node that answers.
@@ -542,11 +549,14 @@ def connect(
             the URL says, or those that the system trusts.
         cert: under TLS: path of this client's certificate and its private key (PEM); empty: as the
             URL says, or it shows none.
+        login: under TLS, for clusters that know their users: a `Login`, or the path of a login
+            file; empty: as the URL says, or the user is the one that the certificate names.
         world: the network, clock and randomness to use; None: the real ones.
 
     Raises:
         Rejected: the URL or a file is wrong (`BAD_ARGUMENT`), or each address belongs to another
-            cluster (`WRONG_CLUSTER`), or does not agree on TLS (`TLS`).
+            cluster (`WRONG_CLUSTER`), or does not agree on TLS (`TLS`), or a node does not accept
+            the login, or wants one (`UNAUTHENTICATED`).
         Unavailable: no node answered in time, or no process listens at any address.
     """
     for name, text in (("cluster", cluster), ("ca", ca), ("cert", cert)):
@@ -558,6 +568,10 @@ def connect(
     tls = tls_of(parsed, ca, cert)
     if world is not None and tls is not None:
         raise Rejected(Reason.BAD_ARGUMENT, "a `world` of one's own has no TLS: leave one out")
+    source = source_of(login, parsed.login)
+    if source is not None and tls is None:
+        raise Rejected(Reason.BAD_ARGUMENT, "a login is for TLS: write raftmqs:// in the URL")
     world = world or RealWorld(tls)
     router = Router(world, parsed.addresses, cluster=cluster, seconds_max=timeout)
+    router.login = source
     return Connecting(router, world, Client, wait_refused=wait_refused)

@@ -99,6 +99,10 @@ class TaskScope:
         if self.is_closed:
             raise RaftmqError("the client, or this part of it, is closed")
 
+    def end_client(self, failure: RaftmqError) -> None:
+        """Make the whole client unusable: see `Supervisor.end`."""
+        self._supervisor.end(failure)
+
     def cancel(self) -> None:
         """End all tasks of this scope, for ever."""
         self.is_closed = True

@@ -14,7 +14,7 @@ from weakref import WeakSet
 import anyio
 from anyio.abc import SocketAttribute
 
-from raftmq.wire.patience import set_patience
+from raftmq.wire.streams import set_patience
 
 from .socket_stream import SocketStream
 from .tls import ClientTls

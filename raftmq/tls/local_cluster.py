@@ -1,8 +1,11 @@
-"""The certificates of a cluster on one machine, as `raftmq up --secure` and tests make it."""
+"""A secure cluster on one machine, as `raftmq up --secure` and tests make it: its certificates, and
+the settings of its nodes.
+"""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from .names import USER, CertificateName, node_name
@@ -48,6 +51,11 @@ def tls_settings(folder: Path, node: int) -> dict[str, str]:
         "crl": "crl.pem",
     }
     return {setting: str(folder / name) for setting, name in names.items()}
+
+
+def secure_settings(folder: Path, node: int) -> Mapping[str, Mapping[str, Any]]:
+    """The tables of a node's settings: TLS, and users, of whom `ADMIN` may do everything."""
+    return {"tls": tls_settings(folder, node), "access": {"is_on": True, "admins": [ADMIN]}}
 
 
 def cluster_url(addresses: Iterable[str], folder: str | Path | None) -> str:

@@ -27,6 +27,7 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | BEGIN, END, TRANSACTIONS | see `transactions` | | |
 | SESSIONS | see `sessions` | | |
 | WHY, EVENTS | see `traces` | | |
+| LOG_IN, USERS, RULES, JUDGE | see `access` | | |
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
@@ -97,6 +98,10 @@ class FrameKind(IntEnum):
     REPAIR = 35
     EVENTS = 36
     FORGET_GROUP = 37
+    LOG_IN = 38
+    USERS = 39
+    RULES = 40
+    JUDGE = 41
     ERROR = 0x7F
 
 
@@ -176,6 +181,8 @@ class Welcome(_Wire, frozen=True):
     """Bytes of the longest frame that the answering node accepts."""
     batch_bytes_max: int
     """Bytes of the longest batch that the answering node accepts."""
+    wants_login: bool = False
+    """True: the client has to log in (`access.LogIn`) before anything else."""
 
 
 class Produced(_Wire, frozen=True):
@@ -274,6 +281,8 @@ class ClusterView(_Wire, frozen=True):
     """The topics asked for, by number."""
     next: int = 0
     """Not 0: more topics follow; ask again with `after` set to this number."""
+    denied: list[str] = []
+    """Topics asked for that the user may not see, whether they exist or not."""
 
 
 class Committed(_Wire, frozen=True):

@@ -11,6 +11,7 @@ import pytest
 from raftmq.batch import Flag, PropertyKind
 from raftmq.batch.columns import F64, I32, I64, U8, U16, U32
 from raftmq.wire import (
+    access,
     assignment,
     consumer_groups,
     delays,
@@ -30,6 +31,7 @@ STRUCTS = {
     type_.__name__: type_
     for module in (
         messages,
+        access,
         fetches,
         popping,
         consumer_groups,

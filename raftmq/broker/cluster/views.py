@@ -8,7 +8,7 @@ import trio
 
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import node_of
-from raftmq.broker.serve.pages import topics_page
+from raftmq.broker.serve.pages import Sees, topics_page
 from raftmq.errors import Unavailable
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 from raftmq.machine.machine import PartitionMachine
@@ -48,17 +48,21 @@ async def renew_catalog(node: Host) -> bool:
     return answers == [True] and not scope.cancelled_caught
 
 
-def view(node: Host, topics: list[str] | None, *, after: int = 0) -> ClusterView:
-    """A page of the routing table as a node knows it: see `Metadata`."""
+def view(
+    node: Host, topics: list[str] | None, *, after: int = 0, sees: Sees = lambda _: True
+) -> ClusterView:
+    """A page of the routing table as a node knows it, with the topics that `sees` shows: see
+    `Metadata`."""
     catalog, cluster = node.catalog, node.settings.node.cluster
-    page, following = topics_page(catalog, topics, after)
+    page, following = topics_page(catalog, topics, after, sees)
     if after:
         return ClusterView(cluster, catalog.version, [], [], page, following)
+    denied = [name for name in topics or () if not sees(name)]
     nodes = [
         NodeView(each.id, each.host, each.port, each.is_leaving) for each in catalog.nodes.values()
     ]
     groups = [_group_view(node, number) for number in sorted(catalog.groups)]
-    return ClusterView(cluster, catalog.version, nodes, groups, page, following)
+    return ClusterView(cluster, catalog.version, nodes, groups, page, following, denied)
 
 
 async def ask_all(node: Host) -> dict[int, ClusterView]:

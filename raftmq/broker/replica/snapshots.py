@@ -34,6 +34,7 @@ from raftmq.errors import CorruptRecord, Unavailable
 from raftmq.log.faults import DiskFull, Dropped
 from raftmq.log.record import Record
 from raftmq.log.snapshot import SnapshotReceiver
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 from raftmq.machine.catalog.replicas import member_of
 from raftmq.results import Result
 from raftmq.wire import raft as raft_wire
@@ -221,6 +222,8 @@ class Snapshots(Service):
         self._whole.pop(group.number, None)
         file = group.store.open_snapshot(snapshot.meta.index)
         group.replace_machine(restore_machine(group.number, file.state()), snapshot.meta)
+        if group.number == SYSTEM_GROUP:
+            self._node.catalog_changed()
 
 
 async def _offer(link: PeerLink, chunk: SnapshotChunk, data: bytes) -> int:

@@ -2,6 +2,7 @@
 
 from heapq import nsmallest
 
+from raftmq.access.rules import Resource
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
@@ -25,6 +26,7 @@ from raftmq.wire.popping import (
 
 from .answers import Answer, OpenRequest
 from .dispatcher import data_group, group_route
+from .pages import Sees
 
 PAGE_MAX = 5000
 """Entries of one answer: about 60 bytes each."""
@@ -47,7 +49,8 @@ class Backlogs(Service):
     def _find(self, request: FindBacklogs, group: Group, asked: OpenRequest) -> Answer:
         def page() -> Answer:
             assert isinstance(group.machine, PartitionMachine)
-            return backlogs_page(group.machine, request)
+            sees = self._node.gate.sees(asked.connection, Resource.GROUP)
+            return backlogs_page(group.machine, request, sees)
 
         return asked.read(group, page)
 
@@ -70,10 +73,12 @@ class Backlogs(Service):
         return asked.propose(group, [command], DeadChanged)
 
 
-def backlogs_page(machine: PartitionMachine, request: FindBacklogs) -> FoundBacklogs:
-    """A page of the backlogs of a data group's consumer groups."""
+def backlogs_page(
+    machine: PartitionMachine, request: FindBacklogs, sees: Sees = lambda _: True
+) -> FoundBacklogs:
+    """A page of the backlogs of a data group's consumer groups, as far as `sees` shows them."""
     after = (request.after_number, request.after_queue)
-    keys = [key for key in _queues(machine.pop_groups, request.number) if key > after]
+    keys = [key for key in _queues(machine.pop_groups, request.number, sees) if key > after]
     page = nsmallest(PAGE_MAX, keys)
     found = [
         _view(machine.pop_groups.attached[number].group, number, queue, machine.ends.get(queue, 0))
@@ -98,13 +103,13 @@ def dead_page(group: PopGroup, request: FindDead) -> FoundDead:
     return FoundDead(found, len(found) < len(numbers))
 
 
-def _queues(pop_groups: PopGroups, number: int) -> list[tuple[int, int]]:
+def _queues(pop_groups: PopGroups, number: int, sees: Sees) -> list[tuple[int, int]]:
     """(attachment, queue) of each backlog that is asked for."""
     numbers = [number] if number else list(pop_groups.attached)
     return [
         (each, queue)
         for each in numbers
-        if each in pop_groups.attached
+        if each in pop_groups.attached and sees(pop_groups.attached[each].name)
         for queue in pop_groups.attached[each].group.backlogs
     ]
 

@@ -128,6 +128,9 @@ class Connection:
         """The names in the certificate of the other end; None: the connection is plain."""
         self.hello: Hello | None = None
         """The Hello of the other end; None: it has not come yet."""
+        self.is_limited = False
+        """True: the client has to log in first. Until then its frames are short, its time is, and
+        its place may be another's."""
         self.is_closed = False
         """True once the connection ended; answers are dropped then."""
 
@@ -171,6 +174,24 @@ class Connection:
     def wake(self) -> None:
         """Check again whether there is room to read."""
         self._room.set()
+
+    def act_again(self, frame: Frame) -> None:
+        """Act from the beginning on a request that is open: what held it up is over."""
+        if self.is_closed:
+            return
+        self._load.step.begin()
+        try:
+            self._act(frame)
+        except ProtocolError:
+            self.end()
+        finally:
+            self._handler.settle()
+
+    def unlimit(self) -> None:
+        """Take frames of any length that the limits allow; the connection keeps its place."""
+        self.is_limited = False
+        self._load.greet(self)
+        self._parser.allow(self._limits.frame_bytes_max, header_bytes_max=HEADER_BYTES_MAX)
 
     def end(self) -> None:
         """Close the connection, whatever its tasks do."""
@@ -242,7 +263,7 @@ class Connection:
                     await trio.lowlevel.checkpoint()
                 self._note_rest()
                 await self._wait_for_room(scope)
-                if self.hello is None:
+                if self.hello is None or self.is_limited:
                     _set_deadline(scope, begun + HELLO_SECONDS_MAX)
                 else:
                     _set_deadline(scope, self._frame_due if self._unfinished else inf)
@@ -254,8 +275,9 @@ class Connection:
                 if not data:
                     return
                 self._parser.feed(bytes(data))
-        if self.hello is None:
-            raise ProtocolError(f"no Hello within {HELLO_SECONDS_MAX:.0f} s")
+        if self.hello is None or self.is_limited:
+            what = "Hello" if self.hello is None else "login"
+            raise ProtocolError(f"no {what} within {HELLO_SECONDS_MAX:.0f} s")
         raise ProtocolError(
             f"a frame of which less than {FRAME_BYTES_MIN} bytes came in {FRAME_SECONDS_MAX:.0f} s"
         )
@@ -345,14 +367,17 @@ class Connection:
             raise ProtocolError(f"a node's Hello says where it is reached: {problem}")
         welcome = self._handler.greet(self, hello)
         self.hello = hello
-        self._load.greet(self)
-        self._parser.allow(self._limits.frame_bytes_max, header_bytes_max=HEADER_BYTES_MAX)
+        if not self.is_limited:
+            self.unlimit()
         header = pack(welcome)
         self._outbox.put(encode_frame(FrameKind.HELLO | REPLY, frame.correlation, header))
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind not in _UNANSWERED:
             self._open_request(frame)
+        self._act(frame)
+
+    def _act(self, frame: Frame) -> None:
         try:
             self._handler.handle(self, frame)
         except Misfit as error:

@@ -7,7 +7,8 @@ Each service of the node has a table of routes:
 
 A handler is called in one step of the event loop, with the message and the request that is open. It
 returns its answer, or `LATER` (`answers`). Before a handler with a group is called, the group is
-found; a request for a group that cannot take it here is refused.
+found; a request for a group that cannot take it here is refused. Before that, a check decides
+whether the request may pass at all (`raftmq.broker.access`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -93,10 +94,16 @@ def system_group(node: Host) -> Callable[[object], Group | ErrorReply]:
     return find
 
 
-class Dispatcher:
-    """Hands each frame to its handler."""
+Check = Callable[[OpenRequest, Frame, Any], Answer | None]
+"""The answer to a request, with its frame and message, that may not pass, or `LATER`; None: it may.
+"""
 
-    def __init__(self, tables: Iterable[Routes]) -> None:
+
+class Dispatcher:
+    """Hands each frame to its handler, if it may pass."""
+
+    def __init__(self, tables: Iterable[Routes], check: Check) -> None:
+        self._check = check
         self._routes: dict[int, Route] = {}
         for table in tables:
             assert not self._routes.keys() & table.keys(), "one handler for each kind"
@@ -114,6 +121,9 @@ class Dispatcher:
             return ErrorReply(Reason.BAD_ARGUMENT.value, text)
         type_, find, act = found
         message = frame if type_ is None else unpack(type_, frame.header)
+        stopped = self._check(asked, frame, message)
+        if stopped is not None:
+            return stopped
         if find is None:
             return act(message, asked)
         group = find(message)

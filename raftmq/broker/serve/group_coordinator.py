@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import trio
 
+from raftmq.access.rules import Resource
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
@@ -44,7 +45,7 @@ from raftmq.wire.messages import ErrorReply, FrameKind
 from .answers import LATER, Answer, OpenRequest, elsewhere
 from .connection import Connection
 from .dispatcher import group_route, system_group
-from .pages import PAGE_BYTES
+from .pages import PAGE_BYTES, Sees
 
 BEAT_SECONDS = 1.0
 """Time between two proposals of renewals."""
@@ -215,16 +216,22 @@ class GroupCoordinator(Service):
 
     def _members(self, request: FindMembers, group: Group, asked: OpenRequest) -> Answer:
         def page() -> Answer:
-            return members_page(self._node.catalog, request, now=group.now_ms())
+            sees = self._node.gate.sees(asked.connection, Resource.GROUP)
+            return members_page(self._node.catalog, request, now=group.now_ms(), sees=sees)
 
         return asked.read(group, page)
 
 
-def members_page(catalog: Catalog, request: FindMembers, *, now: int) -> FoundMembers:
-    """Members by consumer group, topic and number, after the one that the request names."""
+def members_page(
+    catalog: Catalog, request: FindMembers, *, now: int, sees: Sees = lambda _: True
+) -> FoundMembers:
+    """Members by consumer group, topic and number, after the one that the request names, of the
+    groups that `sees` shows."""
     views: list[MemberView] = []
     size = 0
     for view in _views(catalog, request, now):
+        if not sees(view.consumer_group.partition("@")[0]):
+            continue
         if size >= PAGE_BYTES:
             return FoundMembers(views, is_cut=True)
         views.append(view)

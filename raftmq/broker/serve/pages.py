@@ -33,6 +33,9 @@ from raftmq.wire.messages import (
     TopicView,
 )
 
+Sees = Callable[[str], bool]
+"""Whether the one who asks may see the resource of this name: see `raftmq.broker.access`."""
+
 PAGE_BYTES = 1024 * 1024
 """About the length of a page. A topic of 65,536 queues adds 330 kB at the most."""
 STATUS_GROUPS = 500
@@ -45,10 +48,14 @@ _NUMBER_BYTES = 9
 assert QUESTIONS_MAX * (1 + 4 * _NUMBER_BYTES) < HEADER_BYTES_MAX
 
 
+def _everything(_: str) -> bool:
+    return True
+
+
 def topics_page(
-    catalog: Catalog, names: Sequence[str] | None, after: int
+    catalog: Catalog, names: Sequence[str] | None, after: int, sees: Sees = _everything
 ) -> tuple[list[TopicView], int]:
-    """The topics of these names (None: all) by number, after number `after`.
+    """The topics of these names (None: all) that `sees` shows, by number, after number `after`.
 
     Returns:
         The page, and the number after which the next page goes on; 0: this page is the last.
@@ -56,7 +63,7 @@ def topics_page(
     views: list[TopicView] = []
     size = 0
     for topic in _topics(catalog, names):
-        if topic.id <= after:
+        if topic.id <= after or not sees(topic.name):
             continue
         if size >= PAGE_BYTES:
             return views, views[-1].id
@@ -82,14 +89,15 @@ def committed_page(
     request: Committed,
     *,
     passed: Callable[[int, str], int] = lambda _queue, _name: 0,
+    sees: Sees = _everything,
 ) -> CommittedOffsets:
     """Committed offsets by consumer group and queue, after the entry that the request names.
 
-    `passed` says how many messages of a queue a consumer group passed over.
+    `passed` says how many messages of a queue a consumer group passed over, `sees` shows groups.
     """
     offsets: list[CommittedOffset] = []
     size = 0
-    for offset in _committed(machine, request, passed):
+    for offset in _committed(machine, request, passed, sees):
         if size >= PAGE_BYTES:
             return CommittedOffsets(offsets, is_cut=True)
         offsets.append(offset)
@@ -98,22 +106,33 @@ def committed_page(
 
 
 def _committed(
-    machine: PartitionMachine, request: Committed, passed: Callable[[int, str], int]
+    machine: PartitionMachine,
+    request: Committed,
+    passed: Callable[[int, str], int],
+    sees: Sees,
 ) -> Iterator[CommittedOffset]:
     name = request.consumer_group
     wanted = machine.committed if name is None else {name} & machine.committed.keys()
     after = (request.after_group, request.after_queue)
     for group in sorted(group for group in wanted if group >= request.after_group):
+        # What an instance commits, `group@instance`, is the group's.
+        if not sees(group.partition("@")[0]):
+            continue
         for queue, (offset, timestamp) in sorted(machine.committed[group].items()):
             if (group, queue) > after:
                 yield CommittedOffset(group, queue, offset, timestamp, passed(queue, group))
 
 
-def subscriptions_page(catalog: Catalog, request: FindSubscriptions) -> FoundSubscriptions:
-    """Subscriptions by topic and consumer group, after the entry that the request names."""
+def subscriptions_page(
+    catalog: Catalog, request: FindSubscriptions, sees: Sees = _everything
+) -> FoundSubscriptions:
+    """Subscriptions by topic and consumer group, after the entry that the request names; `sees`
+    shows groups."""
     views: list[SubscriptionView] = []
     size = 0
     for view in _subscriptions(catalog, request):
+        if not sees(view.consumer_group):
+            continue
         if size >= PAGE_BYTES:
             return FoundSubscriptions(views, is_cut=True)
         views.append(view)
@@ -134,14 +153,18 @@ def _subscriptions(catalog: Catalog, request: FindSubscriptions) -> Iterator[Sub
                 yield SubscriptionView(topic.name, topic.id, name, each.expression, each.version)
 
 
-def consumer_groups_page(catalog: Catalog, request: FindConsumerGroups) -> FoundConsumerGroups:
-    """Consumer groups by name, after the attachment that the request names.
+def consumer_groups_page(
+    catalog: Catalog, request: FindConsumerGroups, sees: Sees = _everything
+) -> FoundConsumerGroups:
+    """Consumer groups that `sees` shows by name, after the attachment that the request names.
 
     A group whose attachments do not fit into one page comes again in the next, with the others.
     """
     views: list[ConsumerGroupView] = []
     size = 0
     for group, attachment in _attachments(catalog, request):
+        if not sees(group.name):
+            continue
         if size >= PAGE_BYTES:
             return FoundConsumerGroups(views, is_cut=True)
         if not views or views[-1].name != group.name:

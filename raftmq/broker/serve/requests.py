@@ -7,7 +7,9 @@ id; the client asks that node.
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
+from raftmq.access.rules import Resource
 from raftmq.batch import admit, peek
 from raftmq.batch.layout import COMPRESSED, BatchHead
 from raftmq.broker.cluster.preference import prefer
@@ -25,7 +27,15 @@ from raftmq.log.record import Kind
 from raftmq.machine import offsets as offset_commands
 from raftmq.machine import producers as producer_commands
 from raftmq.machine.catalog import catalog as catalog_commands
-from raftmq.machine.catalog.catalog import SYSTEM_GROUP, PutGroup, PutNode
+from raftmq.machine.catalog.access import SEED_BYTES, PutUser
+from raftmq.machine.catalog.catalog import (
+    SYSTEM_GROUP,
+    Command,
+    Once,
+    PutGroup,
+    PutNode,
+    is_of_access,
+)
 from raftmq.machine.catalog.replicas import RetireReplica, taker_of
 from raftmq.machine.delays import RESERVED
 from raftmq.machine.machine import PartitionMachine
@@ -199,7 +209,8 @@ class Requests(Service):
     def _committed(self, request: Committed, group: Group, asked: OpenRequest) -> Answer:
         def page() -> Answer:
             assert isinstance(group.machine, PartitionMachine)
-            return committed_page(group.machine, request, passed=self._fetches.passed)
+            sees = self._node.gate.sees(asked.connection, Resource.GROUP)
+            return committed_page(group.machine, request, passed=self._fetches.passed, sees=sees)
 
         return asked.read(group, page)
 
@@ -248,7 +259,8 @@ class Requests(Service):
 
     def _metadata(self, request: Metadata, asked: OpenRequest) -> Answer:
         def page() -> Answer:
-            return view(self._node, request.topics, after=request.after)
+            sees = self._node.gate.sees(asked.connection, Resource.TOPIC)
+            return view(self._node, request.topics, after=request.after, sees=sees)
 
         if not request.is_latest:
             return page()
@@ -256,12 +268,14 @@ class Requests(Service):
         return elsewhere(SYSTEM_GROUP) if group is None else asked.read(group, page)
 
     def _subscribed(self, request: FindSubscriptions, group: Group, asked: OpenRequest) -> Answer:
-        return asked.read(group, lambda: subscriptions_page(self._node.catalog, request))
+        sees = self._node.gate.sees(asked.connection, Resource.GROUP)
+        return asked.read(group, lambda: subscriptions_page(self._node.catalog, request, sees))
 
     def _consumer_groups(
         self, request: FindConsumerGroups, group: Group, asked: OpenRequest
     ) -> Answer:
-        return asked.read(group, lambda: consumer_groups_page(self._node.catalog, request))
+        sees = self._node.gate.sees(asked.connection, Resource.GROUP)
+        return asked.read(group, lambda: consumer_groups_page(self._node.catalog, request, sees))
 
     def _admin(self, request: Admin, asked: OpenRequest) -> Answer:
         try:
@@ -277,6 +291,11 @@ class Requests(Service):
             # Refused here and not when applied: logs may hold such an address already, and a
             # record must have one result on all replicas.
             return ErrorReply(Reason.BAD_ARGUMENT.value, problem)
+        if not self._node.gate.is_on and is_of_access(command):
+            # Else whoever reaches an open port could make the users of the closed one.
+            message = "this cluster does not know its users: set access.is_on, see docs/security.md"
+            return ErrorReply(Reason.BAD_ARGUMENT.value, message)
+        command = self._seeded(command)
         group = self._founded_group(request)
         if isinstance(group, ErrorReply):
             return group
@@ -289,6 +308,14 @@ class Requests(Service):
         if isinstance(command, PutGroup) and not self._keeps_members(group, command):
             return _changing()
         return asked.propose(group, [command], AdminDone)
+
+    def _seeded(self, command: Command) -> Command:
+        """A command that makes a user gets a random key, which no client may know."""
+        if isinstance(command, Once):
+            return Once(command.request, self._seeded(command.change))  # type: ignore[arg-type]
+        if isinstance(command, PutUser):
+            return replace(command, seed=self._node.world.random.randbytes(SEED_BYTES))
+        return command
 
     def _retire(self, command: RetireReplica, group: Group, asked: OpenRequest) -> Answer:
         if node_of(command.member) != asked.connection.from_node:

@@ -1,5 +1,6 @@
 """Requests about transactions: begin and end one, and list the open ones."""
 
+from raftmq.access.rules import Resource
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
@@ -18,6 +19,7 @@ from raftmq.wire.transactions import (
 from .answers import Answer, OpenRequest
 from .dispatcher import data_group, group_route, route
 from .names import misnamed_producers
+from .pages import Sees
 
 PAGE_MAX = 1000
 """Transactions of one answer: a note has up to 4 KB."""
@@ -27,6 +29,7 @@ class TransactionRequests(Service):
     """The handlers of these requests."""
 
     def __init__(self, node: Host) -> None:
+        self._node = node
         self._group_of = of = data_group(node)
         self.routes = {
             FrameKind.BEGIN: route(BeginTransaction, self._begin),
@@ -53,12 +56,16 @@ class TransactionRequests(Service):
         def page() -> Answer:
             assert isinstance(group.machine, PartitionMachine)
             # By the log's time, in which they were opened: our clock may be behind it.
-            return _page(group.machine, request, group.now_ms() - request.age_ms_min)
+            latest = group.now_ms() - request.age_ms_min
+            sees = self._node.gate.sees(asked.connection, Resource.GROUP)
+            return _page(group.machine, request, latest, sees)
 
         return asked.read(group, page)
 
 
-def _page(machine: PartitionMachine, request: FindTransactions, latest: int) -> FoundTransactions:
+def _page(
+    machine: PartitionMachine, request: FindTransactions, latest: int, sees: Sees
+) -> FoundTransactions:
     views: list[TransactionView] = []
     # Go on after the last transaction of the page before. If that one has ended, begin at the
     # start again: some come twice then, but none is left out.
@@ -69,7 +76,8 @@ def _page(machine: PartitionMachine, request: FindTransactions, latest: int) -> 
             continue
         if transaction.opened_ms > latest:
             break
-        if request.producer_group in ("", transaction.producer_group):
+        is_wanted = request.producer_group in ("", transaction.producer_group)
+        if is_wanted and sees(transaction.producer_group):
             if len(views) == PAGE_MAX:
                 return FoundTransactions(views, is_cut=True)
             views.append(

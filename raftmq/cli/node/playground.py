@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from raftmq.broker.local_nodes import node_settings, toml_text
 from raftmq.cli.exits import Failure
-from raftmq.tls.local_cluster import certify, cluster_url, tls_settings
+from raftmq.tls.local_cluster import certify, cluster_url, secure_settings
 
 if TYPE_CHECKING:
     from raftmq.client import Client
@@ -161,9 +161,7 @@ class Playground:
                 founders=len(ports),
                 others=addresses,
             )
-            tables = {"node": own}
-            if is_secure:
-                tables["tls"] = tls_settings(certs, node)
+            tables = {"node": own, **(secure_settings(certs, node) if is_secure else {})}
             heading = "# Written by `raftmq up`; deploy/node.toml explains every setting.\n"
             self.config(node).write_text(heading + toml_text(tables))
 

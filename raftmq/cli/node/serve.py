@@ -218,10 +218,11 @@ async def _renew_certificates(
     *,
     task_status: "trio.TaskStatus[None]",
 ) -> None:
-    """Take up certificates that have changed: at SIGHUP at once, else within a second."""
+    """Take up certificates that have changed: at SIGHUP at once, else within a second. Note logins
+    that have failed meanwhile."""
     import trio
 
-    problem = ""
+    problem, failed = "", 0
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         task_status.started()
         while True:
@@ -235,6 +236,9 @@ async def _renew_certificates(
             if contexts.problem and contexts.problem != problem:
                 log.error("certificates not taken up", what=contexts.problem)
             problem = contexts.problem
+            if (count := node.gate.failures.count) > failed:
+                log.error("logins failed", count=count - failed, last=node.gate.failures.last)
+                failed = count
 
 
 def _with_faults(world: "World") -> "World":

@@ -50,7 +50,7 @@ DOWN_SECONDS_MAX = 30.0
 @click.option(
     "--secure",
     is_flag=True,
-    help="Make certificates, and take connections under TLS only.",
+    help="Make certificates, take connections under TLS only, and know users: `admin` is made.",
 )
 @click.option("--detach", is_flag=True, help="Run in the background until `raftmq down`.")
 @click.option("--temporary", "is_temporary", is_flag=True, hidden=True)

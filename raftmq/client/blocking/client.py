@@ -7,13 +7,16 @@ may be used from several threads. Receipts, messages and errors are those of the
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from os import PathLike
 from typing import Any, Literal, overload
 
+from raftmq.client.admin.access import Access
 from raftmq.client.admin.admin import Admin
 from raftmq.client.client import Client
 from raftmq.client.client import connect as connect_async
 from raftmq.client.consume.consumer import Consumer
 from raftmq.client.consume.progress import Progress
+from raftmq.client.login import Login
 from raftmq.client.message import Message, Messages
 from raftmq.client.pop.consumer import PopConsumer
 from raftmq.client.produce.transactions import OpenTransaction
@@ -96,6 +99,21 @@ class BlockingAdmin(Face[Admin]):
     replace_node = waits(Admin.replace_node)
 
 
+class BlockingAccess(Face[Access]):
+    """See `raftmq.Client.access`."""
+
+    put_user = waits(Access.put_user)
+    drop_user = waits(Access.drop_user)
+    users = waits(Access.users)
+    make_token = waits(Access.make_token)
+    revoke_token = waits(Access.revoke_token)
+    allow = waits(Access.allow)
+    deny = waits(Access.deny)
+    drop_rule = waits(Access.drop_rule)
+    rules = waits(Access.rules)
+    judge = waits(Access.judge)
+
+
 class BlockingProgress(Face[Progress]):
     """See `raftmq.client.Progress`. Made by `BlockingClient.progress`."""
 
@@ -121,6 +139,8 @@ class BlockingClient(Face[Client]):
         super().__init__(loop, client)
         self.admin = BlockingAdmin(loop, client.admin)
         """Topics, consumer groups, nodes."""
+        self.access = BlockingAccess(loop, client.access)
+        """Users, tokens and rules of access."""
 
     producer = gives(Client.producer, BlockingProducer)
     claim_part = waits(Client.claim_part)
@@ -189,6 +209,7 @@ def connect(
     wait_refused: float | None = REFUSED_SECONDS,
     ca: str = "",
     cert: str = "",
+    login: Login | str | PathLike[str] = "",
     backend: str = "trio",
 ) -> AbstractContextManager[BlockingClient]:
     """`with raftmq.blocking.connect(url) as mq:` opens a cluster; see `raftmq.connect`.
@@ -205,9 +226,16 @@ def connect(
         wait_refused: seconds for which every address may refuse the connection; None: `timeout`.
         ca: under TLS, see `raftmq.connect`.
         cert: under TLS, see `raftmq.connect`.
+        login: under TLS, see `raftmq.connect`.
         backend: the event loop of the background thread, `"trio"` or `"asyncio"`.
     """
     opening = connect_async(
-        url, timeout=timeout, cluster=cluster, wait_refused=wait_refused, ca=ca, cert=cert
+        url,
+        timeout=timeout,
+        cluster=cluster,
+        wait_refused=wait_refused,
+        ca=ca,
+        cert=cert,
+        login=login,
     )
     return Background(opening, backend, BlockingClient)

@@ -430,10 +430,12 @@ class QueueSender:
                 return
             if code == _FENCED:
                 self._producer = random_id(self._host.random)  # the newer epoch is not known
-            elif code not in {_OUT_OF_ORDER, _UNKNOWN_PRODUCER}:
-                # FENCED and these two refuse the session, any other code the batch itself.
+            why = _FORGOTTEN
+            if code not in {_FENCED, _OUT_OF_ORDER, _UNKNOWN_PRODUCER}:
+                # These three refuse the session, any other code the batch itself.
                 self._drop_refused(self._flights[0], refusal)
-            self._close_gap()
+                why = f"{refusal.message}; an earlier attempt may have been stored"
+            self._close_gap(why)
             self._stop_if_idle()
 
     async def _has_topic(self) -> bool:
@@ -452,13 +454,14 @@ class QueueSender:
         for later in self._flights:
             later.is_doubtful = False  # no batch is stored after one that is not stored
 
-    def _close_gap(self) -> None:
-        """Fail the first batches if in doubt; number the later ones from 0 in the next epoch."""
+    def _close_gap(self, why: str) -> None:
+        """Fail the first batches if in doubt, with this text; number the later ones from 0 in the
+        next epoch."""
         assert not self._open
         flights = list(self._flights)
         self._begin_epoch()
         while flights and flights[0].is_doubtful:
-            self._fail(flights.pop(0), OutcomeUnknown(_FORGOTTEN))
+            self._fail(flights.pop(0), OutcomeUnknown(why))
         for batch in reversed(flights):
             # No caller waits for the batch, and the new numbers leave no gap without it.
             if batch.is_done:
@@ -588,10 +591,7 @@ _CLAIM_ENDED = (
     "not stored: the outcome of a batch before it is unknown, so the claimed session is over: "
     "claim it again"
 )
-_FORGOTTEN = (
-    "the broker no longer remembers this producer, so it is unknown whether an earlier attempt "
-    "was stored"
-)
+_FORGOTTEN = "the broker no longer remembers this producer; an earlier attempt may have been stored"
 
 
 def random_id(random: Random) -> int:

@@ -22,15 +22,18 @@ Invariants:
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import anyio
+import msgspec
 
 from raftmq.client.address import Address
+from raftmq.client.login import Source, log_in
 from raftmq.client.tls import refused
 from raftmq.client.world import ClientWorld, ReceivesInto, Stream
-from raftmq.errors import ProtocolError
+from raftmq.errors import ProtocolError, Reason, Rejected
 from raftmq.version import VERSION
+from raftmq.wire.access import LoggedIn, LogIn
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameParser, encode_frame
 from raftmq.wire.messages import PROTOCOL, REPLY, FrameKind, Hello, Metadata, Welcome
@@ -38,8 +41,12 @@ from raftmq.wire.streams import SendsNowait
 
 from .refusals import exception_of, refusal_of
 
+R = TypeVar("R", bound=msgspec.Struct)
+
 OPEN_SECONDS_MAX = 2.0
 """Limit for connecting and the greeting. A stopped node's kernel still accepts connections."""
+LOGIN_SECONDS_MAX = 8.0
+"""Limit for the login: a node lets attempts wait that follow failed ones."""
 TICK_SECONDS = 0.5
 """Time between two checks for silence."""
 SILENT_TICKS_ASK = 2
@@ -325,44 +332,85 @@ class Connection:
         self._tell_room()
 
 
-async def open_connection(world: ClientWorld, address: Address, *, cluster: str) -> Connection:
-    """Connect and exchange greetings. Cancelling closes the connection.
+async def open_connection(
+    world: ClientWorld, address: Address, *, cluster: str, login: Source | None = None
+) -> Connection:
+    """Connect, exchange greetings, and log in. Cancelling closes the connection.
 
     Raises:
         OSError: no process answers there.
         ProtocolError: the process that answers is no raftmq node, or has another version.
-        Rejected: `WRONG_CLUSTER`; `TLS`, the two ends do not agree on it.
+        Rejected: `WRONG_CLUSTER`; `TLS`, the two ends do not agree on it; `UNAUTHENTICATED`, the
+            node wants a login, or another one; `BAD_ARGUMENT`, the login cannot be read.
         Unavailable: the node has no room for another connection.
-        TimeoutError: connecting and greeting took longer than `OPEN_SECONDS_MAX`.
+        TimeoutError: connecting and greeting took longer than `OPEN_SECONDS_MAX`, or the login
+            longer than `LOGIN_SECONDS_MAX`.
     """
     with anyio.fail_after(OPEN_SECONDS_MAX):
         stream = await world.connect(address.host, address.port)
+        opening = _Opening(stream, address)
         try:
-            return Connection(stream, address, await _greet(stream, address, cluster))
+            welcome = await opening.greet(cluster)
         except BaseException:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(1.0, shield=True):
-                await stream.aclose()
+            await _close(stream)
             raise
-
-
-async def _greet(stream: Stream, address: Address, cluster: str) -> Welcome:
-    hello = Hello(PROTOCOL, cluster, 0, "", f"raftmq {VERSION}")
-    parser = FrameParser(64 * 1024)
     try:
-        await stream.send(b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello))))
+        if login is not None:
+            with anyio.fail_after(LOGIN_SECONDS_MAX):
+                await log_in(login(), opening.say)
+        elif welcome.wants_login:
+            message = "this cluster wants to know its users: give `login`, or a certificate of one"
+            raise Rejected(Reason.UNAUTHENTICATED, message)
+    except BaseException:
+        await _close(stream)
+        raise
+    return Connection(stream, address, welcome)
+
+
+class _Opening:
+    """A connection's first frames, one after the other."""
+
+    def __init__(self, stream: Stream, address: Address) -> None:
+        self._stream = stream
+        self._address = address
+        self._parser = FrameParser(64 * 1024)
+        self._correlation = -1
+
+    async def greet(self, cluster: str) -> Welcome:
+        """Exchange greetings."""
+        hello = Hello(PROTOCOL, cluster, 0, "", f"raftmq {VERSION}")
+        welcome = await self._ask(FrameKind.HELLO, hello, Welcome)
+        if welcome.protocol != PROTOCOL:
+            raise ProtocolError(f"the node speaks protocol {welcome.protocol}, not {PROTOCOL}")
+        return welcome
+
+    async def say(self, message: LogIn) -> LoggedIn:
+        """Send a message of a login."""
+        return await self._ask(FrameKind.LOG_IN, message, LoggedIn)
+
+    async def _ask(self, kind: FrameKind, message: msgspec.Struct, reply: type[R]) -> R:
+        self._correlation += 1
+        try:
+            frame = await self._answer(encode_frame(kind, self._correlation, pack(message)))
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            closed = OSError(f"the connection was closed before the answer to {kind.name}")
+            raise refused(error.__cause__, self._address) or closed from error
+        refusal = refusal_of(frame)
+        if refusal is not None:
+            raise exception_of(refusal)
+        if frame.kind != kind | REPLY:
+            raise ProtocolError(f"{kind.name} is answered with a frame of kind {frame.kind}")
+        return unpack(reply, frame.header)
+
+    async def _answer(self, parts: list[bytes]) -> Frame:
+        await self._stream.send(b"".join(parts))
         frames: list[Frame] = []
         while not frames:
-            parser.feed(await stream.receive(_RECEIVE_BYTES))
-            frames = list(parser.frames())
-    except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-        closed = OSError("the connection was closed before a greeting")
-        raise refused(error.__cause__, address) or closed from error
-    refusal = refusal_of(frames[0])
-    if refusal is not None:
-        raise exception_of(refusal)
-    if frames[0].kind != FrameKind.HELLO | REPLY:
-        raise ProtocolError(f"greeted with a frame of kind {frames[0].kind}")
-    welcome = unpack(Welcome, frames[0].header)
-    if welcome.protocol != PROTOCOL:
-        raise ProtocolError(f"the node speaks protocol {welcome.protocol}, not {PROTOCOL}")
-    return welcome
+            self._parser.feed(await self._stream.receive(_RECEIVE_BYTES))
+            frames = list(self._parser.frames())
+        return frames[0]
+
+
+async def _close(stream: Stream) -> None:
+    with anyio.CancelScope(shield=True), anyio.move_on_after(1.0, shield=True):
+        await stream.aclose()

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from raftmq.errors import Unavailable
+from raftmq.errors import Reason, Rejected, Unavailable
 from raftmq.wire.codec import unpack
-from raftmq.wire.messages import ClusterView, Metadata, TopicView
+from raftmq.wire.messages import ClusterView, GroupView, Metadata
 
 from .connection import Answer, Lost
 from .pages import Pages
@@ -31,16 +31,27 @@ async def ask_in_parts(
     """The routing table with these topics (None: all).
 
     Raises:
-        Whatever `ask` raises.
+        Rejected: `DENIED`, with `is_latest`: the user may not see one of these topics. Whatever
+            `ask` raises.
     """
     if topics is None:
         return await _all_pages(ask, Metadata(None, is_latest=is_latest))
     view = await _all_pages(ask, Metadata(topics[:NAMES_MAX], is_latest=is_latest))
-    found: list[TopicView] = list(view.topics)
+    found, denied = list(view.topics), list(view.denied)
     for start in range(NAMES_MAX, len(topics), NAMES_MAX):
         part = topics[start : start + NAMES_MAX]
-        found += (await _all_pages(ask, Metadata(part, is_latest=is_latest))).topics
-    return msgspec.structs.replace(view, topics=found)
+        more = await _all_pages(ask, Metadata(part, is_latest=is_latest))
+        found += more.topics
+        denied += more.denied
+    view = msgspec.structs.replace(view, topics=found, denied=denied)
+    if is_latest and view.denied:
+        name = view.denied[0]
+        message = (
+            f"this user may not describe topic {name!r}: no rule allows it; an administrator does "
+            f"with `raftmq acl allow USER describe topic {name}`"
+        )
+        raise Rejected(Reason.DENIED, message)
+    return view
 
 
 async def _all_pages(ask: Ask, question: Metadata) -> ClusterView:
@@ -63,3 +74,9 @@ def view_in(answer: Answer) -> ClusterView:
     if refusal is not None:
         raise exception_of(refusal)
     return unpack(ClusterView, answer.header)
+
+
+def is_newer(group: GroupView, known: GroupView) -> bool:
+    """Whether a view of a partition group's leader takes the place of the one that is known."""
+    # A node that leads nothing and hears no leader may be ahead of the leader's term.
+    return group.leader != 0 and (group.term >= known.term or not known.leader)

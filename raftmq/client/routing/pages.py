@@ -5,6 +5,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
+from raftmq.wire.access import FoundRules, FoundUsers
 from raftmq.wire.assignment import FoundMembers
 from raftmq.wire.consumer_groups import FoundConsumerGroups
 from raftmq.wire.messages import ClusterView, CommittedOffsets, FoundSubscriptions, NodeStatus
@@ -59,6 +60,10 @@ def _after(page: msgspec.Struct) -> dict[str, Any]:
         case FoundConsumerGroups(groups=[*_, last], is_cut=True):
             topic = last.attachments[-1].topic_id if last.attachments else 0
             return {"after_group": last.name, "after_topic": topic}
+        case FoundUsers(users=[*_, last], is_cut=True):
+            return {"after": last.name}
+        case FoundRules(rules=[*_, last], is_cut=True):
+            return {"after_user": last.user, "after_text": last.text}
         case FoundMembers(members=[*_, last], is_cut=True):
             return {
                 "after_group": last.consumer_group,

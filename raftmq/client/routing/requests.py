@@ -11,6 +11,7 @@ import msgspec
 
 from raftmq.errors import OutcomeUnknown, RaftmqError, Unavailable
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Command
+from raftmq.wire.access import FindRules, FindUsers, JudgeAct
 from raftmq.wire.assignment import CommitOffsets, FindMembers, Heartbeat
 from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
@@ -46,12 +47,15 @@ _QUESTIONS: dict[type[msgspec.Struct], FrameKind] = {
     FindConsumerGroups: FrameKind.GROUPS,
     FindDead: FrameKind.DEAD,
     FindMembers: FrameKind.MEMBERS,
+    FindRules: FrameKind.RULES,
     FindOffsets: FrameKind.OFFSETS,
     FindSubscriptions: FrameKind.SUBSCRIBED,
     FindTrace: FrameKind.WHY,
     FindTransactions: FrameKind.TRANSACTIONS,
+    FindUsers: FrameKind.USERS,
     # A heartbeat without an answer is sent again: no caller needs to know whether it was counted.
     Heartbeat: FrameKind.HEARTBEAT,
+    JudgeAct: FrameKind.JUDGE,
 }
 """Requests that may be given up without a trace: without an answer they raise `Unavailable`."""
 _CHANGES: dict[type[msgspec.Struct], FrameKind] = {
@@ -133,7 +137,8 @@ async def change_catalog(router: Router, command: Command, timeout: float | None
         Unavailable: no leader was found in time; nothing was changed.
         OutcomeUnknown: the change was sent and not answered.
     """
-    request = Admin(msgspec.to_builtins(command), router.draw_request())
+    plain = msgspec.to_builtins(command, builtin_types=(bytes,))
+    request = Admin(plain, router.draw_request())
     return (await ask_leader(router, request, AdminDone, timeout=timeout)).result
 
 

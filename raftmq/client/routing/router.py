@@ -29,6 +29,7 @@ import anyio
 import msgspec
 
 from raftmq.client.address import Address
+from raftmq.client.login import Source
 from raftmq.client.supervisor import TaskScope
 from raftmq.client.world import ClientWorld
 from raftmq.errors import (
@@ -54,7 +55,7 @@ from raftmq.wire.messages import (
 
 from .calls import LeaderCall
 from .connection import Connection, open_connection
-from .metadata import ask_in_parts, view_in
+from .metadata import ask_in_parts, is_newer, view_in
 from .refusals import SURE, header_of, is_refused
 
 T = TypeVar("T")
@@ -69,8 +70,6 @@ REFRESH_SECONDS = 30.0
 
 class _Attempt:
     """A connection that is being opened."""
-
-    __slots__ = ("connection", "done", "error")
 
     def __init__(self) -> None:
         self.done = anyio.Event()
@@ -89,6 +88,8 @@ class Router:
         """Draws a number that names a request, so that the broker recognizes a repeat."""
         self.bootstrap = list(addresses)
         """The addresses of the URL."""
+        self.login: Source | None = None
+        """Gives the login for each connection; None: there is none."""
         self._attempts: dict[Address, _Attempt] = {}
         self._suspect_until: dict[int, float] = {}
         # Partition group → the node that refused last, as not being its leader.
@@ -260,7 +261,7 @@ class Router:
 
         Raises:
             Unavailable: the attempt failed.
-            Rejected: `WRONG_CLUSTER`, or `TLS`.
+            Rejected: `WRONG_CLUSTER`, `TLS` or `UNAUTHENTICATED`.
         """
         attempt = self._attempts.get(address)
         if attempt is None:
@@ -278,9 +279,15 @@ class Router:
 
     async def _run_connection(self, address: Address, node: int, attempt: _Attempt) -> None:
         try:
-            connection = await open_connection(self._world, address, cluster=self.cluster)
+            connection = await open_connection(
+                self._world, address, cluster=self.cluster, login=self.login
+            )
         except (OSError, RaftmqError) as error:  # a TimeoutError is an OSError
             attempt.error = error
+            if isinstance(error, Rejected) and error.reason is Reason.UNAUTHENTICATED:
+                # A node says so by the newest users: other nodes would say the same, for ever.
+                assert self._tasks is not None
+                self._tasks.end_client(error)
             if node:
                 self._suspect_until[node] = anyio.current_time() + SUSPECT_SECONDS
             return
@@ -325,7 +332,7 @@ class Router:
         the connection; False, neither.
 
         Raises:
-            Rejected: `WRONG_CLUSTER` or `TLS`, from a node at each address.
+            Rejected: `WRONG_CLUSTER` or `TLS`, from a node at each address; `UNAUTHENTICATED`.
         """
         self.check()
         refused = wrong = 0
@@ -339,7 +346,7 @@ class Router:
                 # A node of another cluster may have got the address of a node that is gone.
                 self.last_error = str(error)
                 wrong += 1
-                if wrong == len(self.bootstrap):
+                if wrong == len(self.bootstrap) or error.reason is Reason.UNAUTHENTICATED:
                     raise
             else:
                 if await self.refresh():
@@ -417,15 +424,16 @@ class Router:
 
     async def has_queue(self, queue_number: int) -> bool:
         """True if a topic has such a queue, as the leader of the system group knows."""
-        queue = queue_number & QUEUE_MASK
-        view = await self.ask_system_leader(None)
-        return any(
-            topic.id == queue_number >> QUEUE_BITS and queue < len(topic.groups)
-            for topic in view.topics
-        )
+        number, queue = queue_number >> QUEUE_BITS, queue_number & QUEUE_MASK
+        topics = (await self.ask_system_leader(None)).topics
+        return any(topic.id == number and queue < len(topic.groups) for topic in topics)
 
     async def ask_system_leader(self, topics: list[str] | None) -> ClusterView:
-        """The table with all decisions before the call, without a limit; set a deadline."""
+        """The table with all decisions before the call, without a limit; set a deadline.
+
+        Raises:
+            Rejected: `DENIED`, the user may not see one of these topics.
+        """
 
         async def ask(question: Metadata) -> ClusterView:
             header = header_of(question)
@@ -509,7 +517,7 @@ class Router:
         self.nodes = {node.id: node for node in view.nodes} or self.nodes
         for group in view.groups:
             known = self.groups.get(group.id)
-            if known is None or _is_newer(group, known):
+            if known is None or is_newer(group, known):
                 self.groups[group.id] = group
         for topic in view.topics:
             cached = self.topics.get(topic.name)
@@ -589,8 +597,3 @@ class Router:
         with anyio.move_on_after(self.seconds_max if timeout is None else timeout):
             return await work
         raise Unavailable(f"{what} was not possible in time: {self.last_error}")
-
-
-def _is_newer(group: GroupView, known: GroupView) -> bool:
-    # A node that leads nothing and hears no leader may be ahead of the leader's term.
-    return group.leader != 0 and (group.term >= known.term or not known.leader)

@@ -25,7 +25,7 @@ from raftmq.tls.authority import Authority
 from raftmq.tls.contexts import NodeContexts
 from raftmq.tls.names import USER, CertificateName
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import FrameParser, encode_frame
+from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import (
     PROTOCOL,
     REPLY,
@@ -36,6 +36,7 @@ from raftmq.wire.messages import (
     Probe,
 )
 from tests.tls.certificates import HOST, contexts, make_node
+from tests.tls.stranger import stranger
 
 
 @asynccontextmanager
@@ -86,43 +87,6 @@ async def words(address: str, **options: Any) -> str:
             pass
     assert refused.value.reason is Reason.TLS
     return str(refused.value)
-
-
-class Stranger:
-    """A connection under TLS of a process with a certificate, which speaks frames."""
-
-    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
-        self._stream = stream
-        self._parser = FrameParser(1 << 20)
-        self._frames: list[Any] = []
-
-    async def ask(self, kind: int, header: Any) -> Any:
-        """The answer to a request: a frame."""
-        await self._stream.send_all(b"".join(encode_frame(kind, 7, pack(header))))
-        return await self.next()
-
-    async def next(self) -> Any:
-        """The next frame."""
-        while not self._frames:
-            data = await self._stream.receive_some(65_536)
-            assert data, "closed without a word"
-            self._parser.feed(bytes(data))
-            self._frames = list(self._parser.frames())
-        return self._frames.pop(0)
-
-    async def refusal(self) -> ErrorReply:
-        """The refusal that comes next."""
-        frame = await self.next()
-        assert frame.kind == FrameKind.ERROR
-        return unpack(ErrorReply, frame.header)
-
-
-@asynccontextmanager
-async def stranger(node: Node, context: ssl.SSLContext) -> AsyncGenerator[Stranger]:
-    tcp = await trio.open_tcp_stream(HOST, node.settings.node.port)
-    stream = trio.SSLStream(tcp, context, server_hostname=HOST, https_compatible=True)
-    async with stream:
-        yield Stranger(stream)
 
 
 def hello(number: int) -> Hello:
@@ -208,7 +172,7 @@ def test_client_without_a_certificate_is_refused_where_one_is_needed(tmp_path: P
 def test_only_the_certificate_of_a_node_makes_a_node(tmp_path: Path) -> None:
     async def scenario(node: Node, own: NodeContexts) -> None:
         two = contexts(tmp_path / "a", 2).pair.connecting
-        async with stranger(node, two) as peer:
+        async with stranger(node.settings.node.port, two) as peer:
             assert (await peer.ask(FrameKind.HELLO, hello(2))).kind == FrameKind.HELLO | REPLY
             for number, code in ((3, "tls"), (2, "")):
                 frame = await peer.ask(FrameKind.PROBE, Probe(number, "folder", joins=False))
@@ -223,13 +187,13 @@ def test_only_the_certificate_of_a_node_makes_a_node(tmp_path: Path) -> None:
         user.load_cert_chain(path)
         for context in (no_certificate, user, two):
             number = 3 if context is two else 2
-            async with stranger(node, context) as peer:
+            async with stranger(node.settings.node.port, context) as peer:
                 frame = await peer.ask(FrameKind.HELLO, hello(number))
                 assert frame.kind == FrameKind.ERROR
                 reply = unpack(ErrorReply, frame.header)
                 assert reply.code == "tls"
                 assert f"urn:raftmq:c:node:{number}" in reply.message
-        async with stranger(node, no_certificate) as client:
+        async with stranger(node.settings.node.port, no_certificate) as client:
             assert (await client.ask(FrameKind.HELLO, CLIENT)).kind == FrameKind.HELLO | REPLY
             frame = await client.ask(FrameKind.PROBE, Probe(1, "x", joins=True))
             assert unpack(ErrorReply, frame.header).code == "tls"
@@ -241,7 +205,7 @@ def test_only_the_certificate_of_a_node_makes_a_node(tmp_path: Path) -> None:
 def test_certificate_of_another_cluster_is_refused_before_a_frame_is_read(tmp_path: Path) -> None:
     async def scenario(node: Node, _: NodeContexts) -> None:
         other = contexts(tmp_path / "a", 2, cluster="d").pair.connecting
-        async with stranger(node, other) as peer:
+        async with stranger(node.settings.node.port, other) as peer:
             # Nothing was sent, and still the refusal comes.
             await peer._stream.do_handshake()
             reply = await peer.refusal()

@@ -232,6 +232,7 @@ def test_every_list_in_an_answer_is_bounded_by_a_page_or_a_limit() -> None:
         "ClusterView.nodes": "the nodes of one cluster",
         "ClusterView.groups": "4,096 groups, settings.NodeSettings.groups",
         "ClusterView.topics": "topics_page",
+        "ClusterView.denied": "the request's own names",
         "CommittedOffsets.offsets": "committed_page",
         "FoundOffsets.queues": "QUESTIONS_MAX",
         "FoundKey.batches": "KEY_BATCHES_MAX",
@@ -245,8 +246,11 @@ def test_every_list_in_an_answer_is_bounded_by_a_page_or_a_limit() -> None:
         "FoundMembers.members": "members_page",
         "ProbeReply.founders": "the founders of one cluster",
         "ProbeReply.lost_logs": "4,096 groups, settings.NodeSettings.groups",
+        "FoundUsers.users": "users_page",
+        "UserView.tokens": "USER_TOKENS_MAX in raftmq.machine.catalog.access",
+        "FoundRules.rules": "rules_page",
     }
-    from raftmq.wire import assignment, consumer_groups, fetches, messages
+    from raftmq.wire import access, assignment, consumer_groups, fetches, messages
 
     answers: list[type[msgspec.Struct]] = [
         messages.Welcome, messages.Produced, fetches.Fetched, messages.ClusterView,
@@ -254,7 +258,8 @@ def test_every_list_in_an_answer_is_bounded_by_a_page_or_a_limit() -> None:
         messages.FoundKey, messages.AdminDone, messages.NodeStatus, messages.Done,
         messages.SnapshotProgress, messages.ProbeReply, messages.ErrorReply,
         messages.FoundSubscriptions, consumer_groups.FoundConsumerGroups,
-        assignment.Assigned, assignment.FoundMembers,
+        assignment.Assigned, assignment.FoundMembers, access.FoundUsers, access.UserView,
+        access.FoundRules, access.LoggedIn, access.Judged,
     ]  # fmt: skip
     lists = {
         f"{answer.__name__}.{field.name}"

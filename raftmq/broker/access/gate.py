@@ -1,0 +1,360 @@
+"""The gate of a node: who is at the other end of a connection, and whether a request may pass.
+
+    greet ──> the certificate names a user, or there is none yet
+    LOG_IN ──> a password or a token is checked: the connection has a user
+    each request ──> its acts (`needs`) ──> allowed before on this connection? else the rules judge
+    the catalog's users or rules change ──> each connection is judged anew
+
+A connection remembers what it was allowed, so a request costs a look into a set. If something of
+that is allowed no more, or its login is valid no more, the connection is ended: what waits on it
+(a fetch, credit of a consumer) would go on without another request. The client connects again and
+is told.
+
+Invariants:
+- A client without a user gets nothing but the answers to HELLO and LOG_IN.
+- Nodes are known by their certificates, and may ask everything.
+- A refusal, and a login, is by a catalog that was as new as its leader's seconds ago. What is
+  allowed is allowed by the catalog as it is here: a node that is cut off from the leader of the
+  system group goes on by what it knew, for as long as it can answer at all.
+"""
+
+import hmac
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable
+from functools import partial
+from math import inf
+from typing import Any
+
+import trio
+
+from raftmq.access.rules import Act, Operation, Resource, Verdict
+from raftmq.access.scram import BadLogin
+from raftmq.access.tokens import parts_of
+from raftmq.broker.cluster.views import renew_catalog
+from raftmq.broker.host import Host
+from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
+from raftmq.broker.serve.connection import Connection, Refusal
+from raftmq.broker.serve.pages import Sees
+from raftmq.broker.timers import Timer
+from raftmq.errors import Reason
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
+from raftmq.tls.names import USER, CertificateName
+from raftmq.wire.access import SCRAM, TOKEN, LoggedIn, LogIn
+from raftmq.wire.codec import unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import NODE_KINDS, ErrorReply, FrameKind, Hello
+
+from .logins import (
+    DELAY_SECONDS_MAX,
+    Exchange,
+    Failures,
+    Login,
+    is_valid,
+    login_by_token,
+)
+from .needs import ADMIN_CLUSTER, NEEDS, Unfound, user_changed_by
+
+ACTS_MAX = 4096
+"""Acts that a connection remembers. One that was allowed more is ended with each change."""
+NONCE_BYTES = 18
+"""Random bytes of a node's nonce."""
+FRESH_SECONDS = 1.0
+"""After its leader has answered, the catalog here counts as new for this long."""
+RENEW_SECONDS_MAX = 3.0
+"""The longest wait for that answer."""
+RECHECK_SECONDS_MAX = 3600.0
+"""A login that ends later than this is looked at again after this time."""
+
+_UNAUTHENTICATED = ErrorReply(
+    Reason.UNAUTHENTICATED.value,
+    "this cluster wants to know its users: give `login`, or a certificate that names a user",
+)
+_OF_NODES = ErrorReply(Reason.TLS.value, "only nodes may ask this")
+_BAD_LOGIN = ErrorReply(Reason.UNAUTHENTICATED.value, "the login is not valid")
+
+
+class _Guest:
+    """A connection of a client."""
+
+    __slots__ = ("allowed", "exchange", "is_wide", "login", "timer")
+
+    def __init__(self, login: Login | None) -> None:
+        self.login = login
+        """None: the client has not logged in yet."""
+        self.exchange: Exchange | None = None
+        """A login that has begun."""
+        self.allowed: set[Act] = set()
+        """Acts that were allowed."""
+        self.is_wide = False
+        """True: more acts were allowed than are remembered."""
+        self.timer: Timer | None = None
+        """The end of the login."""
+
+
+class Gate:
+    """Users and permissions of a node's connections."""
+
+    def __init__(self, node: Host) -> None:
+        self._node = node
+        self._settings = node.settings.access
+        self._admins = frozenset(self._settings.admins)
+        self._guests: dict[Connection, _Guest] = {}
+        self._version = 0
+        self._fresh_until = -inf
+        self._key = b""
+        self._nonces = 0
+        self.is_on = self._settings.is_on
+        """False: everybody may do everything."""
+        self.failures = Failures(trio.current_time)
+        """Failed logins."""
+
+    @property
+    def failed(self) -> int:
+        """Logins that have failed."""
+        return self.failures.count
+
+    # Who is there
+
+    def greet(self, connection: Connection, hello: Hello) -> None:
+        """Take the user from the certificate of a client that connects.
+
+        Raises:
+            Refusal: the certificate names several users.
+        """
+        if not self.is_on or hello.node:
+            return
+        users = users_in(connection.names or (), self._node.settings.node.cluster)
+        if len(users) > 1:
+            message = f"the certificate names several users: {', '.join(users)}"
+            raise Refusal(ErrorReply(Reason.UNAUTHENTICATED.value, message))
+        self._guests[connection] = _Guest(Login(users[0]) if users else None)
+        connection.is_limited = not users
+
+    def log_in(self, frame: Frame, asked: OpenRequest) -> Answer:
+        """Check a login."""
+        request = unpack(LogIn, frame.header)
+        guest, catalog = self._guests.get(asked.connection), self._node.catalog
+        if guest is None:
+            return LoggedIn("")  # A cluster that does not know its users takes every login.
+        # For every login alike: one that waits only for users who are not known here would tell
+        # who they are.
+        if not self._is_fresh:
+            return self._when_fresh(asked, frame)
+        if guest.allowed or guest.is_wide:
+            message = "a login comes before the first other request of a connection"
+            return ErrorReply(Reason.BAD_ARGUMENT.value, message)
+        now_ms, data = self._node.world.now_ms(), request.data
+        if request.mechanism == TOKEN:
+            check = partial(login_by_token, data, catalog.access, now_ms)
+            return self._attempt(asked, parts_of(data)[0], lambda: (check(), ""))
+        if request.mechanism != SCRAM:
+            message = f"{request.mechanism[:40]!r} is no mechanism of logins: {SCRAM}, {TOKEN}"
+            return ErrorReply(Reason.BAD_ARGUMENT.value, message)
+        exchange, guest.exchange = guest.exchange, None
+        if exchange is not None:
+            return self._attempt(asked, exchange.user, partial(exchange.verify, data))
+        try:
+            guest.exchange = Exchange(data, catalog.access, nonce=self._nonce(), now_ms=now_ms)
+        except BadLogin:
+            return _BAD_LOGIN
+        return LoggedIn(guest.exchange.challenge)
+
+    def _attempt(
+        self, asked: OpenRequest, name: str, check: Callable[[], tuple[Login, str]]
+    ) -> Answer:
+        """Check a login now, or in its turn after failures."""
+        connection = asked.connection
+        seconds = self.failures.wait(connection.address, name)
+        if seconds <= 0:
+            return self._checked(connection, name, check)
+        if seconds > DELAY_SECONDS_MAX:
+            message = f"logins of {name!r} from this address failed, and others wait in line"
+            return ErrorReply("busy", message, retry_ms=1000)
+        self._node.timers.call_after(
+            seconds, lambda: asked.answer(self._checked(connection, name, check))
+        )
+        return LATER
+
+    def _checked(
+        self, connection: Connection, name: str, check: Callable[[], tuple[Login, str]]
+    ) -> Answer:
+        guest = self._guests.get(connection)
+        if guest is None:
+            return LATER  # The client went away while it waited.
+        try:
+            login, last = check()
+        except BadLogin:
+            self.failures.failed(connection.address, name)
+            return _BAD_LOGIN
+        self.failures.succeeded(connection.address, name)
+        guest.login = login
+        connection.unlimit()
+        self._watch(connection, guest)
+        return LoggedIn(last, login.user)
+
+    def _nonce(self) -> str:
+        # Drawn when it is first needed: a simulated node without users makes the draws it made.
+        self._key = self._key or self._node.world.random.randbytes(32)
+        self._nonces += 1
+        digest = hmac.digest(self._key, self._nonces.to_bytes(8, "little"), "sha256")
+        return urlsafe_b64encode(digest[:NONCE_BYTES]).decode()
+
+    def closed(self, connection: Connection) -> None:
+        """The connection is gone."""
+        guest = self._guests.pop(connection, None)
+        if guest is not None and guest.timer is not None:
+            guest.timer.cancel()
+
+    # What may pass
+
+    def check(self, asked: OpenRequest, frame: Frame, message: Any) -> Answer | None:
+        """The refusal of a request that may not pass; None: it may. `LATER`: the request is acted
+        on again, once the catalog here is new enough to refuse by."""
+        connection = asked.connection
+        if connection.from_node:
+            return None
+        if asked.kind in NODE_KINDS and connection.names is not None:
+            return _OF_NODES
+        if not self.is_on or asked.kind == FrameKind.LOG_IN:
+            return None
+        guest = self._guests.get(connection)
+        if guest is None or guest.login is None:
+            return _UNAUTHENTICATED
+        try:
+            for act in NEEDS[asked.kind](self._node, message):
+                if act not in guest.allowed and not self._allow(guest, guest.login, act):
+                    if not self._is_fresh:
+                        return self._when_fresh(asked, frame)
+                    return self._denied(guest.login.user, act)
+            if asked.kind == FrameKind.ADMIN and guest.login.user not in self._admins:
+                changed = user_changed_by(self._node, message)
+                if changed in self._admins:
+                    message = f"only an administrator changes the logins of {changed!r}, who is one"
+                    return ErrorReply(Reason.DENIED.value, message)
+        except Unfound as unfound:
+            return unfound.reply
+        return None
+
+    def sees(self, connection: Connection, resource: Resource) -> Sees:
+        """Which resources of a kind the other end may see in lists."""
+        if not self.is_on or connection.from_node:
+            return lambda _: True
+        guest = self._guests.get(connection)
+        if guest is None or guest.login is None:
+            return lambda _: False
+        user = guest.login.user
+        return lambda name: self.judge(user, Act(Operation.DESCRIBE, resource, name)).is_allowed
+
+    def judge(self, user: str, act: Act) -> Verdict:
+        """The verdict on an act of a user."""
+        if not self.is_on or user in self._admins:
+            return Verdict(True, None)
+        rules = self._node.catalog.access.rules
+        return rules.judge(user, act, is_open=self._settings.is_open)
+
+    def why(self, user: str, act: Act) -> str:
+        """The verdict on an act of a user, with its reason, for people."""
+        if not self.is_on:
+            return "allowed: the cluster does not know its users (access.is_on)"
+        if user in self._admins:
+            return f"allowed: {user} is an administrator by the settings of node {self._node.id}"
+        return str(self.judge(user, act))
+
+    def _allow(self, guest: _Guest, login: Login, act: Act) -> bool:
+        if not self.judge(login.user, act).is_allowed:
+            return False
+        if len(guest.allowed) < ACTS_MAX:
+            guest.allowed.add(act)
+        else:
+            guest.is_wide = True
+        return True
+
+    def _denied(self, user: str, act: Act) -> ErrorReply:
+        verb = "administer" if act.operation is Operation.ADMIN else act.operation.value
+        what = f"user {user!r} may not {verb} {act.resource.value} {act.name}".rstrip()
+        if self.judge(user, act).rule is not None:
+            why = f"a rule denies it; `raftmq acl check {user} {act}` says which one"
+        elif act == ADMIN_CLUSTER:
+            why = "only administrators may"  # Whoever has this right can give itself all others.
+        else:
+            why = f"no rule allows it; an administrator does with `raftmq acl allow {user} {act}`"
+        return ErrorReply(Reason.DENIED.value, f"{what}: {why}")
+
+    # Freshness
+
+    @property
+    def _is_fresh(self) -> bool:
+        """True if the catalog here is about as new as its leader's."""
+        return trio.current_time() < self._fresh_until
+
+    def _when_fresh(self, asked: OpenRequest, frame: Frame) -> Answer:
+        """Bring the catalog here up to date, then act again. A node that was just started has an
+        old one, and what was allowed a moment ago may not have come here yet."""
+        # The requests that follow on this connection must not overtake this one.
+        asked.connection.pause()
+        self._node.start_soon(self._renew, asked, frame)
+        return LATER
+
+    async def _renew(self, asked: OpenRequest, frame: Frame) -> None:
+        is_new = False
+        with trio.move_on_after(RENEW_SECONDS_MAX):
+            is_new = await renew_catalog(self._node)
+        asked.connection.go_on()
+        if is_new:
+            self._fresh_until = trio.current_time() + FRESH_SECONDS
+            asked.connection.act_again(frame)
+        else:
+            message = "the leader of the catalog does not answer, and users may have changed"
+            asked.answer(ErrorReply("unavailable", message, group=SYSTEM_GROUP, retry_ms=100))
+
+    # Changes
+
+    def follow(self) -> None:
+        """The catalog may have changed: end connections that are allowed less than before."""
+        version = self._node.catalog.access.version
+        if not self.is_on or version == self._version:
+            return
+        self._version = version
+        for connection, guest in list(self._guests.items()):
+            if guest.login is not None and not self._is_still_allowed(guest, guest.login):
+                connection.end()
+            else:
+                self._watch(connection, guest)
+
+    def _is_still_allowed(self, guest: _Guest, login: Login) -> bool:
+        if not self._is_valid(login):
+            return False
+        if login.user in self._admins:
+            return True
+        return not guest.is_wide and all(
+            self.judge(login.user, act).is_allowed for act in guest.allowed
+        )
+
+    def _is_valid(self, login: Login) -> bool:
+        return is_valid(login, self._node.catalog.access, self._node.world.now_ms())
+
+    def _watch(self, connection: Connection, guest: _Guest) -> None:
+        """See to it that a connection ends with its login."""
+        if guest.timer is not None:
+            guest.timer.cancel()
+            guest.timer = None
+        until_ms = guest.login.until_ms(self._node.catalog.access) if guest.login else 0
+        if until_ms:
+            seconds = (until_ms - self._node.world.now_ms()) / 1000
+            guest.timer = self._node.timers.call_after(
+                min(max(seconds, 0.0), RECHECK_SECONDS_MAX), partial(self._look_again, connection)
+            )
+
+    def _look_again(self, connection: Connection) -> None:
+        guest = self._guests.get(connection)
+        if guest is None or guest.login is None:
+            return
+        if self._is_valid(guest.login):
+            self._watch(connection, guest)
+        else:
+            connection.end()
+
+
+def users_in(names: Iterable[CertificateName], cluster: str) -> list[str]:
+    """The users of a cluster among the names in a certificate."""
+    return sorted(each.name for each in names if each[:2] == (cluster, USER))

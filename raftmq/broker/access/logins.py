@@ -1,0 +1,185 @@
+"""Logins: a client proves who it is, by a password or a token, and failures are slowed.
+
+| | a node looks up | the client shows |
+|---|---|---|
+| password | salt and keys by the user's name | a proof (`raftmq.access.scram`) |
+| token `raftmq_ID_SECRET` | the digest by ID | the token |
+
+Invariants:
+- An unknown user is answered like a known one with a wrong password: with a salt that is the same
+  each time and on all nodes, and with the same refusal.
+- After a failure, the next attempts for that name from that address wait, each longer than the one
+  before; what waits is not checked before.
+- Nothing of a password, proof or token goes into a text.
+"""
+
+import hmac
+from collections.abc import Callable
+from typing import NamedTuple
+
+from raftmq.access.scram import ITERATIONS, BadLogin, Check, StoredKeys
+from raftmq.access.tokens import digest_of, parts_of
+from raftmq.machine.catalog.access import KEY_BYTES, SALT_BYTES_MIN, AccessState, User
+
+DELAY_SECONDS = 0.2
+"""The wait after the first failure; it doubles with each further one."""
+DELAY_SECONDS_MAX = 5.0
+"""The longest wait, below the time that a connection has for its login. Attempts that come at the
+same time wait one after the other, and those that would wait longer are refused."""
+FORGET_SECONDS = 600.0
+"""A name and address without a failure for this long wait no more."""
+SHOWN_CHARACTERS = 127
+"""Characters of a name that are shown: as many as a user's name may have."""
+FAILURES_MAX = 10_000
+"""Names with addresses whose failures are remembered; the oldest goes first."""
+
+
+class Login(NamedTuple):
+    """What a user has proved to have."""
+
+    user: str
+    """The user's name."""
+    token: str = ""
+    """The token's public part; empty: it was no token."""
+    stored_key: bytes = b""
+    """The key of the password; empty: it was no password."""
+
+    def until_ms(self, access: AccessState) -> int | None:
+        """Until when it is valid, by the catalog as it is: milliseconds since 1970, 0 without an
+        end; None: it is valid no more."""
+        if self.token:
+            token = access.tokens.get(self.token)
+            return None if token is None else token.until_ms
+        if self.stored_key:
+            user = access.users.get(self.user)
+            for keys in user.keys if user is not None else ():
+                if keys.stored_key == self.stored_key:
+                    return keys.until_ms
+            return None
+        return 0  # A certificate: TLS sees to its end.
+
+
+def is_valid(login: Login, access: AccessState, now_ms: int) -> bool:
+    """Whether a login counts now."""
+    until_ms = login.until_ms(access)
+    return until_ms is not None and (until_ms == 0 or now_ms < until_ms)
+
+
+class Exchange:
+    """A password's exchange that has begun.
+
+    Raises:
+        BadLogin: the first message makes no sense.
+    """
+
+    def __init__(self, first: str, access: AccessState, *, nonce: str, now_ms: int) -> None:
+        self._check = Check(first)
+        self.user = self._check.user
+        """The name that the client gives: a claim."""
+        user = access.users.get(self.user)
+        keys = _valid_keys(user, now_ms) if user is not None else []
+        salt, iterations = (
+            (user.salt, user.iterations)
+            if user is not None and keys
+            else (_salt_of_nobody(access, self.user), ITERATIONS)
+        )
+        self._is_known = bool(keys)
+        keys = keys or [StoredKeys(bytes(KEY_BYTES), bytes(KEY_BYTES))]
+        self.challenge = self._check.challenge(salt, iterations, keys, nonce)
+        """The answer to the first message."""
+
+    def verify(self, final: str) -> tuple[Login, str]:
+        """The login that the client has proved, and the node's own proof.
+
+        Raises:
+            BadLogin: the proof is wrong.
+        """
+        keys, last = self._check.verify(final)
+        if not self._is_known:
+            raise BadLogin("no such user")
+        return Login(self.user, stored_key=keys.stored_key), last
+
+
+def login_by_token(text: str, access: AccessState, now_ms: int) -> Login:
+    """The login of a token.
+
+    Raises:
+        BadLogin: there is no such token, or it is valid no more.
+    """
+    id_, secret = parts_of(text)
+    token = access.tokens.get(id_)
+    known = bytes(KEY_BYTES) if token is None else token.digest
+    is_right = hmac.compare_digest(digest_of(secret), known)
+    if token is None or not is_right:
+        raise BadLogin("no such token")
+    login = Login(token.user, token=id_)
+    if not is_valid(login, access, now_ms):
+        raise BadLogin("the token has expired")
+    return login
+
+
+def _valid_keys(user: User, now_ms: int) -> list[StoredKeys]:
+    return [
+        StoredKeys(keys.stored_key, keys.server_key)
+        for keys in user.keys
+        if not keys.until_ms or now_ms < keys.until_ms
+    ]
+
+
+def _salt_of_nobody(access: AccessState, name: str) -> bytes:
+    """A salt for a user that does not exist, by which nobody can tell that."""
+    digest = hmac.digest(access.seed, name.encode("utf-8", "surrogatepass"), "sha256")
+    return digest[:SALT_BYTES_MIN]
+
+
+class Failures:
+    """How long the next attempt for a name from an address has to wait."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        # (address, name) → failures, and the time before which no attempt is checked; the latest
+        # failure last.
+        self._of: dict[tuple[str, str], tuple[int, float]] = {}
+        self.count = 0
+        """Failures since the node started."""
+        self.last = ""
+        """The name and address of the last one, for people; empty: there was none."""
+
+    def wait(self, address: str, name: str) -> float:
+        """Seconds until the next attempt may be checked; it has its turn then, and others wait
+        behind it. More than `DELAY_SECONDS_MAX`: it gets no turn, as many wait already."""
+        now, key = self._now(), (address, name)
+        if key not in self._of:
+            return 0.0
+        failures, until = self._of[key]
+        if until <= now - FORGET_SECONDS:
+            del self._of[key]
+            return 0.0
+        due = max(now, until)
+        if due - now > DELAY_SECONDS_MAX:
+            return due - now
+        self._put(key, failures, due + _delay(failures))
+        return due - now
+
+    def failed(self, address: str, name: str) -> None:
+        """An attempt has failed."""
+        self.count += 1
+        self.last = f"{name[:SHOWN_CHARACTERS]!r} from {address or 'this machine'}"
+        key = (address, name)
+        failures, until = self._of.get(key, (0, 0.0))
+        # Attempts that have their turn already keep it.
+        self._put(key, failures + 1, max(until, self._now() + _delay(failures + 1)))
+
+    def succeeded(self, address: str, name: str) -> None:
+        """An attempt has succeeded: the next one does not wait."""
+        self._of.pop((address, name), None)
+
+    def _put(self, key: tuple[str, str], failures: int, until: float) -> None:
+        self._of.pop(key, None)
+        self._of[key] = (failures, until)
+        if len(self._of) > FAILURES_MAX:
+            del self._of[next(iter(self._of))]
+
+
+def _delay(failures: int) -> float:
+    return float(min(DELAY_SECONDS * 2 ** min(failures - 1, 10), DELAY_SECONDS_MAX))

@@ -1,0 +1,357 @@
+"""The acts that each kind of request needs to be allowed: one row for each kind of frame.
+
+| value in the table | who may ask |
+|---|---|
+| a function from the message to acts | whoever may do all of them |
+| `NOTHING` | every user: the answer shows only what the user may see, or is for nobody else |
+| `NODES` | nodes of the cluster |
+
+A topic or group that does not exist is judged by its name all the same, so that a refusal does not
+tell whether it exists.
+
+Invariants:
+- Every `FrameKind` that is a request has a row, and every command of the catalog a case.
+- Acts are found by the catalog that the handler reads in the same step.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from raftmq.access.rules import Act, Operation, Resource
+from raftmq.batch import peek
+from raftmq.broker.host import Host
+from raftmq.errors import CorruptRecord, Reason
+from raftmq.machine.catalog import access, catalog, membership
+from raftmq.machine.catalog.consumer_groups import (
+    Attach,
+    Attachment,
+    DeleteConsumerGroup,
+    Detach,
+    PutConsumerGroup,
+)
+from raftmq.machine.catalog.deletions import PruneDeletions
+from raftmq.machine.catalog.replicas import RetireReplica
+from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
+from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
+from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.queue_numbers import QUEUE_BITS
+from raftmq.wire.assignment import CommitOffsets, Heartbeat
+from raftmq.wire.delays import CancelDelayed
+from raftmq.wire.fetches import Fetch
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import (
+    NODE_KINDS,
+    Admin,
+    Committed,
+    ErrorReply,
+    FindKey,
+    FindOffsets,
+    FrameKind,
+)
+from raftmq.wire.popping import (
+    ChangeDead,
+    Claim,
+    FindBacklogs,
+    FindDead,
+    Leave,
+    Pop,
+    ResetGroup,
+    Settle,
+)
+from raftmq.wire.sessions import ClaimSessions
+from raftmq.wire.traces import FindTrace
+from raftmq.wire.transactions import BeginTransaction, EndTransaction, FindTransactions
+
+Acts = Iterable[Act]
+_Needs = Callable[[Host, Any], Acts]
+
+DESCRIBE_CLUSTER: Final = Act(Operation.DESCRIBE, Resource.CLUSTER)
+READ_CLUSTER: Final = Act(Operation.READ, Resource.CLUSTER)
+ADMIN_CLUSTER: Final = Act(Operation.ADMIN, Resource.CLUSTER)
+
+
+class Unfound(Exception):
+    """A request names something that this node does not know; `reply` refuses it."""
+
+    def __init__(self, reply: ErrorReply) -> None:
+        super().__init__(reply.message)
+        self.reply = reply
+
+
+def NOTHING(_node: Host, _message: object) -> Acts:  # reads as a value of the table
+    """Every user may ask this."""
+    return ()
+
+
+def NODES(_node: Host, _message: object) -> Acts:
+    """Only nodes ask this, and theirs is allowed before the table is looked at."""
+    raise Unfound(ErrorReply(Reason.DENIED.value, "only the cluster's nodes ask this"))
+
+
+def topic(operation: Operation, name: str) -> Act:
+    """An act on a topic."""
+    return Act(operation, Resource.TOPIC, name)
+
+
+def group(operation: Operation, name: str) -> Act:
+    """An act on a group; an instance, `group@instance`, is the group's."""
+    return Act(operation, Resource.GROUP, name.partition("@")[0])
+
+
+def _of_queues(node: Host, operation: Operation, queues: Iterable[int]) -> Acts:
+    # One queue stands for all of its topic.
+    for queue in {queue >> QUEUE_BITS: queue for queue in queues}.values():
+        yield topic(operation, _topic_name(node, queue))
+
+
+def _topic_name(node: Host, queue: int) -> str:
+    found = node.catalog.topic_of(queue)
+    if found is None:
+        message = f"queue {queue} belongs to no topic"
+        raise Unfound(ErrorReply(Reason.UNKNOWN_TOPIC.value, message))
+    return found.name
+
+
+def _attachment(node: Host, number: int) -> Attachment:
+    groups = node.catalog.consumer_groups
+    if number > groups.number_last:
+        message = f"attachment {number} is not known here yet"
+        raise Unfound(ErrorReply("unavailable", message, retry_ms=20))
+    if number not in groups.attachments:
+        message = f"there is no attachment {number} of a consumer group: it was deleted"
+        raise Unfound(ErrorReply(Reason.UNKNOWN_GROUP.value, message))
+    return groups.attachments[number]
+
+
+def _of_attachment(node: Host, operation: Operation, number: int) -> Acts:
+    return (group(operation, _attachment(node, number).consumer_group),)
+
+
+def _produce(node: Host, frame: Frame) -> Acts:
+    try:
+        queue = peek(frame.body).queue
+    except CorruptRecord:
+        return ()  # The handler refuses it.
+    return _of_queues(node, Operation.WRITE, [queue])
+
+
+def _fetch(node: Host, request: Fetch) -> Acts:
+    if request.consumer_group:
+        yield group(Operation.READ, request.consumer_group)
+    yield from _of_queues(node, Operation.READ, (each.queue for each in request.queues))
+
+
+def _commit(_: Host, request: CommitOffsets) -> Acts:
+    operation = Operation.ADMIN if request.is_reset else Operation.READ
+    return (group(operation, request.consumer_group),)
+
+
+def _committed(_: Host, request: Committed) -> Acts:
+    name = request.consumer_group
+    return () if name is None else (group(Operation.DESCRIBE, name),)
+
+
+def _offsets(node: Host, request: FindOffsets) -> Acts:
+    return _of_queues(node, Operation.DESCRIBE, (each.queue for each in request.queues))
+
+
+def _key(node: Host, request: FindKey) -> Acts:
+    return _of_queues(node, Operation.READ, [request.topic << QUEUE_BITS])
+
+
+def _pop(node: Host, request: Pop) -> Acts:
+    attachment = _attachment(node, request.number)
+    name = _topic_name(node, attachment.topic_id << QUEUE_BITS)
+    return topic(Operation.POP, name), group(Operation.READ, attachment.consumer_group)
+
+
+def _in_hand(node: Host, request: Settle | Leave | Claim) -> Acts:
+    # Whoever has messages in hand may settle them, also if the topic may be popped no more.
+    return _of_attachment(node, Operation.READ, request.number)
+
+
+def _change_group(node: Host, request: ChangeDead | ResetGroup) -> Acts:
+    return _of_attachment(node, Operation.ADMIN, request.number)
+
+
+def _dead(node: Host, request: FindDead) -> Acts:
+    return _of_attachment(node, Operation.DESCRIBE, request.number)
+
+
+def _backlogs(node: Host, request: FindBacklogs) -> Acts:
+    return _of_attachment(node, Operation.DESCRIBE, request.number) if request.number else ()
+
+
+def _heartbeat(node: Host, request: Heartbeat) -> Acts:
+    return _of_member(node, request.member)
+
+
+def _of_member(node: Host, member: int) -> Acts:
+    assignment = node.catalog.memberships.of_member.get(member)
+    return () if assignment is None else (group(Operation.READ, assignment.consumer_group),)
+
+
+def _cancel(node: Host, request: CancelDelayed) -> Acts:
+    return _of_queues(node, Operation.WRITE, request.queues)
+
+
+def _begin(node: Host, request: BeginTransaction) -> Acts:
+    if request.producer_group:
+        yield group(Operation.WRITE, request.producer_group)
+    for number in {each.number: None for each in request.inputs}:
+        yield from _of_attachment(node, Operation.READ, number)
+
+
+def _end(node: Host, request: EndTransaction) -> Acts:
+    found = node.group(request.partition_group)
+    machine = None if found is None else found.machine
+    if not isinstance(machine, PartitionMachine):
+        return  # The handler refuses it.
+    # One that is not open any more changes nothing, and is told its outcome by its number.
+    transaction = machine.transactions.open.get(request.transaction)
+    if transaction is None:
+        return
+    if transaction.producer_group:
+        yield group(Operation.WRITE, transaction.producer_group)
+    for number in {each.number: None for each in transaction.inputs}:
+        yield from _of_attachment(node, Operation.READ, number)
+
+
+def _transactions(_: Host, request: FindTransactions) -> Acts:
+    name = request.producer_group
+    return (group(Operation.DESCRIBE, name),) if name else ()
+
+
+def _why(node: Host, request: FindTrace) -> Acts:
+    return _of_queues(node, Operation.READ, [request.queue])
+
+
+def _sessions(node: Host, request: ClaimSessions) -> Acts:
+    return _of_queues(node, Operation.WRITE, request.queues)
+
+
+def _admin(node: Host, request: Admin) -> Acts:
+    try:
+        command = catalog.parse_command(request.command)
+    except msgspec.ValidationError:
+        return ()  # The handler refuses it.
+    return _of_command(node, command)
+
+
+def user_changed_by(node: Host, request: Admin) -> str:
+    """The user whose logins a command changes; empty: it changes none."""
+    try:
+        command = catalog.parse_command(request.command)
+    except msgspec.ValidationError:
+        return ""
+    match command.change if isinstance(command, catalog.Once) else command:
+        case access.PutUser(name=name) | access.DropUser(name=name):
+            return name
+        case access.PutToken(user=user):
+            return user
+        case access.DropToken(id=id_):
+            token = node.catalog.access.tokens.get(id_)
+            return "" if token is None else token.user
+    return ""
+
+
+def _of_command(node: Host, command: catalog.Command) -> Acts:
+    match command:
+        case catalog.Once(change=change):
+            return _of_command(node, change)
+        case CreateTopic(name=name, beside=beside):
+            own = topic(Operation.ADMIN, name)
+            return (own, topic(Operation.DESCRIBE, beside)) if beside else (own,)
+        case AlterTopic(name=name) | DeleteTopic(name=name):
+            return (topic(Operation.ADMIN, name),)
+        case Subscribe() | Unsubscribe():
+            own = group(Operation.READ, command.consumer_group)
+            return own, topic(Operation.DESCRIBE, command.topic)
+        case PutConsumerGroup(name=name) | DeleteConsumerGroup(name=name):
+            return (group(Operation.ADMIN, name),)
+        case Attach():
+            own = group(Operation.READ, command.consumer_group)
+            return topic(Operation.POP, command.topic), own
+        case Detach(number=number):
+            # The number decides, whatever the names say; a repeat finds it gone.
+            attachment = node.catalog.consumer_groups.attachments.get(number)
+            named = command if attachment is None else attachment
+            return (group(Operation.ADMIN, named.consumer_group),)
+        case membership.JoinGroup():
+            own = group(Operation.READ, command.consumer_group)
+            return topic(Operation.READ, command.topic), own
+        case membership.RegrantQueues():
+            return (group(Operation.READ, command.consumer_group),)
+        case membership.LeaveGroup(member=member) | membership.ReleaseQueues(member=member):
+            return _of_member(node, member)
+        case (
+            catalog.PutNode()
+            | catalog.RemoveNode()
+            | catalog.PutGroup()
+            | access.PutUser()
+            | access.DropUser()
+            | access.PutToken()
+            | access.DropToken()
+            | access.PutRule()
+            | access.DropRule()
+        ):
+            return (ADMIN_CLUSTER,)
+        case (
+            catalog.Bootstrap()
+            | catalog.NameNode()
+            | catalog.RenewNode()
+            | membership.RenewMembers()
+            | RetireReplica()
+            | PruneDeletions()
+        ):
+            return NODES(node, command)
+        case _:
+            assert_never(command)
+
+
+def _always(*acts: Act) -> _Needs:
+    return lambda _node, _message: acts
+
+
+NEEDS: Mapping[int, _Needs] = {
+    FrameKind.PRODUCE: _produce,
+    FrameKind.FETCH: _fetch,
+    FrameKind.FORGET: NOTHING,
+    FrameKind.METADATA: NOTHING,
+    FrameKind.COMMIT: _commit,
+    FrameKind.COMMITTED: _committed,
+    FrameKind.OFFSETS: _offsets,
+    FrameKind.KEY: _key,
+    FrameKind.ADMIN: _admin,
+    FrameKind.STATUS: _always(DESCRIBE_CLUSTER),
+    FrameKind.TRANSFER: _always(ADMIN_CLUSTER),
+    FrameKind.CHANGE_NODE: _always(ADMIN_CLUSTER),
+    FrameKind.SUBSCRIBED: NOTHING,
+    FrameKind.POP: _pop,
+    FrameKind.SETTLE: _in_hand,
+    FrameKind.LEAVE: _in_hand,
+    FrameKind.CLAIM: _in_hand,
+    FrameKind.BACKLOGS: _backlogs,
+    FrameKind.DEAD: _dead,
+    FrameKind.CHANGE_DEAD: _change_group,
+    FrameKind.RESET: _change_group,
+    FrameKind.GROUPS: NOTHING,
+    FrameKind.FORGET_GROUP: NOTHING,
+    FrameKind.HEARTBEAT: _heartbeat,
+    FrameKind.MEMBERS: NOTHING,
+    FrameKind.CANCEL: _cancel,
+    FrameKind.BEGIN: _begin,
+    FrameKind.END: _end,
+    FrameKind.TRANSACTIONS: _transactions,
+    FrameKind.SESSIONS: _sessions,
+    FrameKind.WHY: _why,
+    FrameKind.EVENTS: _always(READ_CLUSTER),
+    FrameKind.USERS: _always(ADMIN_CLUSTER),
+    FrameKind.RULES: _always(ADMIN_CLUSTER),
+    FrameKind.JUDGE: _always(ADMIN_CLUSTER),
+    FrameKind.LOG_IN: NOTHING,
+    **dict.fromkeys(NODE_KINDS, NODES),
+}
+"""For each kind of request the acts that it needs."""

@@ -1,0 +1,241 @@
+"""Users, tokens and rules of access, for administrators."""
+
+import secrets
+from enum import StrEnum
+from functools import partial
+from typing import TypeVar
+
+import anyio.to_thread
+
+from raftmq.access.rules import Operation, Resource, Rule
+from raftmq.access.tokens import ID_BYTES, SECRET_BYTES, digest_of, draw_token, parts_of
+from raftmq.client.arguments import require_seconds, require_text, typed
+from raftmq.client.routing.requests import ask_for_pages, ask_leader, change_catalog, seconds_left
+from raftmq.client.routing.router import Router
+from raftmq.client.world import ClientWorld
+from raftmq.errors import Reason, Rejected
+from raftmq.machine.catalog.access import (
+    SALT_BYTES_MIN,
+    DropRule,
+    DropToken,
+    DropUser,
+    PutRule,
+    PutToken,
+    PutUser,
+)
+from raftmq.wire.access import (
+    FindRules,
+    FindUsers,
+    FoundRules,
+    FoundUsers,
+    JudgeAct,
+    Judged,
+    RuleView,
+    UserView,
+)
+
+E = TypeVar("E", bound=StrEnum)
+
+PASSWORD_CHARACTERS_MIN = 8
+"""The shortest password."""
+TOKEN_SECONDS = 90 * 24 * 3600.0
+"""Default lifetime of a token."""
+
+
+@typed()
+class Access:
+    """Users, tokens and rules. Made by `Client.access`; for administrators.
+
+    Every call may be repeated safely, but for `make_token`. Each takes `timeout` and raises as the
+    calls of `Admin`; besides `DENIED` if the caller may not administer the cluster.
+    """
+
+    def __init__(self, router: Router, world: ClientWorld) -> None:
+        self._router = router
+        self._world = world
+
+    async def put_user(
+        self,
+        name: str,
+        password: str | None = None,
+        *,
+        keep_old: float = 0.0,
+        timeout: float | None = None,
+    ) -> None:
+        """Create a user, or change its password. The password itself never leaves this process.
+
+        Args:
+            name: 1 to 127 of `A-Z a-z 0-9 . _ -`.
+            password: 8 characters or more; None: the user has none, and acts by tokens.
+            keep_old: seconds for which the password before stays valid, so that programs can be
+                given the new one.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: `BAD_ARGUMENT`; the text says what would be right.
+        """
+        require_seconds(keep_old, "keep_old")
+        left = seconds_left(self._router, timeout)
+        if password is None:
+            await change_catalog(self._router, PutUser(name), left())
+            return
+        # Loaded for passwords alone: it takes a third of the time in which the client is imported.
+        from raftmq.access.scram import ITERATIONS, length_of, make_keys
+
+        salt, iterations, old_until_ms = secrets.token_bytes(SALT_BYTES_MIN), ITERATIONS, 0
+        if keep_old:
+            old_until_ms = self._world.now_ms() + round(keep_old * 1000)
+            for user in await self.users(name, timeout=left()):
+                salt, iterations = user.salt or salt, user.iterations or iterations
+        try:
+            if length_of(password) < PASSWORD_CHARACTERS_MIN:
+                raise ValueError(f"a password has {PASSWORD_CHARACTERS_MIN} characters at least")
+            keys = await anyio.to_thread.run_sync(partial(make_keys, password, salt, iterations))
+        except ValueError as error:
+            raise Rejected(Reason.BAD_ARGUMENT, str(error)) from None
+        command = PutUser(name, salt, iterations, *keys, old_until_ms)
+        await change_catalog(self._router, command, left())
+
+    async def drop_user(self, name: str, *, timeout: float | None = None) -> bool:
+        """Delete a user with its tokens and rules; connections of the user are ended within a
+        second. False: there was no such user, and no rule about it."""
+        return bool(await change_catalog(self._router, DropUser(name), timeout))
+
+    async def users(
+        self, name: str | None = None, *, timeout: float | None = None
+    ) -> list[UserView]:
+        """All users by name with their tokens, or the one of this name."""
+        pages = ask_for_pages(self._router, FindUsers(name), FoundUsers, timeout=timeout)
+        return [user async for page in pages for user in page.users]
+
+    async def make_token(
+        self,
+        user: str,
+        *,
+        lifetime: float | None = TOKEN_SECONDS,
+        note: str = "",
+        timeout: float | None = None,
+    ) -> str:
+        """A new token of a user, which a program shows in place of a password. It cannot be read
+        again: the cluster keeps a digest.
+
+        Args:
+            user: the user's name.
+            lifetime: seconds; None: until it is revoked.
+            note: the purpose, for people; up to 200 characters.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: `UNKNOWN_USER`, `BAD_ARGUMENT`.
+        """
+        until_ms = 0
+        if lifetime is not None:
+            require_seconds(lifetime, "lifetime")
+            until_ms = self._world.now_ms() + round(lifetime * 1000)
+        token = draw_token(secrets.token_bytes(ID_BYTES), secrets.token_bytes(SECRET_BYTES))
+        id_, secret = parts_of(token)
+        command = PutToken(user, id_, digest_of(secret), until_ms, note)
+        await change_catalog(self._router, command, timeout)
+        return token
+
+    async def revoke_token(self, token_id: str, *, timeout: float | None = None) -> bool:
+        """Revoke a token by its public part; its connections are ended within a second. False:
+        there was no such token."""
+        return bool(await change_catalog(self._router, DropToken(token_id), timeout))
+
+    async def allow(
+        self,
+        user: str,
+        operation: str,
+        resource: str,
+        name: str = "",
+        *,
+        timeout: float | None = None,
+    ) -> bool:
+        """Add a rule that allows something; it holds within a second. False: it was there.
+
+        Args:
+            user: the user's name, or `*`: every user.
+            operation: `read`, `pop`, `write`, `describe`, `admin` or `any`.
+            resource: `topic`, `group` or `cluster`.
+            name: the resource's name, or with `*` at its end, the beginning of names; empty for
+                the cluster.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: `BAD_ARGUMENT`; the text says what would be right.
+        """
+        rule = rule_of(user, operation, resource, name, is_allowed=True)
+        return bool(await change_catalog(self._router, PutRule(rule), timeout))
+
+    async def deny(
+        self,
+        user: str,
+        operation: str,
+        resource: str,
+        name: str = "",
+        *,
+        timeout: float | None = None,
+    ) -> bool:
+        """Add a rule that denies something, whatever allows it; arguments as `allow`. Connections
+        that make use of it are ended within a second. False: the rule was there."""
+        rule = rule_of(user, operation, resource, name, is_allowed=False)
+        return bool(await change_catalog(self._router, PutRule(rule), timeout))
+
+    async def drop_rule(self, rule: RuleView, *, timeout: float | None = None) -> bool:
+        """Remove a rule; False: it was not there."""
+        found = Rule(
+            rule.user,
+            rule.is_allowed,
+            Operation(rule.operation),
+            Resource(rule.resource),
+            rule.name,
+            rule.is_prefix,
+        )
+        return bool(await change_catalog(self._router, DropRule(found), timeout))
+
+    async def rules(
+        self, user: str | None = None, *, timeout: float | None = None
+    ) -> list[RuleView]:
+        """All rules by user, or those of one user; `*`: those of every user."""
+        pages = ask_for_pages(self._router, FindRules(user), FoundRules, timeout=timeout)
+        return [rule async for page in pages for rule in page.rules]
+
+    async def judge(
+        self,
+        user: str,
+        operation: str,
+        resource: str,
+        name: str = "",
+        *,
+        timeout: float | None = None,
+    ) -> Judged:
+        """Whether a user may do something, and why.
+
+        Raises:
+            Rejected: `BAD_ARGUMENT`, there is no such operation or resource.
+        """
+        question = JudgeAct(user, operation, resource, name)
+        return await ask_leader(self._router, question, Judged, timeout=timeout)
+
+
+def rule_of(user: str, operation: str, resource: str, name: str, *, is_allowed: bool) -> Rule:
+    """The rule of an administrator's words; see `Access.allow`.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, there is no such operation or resource.
+    """
+    require_text(name, "name")
+    operation_ = _one_of(Operation, operation, "operation")
+    resource_ = _one_of(Resource, resource, "resource")
+    is_prefix = name.endswith("*")
+    return Rule(user, is_allowed, operation_, resource_, name.removesuffix("*"), is_prefix)
+
+
+def _one_of(kind: type[E], word: str, what: str) -> E:
+    try:
+        return kind(word)
+    except ValueError:
+        known = ", ".join(kind)
+        message = f"{word!r} is no {what}: {known}"
+        raise Rejected(Reason.BAD_ARGUMENT, message) from None

@@ -1,0 +1,145 @@
+"""The login of a client: a user's password or a token, and how a connection shows it.
+
+A login file is TOML, for its owner's eyes only. It is read for each connection, so a program goes
+on after a change of its password without a restart:
+
+    user = "alice"
+    password = "..."
+
+or
+
+    token = "raftmq_..."
+"""
+
+import tomllib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from pathlib import Path
+
+import anyio.to_thread
+
+from raftmq.access.tokens import parts_of
+from raftmq.errors import Reason, Rejected
+from raftmq.wire.access import SCRAM, TOKEN, LoggedIn, LogIn
+
+Say = Callable[[LogIn], Awaitable[LoggedIn]]
+"""Sends a message of a login, and waits for the answer."""
+
+
+@dataclass(frozen=True, repr=False)
+class Login:
+    """A user's name and password, or a token. Neither is shown by `repr`."""
+
+    user: str = ""
+    """The user's name; empty: by token."""
+    password: str = ""
+    """The password; empty: by token."""
+    token: str = ""
+    """The token; empty: by password."""
+    path: str = field(default="", compare=False)
+    """The file that holds the login; empty: none does."""
+
+    def __post_init__(self) -> None:
+        given = [bool(self.user), bool(self.password), bool(self.token)]
+        if given not in ([True, True, False], [False, False, True]):
+            raise _wrong("a login is either `user` and `password`, or a `token`")
+        if self.token and not all(parts_of(self.token)):
+            raise _wrong("the token is none: it begins with raftmq_ and has two parts")
+
+    def __repr__(self) -> str:
+        return f"Login(user={self.user!r})" if self.user else "Login(token=...)"
+
+    def __str__(self) -> str:
+        whose = f"of user {self.user!r}" if self.user else f"by token {parts_of(self.token)[0]}"
+        return f"{whose} in {self.path}" if self.path else whose
+
+
+Source = Callable[[], Login]
+"""Gives the login for the next connection. Raises `Rejected`: `BAD_ARGUMENT`."""
+
+
+def source_of(login: Login | str | PathLike[str], path_in_url: str) -> Source | None:
+    """Where a client's login comes from; None: it has none.
+
+    Args:
+        login: the login, or the path of its file; empty: as the URL says.
+        path_in_url: the path in the URL; empty: none.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, the file cannot be used.
+    """
+    if isinstance(login, Login):
+        given = login
+        return lambda: given
+    path = fspath(login) or path_in_url
+    if not path:
+        return None
+    read_login(path)
+    return lambda: read_login(path)
+
+
+def read_login(path: str) -> Login:
+    """The login in a file.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, the file is missing or holds no login; no secret is in the text.
+    """
+    try:
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _wrong(f"the login file {path!r}: {error.strerror or error}") from error
+    except ValueError:
+        # The error would quote the file's text.
+        raise _wrong(f"the login file {path!r} is no TOML") from None
+    if not found.keys() <= {"user", "password", "token"} or not all(
+        isinstance(value, str) for value in found.values()
+    ):
+        raise _wrong(f"the login file {path!r} may hold `user` and `password`, or `token`")
+    return Login(**found, path=path)
+
+
+async def log_in(login: Login, say: Say) -> None:
+    """Log in on a connection. Cancelling leaves the connection of no use.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, a name or password that no user can have; `UNAUTHENTICATED`, the
+            other end does not know the password's keys. Whatever `say` raises.
+    """
+    try:
+        await _prove(login, say)
+    except Rejected as error:
+        if error.reason is not Reason.UNAUTHENTICATED:
+            raise
+        # A node does not say more: not whether there is such a user.
+        why = "it is wrong or has ended, or the user was dropped"
+        message = f"the login {login} is not valid: {why}"
+        raise Rejected(Reason.UNAUTHENTICATED, message) from error
+
+
+async def _prove(login: Login, say: Say) -> None:
+    if login.token:
+        await say(LogIn(TOKEN, login.token))
+        return
+    # Loaded for passwords alone: it takes a third of the time in which the client is imported.
+    from raftmq.access.scram import BadLogin, Proof
+
+    try:
+        proof = Proof(login.user, login.password)
+    except ValueError as error:
+        raise _wrong(str(error)) from None
+    answer = await say(LogIn(SCRAM, proof.first))
+    if not answer.data:
+        return  # A cluster that does not know its users.
+    try:
+        # The rounds of the password take some ten milliseconds.
+        final = await anyio.to_thread.run_sync(proof.final, answer.data)
+        last = await say(LogIn(SCRAM, final))
+        proof.check(last.data)
+    except BadLogin as error:
+        message = f"the node does not prove that it knows the user: {error}"
+        raise Rejected(Reason.UNAUTHENTICATED, message) from None
+
+
+def _wrong(message: str) -> Rejected:
+    return Rejected(Reason.BAD_ARGUMENT, message)

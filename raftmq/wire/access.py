@@ -1,0 +1,153 @@
+"""Messages about access: a client's login, and users and rules for administrators.
+
+| kind | request, answer | body of the request | body of the answer |
+|---|---|---|---|
+| LOG_IN | `LogIn`, `LoggedIn` | - | - |
+| USERS | `FindUsers`, `FoundUsers` | - | - |
+| RULES | `FindRules`, `FoundRules` | - | - |
+| JUDGE | `JudgeAct`, `Judged` | - | - |
+
+Where a node wants to know its users, the first request on a connection is a `LogIn`, unless the
+client's certificate names a user. Until then frames are short, and everything else is refused as
+`unauthenticated`. Users and rules are changed with `messages.Admin`: see
+`raftmq.machine.catalog.access` for the commands.
+"""
+
+from .messages import _Wire
+
+SCRAM = "SCRAM-SHA-256"
+"""`LogIn.mechanism` of a password: two messages of RFC 5802."""
+TOKEN = "token"  # a mechanism, no secret
+"""`LogIn.mechanism` of a token: one message."""
+
+
+class LogIn(_Wire, frozen=True):
+    """Say who the client is; only under TLS."""
+
+    mechanism: str
+    """`SCRAM` or `TOKEN`."""
+    data: str
+    """The mechanism's next message; a token itself."""
+
+    def __repr__(self) -> str:
+        return f"LogIn({self.mechanism!r})"
+
+
+class LoggedIn(_Wire, frozen=True):
+    """The node's part of a login."""
+
+    data: str
+    """The mechanism's next message."""
+    user: str = ""
+    """The user that the client is from now on; empty: the mechanism wants another message."""
+
+
+class FindUsers(_Wire, frozen=True):
+    """Ask the leader of the system group for users, linearizably."""
+
+    name: str | None = None
+    """The user; None: all."""
+    after: str = ""
+    """For the next page: the name of the last entry of the one before."""
+
+
+class TokenView(_Wire, frozen=True):
+    """A token of a user."""
+
+    id: str
+    """The token's public part."""
+    until_ms: int
+    """Valid until then, milliseconds since 1970; 0: until it is revoked."""
+    created_ms: int
+    """When it was made, milliseconds since 1970."""
+    note: str
+    """The purpose, for people."""
+
+
+class UserView(_Wire, frozen=True):
+    """A user."""
+
+    name: str
+    """The user's name."""
+    passwords: int
+    """Number of passwords that are valid: after a change the one before may be for a while."""
+    salt: bytes
+    """The salt of the passwords; empty: the user has none."""
+    iterations: int
+    """Their rounds of PBKDF2."""
+    created_ms: int
+    """When the user was created, milliseconds since 1970."""
+    tokens: list[TokenView]
+    """By public part."""
+
+
+class FoundUsers(_Wire, frozen=True):
+    """The answer to `FindUsers`."""
+
+    users: list[UserView]
+    """By name."""
+    is_cut: bool = False
+    """True: more follow; ask again, after the last one."""
+
+
+class FindRules(_Wire, frozen=True):
+    """Ask the leader of the system group for rules, linearizably."""
+
+    user: str | None = None
+    """Only rules of this user, or of `*`; None: all."""
+    after_user: str = ""
+    """For the next page: the user of the last entry of the one before."""
+    after_text: str = ""
+    """For the next page: the text of that entry."""
+
+
+class RuleView(_Wire, frozen=True):
+    """A rule: see `raftmq.access.rules.Rule`."""
+
+    user: str
+    """The user's name, or `*`: every user."""
+    is_allowed: bool
+    """False: the rule denies."""
+    operation: str
+    """An `Operation`."""
+    resource: str
+    """A `Resource`."""
+    name: str
+    """The resource's name, or the beginning of names."""
+    is_prefix: bool
+    """True: for all names that begin so."""
+    text: str
+    """The rule in words."""
+
+
+class FoundRules(_Wire, frozen=True):
+    """The answer to `FindRules`."""
+
+    rules: list[RuleView]
+    """By user and text."""
+    is_cut: bool = False
+    """True: more follow; ask again, after the last one."""
+
+
+class JudgeAct(_Wire, frozen=True):
+    """Ask the leader of the system group whether a user may do something, by the newest rules."""
+
+    user: str
+    """The user's name."""
+    operation: str
+    """An `Operation`."""
+    resource: str
+    """A `Resource`."""
+    name: str = ""
+    """The resource's name; empty for the cluster."""
+
+
+class Judged(_Wire, frozen=True):
+    """The verdict."""
+
+    is_allowed: bool
+    """True: the user may."""
+    why: str
+    """The verdict and its reason, in words."""
+    rule: RuleView | None = None
+    """The rule that decides; None: none does."""

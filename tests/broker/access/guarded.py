@@ -1,0 +1,102 @@
+"""A node that knows its users, on a real port, and clients with logins."""
+
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+import raftmq
+from raftmq.broker.node import Node
+from raftmq.broker.settings import Access, NodeSettings, Peer, Settings, Tls
+from raftmq.broker.system_world import RealWorld
+from raftmq.testing import free_ports
+from raftmq.tls.authority import Authority
+from raftmq.tls.contexts import NodeContexts
+from raftmq.tls.names import USER, CertificateName
+from tests.tls.certificates import HOST, make_node
+
+ROOT = "root"
+"""The administrator by the node's settings."""
+PASSWORD = "correct horse"
+"""Of every user."""
+
+
+class Guarded:
+    """A node and its clients."""
+
+    def __init__(self, node: Node, certs: Path) -> None:
+        self.node = node
+        self.certs = certs
+        self.port = node.settings.node.port
+
+    def by_certificate(self, user: str) -> AbstractAsyncContextManager[raftmq.Client]:
+        """A client whose certificate names a user."""
+        path = self.certs / f"user-{user}.pem"
+        if not path.exists():
+            Authority(self.certs).issue(CertificateName("c", USER, user), (), days=1.0)
+        return raftmq.connect(f"{self._url}&cert={path}", timeout=10)
+
+    def by_login(
+        self, login: raftmq.Login | str = ""
+    ) -> AbstractAsyncContextManager[raftmq.Client]:
+        """A client with a login; empty: without one."""
+        return raftmq.connect(self._url, login=login, timeout=10)
+
+    def as_user(self, user: str) -> AbstractAsyncContextManager[raftmq.Client]:
+        """A client with a user's password."""
+        return self.by_login(raftmq.Login(user, PASSWORD))
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For a stranger that checks nothing and shows no certificate."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+
+    @property
+    def _url(self) -> str:
+        return f"raftmqs://{HOST}:{self.port}?ca={self.certs}/ca.pem"
+
+
+@asynccontextmanager
+async def guarded(folder: Path, *, is_open: bool = False) -> AsyncGenerator[Guarded]:
+    """The only node of a cluster, with the administrator `ROOT`."""
+    (port,) = free_ports(1)
+    certs = folder / "certs"
+    files = make_node(certs, 1)
+    settings = Settings(
+        NodeSettings(
+            1, "c", str(folder / "data"), port=port, peers=[Peer(1, HOST, port)], groups=1
+        ),
+        tls=Tls(*files),
+        access=Access(is_on=True, is_open=is_open, admins=[ROOT]),
+    )
+    node = Node(settings.validate(), RealWorld(NodeContexts(files)))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.run)
+        yield Guarded(node, certs)
+        nursery.cancel_scope.cancel()
+
+
+def with_guarded(
+    scenario: Callable[[Guarded], Awaitable[Any]], folder: Path, **options: Any
+) -> None:
+    """Run a scenario with such a node."""
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            async with guarded(folder, **options) as node:
+                await scenario(node)
+
+    trio.run(main)
+
+
+async def make_user(root: raftmq.Client, name: str, *acts: str) -> None:
+    """Create a user with `PASSWORD` that may do these acts: `read topic orders`."""
+    await root.access.put_user(name, PASSWORD)
+    for act in acts:
+        await root.access.allow(name, *act.split())
