@@ -51,6 +51,15 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Data": {
         "pipeline": ("pipeline:pipeline", "Jobs on Spark: archive, replay, live pages, reports."),
     },
+    "Access": {
+        "user": ("access.user:user", "Users and their passwords: add, change, list and drop them."),
+        "token": ("access.token:token", "Tokens of programs: make, list and revoke them."),
+        "acl": (
+            "access.acl:acl",
+            "Rules of access: allow, deny, drop and list them; check an act.",
+        ),
+        "cert": ("cert:cert", "Certificates for TLS: make, revoke and show them."),
+    },
     "Operation": {
         "top": ("group.lag:top", "Show topics and groups with their rates, until Ctrl-C."),
         "serve": ("node.serve:serve", "Run one node."),
@@ -61,7 +70,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "chaos.commands:chaos",
             "Break a cluster on purpose, and judge what clients saw.",
         ),
-        "cert": ("cert:cert", "Certificates for TLS: make, revoke and show them."),
         "doctor": ("node.doctor:doctor", "Examine this machine, and suggest repairs."),
         "completion": ("completion:completion", "Print a shell's completion script."),
     },

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.errors import RaftmqError, Unavailable
+from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
 from raftmq.words import counted
 
 from .exits import ExitCode, Failure
@@ -272,16 +272,22 @@ async def picture_of(mq: "Client") -> dict[str, Any]:
         # Without a leader of the system group, a node's last table is the best there is.
         view = await mq.admin.cluster(is_latest=False)
     told: dict[int, dict[str, Any] | str] = {}
+    denied: list[Rejected] = []
 
     async def ask(node: "NodeView") -> None:
         try:
             told[node.id] = await mq.admin.status(node.id, timeout=STATUS_SECONDS_MAX)
         except RaftmqError as error:
             told[node.id] = str(error)
+            if isinstance(error, Rejected) and error.reason is Reason.DENIED:
+                denied.append(error)
 
     async with anyio.create_task_group() as tasks:
         for node in view.nodes:
             tasks.start_soon(ask, node)
+    if denied:
+        # The nodes are well: it is this user who may not ask.
+        raise denied[0]
     return merged(view, told)
 
 

@@ -71,6 +71,13 @@ _FIXES = {
     Reason.WRONG_CLUSTER: "give the address of the right cluster with --url or RAFTMQ_URL",
     Reason.TLS: "`raftmqs://HOST:PORT?ca=FILE&cert=FILE` reaches nodes under TLS; "
     "`raftmq cert make` makes certificates",
+    Reason.UNAUTHENTICATED: "`raftmqs://HOST:PORT?ca=FILE&login=FILE` logs in by a login file, or "
+    "`cert=FILE` by a certificate; an administrator makes a login with "
+    "`raftmq user add NAME --login-file FILE`",
+    Reason.DENIED: "an administrator sees the rules with `raftmq acl list`, and changes them with "
+    "`raftmq acl allow` and `raftmq acl drop`",
+    Reason.UNKNOWN_USER: "`raftmq user list` shows those that were added, "
+    "`raftmq user add NAME` adds one",
     Reason.BAD_FILTER: "correct the text; `raftmq filter explain TEXT` shows what it means",
     Reason.FELL_DUE: "it is in its queue: consumers have it, or will",
     Reason.TOO_MANY_DELAYED: "send it later, or take back others: `raftmq delay cancel ID`",

@@ -12,16 +12,20 @@ from typing import ClassVar
 import click
 
 SYNONYMS = {
-    "add": ("create",),
+    "add": ("create", "allow"),
+    "create": ("add", "make"),
+    "delete": ("drop", "remove"),
+    "grant": ("allow",),
     "groups": ("group list",),
     "info": ("describe", "show"),
     "lag": ("group lag",),
     "ls": ("list",),
     "nodes": ("cluster status",),
+    "passwd": ("password",),
     "publish": ("produce",),
     "read": ("consume",),
-    "remove": ("delete",),
-    "rm": ("delete", "remove"),
+    "remove": ("delete", "drop"),
+    "rm": ("delete", "remove", "drop"),
     "send": ("produce",),
     "show": ("describe",),
     "start": ("up",),
@@ -29,6 +33,7 @@ SYNONYMS = {
     "stop": ("down",),
     "subscribe": ("consume",),
     "topics": ("topic list",),
+    "users": ("user list",),
 }
 """Names of commands in other systems → ours, where the group has them."""
 

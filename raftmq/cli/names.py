@@ -1,4 +1,4 @@
-"""Names in a cluster, which a shell completes: topics and consumer groups.
+"""Names in a cluster, which a shell completes: topics, consumer groups and users.
 
     @click.argument("topic", type=TOPIC)
 
@@ -62,7 +62,13 @@ async def group_names(mq: "Client") -> list[str]:
     return sorted(settled.union(group.name for group in await mq.admin.list_groups()))
 
 
+async def _users(mq: "Client") -> list[str]:
+    return [user.name for user in await mq.access.users()]
+
+
 TOPIC = _Name(_topics)
 """A topic's name."""
 GROUP = _Name(group_names)
 """A consumer group's name."""
+USER = _Name(_users)
+"""A user's name."""

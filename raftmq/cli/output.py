@@ -77,7 +77,7 @@ class Result(NamedTuple):
     """The findings of a command, for programs and for people; `with_output` prints them."""
 
     document: Any
-    """The JSON document, or `Lines`. Named tuples and dataclasses become objects."""
+    """The JSON document, or `Lines`. Named tuples, dataclasses and structs become objects."""
     shown: Iterable[Table | str] = ()
     """The tables and lines for people, in their order; not looked at with `-o json`."""
     notes: Sequence[str] = ()
@@ -144,11 +144,13 @@ def print_line(value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The value with named tuples and dataclasses as dicts, at any depth."""
+    """The value with named tuples, dataclasses and structs as dicts, at any depth."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
     elif hasattr(value, "__dataclass_fields__"):
         value = {name: getattr(value, name) for name in value.__dataclass_fields__}
+    elif hasattr(value, "__struct_fields__"):
+        value = {name: getattr(value, name) for name in value.__struct_fields__}
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raftmq.broker.settings import NodeSettings, Peer, Settings, Tls
+from raftmq.broker.settings import Access, NodeSettings, Peer, Settings, Tls
 from raftmq.cli.node.serve import read_settings
 from tests.cli.command_line import CommandLine
 
@@ -92,3 +92,20 @@ def test_half_a_table_of_tls_is_refused(tls: Tls) -> None:
     Settings(own, tls=Tls(cert="c", key="k", ca="a")).validate()
     with pytest.raises(ValueError, match=r"all of tls\.cert, tls\.key and tls\.ca"):
         Settings(own, tls=tls).validate()
+
+
+@pytest.mark.parametrize(
+    ("access", "is_under_tls", "why"),
+    [
+        (Access(is_on=True, admins=["alice"]), False, "needs TLS"),
+        (Access(is_on=True), True, r"needs access\.admins"),
+        (Access(admins=["alice"]), True, r"do nothing without access\.is_on"),
+        (Access(is_open=True), False, r"do nothing without access\.is_on"),
+        (Access(is_on=True, admins=["a b"]), True, "'a b' is not a user name"),
+    ],
+)
+def test_half_a_table_of_access_is_refused(access: Access, is_under_tls: bool, why: str) -> None:
+    own = NodeSettings(1, "c", "/d", peers=[Peer(1, "db", 7400)])
+    tls = Tls(cert="c", key="k", ca="a") if is_under_tls else Tls()
+    with pytest.raises(ValueError, match=why):
+        Settings(own, tls=tls, access=access).validate()

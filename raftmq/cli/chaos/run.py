@@ -70,7 +70,8 @@ class _Play:
         "where TCP loses packets (Linux, root).  [default: proxy]",
     )  # fmt: skip
     secure: bool = option(
-        "--secure", is_flag=True, help="Real processes connect under TLS.",
+        "--secure", is_flag=True,
+        help="Nodes know their users and each other: by TLS, or in the sim world by the network.",
     )  # fmt: skip
     artifacts: Path | None = option(
         "--artifacts", type=click.Path(path_type=Path),

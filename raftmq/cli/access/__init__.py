@@ -1,0 +1,1 @@
+"""Commands about access: users with their passwords, tokens of programs, rules."""
