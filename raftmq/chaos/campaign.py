@@ -86,7 +86,8 @@ class Plan:
     network: str = ""
     """Between real processes: `proxy` or `namespaces`; empty: the first."""
     is_secure: bool = False
-    """Real processes connect under TLS."""
+    """Nodes know each other and their users: real processes by TLS, simulated ones by the network.
+    """
     is_visited: bool = False
     """Brokers are visited (`with_visits`) although `faults` names other kinds; without `faults`
     they always are, unless a mutant is planted."""
@@ -275,16 +276,18 @@ def _refuse_ignored(plan: Plan) -> None:
             "a seed of the core world decides by itself whether it looks at liveness",
             fix="leave out --liveness",
         )
+    if plan.is_secure:
+        raise CannotPlay(
+            "the core world has no connections, and so no users",
+            fix="leave out --secure, or name another --world",
+        )
     _refuse_network(plan)
 
 
 def _refuse_network(plan: Plan) -> None:
-    """Refuse options for the connections of real processes. Raises `CannotPlay`."""
+    """Refuse a network, where there are no real processes. Raises `CannotPlay`."""
     if plan.network:
         raise CannotPlay("only real processes have a network to choose", fix=_NETWORK_FIX)
-    if plan.is_secure:
-        fix = "leave out --secure, or give --world real"
-        raise CannotPlay("only real processes connect under TLS", fix=fix)
 
 
 def _runner(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome]:
@@ -307,6 +310,7 @@ def _runner(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome
         module.run,
         workload=plan.workload,
         is_liveness=plan.is_liveness,
+        is_secure=plan.is_secure,
         nodes=plan.nodes or NODES,
     )
     if plan.world is not World.REAL:
@@ -314,7 +318,7 @@ def _runner(plan: Plan, mutant: "Mutant | None") -> Callable[[Schedule], Outcome
         return run
     if plan.network == "namespaces" and (why := module.why_no_namespaces()):
         raise CannotPlay(why)
-    return partial(run, network=plan.network or "proxy", is_secure=plan.is_secure)
+    return partial(run, network=plan.network or "proxy")
 
 
 def fails_alike(one: Outcome, other: Outcome) -> bool:

@@ -23,7 +23,11 @@ from raftmq.chaos.world.process import Machine, Process, WallClock
 from raftmq.chaos.world.simulated import SimulatedClientWorld
 from raftmq.client import Client, connect
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
+from raftmq.tls.local_cluster import ADMIN
+from raftmq.tls.names import USER, CertificateName
 
+APPLICATION = "application"
+"""The user of all clients but the administrator's."""
 CALL_SECONDS = 8.0
 """Every call of a client ends within this time."""
 
@@ -149,6 +153,7 @@ class Clients:
         number = next(self._numbers)
         seed = self.seed * 7919 + number
         process = Process(self._machines[name], self._cluster.agenda, seed=seed)
+        process.names = frozenset((CertificateName(CLUSTER, USER, APPLICATION),))
         self._processes[name] = process
         is_done = False
         with trio.CancelScope() as scope:
@@ -204,11 +209,22 @@ class Clients:
         number = next(self._numbers)
         machine = Machine("admin", self._cluster.agenda, MemoryFiles())
         process = Process(machine, self._cluster.agenda, seed=self.seed * 7919 + number)
+        process.names = frozenset((CertificateName(CLUSTER, USER, ADMIN),))
         try:
             await self.call(process, job, self._session(number))
         finally:
             process.die()
             self._cluster.network.process_ended(process)
+
+    async def allow(self) -> None:
+        """Give the clients the rights that they need, where the cluster knows its users."""
+
+        async def job(mq: Client, _: Session) -> None:
+            for resource, name in (("topic", "*"), ("group", "*"), ("cluster", "")):
+                await mq.access.allow(APPLICATION, "any", resource, name)
+
+        if self._cluster.network.is_under_tls:
+            await self.once(job)
 
     def url(self) -> str:
         """The cluster's address: all nodes that ever had a machine."""

@@ -14,17 +14,29 @@ from functools import partial
 from itertools import count
 from random import Random
 
+import msgspec
 import trio
 
 from raftmq.broker.node import NodeStopped
 from raftmq.broker.replica.group import node_of
-from raftmq.broker.settings import Limits, Log, NodeSettings, Peer, Raft, Settings
+from raftmq.broker.settings import (
+    Access,
+    Limits,
+    Log,
+    NodeSettings,
+    Peer,
+    Raft,
+    Settings,
+    Tls,
+)
 from raftmq.chaos.sim.observed import ObservedNode, Observer
 from raftmq.chaos.world.agenda import Agenda
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 from raftmq.chaos.world.network import Network
 from raftmq.chaos.world.process import Machine, Process, allow_freezing
 from raftmq.chaos.world.simulated import SimulatedWorld
+from raftmq.tls.local_cluster import ADMIN
+from raftmq.tls.names import node_name
 
 PORT = 7400
 """Port of every node."""
@@ -111,7 +123,17 @@ class Cluster:
             peers=self.peers if is_founder else [],
             join=[] if is_founder else self.join.get(number, self.peers),
         )
-        return Settings(node, self.raft, self.log, self.limits).validate()
+        return self.made(node)
+
+    def made(self, node: NodeSettings) -> Settings:
+        """The settings of a node that is made as this cluster's are."""
+        settings = Settings(node, self.raft, self.log, self.limits)
+        if self.network.is_under_tls:
+            # No file is read: the network itself knows who is who.
+            tls = Tls(cert="node.pem", key="node.key", ca="ca.pem")
+            access = Access(is_on=True, admins=[ADMIN])
+            settings = msgspec.structs.replace(settings, tls=tls, access=access)
+        return settings.validate()
 
     def _tell(self, number: int, what: str) -> None:
         for listener in self.listeners:
@@ -164,6 +186,7 @@ class Cluster:
         assert number not in self.processes, f"node {number} runs already"
         seed = self._seed * 1000 + next(self._starts)
         process = Process(self._machine(number), self.agenda, seed=seed)
+        process.names = frozenset((node_name(CLUSTER, number),))
         process.machine.descriptors_max = self.descriptors_max
         process.on_crash = lambda: self.kill(number)
         process.on_bug = partial(self._broke, number, process)

@@ -28,19 +28,20 @@ Invariants:
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import trio
 
-from raftmq.broker.settings import Raft
+from raftmq.broker.settings import Log, Raft
 from raftmq.chaos.faults.catalogue import World
 from raftmq.chaos.faults.schedule import Schedule
 from raftmq.chaos.outcome import Outcome, Violation
 from raftmq.chaos.sim.checks.availability import Availability
 from raftmq.chaos.sim.checks.check_backs import CheckBacks
 from raftmq.chaos.sim.checks.evidence import gather, judge_servers, vacuous_everywhere
+from raftmq.chaos.sim.checks.intruders import Intruders
 from raftmq.chaos.sim.checks.leaving import Leaving
 from raftmq.chaos.sim.checks.pop_evidence import PopEvidence
 from raftmq.chaos.sim.checks.silence import keep_silence
@@ -128,6 +129,7 @@ def run(
     *,
     workload: WorkloadName = "log",
     is_liveness: bool = False,
+    is_secure: bool = False,
     nodes: int = 3,
 ) -> Outcome:
     """Play a schedule and judge the run.
@@ -136,16 +138,24 @@ def run(
         schedule: the faults, the seed of all other choices, and the duration.
         workload: what clients do meanwhile.
         is_liveness: heal a quorum only; see `drain`.
+        is_secure: nodes know who is at the other end, and clients are a user with rules.
         nodes: number of founding nodes; schedules name them from 1.
     """
     agenda = Agenda()
-    play = _Run(schedule, workload, is_liveness=is_liveness, nodes=nodes, agenda=agenda)
+    play = _Run(
+        schedule,
+        workload,
+        is_liveness=is_liveness,
+        is_secure=is_secure,
+        nodes=nodes,
+        agenda=agenda,
+    )
     try:
         with play.deadlines.watched():
             run_world(play.main, seed=schedule.seed, agenda=agenda)
     except TimeStandsStill as finding:
         return noted(play.stood_still(finding))
-    return noted(play.outcome())
+    return noted(play.intruded() or play.outcome())
 
 
 class _Run:
@@ -157,9 +167,11 @@ class _Run:
         workload: WorkloadName,
         *,
         is_liveness: bool,
+        is_secure: bool,
         nodes: int,
         agenda: Agenda,
     ) -> None:
+        self._is_secure = is_secure
         self._schedule = schedule
         self._workload_name = workload
         self._is_liveness = is_liveness
@@ -178,21 +190,12 @@ class _Run:
         schedule = self._schedule
         async with trio.open_nursery() as nursery:
             cluster = Cluster(nursery, size=self._nodes, seed=schedule.seed, agenda=self._agenda)
+            cluster.network.is_under_tls = self._is_secure
             cluster.raft = PACES[schedule.seed % len(PACES)]
-            cluster.log = msgspec.structs.replace(
-                cluster.log, reserve_bytes=RESERVE_BYTES, retention_ms=RETENTION_MS
-            )
             faults = {event.fault for event in schedule.events}
             taps = Taps(cluster.network, faults)
             is_little = self._workload_name == "pop" and schedule.seed % RETENTION_EVERY == 9
-            if is_little:
-                cluster.log = msgspec.structs.replace(cluster.log, **LITTLE)
-            if self._workload_name == "admin":
-                # Newcomers wait for each message, so retention is off: it may believe two wrong
-                # clocks of three.
-                cluster.log = msgspec.structs.replace(
-                    cluster.log, cache_bytes=CACHE_BYTES, retention_ms=0
-                )
+            cluster.log = self._log_settings(cluster.log, is_little=is_little)
             # The twins of machines that pop are those of `PopEvidence`.
             is_popping = self._workload_name in POPPING
             self._twins = Twins(cluster, lambda group: not (is_popping and group.number))
@@ -209,6 +212,7 @@ class _Run:
             )
             self._workload: Workload = WORKLOADS[self._workload_name](clients, self._recorder)
             state.own_failpoints = OWN_FAILPOINTS.get(self._workload_name, ())
+            await clients.allow()
             await self._workload.prepare()
             watch.begin()
             state.begin()
@@ -220,6 +224,8 @@ class _Run:
                 withholding = self._workload.withholding
                 self._asked = CheckBacks(state, withholding, self._availability)
                 self._asked.begin()
+            self._intruders = Intruders(state, schedule.seed)
+            self._intruders.begin()
             nemesis = Nemesis(state, schedule, self._availability)
             nemesis.begin()
             self._availability.begin()
@@ -242,18 +248,39 @@ class _Run:
                 self._popped.look(state)
             nursery.cancel_scope.cancel()
 
+    def _log_settings(self, log: Log, *, is_little: bool) -> Log:
+        """The settings of the nodes' logs in this run."""
+        changes: dict[str, Any] = {"reserve_bytes": RESERVE_BYTES, "retention_ms": RETENTION_MS}
+        if is_little:
+            changes |= LITTLE
+        if self._workload_name == "admin":
+            # Newcomers wait for each message, so retention is off: it may believe two wrong clocks
+            # of three.
+            changes |= {"cache_bytes": CACHE_BYTES, "retention_ms": 0}
+        return msgspec.structs.replace(log, **changes)
+
     def stood_still(self, finding: TimeStandsStill) -> Outcome:
         """The outcome of a run whose time stands still: no other check judges the run."""
         at_ms = int(self._agenda.now * 1000)
+        return self._wrecked(Violation("time-stands-still", at_ms, str(finding)))
+
+    def _wrecked(self, *violations: Violation) -> Outcome:
+        """The outcome of a run about which the other checks can say nothing."""
         return Outcome(
             World.SIM,
             self._schedule,
             Verdict.INVALID,
-            (Violation("time-stands-still", at_ms, str(finding)),),
+            violations,
             self._agenda.trace_hash,
             simulated_seconds=self._agenda.now,
             history=self._recorder.history(),
         )
+
+    def intruded(self) -> Outcome | None:
+        """The outcome of a run in which an intruder got something: no other check knows what it
+        did. None: no intruder did."""
+        found = self._intruders.violations
+        return self._wrecked(*found) if found else None
 
     def outcome(self) -> Outcome:
         """Judge the run."""
@@ -287,6 +314,7 @@ class _Run:
         if self._judged_by_clocks:
             compared["leases by the clock"] = self._judged_by_clocks
         compared["answers by their deadlines"] = self.deadlines.compared.total()
+        compared.update(self._intruders.compared)
         compared.update(self._availability.compared)
         compared.update(self._leaving.compared)
         # Each comparison so far must occur in every run. A comparison of servers may be empty in

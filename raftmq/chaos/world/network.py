@@ -47,6 +47,7 @@ from raftmq.chaos.world.link import BASE_SECONDS, RESEND_SECONDS, Link, resolve,
 from raftmq.chaos.world.listener import Address, Listener
 from raftmq.chaos.world.pipe import WINDOW_BYTES, Connection, Pipe
 from raftmq.chaos.world.process import Process
+from raftmq.tls.names import CertificateName
 
 SYN_SECONDS = 1.0
 """Opening a connection is tried again after this long, then after twice as long, and so on."""
@@ -179,6 +180,18 @@ class Stream(trio.abc.Stream):
             self._network.end(self._out, is_lossy=bool(self._back.size))
 
 
+class SecuredStream(Stream):
+    """One end of a connection that is under TLS: it knows who is at the other end. The bytes are
+    those that the two ends write, as nothing in this world could read others."""
+
+    async def secure(self) -> frozenset[CertificateName]:
+        """See `raftmq.broker.world.Secured`."""
+        await trio.lowlevel.checkpoint()
+        connection = self._connection
+        other = connection.far if self._process is connection.near else connection.near
+        return frozenset() if other is None else other.names
+
+
 class Network:
     """All machines' connections."""
 
@@ -201,6 +214,8 @@ class Network:
         """Machines that are gone, and to which no process has a reason to connect."""
         self.sought: Counter[str] = Counter()
         """By machine of `must_not_be_sought`: attempts to connect to it."""
+        self.is_under_tls = False
+        """True: connections are under TLS, by the names of the processes."""
         self.is_recording = False
         """True: the beginning of each connection is kept, to be played again."""
         self.on_open: Callable[[Connection], None] = lambda _: None
@@ -266,14 +281,15 @@ class Network:
         )  # fmt: skip
         connection.far = listener.process
         connection.out.window = connection.back.window = window
-        far = Stream(self, listener.process, connection.back, connection.out)
+        kind = SecuredStream if self.is_under_tls else Stream
+        far = kind(self, listener.process, connection.back, connection.out)
         try:
             listener.send.send_nowait((connection, far))
         except trio.WouldBlock:
             raise ConnectionRefusedError(f"{host} accepts nothing") from None
         self.connections[connection] = None
         self.on_open(connection)
-        return Stream(self, process, connection.out, connection.back)
+        return kind(self, process, connection.out, connection.back)
 
     def _broke(self, connection: Connection) -> None:
         self.effects["connections reset"] += 1

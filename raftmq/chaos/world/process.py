@@ -26,6 +26,7 @@ import trio
 
 from raftmq.chaos.world.agenda import Agenda
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
+from raftmq.tls.names import CertificateName
 
 EPOCH_MS = 1_700_000_000_000
 """The time at which every simulated world begins, on a right clock, in ms since 1970."""
@@ -109,6 +110,8 @@ class Process:
         """Random generator for all its choices."""
         self.is_dead = False
         """True once it was killed or has ended."""
+        self.names: frozenset[CertificateName] = frozenset()
+        """The names in the certificate that it shows in a network under TLS; none: it has none."""
         self.thaws = 0
         """How often the process went on so far after it stood still."""
         self.on_crash: Callable[[], None] = self.die

@@ -97,10 +97,9 @@ class Worker:
 class SimulatedWorld:
     """The world of a node."""
 
-    is_under_tls = False
-    """The simulated network has no TLS."""
-
     def __init__(self, network: Network, process: Process) -> None:
+        self.is_under_tls = network.is_under_tls
+        """See `raftmq.broker.world.World`."""
         self.files: FileSystem = process.machine.disk.mount()
         """The machine's disk, for as long as the process lives."""
         self.random = process.random

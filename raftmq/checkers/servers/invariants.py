@@ -259,6 +259,10 @@ INVARIANTS: Mapping[str, Invariant] = {
         "strangers decide nothing",
         "no node ends by a stranger's word, and the catalog names no node that a stranger made up",
     ),
+    "intrusion": _watched(
+        "intruders get nothing",
+        "in runs with users, nobody and a user without rights are refused all that they ask for",
+    ),
     "member-id": _watched(
         "an id is used once", "a member id is never used again after its log was deleted"
     ),

@@ -3,7 +3,7 @@
 import trio
 
 from raftmq.broker.node import Node, NodeStopped
-from raftmq.broker.settings import NodeSettings, Peer, Settings
+from raftmq.broker.settings import NodeSettings, Peer
 from raftmq.chaos.faults import Event
 from raftmq.chaos.faults.arena import Steps
 from raftmq.chaos.sim.arena import SimArena
@@ -12,6 +12,7 @@ from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.process import Machine, Process
 from raftmq.chaos.world.simulated import SimulatedWorld
+from raftmq.tls.names import node_name
 
 STAY_SECONDS = 3.0
 """How long the stranger answers there."""
@@ -29,15 +30,13 @@ def old_address(arena: SimArena, event: Event) -> Steps:
 async def _stay(state: RunState, node: int) -> None:
     host = state.host(node)
     own = Peer(node, host, PORT)
-    settings = Settings(
-        NodeSettings(node, "stranger", DATA, host, PORT, peers=[own], groups=1, replicas=1),
-        state.cluster.raft,
-        state.cluster.log,
-        # Another stranger may come to it.
-        state.cluster.limits,
-    ).validate()
+    # Another stranger may come to it, so it has the limits of the cluster's nodes.
+    settings = state.cluster.made(
+        NodeSettings(node, "stranger", DATA, host, PORT, peers=[own], groups=1, replicas=1)
+    )
     machine = Machine(host, state.agenda, MemoryFiles())
     process = Process(machine, state.agenda, seed=state.random.getrandbits(32))
+    process.names = frozenset((node_name("stranger", node),))
     state.cluster.network.machine_came_back(host)
     state.agenda.effects["strangers that listened"] += 1
 
