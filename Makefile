@@ -83,8 +83,8 @@ bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks
 	$(BIN)/python -m bench.cores.filters --json docs/benchmarks-filters.json
 	$(BIN)/python -m bench.alone.subscriptions --json docs/benchmarks-subscriptions.json
 	$(BIN)/python -m bench.alone.popping --json docs/benchmarks-popping.json
-	$(BIN)/python -m bench.alone.tls --json docs/benchmarks-tls.json
-	$(BIN)/python -m bench.alone.embedded
+	$(BIN)/python -m bench.alone.security --json docs/benchmarks-security.json
+	$(BIN)/python -m bench.alone.embedded --json docs/benchmarks-embedded.json
 	$(BIN)/python -m bench.pipeline.source_and_sink --json docs/benchmarks-pipeline.json
 	$(BIN)/python -m bench.pipeline.jobs --json docs/benchmarks-pipeline-jobs.json
 	$(BIN)/python -m bench.pipeline.live --json docs/benchmarks-pipeline-live.json

@@ -12,7 +12,10 @@ import itertools
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -30,7 +33,7 @@ from bench.system import (
 )
 from raftmq.broker.local_nodes import SERVE, node_settings, toml_text
 from raftmq.errors import OutcomeUnknown, Unavailable
-from raftmq.tls.local_cluster import certify, cluster_url, tls_settings
+from raftmq.tls.local_cluster import certify, cluster_url, secure_settings, tls_settings
 
 QUEUES = 6
 TOPIC, MANY = "bench", "many"
@@ -46,6 +49,23 @@ CONFIRM_SECONDS = 0.02
 """Pause between two counts of confirmed acknowledgements."""
 
 
+USER = "load"
+"""The user of the load, where a cluster knows its users."""
+RULES = 20
+"""Rules of that user that are about other topics."""
+
+
+class Security(Enum):
+    """What a cluster asks of its clients."""
+
+    PLAIN = "plain"
+    """Nothing."""
+    TLS = "TLS"
+    """TLS."""
+    USERS = "users"
+    """TLS, and to be a user whom the rules allow what it does."""
+
+
 class RaftmqSystem(Clustered):
     """A cluster of three nodes; see the module heading."""
 
@@ -55,8 +75,8 @@ class RaftmqSystem(Clustered):
         f"3 nodes, 3 partition groups, {QUEUES} queues, default settings; ack = fdatasync on 2 of 3"
     )
 
-    def __init__(self, *, is_secure: bool = False) -> None:
-        self._is_secure = is_secure
+    def __init__(self, security: Security = Security.PLAIN) -> None:
+        self._security = security
         self.url = ""
         """URL of the cluster; empty until the cluster runs."""
 
@@ -74,7 +94,7 @@ class RaftmqSystem(Clustered):
         ports = free_ports(3)
         addresses = {number: ("127.0.0.1", port) for number, port in enumerate(ports, 1)}
         certs = cluster.folder / "certs"
-        if self._is_secure:
+        if self._security is not Security.PLAIN:
             certify(certs, "bench", addresses, "127.0.0.1")
         for number, address in addresses.items():
             config = cluster.folder / f"node{number}.toml"
@@ -82,14 +102,40 @@ class RaftmqSystem(Clustered):
             own = node_settings(
                 number, address, cluster="bench", data=data, founders=3, others=addresses
             )
-            more = {"tls": tls_settings(certs, number)} if self._is_secure else {}
-            config.write_text(toml_text({"node": own, **more}))
+            config.write_text(toml_text({"node": own, **self._more(certs, number)}))
             cluster.start([*SERVE, "-c", str(config)], name=f"node{number}")
         for port in ports:
             wait_for_port(port, cluster, seconds_max=START_SECONDS_MAX)
         nodes = [f"127.0.0.1:{port}" for port in ports]
-        self.url = cluster_url(nodes, certs if self._is_secure else None)
+        self.url = cluster_url(nodes, None if self._security is Security.PLAIN else certs)
         trio.run(self._settle)
+        if self._security is Security.USERS:
+            login = trio.run(self._make_user, certs)
+            # The login takes the place of the administrator's certificate.
+            self.url += f"&login={login}"
+
+    def _more(self, certs: Path, node: int) -> Mapping[str, Mapping[str, Any]]:
+        """The tables of a node's settings beside `node`."""
+        match self._security:
+            case Security.PLAIN:
+                return {}
+            case Security.TLS:
+                return {"tls": tls_settings(certs, node)}
+            case Security.USERS:
+                return secure_settings(certs, node)
+
+    async def _make_user(self, folder: Path) -> Path:
+        """Make a user with rules for what the load does; the path of its login file."""
+        async with raftmq.connect(self.url) as mq:
+            await mq.access.put_user(USER)
+            for number in range(RULES):
+                await mq.access.allow(USER, "write", "topic", f"other-{number}")
+            await mq.access.allow(USER, "any", "topic", "bench*")
+            await mq.access.allow(USER, "any", "group", "*")
+            token = await mq.access.make_token(USER)
+        path = folder / "login.toml"
+        path.write_text(f'token = "{token}"\n')
+        return path
 
     async def _settle(self) -> None:
         """Create the topic, and wait until each node leads a group."""

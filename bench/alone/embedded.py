@@ -1,6 +1,6 @@
 """The embedded queue: how soon it is ready, and what it takes, on trio and asyncio.
 
-    python -m bench.alone.embedded [--folder DIR]
+    python -m bench.alone.embedded [--folder DIR] [--json FILE]
 
 The application and the node share the interpreter. So each figure is taken twice: with Python's
 switch interval of 5 ms, which `raftmq.open` leaves alone, and with the 0.2 ms that a node sets in a
@@ -8,12 +8,17 @@ process of its own; and again in checked mode.
 """
 
 import argparse
+import json
+import os
+import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 import anyio
 
@@ -26,7 +31,9 @@ BATCH_MESSAGES = 100
 BODY = b"x" * 100
 WINDOW = 64
 
-Report = Callable[[str, str], None]
+Report = Callable[[str, float], None]
+Figures = dict[str, list[float]]
+"""By name, which ends with the unit: a figure for each run."""
 
 
 async def start_seconds(folder: Path) -> float:
@@ -47,8 +54,8 @@ async def awaited(mq: raftmq.Client, report: Report) -> None:
             began = time.perf_counter()
             await producer.send(BODY)
             seconds.append(time.perf_counter() - began)
-    report("awaited send, p50", f"{median(seconds) * 1e3:.2f} ms")
-    report("awaited send, p99", f"{quantiles(seconds, n=100)[-1] * 1e3:.2f} ms")
+    report("awaited send, p50, ms", median(seconds) * 1e3)
+    report("awaited send, p99, ms", quantiles(seconds, n=100)[-1] * 1e3)
 
 
 async def batched(mq: raftmq.Client, report: Report) -> None:
@@ -64,7 +71,7 @@ async def batched(mq: raftmq.Client, report: Report) -> None:
         for each in pending:
             await each.wait()
         rate = BATCHES / (time.perf_counter() - began)
-    report("batches of 100", f"{rate:,.0f}/s")
+    report("batches of 100, 1/s", rate)
 
 
 async def popped(mq: raftmq.Client, report: Report) -> None:
@@ -77,16 +84,16 @@ async def popped(mq: raftmq.Client, report: Report) -> None:
             count += len(batch)
             ended = time.perf_counter()
         await consumer.flush()
-    report("popped and acked", f"{count / (ended - began):,.0f} messages/s")
+    report("popped and acked, messages/s", count / (ended - began))
 
 
-async def measure(folder: Path, backend: str) -> None:
-    """All figures of one event loop."""
+async def measure(folder: Path) -> Figures:
+    """All figures of the event loop that runs: by switch interval, and last in checked mode."""
     blank = [await start_seconds(folder / f"blank-{n}") for n in range(3)]
     again = [await start_seconds(folder / "blank-0") for _ in range(3)]
-    rows: dict[str, list[str]] = {
-        "ready, blank folder": [f"{median(blank) * 1e3:.0f} ms"],
-        "ready, opened again": [f"{median(again) * 1e3:.0f} ms"],
+    figures: Figures = {
+        "ready, blank folder, ms": [median(blank) * 1e3],
+        "ready, opened again, ms": [median(again) * 1e3],
     }
     runs = [(interval, False) for interval in INTERVALS] + [(INTERVALS[0], True)]
     for number, (interval, check) in enumerate(runs):
@@ -94,29 +101,52 @@ async def measure(folder: Path, backend: str) -> None:
         async with raftmq.open(folder / f"run-{number}", check=check) as mq:
             await mq.admin.create_topic("orders", queues=4)
 
-            def report(name: str, figure: str) -> None:
-                rows.setdefault(name, []).append(figure)
+            def report(name: str, figure: float) -> None:
+                figures.setdefault(name, []).append(figure)
 
             for part in (awaited, batched, popped):
                 await part(mq, report)
             if check:
                 began = time.perf_counter()
-                checked = await mq.check()
-                seconds = time.perf_counter() - began
-                rows["check()"] = ["-", "-", f"{seconds:.1f} s, {checked.verdict}"]
-    print(f"\n{backend:<22}{'5 ms':>20}{'0.2 ms':>20}{'5 ms, checked':>22}")
-    for name, figures in rows.items():
-        print(f"{name:<22}" + "".join(f"{figure:>20}" for figure in figures))
+                verdict = (await mq.check()).verdict
+                figures[f"check(), {verdict}, s"] = [time.perf_counter() - began]
+    return figures
+
+
+def table(backend: str, figures: Figures) -> str:
+    """The figures of an event loop as text."""
+    lines = [f"{backend:<32}{'5 ms':>12}{'0.2 ms':>12}{'5 ms, checked':>16}"]
+    for name, row in figures.items():
+        cells = [f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}" for figure in row]
+        lines.append(f"{name:<32}" + "".join(f"{cell:>12}" for cell in cells))
+    return "\n".join(lines)
+
+
+def document(found: Mapping[str, Figures], load: float) -> dict[str, Any]:
+    """The figures of all event loops as JSON, with the machine's load before them."""
+    return {
+        "taken": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "load average before": load,
+        "runs": ["switch interval 5 ms", "0.2 ms", "5 ms, checked"],
+        "figures": found,
+    }
 
 
 def main() -> None:
     """Measure on trio and on asyncio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="a disk to measure on")
-    place = parser.parse_args().folder
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    options = parser.parse_args()
+    load = round(os.getloadavg()[0], 2)
+    found: dict[str, Figures] = {}
     for backend in ("trio", "asyncio"):
-        with tempfile.TemporaryDirectory(dir=place) as folder:
-            anyio.run(measure, Path(folder), backend, backend=backend)
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            found[backend] = anyio.run(measure, Path(folder), backend=backend)
+        print(f"\n{table(backend, found[backend])}")
+    if options.json:
+        options.json.write_text(json.dumps(document(found, load), indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""The cost of TLS: `python -m bench.alone.tls`.
+"""The cost of TLS, and of users with rules: `python -m bench.alone.security`.
 
-    python -m bench.alone.tls [--rounds 5] [--seconds 3] [--json FILE]
+    python -m bench.alone.security [--rounds 5] [--seconds 3] [--json FILE]
 
-Clusters of three nodes, plain and under TLS in turn, each cell on a new cluster; the order changes
-from round to round. The figures are medians over the rounds: the rate of messages, or the p50 of an
-awaited send, and their ratio. The client is under TLS as well, and links between nodes too.
+Clusters of three nodes, plain, under TLS, and with users besides, in turn, each cell on a new
+cluster; the order changes from round to round. The figures are medians over the rounds: the rate of
+messages, or the p50 of an awaited send, and their ratios: TLS to plain, users to TLS. The client is
+under TLS as well, and links between nodes too; with users it is one that rules allow what it does.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.machine import describe
-from bench.raftmq_system import RaftmqSystem
+from bench.raftmq_system import RaftmqSystem, Security
 from bench.scenarios import SCENARIOS
 
 WARM_SECONDS = 1.0
@@ -39,36 +40,41 @@ class Row(NamedTuple):
     """The median figure without TLS."""
     tls: float
     """The median figure under TLS."""
+    users: float
+    """The median figure with users, under TLS."""
 
     @property
-    def ratio(self) -> float:
-        """Under TLS to plain."""
-        return self.tls / self.plain
+    def ratios(self) -> tuple[float, float]:
+        """TLS to plain, and users to TLS."""
+        return self.tls / self.plain, self.users / self.tls
 
 
-def measure(work: str, seconds: float, *, is_secure: bool) -> float:
+def measure(work: str, seconds: float, security: Security) -> float:
     """The figure of one cell, on a new cluster: milliseconds of an awaited send, else messages a
     second."""
     scenario = SCENARIOS[work]
-    with RaftmqSystem(is_secure=is_secure) as system:
+    with RaftmqSystem(security) as system:
         sample = next(scenario.run(system, seconds))
     return (sample.p50_ms or 0.0) if scenario.operation == "single" else sample.messages_per_s
 
 
 def rows(works: Sequence[str], rounds: int, seconds: float) -> list[Row]:
-    """Measure all works, plain and under TLS in turn."""
-    measure(works[0], WARM_SECONDS, is_secure=False)
-    figures: dict[tuple[str, bool], list[float]] = {}
+    """Measure all works, in each kind of cluster in turn."""
+    measure(works[0], WARM_SECONDS, Security.PLAIN)
+    figures: dict[tuple[str, Security], list[float]] = {}
     for number in range(rounds):
         for work in works:
-            for is_secure in (False, True) if number % 2 == 0 else (True, False):
-                figure = measure(work, seconds, is_secure=is_secure)
-                figures.setdefault((work, is_secure), []).append(figure)
-                kind = "TLS" if is_secure else "plain"
-                print(f"round {number + 1}, {work}, {kind}: {figure:,.2f}", file=sys.stderr)
-    median = statistics.median
+            for security in list(Security)[:: 1 if number % 2 == 0 else -1]:
+                figure = measure(work, seconds, security)
+                figures.setdefault((work, security), []).append(figure)
+                print(
+                    f"round {number + 1}, {work}, {security.value}: {figure:,.2f}", file=sys.stderr
+                )
     return [
-        Row(SCENARIOS[work].title, median(figures[work, False]), median(figures[work, True]))
+        Row(
+            SCENARIOS[work].title,
+            *(statistics.median(figures[work, security]) for security in Security),
+        )
         for work in works
     ]
 
@@ -79,23 +85,27 @@ def document(found: Sequence[Row], rounds: int, seconds: float) -> dict[str, Any
         "machine": describe(),
         "rounds": rounds,
         "seconds": seconds,
-        "rows": [{**row._asdict(), "ratio": round(row.ratio, 3)} for row in found],
+        "rows": [
+            {**row._asdict(), "ratios": [round(ratio, 3) for ratio in row.ratios]} for row in found
+        ],
     }
 
 
 def main(arguments: list[str]) -> int:
     """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m bench.alone.tls")
+    parser = argparse.ArgumentParser(prog="python -m bench.alone.security")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--json", type=Path, help="write the rows here too")
     options = parser.parse_args(arguments)
     found = rows(WORKS, options.rounds, options.seconds)
     table = Table("work", box=None, pad_edge=False)
-    for heading in ("plain", "TLS", "ratio"):
+    for heading in ("plain", "TLS", "ratio", "with users", "ratio"):
         table.add_column(heading, justify="right")
     for row in found:
-        table.add_row(row.name, f"{row.plain:,.2f}", f"{row.tls:,.2f}", f"{row.ratio:.2f}")
+        tls, users = row.ratios
+        figures = (row.plain, row.tls, tls, row.users, users)
+        table.add_row(row.name, *(f"{figure:,.2f}" for figure in figures))
     Console(width=100).print(table)
     if options.json:
         text = json.dumps(document(found, options.rounds, options.seconds), indent=2)
