@@ -48,7 +48,8 @@ class Operation(StrEnum):
     """Of a topic: read any of its messages, by offset or key. Of a consumer group: take part in it.
     Of the cluster: read the events of all logs."""
     POP = "pop"
-    """Of a topic: get its messages from a consumer group that pops. `READ` allows this, too."""
+    """Of a topic: get its messages from a consumer group that pops. A rule about `READ` is about
+    this, too."""
     WRITE = "write"
     """Of a topic: send messages. Of a producer group: begin its transactions and decide them."""
     DESCRIBE = "describe"
@@ -237,7 +238,10 @@ class Rules:
                 if rule.is_allowed:
                     if allowing is None and _allows(rule, operation):
                         allowing = rule
-                elif rule.operation in (operation, Operation.ANY):
+                elif rule.operation in (operation, Operation.ANY) or (
+                    # Who may pop a topic gets all its messages.
+                    rule.operation is Operation.READ and operation is Operation.POP
+                ):
                     return Verdict(False, rule)
         return Verdict(is_open if allowing is None else True, allowing)
 

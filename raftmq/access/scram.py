@@ -15,6 +15,7 @@ the node's certificate talks to nobody else.
 Sources: RFC 5802, RFC 7677, by way of the library `scramp`.
 """
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from scramp.utils import saslprep
 ITERATIONS = 100_000
 """Rounds of PBKDF2 for new passwords: about 40 ms of a client's processor at each login."""
 
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,127}")
 _MECHANISM = ScramMechanism("SCRAM-SHA-256")
 _UNFIT = (ScramException, ValueError)
 """What scramp raises for a message that makes no sense; the second for text that UTF-8 cannot
@@ -169,5 +171,8 @@ def _user_in(first: str) -> str:
     parts = first.split(",", 3)
     if len(parts) != 4 or parts[0] != "n" or parts[1] or not parts[2].startswith("n="):
         raise BadLogin("this is no first message of SCRAM-SHA-256 without channel binding")
-    # Names of users have none of the characters that SCRAM would escape.
-    return parts[2][2:]
+    name = parts[2][2:]
+    # Names of users have none of the characters that SCRAM would escape or prepare at length.
+    if _NAME.fullmatch(name) is None:
+        raise BadLogin("this is no name of a user")
+    return name

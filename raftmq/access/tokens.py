@@ -12,11 +12,13 @@ by mistake.
 """
 
 import hashlib
+import re
 from base64 import urlsafe_b64encode
 
 ID_BYTES, SECRET_BYTES = 8, 32
 """Random bytes of the two parts."""
 _PREFIX = "raftmq_"
+_TOKEN = re.compile(_PREFIX + r"([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 
 
 def draw_token(id_bytes: bytes, secret_bytes: bytes) -> str:
@@ -28,10 +30,8 @@ def draw_token(id_bytes: bytes, secret_bytes: bytes) -> str:
 
 def parts_of(token: str) -> tuple[str, str]:
     """A token's public and secret part; both empty: the text is no token."""
-    if not token.startswith(_PREFIX):
-        return "", ""
-    id_, _, secret = token.removeprefix(_PREFIX).partition("_")
-    return (id_, secret) if id_ and secret else ("", "")
+    found = _TOKEN.fullmatch(token)
+    return (found[1], found[2]) if found is not None else ("", "")
 
 
 def digest_of(secret: str) -> bytes:

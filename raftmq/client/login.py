@@ -119,7 +119,8 @@ async def log_in(login: Login, say: Say) -> None:
 
 async def _prove(login: Login, say: Say) -> None:
     if login.token:
-        await say(LogIn(TOKEN, login.token))
+        if not (await say(LogIn(TOKEN, login.token))).user:
+            raise _not_wanted()
         return
     # Loaded for passwords alone: it takes a third of the time in which the client is imported.
     from raftmq.access.scram import BadLogin, Proof
@@ -130,7 +131,7 @@ async def _prove(login: Login, say: Say) -> None:
         raise _wrong(str(error)) from None
     answer = await say(LogIn(SCRAM, proof.first))
     if not answer.data:
-        return  # A cluster that does not know its users.
+        raise _not_wanted()
     try:
         # The rounds of the password take some ten milliseconds.
         final = await anyio.to_thread.run_sync(proof.final, answer.data)
@@ -139,6 +140,11 @@ async def _prove(login: Login, say: Say) -> None:
     except BadLogin as error:
         message = f"the node does not prove that it knows the user: {error}"
         raise Rejected(Reason.UNAUTHENTICATED, message) from None
+
+
+def _not_wanted() -> Rejected:
+    # A process that poses as a node would say so as well.
+    return _wrong("this cluster does not know its users (access.is_on): leave out `login`")
 
 
 def _wrong(message: str) -> Rejected:

@@ -182,6 +182,10 @@ class Transactions:
                 assert until > now, "a lease that is over is still in hand"
                 self._watch(number, transaction, until)
 
+    def has_ended(self, number: int) -> bool:
+        """Whether the outcome of a transaction is remembered."""
+        return number in self._ended
+
     @property
     def next_timer(self) -> int | None:
         """When `pass_time` has something to do; None: never, unless a command changes that."""

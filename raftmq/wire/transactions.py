@@ -59,6 +59,8 @@ class EndTransaction(_Wire, frozen=True):
     """The transaction's number."""
     is_commit: bool
     """False: roll it back."""
+    producer_group: str = ""
+    """The transaction's producer group; empty: a hand-off, or not known."""
 
 
 class TransactionEnded(_Wire, frozen=True):

@@ -240,15 +240,18 @@ async def test_refusal_of_the_node_comes_through() -> None:
         assert error.reason is Reason.UNAUTHENTICATED
 
 
-async def test_cluster_that_does_not_know_its_users_takes_every_login() -> None:
+async def test_process_that_takes_every_login_is_not_believed() -> None:
+    """It may pose as a node, and has shown no proof."""
     heard: list[LogIn] = []
 
     async def say(message: LogIn) -> LoggedIn:
         heard.append(message)
         return LoggedIn("")
 
-    await log_in(Login("alice", SECRET), say)
-    await log_in(Login(token=A_TOKEN), say)
+    for login in (Login("alice", SECRET), Login(token=A_TOKEN)):
+        with pytest.raises(Rejected, match="does not know its users") as error:
+            await log_in(login, say)
+        assert error.value.reason is Reason.BAD_ARGUMENT
     assert [message.mechanism for message in heard] == [SCRAM, TOKEN]
 
 

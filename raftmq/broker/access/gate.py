@@ -52,8 +52,10 @@ from .logins import (
     is_valid,
     login_by_token,
 )
-from .needs import ADMIN_CLUSTER, NEEDS, Unfound, user_changed_by
+from .needs import ADMIN_CLUSTER, BY_NAME, NEEDS, Unfound, user_changed_by
 
+MESSAGE_CHARACTERS_MAX = 1024
+"""The longest message of a login."""
 ACTS_MAX = 4096
 """Acts that a connection remembers. One that was allowed more is ended with each change."""
 NONCE_BYTES = 18
@@ -76,7 +78,7 @@ _BAD_LOGIN = ErrorReply(Reason.UNAUTHENTICATED.value, "the login is not valid")
 class _Guest:
     """A connection of a client."""
 
-    __slots__ = ("allowed", "exchange", "is_wide", "login", "timer")
+    __slots__ = ("allowed", "exchange", "is_wide", "login", "timer", "waiting")
 
     def __init__(self, login: Login | None) -> None:
         self.login = login
@@ -89,6 +91,8 @@ class _Guest:
         """True: more acts were allowed than are remembered."""
         self.timer: Timer | None = None
         """The end of the login."""
+        self.waiting: Timer | None = None
+        """The turn of an attempt that waits."""
 
 
 class Gate:
@@ -100,6 +104,7 @@ class Gate:
         self._admins = frozenset(self._settings.admins)
         self._guests: dict[Connection, _Guest] = {}
         self._version = 0
+        self._is_following = False
         self._fresh_until = -inf
         self._key = b""
         self._nonces = 0
@@ -143,10 +148,11 @@ class Gate:
         if guest.allowed or guest.is_wide:
             message = "a login comes before the first other request of a connection"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
-        now_ms, data = self._node.world.now_ms(), request.data
+        data = request.data
+        if len(data) > MESSAGE_CHARACTERS_MAX:
+            return _BAD_LOGIN
         if request.mechanism == TOKEN:
-            check = partial(login_by_token, data, catalog.access, now_ms)
-            return self._attempt(asked, parts_of(data)[0], lambda: (check(), ""))
+            return self._attempt(asked, parts_of(data)[0], lambda: (self._by_token(data), ""))
         if request.mechanism != SCRAM:
             message = f"{request.mechanism[:40]!r} is no mechanism of logins: {SCRAM}, {TOKEN}"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
@@ -154,7 +160,9 @@ class Gate:
         if exchange is not None:
             return self._attempt(asked, exchange.user, partial(exchange.verify, data))
         try:
-            guest.exchange = Exchange(data, catalog.access, nonce=self._nonce(), now_ms=now_ms)
+            guest.exchange = Exchange(
+                data, catalog.access, nonce=self._nonce(), now_ms=self._node.world.now_ms()
+            )
         except BadLogin:
             return _BAD_LOGIN
         return LoggedIn(guest.exchange.challenge)
@@ -170,10 +178,19 @@ class Gate:
         if seconds > DELAY_SECONDS_MAX:
             message = f"logins of {name!r} from this address failed, and others wait in line"
             return ErrorReply("busy", message, retry_ms=1000)
-        self._node.timers.call_after(
-            seconds, lambda: asked.answer(self._checked(connection, name, check))
+        # One attempt at a time: more of them would be held here, and counted by no limit.
+        connection.pause()
+        guest = self._guests[connection]
+        guest.waiting = self._node.timers.call_after(
+            seconds, partial(self._has_turn, asked, name, check)
         )
         return LATER
+
+    def _has_turn(
+        self, asked: OpenRequest, name: str, check: Callable[[], tuple[Login, str]]
+    ) -> None:
+        asked.connection.go_on()
+        asked.answer(self._checked(asked.connection, name, check))
 
     def _checked(
         self, connection: Connection, name: str, check: Callable[[], tuple[Login, str]]
@@ -183,14 +200,22 @@ class Gate:
             return LATER  # The client went away while it waited.
         try:
             login, last = check()
+            # Much may have changed since the exchange began, or while it waited for its turn.
+            if not self._is_valid(login):
+                raise BadLogin("it has ended")
         except BadLogin:
             self.failures.failed(connection.address, name)
             return _BAD_LOGIN
+        if connection.is_limited and (why := self._node.load.why_no_client(connection)):
+            return ErrorReply("busy", why, retry_ms=1000)
         self.failures.succeeded(connection.address, name)
         guest.login = login
         connection.unlimit()
         self._watch(connection, guest)
         return LoggedIn(last, login.user)
+
+    def _by_token(self, text: str) -> Login:
+        return login_by_token(text, self._node.catalog.access, self._node.world.now_ms())
 
     def _nonce(self) -> str:
         # Drawn when it is first needed: a simulated node without users makes the draws it made.
@@ -202,8 +227,9 @@ class Gate:
     def closed(self, connection: Connection) -> None:
         """The connection is gone."""
         guest = self._guests.pop(connection, None)
-        if guest is not None and guest.timer is not None:
-            guest.timer.cancel()
+        for timer in (guest.timer, guest.waiting) if guest is not None else ():
+            if timer is not None:
+                timer.cancel()
 
     # What may pass
 
@@ -220,12 +246,17 @@ class Gate:
         guest = self._guests.get(connection)
         if guest is None or guest.login is None:
             return _UNAUTHENTICATED
+        # Until all connections were judged anew, what was allowed before does not count.
+        is_old = self._node.catalog.access.version != self._version
+        if is_old and not self._is_valid(guest.login):
+            return _BAD_LOGIN
         try:
             for act in NEEDS[asked.kind](self._node, message):
-                if act not in guest.allowed and not self._allow(guest, guest.login, act):
+                is_known = act in guest.allowed and not is_old
+                if not is_known and not self._allow(guest, guest.login, act):
                     if not self._is_fresh:
                         return self._when_fresh(asked, frame)
-                    return self._denied(guest.login.user, act)
+                    return self._denied(guest.login.user, act, asked.kind)
             if asked.kind == FrameKind.ADMIN and guest.login.user not in self._admins:
                 changed = user_changed_by(self._node, message)
                 if changed in self._admins:
@@ -250,7 +281,9 @@ class Gate:
         if not self.is_on or user in self._admins:
             return Verdict(True, None)
         rules = self._node.catalog.access.rules
-        return rules.judge(user, act, is_open=self._settings.is_open)
+        # Who is allowed by no rule does not administer the cluster: such a user could make rules.
+        is_open = self._settings.is_open and act.resource is not Resource.CLUSTER
+        return rules.judge(user, act, is_open=is_open)
 
     def why(self, user: str, act: Act) -> str:
         """The verdict on an act of a user, with its reason, for people."""
@@ -269,7 +302,11 @@ class Gate:
             guest.is_wide = True
         return True
 
-    def _denied(self, user: str, act: Act) -> ErrorReply:
+    def _denied(self, user: str, act: Act, kind: int) -> ErrorReply:
+        if kind not in BY_NAME and not self.judge(user, _seeing(act)).is_allowed:
+            # The request named a number, and whoever may not see the resource learns no name.
+            message = f"user {user!r} may not {act.operation.value} this {act.resource.value}"
+            return ErrorReply(Reason.DENIED.value, message)
         verb = "administer" if act.operation is Operation.ADMIN else act.operation.value
         what = f"user {user!r} may not {verb} {act.resource.value} {act.name}".rstrip()
         if self.judge(user, act).rule is not None:
@@ -311,15 +348,30 @@ class Gate:
 
     def follow(self) -> None:
         """The catalog may have changed: end connections that are allowed less than before."""
-        version = self._node.catalog.access.version
-        if not self.is_on or version == self._version:
-            return
-        self._version = version
-        for connection, guest in list(self._guests.items()):
-            if guest.login is not None and not self._is_still_allowed(guest, guest.login):
-                connection.end()
-            else:
-                self._watch(connection, guest)
+        is_old = self.is_on and self._node.catalog.access.version != self._version
+        if is_old and not self._is_following:
+            self._is_following = True
+            self._node.start_soon(self._follow)
+
+    async def _follow(self) -> None:
+        """Judge all connections anew, in turns of the loop: some were allowed thousands of acts."""
+        while (version := self._node.catalog.access.version) != self._version:
+            for connection, guest in list(self._guests.items()):
+                await trio.lowlevel.checkpoint()
+                if guest.login is not None and not self._is_still_allowed(guest, guest.login):
+                    self._end(connection, guest)
+                else:
+                    self._watch(connection, guest)
+            # Only now: until then requests are judged without what was allowed before.
+            self._version = version
+        self._is_following = False
+
+    def _end(self, connection: Connection, guest: _Guest) -> None:
+        # Its task may have read more already, and acts on it before it ends.
+        guest.allowed.clear()
+        if guest.login is not None and not self._is_valid(guest.login):
+            guest.login = None
+        connection.end()
 
     def _is_still_allowed(self, guest: _Guest, login: Login) -> bool:
         if not self._is_valid(login):
@@ -339,7 +391,9 @@ class Gate:
             guest.timer.cancel()
             guest.timer = None
         until_ms = guest.login.until_ms(self._node.catalog.access) if guest.login else 0
-        if until_ms:
+        if until_ms is None:
+            self._end(connection, guest)
+        elif until_ms:
             seconds = (until_ms - self._node.world.now_ms()) / 1000
             guest.timer = self._node.timers.call_after(
                 min(max(seconds, 0.0), RECHECK_SECONDS_MAX), partial(self._look_again, connection)
@@ -352,7 +406,11 @@ class Gate:
         if self._is_valid(guest.login):
             self._watch(connection, guest)
         else:
-            connection.end()
+            self._end(connection, guest)
+
+
+def _seeing(act: Act) -> Act:
+    return act._replace(operation=Operation.DESCRIBE)
 
 
 def users_in(names: Iterable[CertificateName], cluster: str) -> list[str]:

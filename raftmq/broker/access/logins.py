@@ -84,7 +84,9 @@ class Exchange:
             else (_salt_of_nobody(access, self.user), ITERATIONS)
         )
         self._is_known = bool(keys)
-        keys = keys or [StoredKeys(bytes(KEY_BYTES), bytes(KEY_BYTES))]
+        # Always two, or the time would tell who is known, or has just changed the password.
+        nothing = StoredKeys(bytes(KEY_BYTES), bytes(KEY_BYTES))
+        keys = [*keys, nothing, nothing][:2]
         self.challenge = self._check.challenge(salt, iterations, keys, nonce)
         """The answer to the first message."""
 
@@ -95,7 +97,7 @@ class Exchange:
             BadLogin: the proof is wrong.
         """
         keys, last = self._check.verify(final)
-        if not self._is_known:
+        if not self._is_known or not any(keys.stored_key):
             raise BadLogin("no such user")
         return Login(self.user, stored_key=keys.stored_key), last
 

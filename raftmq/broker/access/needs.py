@@ -14,7 +14,7 @@ Invariants:
 - Acts are found by the catalog that the handler reads in the same step.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -32,6 +32,7 @@ from raftmq.machine.catalog.consumer_groups import (
     PutConsumerGroup,
 )
 from raftmq.machine.catalog.deletions import PruneDeletions
+from raftmq.machine.catalog.membership import NAME_CHARACTERS_MAX
 from raftmq.machine.catalog.replicas import RetireReplica
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
@@ -92,12 +93,27 @@ def NODES(_node: Host, _message: object) -> Acts:
 
 def topic(operation: Operation, name: str) -> Act:
     """An act on a topic."""
+    _check_length(name)
     return Act(operation, Resource.TOPIC, name)
 
 
 def group(operation: Operation, name: str) -> Act:
     """An act on a group; an instance, `group@instance`, is the group's."""
+    _check_length(name)
     return Act(operation, Resource.GROUP, name.partition("@")[0])
+
+
+def _check_length(name: str) -> None:
+    # Connections remember acts: names that nothing can have would be kept for nothing.
+    if len(name) > NAME_CHARACTERS_MAX:
+        message = f"{name[:40]!r}... is no name: it has {len(name)} characters"
+        raise Unfound(ErrorReply(Reason.BAD_NAME.value, message))
+
+
+def _something(items: Sequence[object], what: str) -> None:
+    """Refuse a request about nothing: it would be a record of a log all the same."""
+    if not items:
+        raise Unfound(ErrorReply(Reason.BAD_ARGUMENT.value, f"the request names no {what}"))
 
 
 def _of_queues(node: Host, operation: Operation, queues: Iterable[int]) -> Acts:
@@ -140,12 +156,16 @@ def _produce(node: Host, frame: Frame) -> Acts:
 def _fetch(node: Host, request: Fetch) -> Acts:
     if request.consumer_group:
         yield group(Operation.READ, request.consumer_group)
-    yield from _of_queues(node, Operation.READ, (each.queue for each in request.queues))
+    # A queue of a topic that is gone is answered with an error of its own.
+    known = [each.queue for each in request.queues if node.catalog.topic_of(each.queue)]
+    yield from _of_queues(node, Operation.READ, known)
 
 
-def _commit(_: Host, request: CommitOffsets) -> Acts:
+def _commit(node: Host, request: CommitOffsets) -> Acts:
     operation = Operation.ADMIN if request.is_reset else Operation.READ
-    return (group(operation, request.consumer_group),)
+    yield group(operation, request.consumer_group)
+    # The refusal of an offset tells how far its queue goes.
+    yield from _of_queues(node, Operation.DESCRIBE, (each.queue for each in request.offsets))
 
 
 def _committed(_: Host, request: Committed) -> Acts:
@@ -185,7 +205,11 @@ def _backlogs(node: Host, request: FindBacklogs) -> Acts:
 
 
 def _heartbeat(node: Host, request: Heartbeat) -> Acts:
-    return _of_member(node, request.member)
+    yield from _of_member(node, request.member)
+    # A member that may no longer read gives its queues up: others get them.
+    assignment = node.catalog.memberships.of_member.get(request.member)
+    if assignment is not None:
+        yield from _of_queues(node, Operation.READ, [assignment.topic << QUEUE_BITS])
 
 
 def _of_member(node: Host, member: int) -> Acts:
@@ -194,10 +218,12 @@ def _of_member(node: Host, member: int) -> Acts:
 
 
 def _cancel(node: Host, request: CancelDelayed) -> Acts:
+    _something(request.queues, "message")
     return _of_queues(node, Operation.WRITE, request.queues)
 
 
 def _begin(node: Host, request: BeginTransaction) -> Acts:
+    _something([*filter(None, [request.producer_group]), *request.inputs], "producer group")
     if request.producer_group:
         yield group(Operation.WRITE, request.producer_group)
     for number in {each.number: None for each in request.inputs}:
@@ -207,12 +233,25 @@ def _begin(node: Host, request: BeginTransaction) -> Acts:
 def _end(node: Host, request: EndTransaction) -> Acts:
     found = node.group(request.partition_group)
     machine = None if found is None else found.machine
-    if not isinstance(machine, PartitionMachine):
+    if found is None or not isinstance(machine, PartitionMachine) or not found.is_leader:
         return  # The handler refuses it.
-    # One that is not open any more changes nothing, and is told its outcome by its number.
+    if not found.is_current:
+        message = f"the new leader of partition group {found.number} is still taking over"
+        raise Unfound(ErrorReply("unavailable", message, group=found.number, retry_ms=20))
     transaction = machine.transactions.open.get(request.transaction)
     if transaction is None:
+        # One that has ended is told its outcome by its number. Of one that never began the end is
+        # remembered, in the place of another's: not for anybody who makes up a number.
+        if request.producer_group:
+            yield group(Operation.WRITE, request.producer_group)
+        elif not machine.transactions.has_ended(request.transaction):
+            message = f"no transaction {request.transaction} is open here"
+            raise Unfound(ErrorReply(Reason.UNKNOWN_TRANSACTION.value, message))
         return
+    if request.is_commit:
+        queues = [half.queue for half in transaction.halves]
+        known = [queue for queue in queues if node.catalog.topic_of(queue)]
+        yield from _of_queues(node, Operation.WRITE, known)
     if transaction.producer_group:
         yield group(Operation.WRITE, transaction.producer_group)
     for number in {each.number: None for each in transaction.inputs}:
@@ -229,6 +268,7 @@ def _why(node: Host, request: FindTrace) -> Acts:
 
 
 def _sessions(node: Host, request: ClaimSessions) -> Acts:
+    _something(request.queues, "queue")
     return _of_queues(node, Operation.WRITE, request.queues)
 
 
@@ -276,6 +316,8 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
             return topic(Operation.POP, command.topic), own
         case Detach(number=number):
             # The number decides, whatever the names say; a repeat finds it gone.
+            if number > node.catalog.consumer_groups.number_last:
+                return _of_attachment(node, Operation.ADMIN, number)
             attachment = node.catalog.consumer_groups.attachments.get(number)
             named = command if attachment is None else attachment
             return (group(Operation.ADMIN, named.consumer_group),)
@@ -314,6 +356,22 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
 def _always(*acts: Act) -> _Needs:
     return lambda _node, _message: acts
 
+
+BY_NAME = frozenset(
+    (
+        FrameKind.ADMIN,
+        FrameKind.COMMITTED,
+        FrameKind.TRANSACTIONS,
+        FrameKind.STATUS,
+        FrameKind.TRANSFER,
+        FrameKind.CHANGE_NODE,
+        FrameKind.EVENTS,
+        FrameKind.USERS,
+        FrameKind.RULES,
+        FrameKind.JUDGE,
+    )
+)
+"""The kinds that name what they are about: a refusal may repeat the name. Others have numbers."""
 
 NEEDS: Mapping[int, _Needs] = {
     FrameKind.PRODUCE: _produce,

@@ -40,6 +40,8 @@ PAGE_BYTES = 1024 * 1024
 """About the length of a page. A topic of 65,536 queues adds 330 kB at the most."""
 STATUS_GROUPS = 500
 """Partition groups described in one answer to STATUS: about half a kilobyte each."""
+LOOKS_MAX = 20_000
+"""Topics that are looked at for one page, whether the one who asks may see them or not."""
 QUESTIONS_MAX = 20_000
 """Queues in one request for offsets: an answer takes up to 33 bytes for each."""
 
@@ -62,11 +64,15 @@ def topics_page(
     """
     views: list[TopicView] = []
     size = 0
+    looked, last = 0, after
     for topic in _topics(catalog, names):
-        if topic.id <= after or not sees(topic.name):
+        if topic.id <= after:
             continue
-        if size >= PAGE_BYTES:
-            return views, views[-1].id
+        if size >= PAGE_BYTES or looked >= LOOKS_MAX:
+            return views, last
+        looked, last = looked + 1, topic.id
+        if not sees(topic.name):
+            continue
         views.append(TopicView(topic.name, topic.id, topic.groups))
         size += 3 * _NUMBER_BYTES + len(topic.name) + 5 * len(topic.groups)
     return views, 0

@@ -309,7 +309,7 @@ def _what(record: "Record") -> str:
             by = f"producer {head.producer:x} sequence {head.first_sequence}..{end}"
             return f"{counted(head.count, 'message')} for {place}, {by}"
         if record.kind == Kind.COMMANDS:
-            return ", ".join(map(str, cbor2.loads(bytes(record.payload))))
+            return ", ".join(map(_shown, cbor2.loads(bytes(record.payload))))
         if record.kind == Kind.MEMBERSHIP:
             change = decode_change(record.payload)
             singles = [f"{single.kind.name.lower()} {single.node}" for single in change.changes]
@@ -317,6 +317,15 @@ def _what(record: "Record") -> str:
     except (CorruptRecord, cbor2.CBORError, TypeError) as error:
         return f"cannot be read: {error}"
     return ""
+
+
+def _shown(command: object) -> str:
+    """A command as text, without the keys and digests by which somebody could log in."""
+    if isinstance(command, list) and command[:1] == ["once"]:
+        return str([*command[:2], *map(_shown, command[2:])])
+    if isinstance(command, list) and command[:1] in (["put_user"], ["put_token"]):
+        return str(["..." if isinstance(value, bytes) else value for value in command])
+    return str(command)
 
 
 def _result(summaries: list[Summary], *, is_short: bool) -> Result:

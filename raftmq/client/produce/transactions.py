@@ -348,7 +348,13 @@ class Transaction:
         inputs = [] if self._inputs is None else self._inputs.recorded()
         with nullcontext() if recorder is None else recorder.ending(inputs, is_commit=is_commit):
             if self.id is not None:
-                await end_transaction(self._router, self.id, is_commit=is_commit, timeout=timeout)
+                await end_transaction(
+                    self._router,
+                    self.id,
+                    is_commit=is_commit,
+                    timeout=timeout,
+                    producer_group=self._group,
+                )
             self._is_ended = True
 
     @property
@@ -422,11 +428,16 @@ def parse_transaction_id(text: str) -> tuple[int, int]:
 
 
 async def end_transaction(
-    router: Router, transaction_id: str, *, is_commit: bool, timeout: float | None
+    router: Router,
+    transaction_id: str,
+    *,
+    is_commit: bool,
+    timeout: float | None,
+    producer_group: str = "",
 ) -> int:
     """See `Client.end_transaction`."""
     partition_group, number = parse_transaction_id(transaction_id)
-    request = EndTransaction(partition_group, number, is_commit)
+    request = EndTransaction(partition_group, number, is_commit, producer_group)
     try:
         ended = await ask_leader(router, request, TransactionEnded, timeout=timeout)
     except Rejected as refusal:

@@ -194,6 +194,10 @@ class AccessState:
             return Refused(Reason.BAD_ARGUMENT, problem)
         if known is None and len(self.users) >= USERS_MAX:
             return Refused(Reason.BAD_ARGUMENT, f"the cluster has {USERS_MAX} users already")
+        # With a time for the password before, there is one: see `_why_no_overlap`.
+        before = known.keys[0] if known is not None and command.old_until_ms else None
+        if before is not None and before.stored_key == command.stored_key:
+            return Changed(False)  # A repeat must not end the password before.
         keys: tuple[Keys, ...] = ()
         if command.salt:
             keys = (Keys(command.stored_key, command.server_key),)

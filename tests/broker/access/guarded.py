@@ -6,17 +6,23 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 import raftmq
 from raftmq.broker.node import Node
 from raftmq.broker.settings import Access, NodeSettings, Peer, Settings, Tls
 from raftmq.broker.system_world import RealWorld
+from raftmq.errors import OutcomeUnknown, Reason, Rejected
 from raftmq.testing import free_ports
 from raftmq.tls.authority import Authority
 from raftmq.tls.contexts import NodeContexts
 from raftmq.tls.names import USER, CertificateName
+from raftmq.wire.access import LoggedIn, LogIn
+from raftmq.wire.codec import unpack
+from raftmq.wire.messages import PROTOCOL, REPLY, ErrorReply, FrameKind, Hello, Welcome
 from tests.tls.certificates import HOST, make_node
+from tests.tls.stranger import Stranger
 
 ROOT = "root"
 """The administrator by the node's settings."""
@@ -100,3 +106,39 @@ async def make_user(root: raftmq.Client, name: str, *acts: str) -> None:
     await root.access.put_user(name, PASSWORD)
     for act in acts:
         await root.access.allow(name, *act.split())
+
+
+CLIENT = Hello(PROTOCOL, "", 0, "", "stranger")
+
+
+@asynccontextmanager
+async def refused(reason: Reason) -> AsyncGenerator[list[str]]:
+    """The block raises `Rejected` for this reason; its text is in the list afterwards."""
+    texts: list[str] = []
+    with pytest.raises(Rejected) as caught:
+        yield texts
+    assert caught.value.reason is reason, caught.value
+    texts.append(str(caught.value))
+
+
+async def twice(call: Callable[[], Awaitable[object]]) -> None:
+    """Make a call; again, if it was under way when its connection was ended: then it cannot know
+    whether it took effect."""
+    try:
+        await call()
+    except OutcomeUnknown:
+        await call()
+
+
+async def greeted(peer: Stranger) -> Welcome:
+    """The node's greeting."""
+    frame = await peer.ask(FrameKind.HELLO, CLIENT)
+    assert frame.kind == FrameKind.HELLO | REPLY
+    return unpack(Welcome, frame.header)
+
+
+async def say(peer: Stranger, message: LogIn) -> LoggedIn:
+    """The answer to a message of a login."""
+    frame = await peer.ask(FrameKind.LOG_IN, message)
+    assert frame.kind == FrameKind.LOG_IN | REPLY, unpack(ErrorReply, frame.header)
+    return unpack(LoggedIn, frame.header)

@@ -407,5 +407,6 @@ def test_login_by_password_ends_with_the_password(access: AccessState) -> None:
 
 
 def test_password_that_is_put_again_with_an_overlap_has_no_end(access: AccessState) -> None:
-    apply(access, PutUser("alice", SALT, ROUNDS, *KEYS, old_until_ms=900))
+    command = PutUser("alice", SALT, ROUNDS, *KEYS, old_until_ms=900)
+    assert access.apply(command, index=access.version + 1, now=5) == Changed(False)
     assert Login("alice", stored_key=KEYS.stored_key).until_ms(access) == 0

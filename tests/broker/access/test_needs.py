@@ -100,7 +100,7 @@ class FakeHost:
         self.catalog = made_catalog()
         self.groups = {
             0: SimpleNamespace(machine=self.catalog),
-            1: SimpleNamespace(machine=made_machine()),
+            1: SimpleNamespace(number=1, machine=made_machine(), is_leader=True, is_current=True),
         }
 
     def group(self, number: int) -> SimpleNamespace | None:
@@ -202,6 +202,11 @@ REQUESTS: list[tuple[FrameKind, Any, list[Act]]] = [
     (FrameKind.FETCH, fetches.Fetch([], 0, 1), []),
     (FrameKind.COMMIT, assignment.CommitOffsets("g@one", []), [group(READ, "g")]),
     (FrameKind.COMMIT, assignment.CommitOffsets("g", [], is_reset=True), [group(ADMIN, "g")]),
+    (
+        FrameKind.COMMIT,
+        assignment.CommitOffsets("g", [assignment.QueueOffset(ORDERS, 1)]),
+        [group(READ, "g"), topic(DESCRIBE, "orders")],
+    ),
     (FrameKind.COMMITTED, Committed(1, "g"), [group(DESCRIBE, "g")]),
     (FrameKind.COMMITTED, Committed(1, None), []),
     (FrameKind.OFFSETS, FindOffsets([FindOffset(ORDERS, 0)]), [topic(DESCRIBE, "orders")]),
@@ -222,7 +227,11 @@ REQUESTS: list[tuple[FrameKind, Any, list[Act]]] = [
     (FrameKind.DEAD, popping.FindDead(1, BILLING), [group(DESCRIBE, "billing")]),
     (FrameKind.CHANGE_DEAD, popping.ChangeDead(1, BILLING, []), [group(ADMIN, "billing")]),
     (FrameKind.RESET, popping.ResetGroup(1, BILLING, [], []), [group(ADMIN, "billing")]),
-    (FrameKind.HEARTBEAT, assignment.Heartbeat(MEMBER), [group(READ, "readers")]),
+    (
+        FrameKind.HEARTBEAT,
+        assignment.Heartbeat(MEMBER),
+        [group(READ, "readers"), topic(READ, "orders")],
+    ),
     # It is told that it is no member.
     (FrameKind.HEARTBEAT, assignment.Heartbeat(5), []),
     (
@@ -244,8 +253,10 @@ REQUESTS: list[tuple[FrameKind, Any, list[Act]]] = [
     ),
     (FrameKind.END, transactions.EndTransaction(1, 5, True), [group(WRITE, "payments")]),
     (FrameKind.END, transactions.EndTransaction(1, 6, True), [group(READ, "billing")]),
-    # Nothing is open, or there is no data group of that number: the handler answers.
-    (FrameKind.END, transactions.EndTransaction(1, 8, True), []),
+    # The group of one that is open counts, whatever the request says.
+    (FrameKind.END, transactions.EndTransaction(1, 5, True, "mine"), [group(WRITE, "payments")]),
+    (FrameKind.END, transactions.EndTransaction(1, 8, True, "mine"), [group(WRITE, "mine")]),
+    # There is no data group of that number: the handler answers.
     (FrameKind.END, transactions.EndTransaction(0, 5, True), []),
     (FrameKind.END, transactions.EndTransaction(9, 5, True), []),
     (FrameKind.TRANSACTIONS, transactions.FindTransactions(1, "p"), [group(DESCRIBE, "p")]),
@@ -347,8 +358,35 @@ def test_transaction_with_an_input_of_a_deleted_attachment_is_refused() -> None:
 def test_detach_is_judged_by_the_attachment_and_not_by_its_words() -> None:
     assert acts_of(Detach("mine", "mine", BILLING)) == [group(ADMIN, "billing")]
     # A repeat finds it gone, and a command of older software has no number.
-    for number in (DROPPED, LATER, 0):
+    for number in (DROPPED, 0):
         assert acts_of(Detach("mine", "mine", number)) == [group(ADMIN, "mine")]
+    # Else whoever names the next number first would detach it.
+    with pytest.raises(Unfound) as error:
+        acts_of(Detach("mine", "mine", LATER))
+    assert error.value.reply.code == "unavailable"
+
+
+def test_transaction_that_never_began_is_not_ended_by_its_number_alone() -> None:
+    code, _ = refusal(FrameKind.END, transactions.EndTransaction(1, 8, False))
+    assert code == Reason.UNKNOWN_TRANSACTION.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (FrameKind.CANCEL, CancelDelayed(1, [], [], [])),
+        (FrameKind.SESSIONS, sessions.ClaimSessions(1, 1, [], 1)),
+        (FrameKind.BEGIN, transactions.BeginTransaction(1, 9, "", "a note")),
+    ],
+)
+def test_request_about_nothing_is_no_record(kind: FrameKind, message: object) -> None:
+    assert refusal(kind, message)[0] == Reason.BAD_ARGUMENT.value
+
+
+def test_name_that_nothing_can_have_is_not_kept() -> None:
+    long = "g" * 1000
+    request = Committed(1, long)
+    assert refusal(FrameKind.COMMITTED, request)[0] == Reason.BAD_NAME.value
 
 
 def test_member_that_is_unknown_needs_nothing() -> None:
@@ -395,8 +433,8 @@ def code_of(kind: FrameKind, message: object) -> str:
 def test_any_command_gives_acts_or_a_refusal(command: catalog.Command) -> None:
     plain = msgspec.to_builtins(command, builtin_types=(bytes,))
     assert catalog.parse_command(plain) == command
-    expected = Reason.DENIED.value if isinstance(command, OF_NODES_TYPES) else ""
-    assert code_of(FrameKind.ADMIN, Admin(plain)) == expected
+    expected = {Reason.DENIED.value} if isinstance(command, OF_NODES_TYPES) else {"", "unavailable"}
+    assert code_of(FrameKind.ADMIN, Admin(plain)) in expected
 
 
 OF_USERS = [row for row in REQUESTS if not isinstance(row[1], Frame)]
@@ -410,7 +448,9 @@ def test_any_request_gives_acts_or_a_refusal(
     kind: FrameKind, type_: type[msgspec.Struct], data: st.DataObject
 ) -> None:
     message = data.draw(values(type_, **HINTS))
-    assert code_of(kind, message) in ("", "unavailable", "unknown_topic", "unknown_group")
+    assert code_of(kind, message) in (
+        "", "unavailable", "unknown_topic", "unknown_group", "unknown_transaction", "bad_argument",
+    )  # fmt: skip
 
 
 @given(st.binary(max_size=200))
