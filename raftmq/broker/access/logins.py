@@ -14,6 +14,7 @@ Invariants:
 """
 
 import hmac
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ FORGET_SECONDS = 600.0
 """A name and address without a failure for this long wait no more."""
 SHOWN_CHARACTERS = 127
 """Characters of a name that are shown: as many as a user's name may have."""
+ADDRESS_NAMES_MAX = 100
+"""Names with failures of one address; further names share a line."""
 FAILURES_MAX = 10_000
 """Names with addresses whose failures are remembered; the oldest goes first."""
 
@@ -142,6 +145,8 @@ class Failures:
         # (address, name) → failures, and the time before which no attempt is checked; the latest
         # failure last.
         self._of: dict[tuple[str, str], tuple[int, float]] = {}
+        # Address → entries of it above.
+        self._names: Counter[str] = Counter()
         self.count = 0
         """Failures since the node started."""
         self.last = ""
@@ -150,12 +155,12 @@ class Failures:
     def wait(self, address: str, name: str) -> float:
         """Seconds until the next attempt may be checked; it has its turn then, and others wait
         behind it. More than `DELAY_SECONDS_MAX`: it gets no turn, as many wait already."""
-        now, key = self._now(), (address, name)
+        now, key = self._now(), self._key(address, name)
         if key not in self._of:
             return 0.0
         failures, until = self._of[key]
         if until <= now - FORGET_SECONDS:
-            del self._of[key]
+            self._drop(key)
             return 0.0
         due = max(now, until)
         if due - now > DELAY_SECONDS_MAX:
@@ -167,20 +172,34 @@ class Failures:
         """An attempt has failed."""
         self.count += 1
         self.last = f"{name[:SHOWN_CHARACTERS]!r} from {address or 'this machine'}"
-        key = (address, name)
+        key = self._key(address, name)
         failures, until = self._of.get(key, (0, 0.0))
         # Attempts that have their turn already keep it.
         self._put(key, failures + 1, max(until, self._now() + _delay(failures + 1)))
 
     def succeeded(self, address: str, name: str) -> None:
         """An attempt has succeeded: the next one does not wait."""
-        self._of.pop((address, name), None)
+        self._drop((address, name))
+
+    def _key(self, address: str, name: str) -> tuple[str, str]:
+        """The line in which an attempt stands: that of the name, or for further names of an address
+        one that they share, so that made-up names push no other one out."""
+        own = (address, name)
+        is_full = own not in self._of and self._names[address] >= ADDRESS_NAMES_MAX
+        return (address, "") if is_full else own
 
     def _put(self, key: tuple[str, str], failures: int, until: float) -> None:
-        self._of.pop(key, None)
+        self._drop(key)
         self._of[key] = (failures, until)
+        self._names[key[0]] += 1
         if len(self._of) > FAILURES_MAX:
-            del self._of[next(iter(self._of))]
+            self._drop(next(iter(self._of)))
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        if self._of.pop(key, None) is not None:
+            self._names[key[0]] -= 1
+            if not self._names[key[0]]:
+                del self._names[key[0]]
 
 
 def _delay(failures: int) -> float:

@@ -139,6 +139,24 @@ def test_names_with_failures_are_bounded_and_the_oldest_goes_first(
         assert failures.wait("a", name) == pytest.approx(DELAY_SECONDS)
 
 
+def test_made_up_names_of_an_address_share_a_line_and_push_nobody_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logins, "ADDRESS_NAMES_MAX", 2)
+    clock = Clock()
+    failures = Failures(clock)
+    for name in ("alice", "bob", *(f"nobody{n}" for n in range(20))):
+        failures.failed("a", name)
+    assert len(failures._of) == 3
+    assert failures.wait("a", "alice") == pytest.approx(DELAY_SECONDS)
+    assert failures.wait("a", "another") == pytest.approx(DELAY_SECONDS_MAX)
+    assert failures.wait("b", "another") == 0.0
+    for name in ("alice", "bob", ""):
+        failures.succeeded("a", name)
+    assert not failures._of
+    assert not failures._names
+
+
 def checked_at(gaps: list[float]) -> list[float]:
     """When attempts are checked that come after these gaps and all fail; some get no turn."""
     clock, times = Clock(), list[float]()
