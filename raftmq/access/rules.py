@@ -44,6 +44,9 @@ RULES_MAX = 200_000
 class Operation(StrEnum):
     """What a user does to a resource."""
 
+    # An enum's own hash is a call of Python, and each request looks for acts in a set.
+    __hash__ = str.__hash__
+
     READ = "read"
     """Of a topic: read any of its messages, by offset or key. Of a consumer group: take part in it.
     Of the cluster: read the events of all logs."""
@@ -64,6 +67,8 @@ class Operation(StrEnum):
 
 class Resource(StrEnum):
     """A kind of thing that rules are about."""
+
+    __hash__ = str.__hash__
 
     TOPIC = "topic"
     GROUP = "group"

@@ -150,7 +150,7 @@ def _produce(node: Host, frame: Frame) -> Acts:
         queue = peek(frame.body).queue
     except CorruptRecord:
         return ()  # The handler refuses it.
-    return _of_queues(node, Operation.WRITE, [queue])
+    return (topic(Operation.WRITE, _topic_name(node, queue)),)
 
 
 def _fetch(node: Host, request: Fetch) -> Acts:
