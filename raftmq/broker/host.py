@@ -82,6 +82,9 @@ class Gate(Protocol):
     is_on: bool
     """False: everybody may do everything."""
 
+    def follow(self) -> None:
+        """The catalog may have changed: end connections that are allowed less than before."""
+
     @property
     def failed(self) -> int:
         """Logins that have failed."""

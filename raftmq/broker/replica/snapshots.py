@@ -223,7 +223,7 @@ class Snapshots(Service):
         file = group.store.open_snapshot(snapshot.meta.index)
         group.replace_machine(restore_machine(group.number, file.state()), snapshot.meta)
         if group.number == SYSTEM_GROUP:
-            self._node.catalog_changed()
+            self._node.gate.follow()
 
 
 async def _offer(link: PeerLink, chunk: SnapshotChunk, data: bytes) -> int:
