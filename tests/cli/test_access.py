@@ -299,6 +299,8 @@ def test_token_in_a_login_file_is_not_printed(
     assert "no end" in raftmq.ok("token", "list", "silent").stdout
     unknown = raftmq("token", "list", "unknown")
     assert (unknown.code, "there is no user 'unknown'" in unknown.stderr) == (1, True)
+    raftmq.ok("token", "make", "silent", "--days", "0.00000001")
+    assert re.search(r"  ended \d{4}-", raftmq.ok("token", "list", "silent").stdout)
     raftmq.ok("user", "add", "bare", "--no-password")
     assert "`raftmq token make bare` makes one" in raftmq.ok("token", "list", "bare").stderr
 
@@ -339,6 +341,7 @@ def test_row_of_a_rule_is_what_drop_takes(url: str, raftmq: CommandLine) -> None
     raftmq.ok("acl", "allow", "frank", "describe", "cluster")
     raftmq.ok("acl", "allow", "frank", "any", "group", "*")
     raftmq.ok("acl", "deny", "*", "write", "topic", "archive-*")
+    assert "1 rule about every user besides" in raftmq.ok("acl", "list", "frank").stderr
     found = raftmq.ok("acl", "list", "frank", "-o", "json").json
     assert [(each["text"], each["name"], each["is_prefix"]) for each in found] == [
         ("allow frank any group *", "", True),

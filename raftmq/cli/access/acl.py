@@ -11,9 +11,11 @@ from raftmq.cli.names import USER
 from raftmq.cli.options import argument, with_options
 from raftmq.cli.output import Note, Result, Table, note, with_output
 from raftmq.cli.session import Session, with_session
+from raftmq.words import counted
 
 if TYPE_CHECKING:
     from raftmq.client import Client
+    from raftmq.wire.access import RuleView
 
 # As in `raftmq.access.rules`, whose import would slow down the help.
 OPERATIONS = ("read", "pop", "write", "describe", "admin")
@@ -173,7 +175,13 @@ def drop(session: Session, options: _Words, verb: str) -> None:
 @with_session
 def list_(session: Session, user: str | None) -> Result:
     """List all rules, or those about USER; rules about '*' hold for every user, too."""
-    rules = session.run(lambda mq: mq.access.rules(user))
+
+    async def call(mq: "Client") -> "tuple[list[RuleView], int]":
+        is_of_one = user not in (None, EVERYBODY)
+        of_all = len(await mq.access.rules(EVERYBODY)) if is_of_one else 0
+        return await mq.access.rules(user), of_all
+
+    rules, of_all = session.run(call)
     rows = [
         (
             ALLOW if rule.is_allowed else DENY,
@@ -186,7 +194,8 @@ def list_(session: Session, user: str | None) -> Result:
     ]
     none = Note(f"no rules yet: `raftmq acl allow {user or 'USER'} read topic NAME` adds one")
     columns = ["VERB", "USER", "OPERATION", "RESOURCE", "!NAME"]
-    return Result(rules, [Table(columns, rows) if rows else none])
+    notes = [f"{counted(of_all, 'rule')} about every user besides: `raftmq acl list '*'`"]
+    return Result(rules, [Table(columns, rows) if rows else none], notes=notes if of_all else [])
 
 
 @acl.command()

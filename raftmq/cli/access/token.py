@@ -1,5 +1,6 @@
 """`raftmq token`: tokens, by which programs act as a user."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,7 +93,7 @@ def list_(session: Session, user: str | None) -> Result:
             each.id,
             owner,
             time_text(each.created_ms),
-            time_text(each.until_ms) if each.until_ms else "no end",
+            _until(each.until_ms),
             each.note,
         )
         for owner, each in found
@@ -132,3 +133,10 @@ def revoke(session: Session, token_id: str) -> None:
         fix = "`raftmq token list` shows those that there are"
         raise Failure(f"there is no token {shown}", fix=fix)
     note(f"revoked token {shown}")
+
+
+def _until(until_ms: int) -> str:
+    if not until_ms:
+        return "no end"
+    is_over = until_ms <= time.time_ns() // 1_000_000
+    return f"ended {time_text(until_ms)}" if is_over else time_text(until_ms)
