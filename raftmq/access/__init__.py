@@ -1,6 +1,5 @@
-"""Who may do what: the rules of access, and the verdict on an act.
+"""Access without I/O: rules and verdicts (`rules`), passwords (`scram`), tokens (`tokens`).
 
-`rules` has no I/O and knows neither nodes nor messages. The catalog keeps the rules
-(`raftmq.machine.catalog.access`), and each node judges by its copy of them
-(`raftmq.broker.access`).
+The catalog keeps users and rules (`raftmq.machine.catalog.access`), and each node judges by its
+copy of them (`raftmq.broker.access`).
 """

@@ -3,11 +3,11 @@
 A rule allows or denies a user an operation on a resource: one with an exact name, or all whose
 names begin with a prefix.
 
-| decides | then |
+| rules about the user or `*` | verdict |
 |---|---|
-| a rule that denies this very operation, or any | denied, whatever allows it |
-| else a rule that allows it | allowed |
-| no rule | the default |
+| one denies the operation or `any`; for `pop`, also `read` | denied, whatever allows it |
+| else one allows it or `any`; for `pop`, also `read`; for `describe`, anything | allowed |
+| else | the default |
 
 >>> rules = Rules()
 >>> _ = rules.put(Rule("alice", True, Operation.READ, Resource.TOPIC, "orders-", is_prefix=True))
@@ -20,8 +20,8 @@ denied by: deny * any topic orders-secret
 denied: no rule allows it
 
 Invariants:
-- A verdict looks up one name, and its beginnings of those lengths that the user's rules have: its
-  cost does not grow with the number of rules.
+- A verdict looks up the name, and the beginnings of those lengths that the prefixes of the user and
+  of `*` have: at most 128 looks for each, however many rules there are.
 - Whether an act is allowed does not depend on the order in which rules were put.
 
 Sources: Kafka's ACLs (KIP-11; prefixes, KIP-290) for users, resources, and that a denial wins.
@@ -56,8 +56,8 @@ class Operation(StrEnum):
     WRITE = "write"
     """Of a topic: send messages. Of a producer group: begin its transactions and decide them."""
     DESCRIBE = "describe"
-    """See that a resource exists, its settings and its backlog. Whoever may do anything else to
-    the resource may do this."""
+    """See that a resource exists, its settings and its backlog. A rule that allows any other
+    operation on the resource allows this one, too; a rule that denies this one wins."""
     ADMIN = "admin"
     """Create, change and delete a resource; dead letters and resets of a consumer group. Of the
     cluster: nodes, partition groups, users and rules."""

@@ -7,7 +7,8 @@
                 <─────────────── its own proof: the node knows the keys, too
     Proof.check
 
-The node keeps `StoredKeys`, from which neither the password nor a proof can be made.
+The node keeps `StoredKeys`, which do not contain the password. A holder of them can try passwords,
+at `ITERATIONS` rounds each; can pose as the node; and with an overheard exchange as the user.
 
 Left out: binding the proof to the TLS connection (`tls-server-end-point`): a client that verifies
 the node's certificate talks to nobody else.

@@ -103,8 +103,10 @@ async def log_in(login: Login, say: Say) -> None:
     """Log in on a connection. Cancelling leaves the connection of no use.
 
     Raises:
-        Rejected: `BAD_ARGUMENT`, a name or password that no user can have; `UNAUTHENTICATED`, the
-            other end does not know the password's keys. Whatever `say` raises.
+        Rejected: `UNAUTHENTICATED`, the login is wrong or has ended, or the node does not prove
+            that it knows the password's keys (the cause says which). `BAD_ARGUMENT`, a name or
+            password that no user can have, or a cluster that does not know its users. Whatever
+            `say` raises.
     """
     try:
         await _prove(login, say)
@@ -133,7 +135,7 @@ async def _prove(login: Login, say: Say) -> None:
     if not answer.data:
         raise _not_wanted()
     try:
-        # The rounds of the password take some ten milliseconds.
+        # The rounds of the password take about 40 ms.
         final = await anyio.to_thread.run_sync(proof.final, answer.data)
         last = await say(LogIn(SCRAM, final))
         proof.check(last.data)

@@ -13,9 +13,10 @@ is told.
 Invariants:
 - A client without a user gets nothing but the answers to HELLO and LOG_IN.
 - Nodes are known by their certificates, and may ask everything.
-- A refusal, and a login, is by a catalog that was as new as its leader's seconds ago. What is
-  allowed is allowed by the catalog as it is here: a node that is cut off from the leader of the
-  system group goes on by what it knew, for as long as it can answer at all.
+- A request is denied by the rules only after the catalog's leader has confirmed the catalog here
+  within `FRESH_SECONDS`; so is each message of a login when it arrives. What is allowed, and
+  numbers that are not known, are judged by the catalog as it is here: a node that is cut off from
+  the leader of the system group goes on by its old copy.
 """
 
 import hmac
@@ -57,7 +58,8 @@ from .needs import ADMIN_CLUSTER, BY_NAME, NEEDS, Unfound, user_changed_by
 MESSAGE_CHARACTERS_MAX = 1024
 """The longest message of a login."""
 ACTS_MAX = 4096
-"""Acts that a connection remembers. One that was allowed more is ended with each change."""
+"""Acts that a connection remembers. A connection that was allowed more is ended at each change of
+users or rules, unless its user is an administrator."""
 NONCE_BYTES = 18
 """Random bytes of a node's nonce."""
 FRESH_SECONDS = 1.0
@@ -115,7 +117,7 @@ class Gate:
 
     @property
     def failed(self) -> int:
-        """Logins that have failed."""
+        """Logins whose proof or token was checked and refused, since the node started."""
         return self.failures.count
 
     # Who is there
@@ -146,7 +148,7 @@ class Gate:
         if not self._is_fresh:
             return self._when_fresh(asked, frame)
         if guest.allowed or guest.is_wide:
-            message = "a login comes before the first other request of a connection"
+            message = "a login comes before the first request that needs a right"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
         data = request.data
         if len(data) > MESSAGE_CHARACTERS_MAX:
@@ -321,7 +323,7 @@ class Gate:
 
     @property
     def _is_fresh(self) -> bool:
-        """True if the catalog here is about as new as its leader's."""
+        """True if the leader has confirmed the catalog here within `FRESH_SECONDS`."""
         return trio.current_time() < self._fresh_until
 
     def _when_fresh(self, asked: OpenRequest, frame: Frame) -> Answer:

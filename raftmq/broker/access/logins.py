@@ -8,9 +8,12 @@
 Invariants:
 - An unknown user is answered like a known one with a wrong password: with a salt that is the same
   each time and on all nodes, and with the same refusal.
-- After a failure, the next attempts for that name from that address wait, each longer than the one
-  before; what waits is not checked before.
+- After a failure, the next attempt for that name from that address waits: longer after each further
+  failure, up to `DELAY_SECONDS_MAX`. An attempt is not checked before its turn.
 - Nothing of a password, proof or token goes into a text.
+
+Left out: hiding users whose password has other rounds, or another length of salt, than
+`Access.put_user` gives: the challenge shows both.
 """
 
 import hmac
@@ -23,7 +26,7 @@ from raftmq.access.tokens import digest_of, parts_of
 from raftmq.machine.catalog.access import KEY_BYTES, SALT_BYTES_MIN, AccessState, User
 
 DELAY_SECONDS = 0.2
-"""The wait after the first failure; it doubles with each further one."""
+"""The wait after the first failure; each further one doubles it, up to `DELAY_SECONDS_MAX`."""
 DELAY_SECONDS_MAX = 5.0
 """The longest wait, below the time that a connection has for its login. Attempts that come at the
 same time wait one after the other, and those that would wait longer are refused."""
@@ -34,7 +37,8 @@ SHOWN_CHARACTERS = 127
 ADDRESS_NAMES_MAX = 100
 """Names with failures of one address; further names share a line."""
 FAILURES_MAX = 10_000
-"""Names with addresses whose failures are remembered; the oldest goes first."""
+"""Names with addresses whose failures are remembered; the one without a failure or turn for
+longest goes first."""
 
 
 class Login(NamedTuple):
@@ -142,8 +146,8 @@ class Failures:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        # (address, name) → failures, and the time before which no attempt is checked; the latest
-        # failure last.
+        # (address, name) → failures, and the time before which no attempt is checked; in the order
+        # of the last failure or turn.
         self._of: dict[tuple[str, str], tuple[int, float]] = {}
         # Address → entries of it above.
         self._names: Counter[str] = Counter()
@@ -178,7 +182,7 @@ class Failures:
         self._put(key, failures + 1, max(until, self._now() + _delay(failures + 1)))
 
     def succeeded(self, address: str, name: str) -> None:
-        """An attempt has succeeded: the next one does not wait."""
+        """An attempt has succeeded: the next one for this name does not wait."""
         self._drop((address, name))
 
     def _key(self, address: str, name: str) -> tuple[str, str]:

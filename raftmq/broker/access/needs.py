@@ -11,7 +11,8 @@ tell whether it exists.
 
 Invariants:
 - Every `FrameKind` that is a request has a row, and every command of the catalog a case.
-- Acts are found by the catalog that the handler reads in the same step.
+- Acts are found by the catalog as it is when the handler begins. A command is applied, and a
+  linearizable read answered, later.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -87,7 +88,7 @@ def NOTHING(_node: Host, _message: object) -> Acts:  # reads as a value of the t
 
 
 def NODES(_node: Host, _message: object) -> Acts:
-    """Only nodes ask this, and theirs is allowed before the table is looked at."""
+    """Refuse: only nodes send this, and `Gate.check` lets nodes pass before this table."""
     raise Unfound(ErrorReply(Reason.DENIED.value, "only the cluster's nodes ask this"))
 
 
@@ -240,8 +241,8 @@ def _end(node: Host, request: EndTransaction) -> Acts:
         raise Unfound(ErrorReply("unavailable", message, group=found.number, retry_ms=20))
     transaction = machine.transactions.open.get(request.transaction)
     if transaction is None:
-        # One that has ended is told its outcome by its number. Of one that never began the end is
-        # remembered, in the place of another's: not for anybody who makes up a number.
+        # An ended transaction answers its outcome by its number. The end of one that never began
+        # would be remembered and push out another's, so a made-up number is refused.
         if request.producer_group:
             yield group(Operation.WRITE, request.producer_group)
         elif not machine.transactions.has_ended(request.transaction):
@@ -315,12 +316,14 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
             own = group(Operation.READ, command.consumer_group)
             return topic(Operation.POP, command.topic), own
         case Detach(number=number):
-            # The number decides, whatever the names say; a repeat finds it gone.
+            # The machine goes by the number; a repeat finds it gone.
             if number > node.catalog.consumer_groups.number_last:
                 return _of_attachment(node, Operation.ADMIN, number)
             attachment = node.catalog.consumer_groups.attachments.get(number)
-            named = command if attachment is None else attachment
-            return (group(Operation.ADMIN, named.consumer_group),)
+            if attachment is not None and attachment.consumer_group != command.consumer_group:
+                message = f"attachment {number} is not of group {command.consumer_group[:127]!r}"
+                raise Unfound(ErrorReply(Reason.UNKNOWN_GROUP.value, message))
+            return (group(Operation.ADMIN, command.consumer_group),)
         case membership.JoinGroup():
             own = group(Operation.READ, command.consumer_group)
             return topic(Operation.READ, command.topic), own

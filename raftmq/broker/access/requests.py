@@ -58,8 +58,9 @@ class AccessRequests(Service):
             act = Act(Operation(request.operation), Resource(request.resource), request.name)
         except ValueError as error:
             return ErrorReply(Reason.BAD_ARGUMENT.value, f"no such act: {error}")
-        if act.operation not in OPERATIONS[act.resource]:
-            known = ", ".join(sorted(OPERATIONS[act.resource]))
+        operations = OPERATIONS[act.resource] - {Operation.ANY}
+        if act.operation not in operations:
+            known = ", ".join(sorted(operations))
             message = f"there is no {request.operation!r} of a {request.resource}, only {known}"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
 

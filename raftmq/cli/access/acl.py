@@ -83,7 +83,7 @@ def acl() -> None:
     read      read a topic by offset or key; take part in a group; see the events of the cluster
     pop       get messages of a topic from a group that pops; read allows it, too
     write     send to a topic; begin and decide transactions of a producer group
-    describe  see that a resource exists, with its settings; each other operation allows it, too
+    describe  see that a resource exists, with its settings; allowed with any other
     admin     create, change and delete a resource; of the cluster: nodes, users and rules
     any       in a rule: all of these
 

@@ -97,8 +97,9 @@ class Access:
         await change_catalog(self._router, command, left())
 
     async def drop_user(self, name: str, *, timeout: float | None = None) -> bool:
-        """Delete a user with its tokens and rules; connections of the user are ended within a
-        second. False: there was no such user, and no rule about it."""
+        """Delete a user with its tokens and rules. Connections by password or token end within a
+        second; one by certificate ends if it used a right that is gone. False: there was no such
+        user, and no rule about it."""
         return bool(await change_catalog(self._router, DropUser(name), timeout))
 
     async def users(
@@ -178,7 +179,7 @@ class Access:
         timeout: float | None = None,
     ) -> bool:
         """Add a rule that denies something, whatever allows it; arguments as `allow`. Connections
-        that make use of it are ended within a second. False: the rule was there."""
+        that have used the denied operation end within a second. False: the rule was there."""
         rule = rule_of(user, operation, resource, name, is_allowed=False)
         return bool(await change_catalog(self._router, PutRule(rule), timeout))
 

@@ -26,7 +26,7 @@ from raftmq.machine.names import why_no_name
 from raftmq.results import Changed, Refused, Result
 
 USERS_MAX = 100_000
-"""Users of a cluster with a password or a token: each node keeps them all in memory."""
+"""Users of a cluster: each node keeps them all in memory."""
 TOKENS_MAX = 100_000
 """Tokens of a cluster."""
 USER_TOKENS_MAX = 1000
@@ -130,7 +130,7 @@ class User(msgspec.Struct, frozen=True, array_like=True):
     iterations: int
     """Their rounds of PBKDF2."""
     keys: tuple[Keys, ...]
-    """Of the newest password, then of the one before if that is valid still."""
+    """Of the newest password, then of the one before if it was kept; its time may have passed."""
     created: int
     """When, by the leader's stamp in milliseconds."""
 

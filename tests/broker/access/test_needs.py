@@ -356,7 +356,8 @@ def test_transaction_with_an_input_of_a_deleted_attachment_is_refused() -> None:
 
 
 def test_detach_is_judged_by_the_attachment_and_not_by_its_words() -> None:
-    assert acts_of(Detach("mine", "mine", BILLING)) == [group(ADMIN, "billing")]
+    detach = Admin(msgspec.to_builtins(Detach("mine", "mine", BILLING)), 9)
+    assert refusal(FrameKind.ADMIN, detach)[0] == Reason.UNKNOWN_GROUP.value
     # A repeat finds it gone, and a command of older software has no number.
     for number in (DROPPED, 0):
         assert acts_of(Detach("mine", "mine", number)) == [group(ADMIN, "mine")]
@@ -433,7 +434,11 @@ def code_of(kind: FrameKind, message: object) -> str:
 def test_any_command_gives_acts_or_a_refusal(command: catalog.Command) -> None:
     plain = msgspec.to_builtins(command, builtin_types=(bytes,))
     assert catalog.parse_command(plain) == command
-    expected = {Reason.DENIED.value} if isinstance(command, OF_NODES_TYPES) else {"", "unavailable"}
+    expected = (
+        {Reason.DENIED.value}
+        if isinstance(command, OF_NODES_TYPES)
+        else {"", "unavailable", "unknown_group"}
+    )
     assert code_of(FrameKind.ADMIN, Admin(plain)) in expected
 
 

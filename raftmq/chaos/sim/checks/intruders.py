@@ -1,4 +1,4 @@
-"""Intruders: processes that may do nothing, and ask every node for everything all the time.
+"""Intruders: processes without rights that send requests to nodes drawn at random.
 
 One of them is a user without any right, the other has no user at all. Each request that is not
 refused, and each list that shows them anything, is an *intrusion*, whatever faults the cluster has
@@ -6,6 +6,8 @@ meanwhile: a node that restarts, or has an old catalog, must not let them in eit
 
 The requests name queues, groups and attachments that exist: a gate that stands open is not saved by
 a handler that finds nothing.
+
+Left out: heartbeats, delays, transactions, logins, and the commands of consumer groups and tokens.
 """
 
 from collections import Counter
