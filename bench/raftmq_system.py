@@ -56,7 +56,7 @@ RULES = 20
 
 
 class Security(Enum):
-    """What a cluster asks of its clients."""
+    """The proofs that a cluster demands of its clients."""
 
     PLAIN = "plain"
     """Nothing."""

@@ -42,7 +42,7 @@ RULES_MAX = 200_000
 
 
 class Operation(StrEnum):
-    """What a user does to a resource."""
+    """Something that a user does to a resource."""
 
     # An enum's own hash is a call of Python, and each request looks for acts in a set.
     __hash__ = str.__hash__

@@ -232,7 +232,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
         _require(
             bool(self.access.admins) or not self.access.is_on,
-            "access.is_on needs access.admins: else nobody could make users and rules",
+            "access.is_on needs access.admins: without one no user may make users and rules",
         )
         for name in self.access.admins:
             problem = why_no_name(name, "user")

@@ -55,7 +55,7 @@ from .logins import (
 )
 from .needs import ADMIN_CLUSTER, BY_NAME, NEEDS, Unfound, user_changed_by
 
-MESSAGE_CHARACTERS_MAX = 1024
+LOGIN_CHARACTERS_MAX = 1024
 """The longest message of a login."""
 ACTS_MAX = 4096
 """Acts that a connection remembers. A connection that was allowed more is ended at each change of
@@ -151,7 +151,7 @@ class Gate:
             message = "a login comes before the first request that needs a right"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
         data = request.data
-        if len(data) > MESSAGE_CHARACTERS_MAX:
+        if len(data) > LOGIN_CHARACTERS_MAX:
             return _BAD_LOGIN
         if request.mechanism == TOKEN:
             return self._attempt(asked, parts_of(data)[0], lambda: (self._by_token(data), ""))
@@ -336,8 +336,10 @@ class Gate:
 
     async def _renew(self, asked: OpenRequest, frame: Frame) -> None:
         is_new = False
-        with trio.move_on_after(RENEW_SECONDS_MAX):
-            is_new = await renew_catalog(self._node)
+        # A node that has left the cluster carries no catalog any more.
+        if self._node.group(SYSTEM_GROUP) is not None:
+            with trio.move_on_after(RENEW_SECONDS_MAX):
+                is_new = await renew_catalog(self._node)
         asked.connection.go_on()
         if is_new:
             self._fresh_until = trio.current_time() + FRESH_SECONDS

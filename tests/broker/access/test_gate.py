@@ -130,6 +130,26 @@ def test_who_administers_the_cluster_does_not_change_an_administrator(tmp_path: 
     with_guarded(scenario, tmp_path)
 
 
+def test_a_node_without_a_catalog_asks_for_patience(tmp_path: Path) -> None:
+    """As one that has just left its cluster: the clients that it still has must not end it."""
+
+    async def scenario(node: Guarded) -> None:
+        async with node.by_certificate(ROOT) as root:
+            await make_user(root, "alice", "write topic orders")
+        groups = dict(node.node.groups)
+        node.node.groups.clear()
+        await trio.sleep(2 * gate.FRESH_SECONDS)
+        with trio.move_on_after(1) as scope:
+            async with node.as_user("alice"):
+                pass
+        assert scope.cancelled_caught  # The client tries again and again.
+        node.node.groups.update(groups)
+        async with node.as_user("alice") as alice:
+            assert await alice.admin.list_topics() == []
+
+    with_guarded(scenario, tmp_path)
+
+
 def test_no_user_is_made_before_the_cluster_knows_its_users(tmp_path: Path) -> None:
     async def scenario(node: Guarded) -> None:
         node.node.gate.is_on = False

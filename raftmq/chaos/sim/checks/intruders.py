@@ -13,7 +13,7 @@ Left out: heartbeats, delays, transactions, logins, and the commands of consumer
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import cycle
+from itertools import count
 from random import Random
 
 import msgspec
@@ -91,7 +91,7 @@ class Intruders:
         process = Process(machine, state.agenda, seed=self._random.getrandbits(32))
         if user:
             process.names = frozenset((CertificateName(CLUSTER, USER, user),))
-        for number in cycle(range(len(FrameKind))):
+        for number in count():
             await trio.sleep(self._random.expovariate(1 / PAUSE_SECONDS))
             node = self._random.choice(state.members())
             catalog = state.cluster.nodes[node].catalog if node in state.cluster.nodes else None
