@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import isfunction, signature
+from types import FunctionType
 from typing import Any, Literal
 from unittest import mock
 
@@ -36,7 +38,11 @@ class Patch:
         self._stack = stack
 
     def set(self, owner: object, name: str, value: object) -> None:
-        """Put `value` in the place of an attribute that exists."""
+        """Put `value` in the place of an attribute that exists: a function in that of a function
+        that is called alike."""
+        old = getattr(owner, name)
+        if isfunction(old) and isfunction(value):
+            _check_calls(old, value)
         self._stack.enter_context(mock.patch.object(owner, name, value))
 
     def handler(self, kind: MessageKind, old: Step, new: Step) -> None:
@@ -53,6 +59,18 @@ class Patch:
 
 
 Plant = Callable[[Patch], None]
+
+
+def _check_calls(old: FunctionType, new: FunctionType) -> None:
+    """`TypeError` if `new` can't be called with all that `old` is called with. Such a mutant is out
+    of date: it would end a run by its own mistake, and not by the bug that it plants."""
+    taken = signature(old).parameters.values()
+    arguments = [x.name for x in taken if x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD)]
+    named = {x.name: None for x in taken if x.kind is x.KEYWORD_ONLY}
+    try:
+        signature(new).bind(*arguments, **named)
+    except TypeError as problem:
+        raise TypeError(f"the mutant's {old.__qualname__}: {problem}") from None
 
 
 def later(module: str, name: str) -> Plant:

@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import zlib
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -60,6 +60,18 @@ def test_mutant_is_killed_by_an_expected_promise(mutant: Mutant) -> None:
     if not killed.is_killed:
         killed = hunt(mutant)
     assert killed.is_as_expected, f"{killed.killer or 'not killed'}: {killed.text}"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_can_be_planted_in_the_code_of_today(mutant: Mutant) -> None:
+    if mutant.plant is not None:
+        with planted(mutant):
+            pass
+
+
+def test_function_that_cannot_be_called_like_the_old_one_is_not_planted() -> None:
+    with ExitStack() as stack, pytest.raises(TypeError, match="tick: too many positional"):
+        Patch(stack).set(election, "tick", lambda: None)
 
 
 def test_every_mutant_was_killed_within_the_limits() -> None:

@@ -45,14 +45,14 @@ def _own_clock_for_sessions(patch: Patch) -> None:
 def _own_clock_for_ages(patch: Patch) -> None:
     module = import_module("raftmq.broker.serve.transactions")
     find, page = module.TransactionRequests._find, module._page
-    services: dict[int, Any] = {}
+    clocks: dict[int, Any] = {}
 
     def finding(self: Any, request: Any, group: Any, asked: Any) -> Any:
-        services[id(group.machine)] = group._now_ms
+        clocks[id(group.machine)] = group._now_ms
         return find(self, request, group, asked)
 
-    def own(machine: Any, request: Any, latest: int) -> Any:
-        return page(machine, request, services[id(machine)]() - request.age_ms_min)
+    def own(machine: Any, request: Any, latest: int, sees: Any) -> Any:
+        return page(machine, request, clocks[id(machine)]() - request.age_ms_min, sees)
 
     patch.set(module.TransactionRequests, "_find", finding)
     patch.set(module, "_page", own)
