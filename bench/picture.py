@@ -16,6 +16,7 @@ from bench.results import Row, by_scenario
 from bench.scenarios import READS, SCENARIOS
 
 COLOURS = {
+    "raftmq": "#2b6cb0",
     "floor": "#888888",
     "kafka": "#d95f02",
     "rocketmq": "#7570b3",
@@ -39,7 +40,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     figure = Figure(figsize=(9, 1.6 + 0.5 * len(tables)), layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("log")
-    axes.axvline(1.0, color="#2b6cb0", linewidth=2)
+    axes.axvline(1.0, color=COLOURS["raftmq"], linewidth=2)
     for height, (scenario, table) in enumerate(tables.items()):
         ours = table["raftmq"]["messages_per_s"]
         is_read = SCENARIOS[scenario].operation in READS

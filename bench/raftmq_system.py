@@ -319,17 +319,7 @@ class RaftmqSystem(Clustered):
 
     async def _ordered(self, size: int, batch: int, window: int, seconds: float) -> Sample:
         async with raftmq.connect(self.url) as mq:
-            sent = 0
-            async with mq.producer(TOPIC) as producer:
-                until = time.perf_counter() + seconds
-                while time.perf_counter() < until:
-                    under_way = []
-                    for _ in range(window):
-                        keys, bodies = keyed(range(sent, sent + batch), size)
-                        under_way.append(producer.send_many_nowait(bodies=bodies, keys=keys))
-                        sent += batch
-                    for pending in under_way:
-                        await pending.wait()
+            sent = await _send_keyed(mq, size, batch, window, seconds)
             order, settled = KeyOrder(), 0
             meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
 
@@ -393,3 +383,60 @@ class RaftmqSystem(Clustered):
                     if each["group"] and each["role"] == "leader"
                 )
             return total
+
+
+class RaftmqAssigned(RaftmqSystem):
+    """The same cluster, read in order by queue: each queue belongs to one member of a group, as
+    Kafka's partitions do."""
+
+    name = "raftmq-assigned"
+
+    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+        """Fill by keyed messages, then two members of a group read the queues that the keys went
+        to, and commit after each fetch."""
+        return trio.run(self._ordered, size, batch, window, seconds)
+
+    async def _ordered(self, size: int, batch: int, window: int, seconds: float) -> Sample:
+        async with raftmq.connect(self.url) as mq:
+            sent = await _send_keyed(mq, size, batch, window, seconds)
+            order, taken = KeyOrder(), 0
+
+            async def take(consumer: raftmq.client.Consumer, meter: Meter) -> None:
+                nonlocal taken
+                while taken < sent and not meter.is_over():
+                    messages = await consumer.fetch(FETCH, wait=0.2)
+                    order.check(messages.bodies)
+                    await consumer.commit()
+                    meter.on_delivery(len(messages))
+                    taken += len(messages)
+
+            async with (
+                mq.consumer(TOPIC, group="ordered", queues="assigned") as first,
+                mq.consumer(TOPIC, group="ordered", queues="assigned") as second,
+            ):
+                # The first one has all queues until it has given up half of them.
+                with trio.fail_after(START_SECONDS_MAX):
+                    while len(first.assignment) != len(second.assignment):  # noqa: ASYNC110
+                        await trio.sleep(CONFIRM_SECONDS)
+                meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+                async with trio.open_nursery() as nursery:
+                    for consumer in (first, second):
+                        nursery.start_soon(take, consumer, meter)
+        settings = "2 members of a group, order by queue, offsets committed after each fetch"
+        return meter.sample(until_last=True, settings=settings)
+
+
+async def _send_keyed(mq: raftmq.Client, size: int, batch: int, window: int, seconds: float) -> int:
+    """Send keyed messages for some seconds; their number."""
+    sent = 0
+    async with mq.producer(TOPIC) as producer:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            under_way = []
+            for _ in range(window):
+                keys, bodies = keyed(range(sent, sent + batch), size)
+                under_way.append(producer.send_many_nowait(bodies=bodies, keys=keys))
+                sent += batch
+            for pending in under_way:
+                await pending.wait()
+    return sent

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.results import FIGURES, Figure, Gap, Gaps, Result, Row, Skip, by_scenario, is_met
-from bench.scenarios import GROWTH, SCENARIOS
+from bench.scenarios import GROWTH, OWN, SCENARIOS
 from bench.standing import best_peers, losses, lost_costs, targets
 
 INSTALL_LINES = """\
@@ -241,7 +241,7 @@ def _figure_line(figure: Figure) -> str:
 
 def _line(row: Row) -> str:
     name, *figures = cells(row)
-    name = f"**{name}**" if name == "raftmq" else name
+    name = f"**{name}**" if name in OWN else name
     return "| " + " | ".join((name, *figures)) + " |"
 
 
@@ -257,10 +257,10 @@ def _standing(rows: Sequence[Row], gaps: Sequence[Gap]) -> str:
     if not any(row["system"] == "raftmq" for row in rows):
         return "## raftmq\n\nraftmq was not part of this run.\n"
     places = "\n".join(
-        f"| {SCENARIOS[scenario].title} | {_rate(ours, digits=0)} | {name} | "
-        f"{_rate(theirs, digits=0)} | {'' if ours >= theirs else '**'}{ours / theirs:.2f}"
-        f"{'' if ours >= theirs else '**'} |"
-        for scenario, ours, name, theirs in best_peers(rows)
+        f"| {SCENARIOS[scenario].title}{'' if own == 'raftmq' else f' ({own})'} | "
+        f"{_rate(ours, digits=0)} | {name} | {_rate(theirs, digits=0)} | "
+        f"{'' if ours >= theirs else '**'}{ours / theirs:.2f}{'' if ours >= theirs else '**'} |"
+        for scenario, own, ours, name, theirs in best_peers(rows)
     )
     lost = "\n".join(f"- {each}" for each in losses(rows)) or "Nowhere in this run."
     costs = "\n".join(f"- {each}" for each in lost_costs(rows)) or "Nowhere in this run."
@@ -274,6 +274,8 @@ def _standing(rows: Sequence[Row], gaps: Sequence[Gap]) -> str:
 Messages a second; the floor is no peer, and some peers acknowledge before anything is synced.
 Kafka, NATS and RabbitMQ have a second row by their own load tools (`-own`). RocketMQ's load is Java
 on RocketMQ's own client library, as its tool would be.
+In order, *raftmq* is a group that pops by key and acknowledges each message; in *raftmq-assigned*
+each queue belongs to one consumer, who commits offsets, as Kafka's partitions do.
 
 | scenario | raftmq | fastest peer | its rate | raftmq over it |
 |---|---:|---|---:|---:|

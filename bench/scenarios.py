@@ -25,6 +25,7 @@ A run leaves out cells that say nothing new:
 | `-fsync` | operations that read | the setting decides when a write is on disk |
 | `-own` | all rounds but the first, 10 kB | their rows tell whether our client was the limit |
 | pysyncobj | all rounds but the first | no ratio of raftmq's refers to it |
+| raftmq-assigned | all but ordered | there queues belong to consumers, as the peers' do |
 | floor, pysyncobj, `-fsync`, `-own` | operations that grow | no queues, or the same servers again |
 | all | operations that grow, in all rounds but the first | they take a minute each |
 """
@@ -269,10 +270,10 @@ def without_fills(wanted: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in wanted if cell not in fills]
 
 
-def _raftmq() -> System:
+def _raftmq(name: str = "RaftmqSystem") -> System:
     # The benchmarks of other systems must work without raftmq's client, which this file imports.
     module = importlib.import_module("bench.raftmq_system")
-    system: System = module.RaftmqSystem()
+    system: System = getattr(module, name)()
     return system
 
 
@@ -282,10 +283,16 @@ _WRITES = frozenset(name for name in _RATES if SCENARIOS[name].operation not in 
 _WRITES_ONLY = "left out: the setting decides when a write is on disk"
 _ENDS = frozenset(name for name in _RATES if SCENARIOS[name].size != 10_000)
 _ENDS_ONLY = "left out: the others tell whether our client was the limit"
+_ORDERED = frozenset({"ordered-100B"})
+_ORDERED_ONLY = "left out: the same servers and loads as raftmq's"
+
+OWN = ("raftmq", "raftmq-assigned")
+"""The systems that are raftmq itself."""
 
 SYSTEMS = {
     "floor": Entrant(Floor, 3.0, _RATES, _RATES_ONLY),
     "raftmq": Entrant(_raftmq, 4.0),
+    "raftmq-assigned": Entrant(lambda: _raftmq("RaftmqAssigned"), 4.0, _ORDERED, _ORDERED_ONLY),
     "kafka": Entrant(Kafka, 24.0),
     "kafka-fsync": Entrant(lambda: Kafka(is_synced=True), 18.0, _WRITES, _WRITES_ONLY),
     "kafka-own": Entrant(KafkaOwn, 28.0, _ENDS, _ENDS_ONLY, rounds_max=1),
@@ -302,6 +309,6 @@ SYSTEMS = {
 
 def why_unavailable(name: str) -> str | None:
     """None if the system can run here, else one line that says how to install it."""
-    if name == "raftmq" and importlib.util.find_spec("bench.raftmq_system") is None:
+    if name in OWN and importlib.util.find_spec("bench.raftmq_system") is None:
         return "bench/raftmq_system.py is not there yet"
     return SYSTEMS[name].make().available()

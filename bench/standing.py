@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.results import FIGURES, Gap, Row, by_scenario
+from bench.scenarios import OWN
 from bench.system import READ_ALIKE
 
 DURABLE = ("kafka-fsync", "rabbitmq", "rabbitmq-own", "nats-fsync")
@@ -18,18 +19,25 @@ def losses(rows: Sequence[Row]) -> list[str]:
     """Sentences about each scenario in which a peer beats raftmq; the floor is no peer."""
     sentences = []
     for scenario, table in by_scenario(rows).items():
-        ours = table.get("raftmq")
-        for name, theirs in table.items():
-            if ours is None or name in ("raftmq", "floor"):
-                continue
-            if theirs["messages_per_s"] > ours["messages_per_s"]:
-                times = theirs["messages_per_s"] / ours["messages_per_s"]
-                sentences.append(f"{scenario}: {name} has {times:.2f} times raftmq's rate.")
-            if ours["p50_ms"] and theirs["p50_ms"] and theirs["p50_ms"] < ours["p50_ms"]:
-                times = ours["p50_ms"] / theirs["p50_ms"]
-                sentences.append(f"{scenario}: raftmq's p50 is {times:.2f} times that of {name}.")
-            sentences += _lost_figures(scenario, ours, theirs)
+        for own in OWN:
+            ours = table.get(own)
+            for name, theirs in table.items():
+                if ours is None or not _is_peer(name):
+                    continue
+                if theirs["messages_per_s"] > ours["messages_per_s"]:
+                    times = theirs["messages_per_s"] / ours["messages_per_s"]
+                    sentences.append(f"{scenario}: {name} has {times:.2f} times {own}'s rate.")
+                if ours["p50_ms"] and theirs["p50_ms"] and theirs["p50_ms"] < ours["p50_ms"]:
+                    times = ours["p50_ms"] / theirs["p50_ms"]
+                    sentences.append(
+                        f"{scenario}: {own}'s p50 is {times:.2f} times that of {name}."
+                    )
+                sentences += _lost_figures(scenario, ours, theirs)
     return sentences
+
+
+def _is_peer(system: str) -> bool:
+    return system != "floor" and system not in OWN
 
 
 def lost_costs(rows: Sequence[Row]) -> list[str]:
@@ -54,8 +62,8 @@ def lost_costs(rows: Sequence[Row]) -> list[str]:
 
 def _cheaper(table: Mapping[str, Row], field: str, words: str) -> str:
     """The peers with less of something than raftmq, and their share of raftmq's; empty: none."""
-    costs = {name: row.get(field) for name, row in table.items() if name != "floor"}
-    ours = costs.pop("raftmq")
+    ours = table["raftmq"].get(field)
+    costs = {name: row.get(field) for name, row in table.items() if _is_peer(name)}
     shares = {
         name: cost / ours
         for name, cost in costs.items()
@@ -84,18 +92,19 @@ def _lost_figures(scenario: str, ours: Row, theirs: Row) -> list[str]:
     ]
 
 
-def best_peers(rows: Sequence[Row]) -> list[tuple[str, float, str, float]]:
-    """For each scenario of raftmq and a peer: its name, raftmq's rate, the fastest peer, its rate;
-    first those in which raftmq is furthest ahead."""
+def best_peers(rows: Sequence[Row]) -> list[tuple[str, str, float, str, float]]:
+    """For each row of raftmq beside a peer's: its scenario, system and rate, the fastest peer, its
+    rate; first those in which raftmq is furthest ahead."""
     found = []
     for scenario, table in by_scenario(rows).items():
-        peers = {
-            n: row["messages_per_s"] for n, row in table.items() if n not in ("raftmq", "floor")
-        }
-        if "raftmq" in table and peers:
-            best = max(peers, key=peers.__getitem__)
-            found.append((scenario, table["raftmq"]["messages_per_s"], best, peers[best]))
-    return sorted(found, key=lambda each: -each[1] / each[3])
+        peers = {name: row["messages_per_s"] for name, row in table.items() if _is_peer(name)}
+        best = max(peers, key=peers.__getitem__, default="")
+        found += [
+            (scenario, own, table[own]["messages_per_s"], best, peers[best])
+            for own in OWN
+            if own in table and peers
+        ]
+    return sorted(found, key=lambda each: -each[2] / each[4])
 
 
 def targets(rows: Sequence[Row], gaps: Iterable[Gap] = ()) -> list[tuple[str, float, float, bool]]:

@@ -115,7 +115,9 @@ def test_produce_has_a_cell_of_its_own_only_without_its_consume() -> None:
     planned = cells(list(SCENARIOS), list(SYSTEMS), 3)
     kept = without_fills(planned)
     assert {cell.system for cell in kept if "produce" in cell.scenario} == {
-        name for name, each in SYSTEMS.items() if "consume-100B" not in each.scenarios
+        name
+        for name, each in SYSTEMS.items()
+        if "produce-100B" in each.scenarios and "consume-100B" not in each.scenarios
     }
     given = [
         Cell(cell.round, name, cell.system)

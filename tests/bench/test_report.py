@@ -79,12 +79,28 @@ def test_losses_name_every_peer_that_is_faster_and_no_floor() -> None:
 def test_fastest_peer_of_each_scenario_stands_beside_raftmq() -> None:
     rows = [*ROWS, row("produce-100B", "rabbitmq", 90.0)]
     assert standing.best_peers(rows) == [
-        ("produce-100B", 800.0, "nats", 100.0),
-        ("single-200B", 1200.0, "nats", 3000.0),
+        ("produce-100B", "raftmq", 800.0, "nats", 100.0),
+        ("single-200B", "raftmq", 1200.0, "nats", 3000.0),
     ]
     page = report.markdown(result(rows, []))
     assert "| One awaited send at a time, 200 B | 1,200 | nats | 3,000 | **0.40** |" in page
     assert page.index("raftmq beside the fastest peer") < page.index("(`produce-100B`)")
+
+
+def test_second_row_of_raftmq_stands_beside_the_peers_and_is_none_of_them() -> None:
+    ordered = "ordered-100B"
+    rows = [
+        row(ordered, "raftmq", 100.0),
+        row(ordered, "raftmq-assigned", 400.0),
+        row(ordered, "kafka", 200.0),
+    ]
+    assert standing.best_peers(rows) == [
+        (ordered, "raftmq-assigned", 400.0, "kafka", 200.0),
+        (ordered, "raftmq", 100.0, "kafka", 200.0),
+    ]
+    assert standing.losses(rows) == ["ordered-100B: kafka has 2.00 times raftmq's rate."]
+    page = report.markdown(result(rows, []))
+    assert "100 B (raftmq-assigned) | 400 | kafka | 200 | 2.00 |" in page
 
 
 def test_targets_are_judged_in_their_own_direction() -> None:
