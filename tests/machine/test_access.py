@@ -343,6 +343,26 @@ def test_tokens_are_bounded(catalog: Catalog, monkeypatch: pytest.MonkeyPatch, l
     assert run(catalog, put_token(3)) == Changed(True)
 
 
+def test_tokens_of_a_user_are_counted_through_drops_and_snapshots(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "USER_TOKENS_MAX", 2)
+    fill(catalog)  # alice has two, bob has one
+    restored = Catalog.restore(catalog.snapshot())
+    for each in (catalog, restored):
+        assert reason(run(each, put_token(4))) is Reason.BAD_ARGUMENT
+        assert run(each, put_token(5, "bob")) == Changed(True)
+        assert run(each, DropToken(f"{1:016x}")) == Changed(True)
+        assert run(each, DropToken(f"{1:016x}")) == Changed(False)
+        assert run(each, put_token(4)) == Changed(True)
+        run(each, DropUser("alice"))
+        run(each, put_user())
+        assert run(each, put_token(6)) == Changed(True)
+        assert run(each, put_token(7)) == Changed(True)
+        assert reason(run(each, put_token(8))) is Reason.BAD_ARGUMENT
+    assert restored.access.dump() == catalog.access.dump()
+
+
 def test_rules_are_bounded_and_one_that_is_there_may_be_put_again(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
