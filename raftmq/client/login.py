@@ -37,8 +37,8 @@ class Login:
     """The password; empty: by token."""
     token: str = ""
     """The token; empty: by password."""
-    path: str = field(default="", compare=False)
-    """The file that holds the login; empty: none does."""
+    # The file that holds the login; empty: none does.
+    _path: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         given = [bool(self.user), bool(self.password), bool(self.token)]
@@ -52,7 +52,7 @@ class Login:
 
     def __str__(self) -> str:
         whose = f"of user {self.user!r}" if self.user else f"by token {parts_of(self.token)[0]}"
-        return f"{whose} in {self.path}" if self.path else whose
+        return f"{whose} in {self._path}" if self._path else whose
 
 
 Source = Callable[[], Login]
@@ -96,7 +96,7 @@ def read_login(path: str) -> Login:
         isinstance(value, str) for value in found.values()
     ):
         raise _wrong(f"the login file {path!r} may hold `user` and `password`, or `token`")
-    return Login(**found, path=path)
+    return Login(**found, _path=path)
 
 
 async def log_in(login: Login, say: Say) -> None:
