@@ -10,8 +10,10 @@ import trio
 
 from raftmq.batch import Batch, encode
 from raftmq.chaos import sim
+from raftmq.chaos.sim.cluster import CLUSTER
 from raftmq.chaos.world import Machine, MemoryFiles, Process
 from raftmq.chaos.world.pipe import WINDOW_BYTES
+from raftmq.tls.names import USER, CertificateName
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
@@ -162,13 +164,16 @@ class Cluster(sim.Cluster):
 
     @asynccontextmanager
     async def connection(
-        self, number: int, *, is_lockstep: bool = False
+        self, number: int, *, is_lockstep: bool = False, user: str = ""
     ) -> AsyncIterator[RawClient]:
-        """A connection to a node, before any word. In lockstep little is buffered in between."""
+        """A connection to a node, before any word. In lockstep little is buffered in between. With
+        `user` its certificate names one."""
         own = self.settings(number).node
         machine = Machine("client", self.agenda, MemoryFiles())
         window = 4096 if is_lockstep else WINDOW_BYTES
         process = Process(machine, self.agenda, seed=0)
+        if user:
+            process.names = frozenset((CertificateName(CLUSTER, USER, user),))
         stream = await self.network.connect(process, own.host, own.port, window_bytes=window)
         client = RawClient(stream)
         error: Exception | None = None
@@ -185,9 +190,9 @@ class Cluster(sim.Cluster):
             raise error
 
     @asynccontextmanager
-    async def client(self, number: int) -> AsyncIterator[RawClient]:
+    async def client(self, number: int, *, user: str = "") -> AsyncIterator[RawClient]:
         """A connection to a node that was welcomed."""
-        async with self.connection(number) as client:
+        async with self.connection(number, user=user) as client:
             hello = Hello(PROTOCOL, "", 0, "", "test")
             await client.ask(FrameKind.HELLO, hello, Welcome)
             yield client

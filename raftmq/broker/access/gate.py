@@ -66,8 +66,9 @@ FRESH_SECONDS = 1.0
 """After its leader has answered, the catalog here counts as new for this long."""
 RENEW_SECONDS_MAX = 3.0
 """The longest wait for that answer."""
-RECHECK_SECONDS_MAX = 3600.0
-"""A login that ends later than this is looked at again after this time."""
+RECHECK_SECONDS_MAX = 10.0
+"""A login that ends later than this is looked at again after this time: the clock by which it ends
+may jump meanwhile."""
 
 _UNAUTHENTICATED = ErrorReply(
     Reason.UNAUTHENTICATED.value,

@@ -16,7 +16,7 @@ from raftmq.machine.catalog.access import PutUser
 from raftmq.tls.authority import Authority
 from raftmq.tls.names import USER, CertificateName
 from raftmq.wire.access import SCRAM, TOKEN, LogIn
-from raftmq.wire.codec import unpack
+from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import (
     REPLY,
@@ -184,6 +184,34 @@ def test_attempts_after_a_failure_wait_and_those_of_others_do_not(tmp_path: Path
             # 0.2 s after the first failure, 0.4 after the second, 0.8 after the third.
             assert trio.current_time() - begun >= logins.DELAY_SECONDS
         assert waits("", "alice") == 0.0
+
+    with_guarded(scenario, tmp_path)
+
+
+def test_one_attempt_of_a_connection_waits_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logins, "DELAY_SECONDS", 0.02)
+    attempts = 6
+    message = pack(LogIn(TOKEN, f"raftmq_{'0' * 16}_{'A' * 43}"))
+
+    async def scenario(node: Guarded) -> None:
+        async with node.by_certificate(ROOT) as root:
+            # From here on the catalog has a leader, which no login is judged without.
+            await make_user(root, "alice")
+        async with stranger(node.port, node.context) as peer:
+            await greeted(peer)
+            (connection,) = (
+                each for each, guest in node.node.gate._guests.items() if not guest.login
+            )
+            frames = [encode_frame(FrameKind.LOG_IN, n, message) for n in range(1, attempts + 1)]
+            await peer.send(b"".join(part for frame in frames for part in frame))
+            for number in range(1, attempts + 1):
+                frame = await peer.next()
+                assert frame.correlation == number
+                assert unpack(ErrorReply, frame.header).code == "unauthenticated"
+                # The others are in the parser, where the limits of the connection count them.
+                assert len(connection._open) <= 1
 
     with_guarded(scenario, tmp_path)
 
