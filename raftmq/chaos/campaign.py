@@ -40,6 +40,7 @@ from raftmq.chaos.faults import (
     nearest,
     of_world,
     shrink,
+    with_access,
     with_strike,
     with_visits,
 )
@@ -105,8 +106,8 @@ class Plan:
             names = mutant.kinds if mutant is not None else ()
         if not names:
             return of_world(self.world)
-        can = {fault.name for fault in of_world(self.world)}
-        return [_fault(name, self.world) for name in expanded(names, can)]
+        can = {fault.name for fault in of_world(self.world, has_users=self.is_secure)}
+        return [_fault(name, self.world, has_users=self.is_secure) for name in expanded(names, can)]
 
     def schedule(self, seed: int) -> Schedule:
         """The faults of this seed's run, and when each one strikes.
@@ -134,7 +135,10 @@ class Plan:
         is_judged = self.world is World.SIM and is_patient(seed)
         if is_judged or not (is_free or self.is_visited):
             return schedule
-        return with_visits(schedule, can, nodes=nodes)
+        schedule = with_visits(schedule, can, nodes=nodes)
+        if not self.is_secure:
+            return schedule
+        return with_access(schedule, of_world(self.world, has_users=True), nodes=nodes)
 
     def play(self, schedule: Schedule) -> Outcome:
         """One run. In a simulated world the same plan and schedule give the same outcome.
@@ -165,9 +169,14 @@ class Plan:
         return tuple(options)
 
 
-def _fault(name: str, world: World) -> Fault:
+def _fault(name: str, world: World, *, has_users: bool) -> Fault:
     if name in FAMILIES:
-        raise CannotPlay(f"no fault of the family {name} can be made in the {world.value} world")
+        message = f"no fault of the family {name} can be made in the {world.value} world"
+        needs_users = any(world in FAULTS[kind].worlds for kind in FAMILIES[name])
+        raise CannotPlay(
+            f"{message} without users" if needs_users else message,
+            fix="add --secure" if needs_users else "",
+        )
     if name not in FAULTS:
         raise CannotPlay(f"there is no fault {name!r}{nearest(name)}")
     fault = FAULTS[name]
@@ -175,6 +184,10 @@ def _fault(name: str, world: World) -> Fault:
         where = ", ".join(sorted(one.value for one in fault.worlds))
         raise CannotPlay(
             f"{name} cannot be made in the {world.value} world; worlds that can: {where}"
+        )
+    if fault.needs_users and not has_users:
+        raise CannotPlay(
+            f"{name} needs nodes that know each other and their users", fix="add --secure"
         )
     return fault
 

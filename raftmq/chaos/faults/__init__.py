@@ -17,6 +17,7 @@ from .schedule import (
     draw_mixed,
     draw_patient,
     is_patient,
+    with_access,
     with_strike,
     with_visits,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "nearest",
     "of_world",
     "shrink",
+    "with_access",
     "with_strike",
     "with_visits",
 ]

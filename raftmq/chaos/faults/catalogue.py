@@ -1,7 +1,7 @@
 """Every kind of fault, by name: what it does, whom it hits, and in which worlds it can be made.
 
 The codes are those of the literature list the kinds were gathered from: N network, P process,
-D disk, C clock, M membership, K client.
+D disk, C clock, M membership, K client; A (access) is our own.
 
 | world | what it is |
 |---|---|
@@ -74,6 +74,9 @@ class Fault(NamedTuple):
     """Unit of the levels."""
     nodes_min: int = 1
     """Smallest cluster in which it is a fault of its own; it is not drawn for smaller ones."""
+    needs_users: bool = False
+    """True: only a cluster whose nodes know each other and their users can have it. It is added to
+    schedules (`with_access`), and is not drawn among the others."""
 
 
 _CORE, _SIM, _REAL = World.CORE, World.SIM, World.REAL
@@ -319,10 +322,22 @@ _CLIENTS = (
              _BROKERS, Aim.NONE),
 )  # fmt: skip
 
+_ACCESS = tuple(
+    fault._replace(needs_users=True)
+    for fault in (
+        _lasting("drop-user", "A1", "The users of the clients are deleted, and made again.",
+                 _ONLY_SIM, Aim.NONE),
+        _lasting("deny-pop", "A2", "A user may pop no topic for a while, with messages in hand.",
+                 _ONLY_SIM, Aim.NONE),
+        _lasting("deny-group", "A2", "A user may read no consumer group for a while, with messages "
+                 "in hand.", _ONLY_SIM, Aim.NONE),
+    )
+)  # fmt: skip
+
 FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
         fault.name: fault
-        for fault in (*_NETWORK, *_PROCESSES, *_DISKS, *_CLOCKS, *_MEMBERS, *_CLIENTS)
+        for fault in (*_NETWORK, *_PROCESSES, *_DISKS, *_CLOCKS, *_MEMBERS, *_CLIENTS, *_ACCESS)
     }
 )
 """Every kind, by name."""
@@ -338,6 +353,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "clock": tuple(fault.name for fault in _CLOCKS),
         "membership": tuple(fault.name for fault in _MEMBERS),
         "client": tuple(fault.name for fault in _CLIENTS),
+        "access": tuple(fault.name for fault in _ACCESS),
     }
 )
 """Names for many kinds at once; `partition` is every way to cut nodes off from each other."""
@@ -369,6 +385,11 @@ def nearest(name: str, known: Iterable[str] = ()) -> str:
     return f"; did you mean {close[0]}?" if close and close[0] != name else ""
 
 
-def of_world(world: World) -> list[Fault]:
-    """The kinds that can be made in a world, in the order of the catalogue."""
-    return [fault for fault in FAULTS.values() if world in fault.worlds]
+def of_world(world: World, *, has_users: bool = False) -> list[Fault]:
+    """The kinds that can be made in a world, in the order of the catalogue; with `has_users` also
+    those that need nodes which know their users."""
+    return [
+        fault
+        for fault in FAULTS.values()
+        if world in fault.worlds and (has_users or not fault.needs_users)
+    ]

@@ -50,6 +50,9 @@ campaign has: see `with_visits`."""
 VISITED_EVERY = 5
 """One seed in this many is visited."""
 
+ACCESS_EVERY = 3
+"""One seed in this many has faults of access, where nodes know their users: see `with_access`."""
+
 SURE = (
     "kill", "kill-minority", "kill-majority", "kill-all", "stop", "rolling-restart",
     "power-loss", "power-loss-majority", "power-loss-all",
@@ -292,6 +295,27 @@ def with_visits(schedule: Schedule, kinds: Sequence[Fault], *, nodes: int) -> Sc
         _draw_event(random, can[name], random.randint(begin, end), nodes, schedule.heal_ms)
         for name in VISITS
         if name in can
+    ]
+    return schedule._replace(events=tuple(sorted((*schedule.events, *added))))
+
+
+def with_access(schedule: Schedule, kinds: Sequence[Fault], *, nodes: int) -> Schedule:
+    """The schedule; for every third seed it also gets each fault of access once. It is for clusters
+    that know their users.
+
+    The drawn events do not change.
+
+    Args: as for `with_visits`.
+    """
+    if schedule.seed % ACCESS_EVERY != ACCESS_EVERY - 1:
+        return schedule
+    random = Random(f"access {schedule.seed}")
+    # Users need their connections before the fault, and time to come back before the heal.
+    begin, end = schedule.heal_ms // 4, max(schedule.heal_ms // 2, schedule.heal_ms - 3000)
+    added = [
+        _draw_event(random, kind, random.randint(begin, end), nodes, schedule.heal_ms)
+        for kind in kinds
+        if kind.needs_users and kind.nodes_min <= nodes
     ]
     return schedule._replace(events=tuple(sorted((*schedule.events, *added))))
 

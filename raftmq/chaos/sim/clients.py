@@ -28,6 +28,13 @@ from raftmq.tls.names import USER, CertificateName
 
 APPLICATION = "application"
 """The user of all clients but the administrator's."""
+COLLEAGUE = "colleague"
+"""In runs with faults of access: the user of every second consumer of a group. Faults that take a
+right away take it from `APPLICATION` alone."""
+GUEST = "guest"
+"""In runs with faults of access: a user that is known by tokens; see `checks.guests`."""
+BARRED_SECONDS = 12.0
+"""For this long after rights were given back, a client may still be about to raise a denial."""
 CALL_SECONDS = 8.0
 """Every call of a client ends within this time."""
 
@@ -43,6 +50,9 @@ class Session(NamedTuple):
 
 Job = Callable[[Client, Session], Awaitable[None]]
 """The work of a client's process with its connection."""
+
+Change = Callable[[Client], Awaitable[object]]
+"""A change that an administrator makes."""
 
 
 class Clients:
@@ -68,6 +78,11 @@ class Clients:
         """Members that must not be asked to leave, because requests under way name them."""
         self.is_healed = False
         """True from the heal on: what is lost for good is replaced soon."""
+        self.has_others = False
+        """True: the cluster has the users `COLLEAGUE` and `GUEST`, too."""
+        self.barred = 0
+        """Faults that have taken rights away, or are about to, and have not given them back."""
+        self._barred_until = 0.0
 
     @property
     def slowness(self) -> float:
@@ -153,7 +168,7 @@ class Clients:
         number = next(self._numbers)
         seed = self.seed * 7919 + number
         process = Process(self._machines[name], self._cluster.agenda, seed=seed)
-        process.names = frozenset((CertificateName(CLUSTER, USER, APPLICATION),))
+        process.names = frozenset((CertificateName(CLUSTER, USER, self._user_of(name)),))
         self._processes[name] = process
         is_done = False
         with trio.CancelScope() as scope:
@@ -189,7 +204,7 @@ class Clients:
                 is_done = True
             except Exception as error:
                 # After an error that a user would try again, the client's next process tries again.
-                if not process.is_dead and not all(map(_is_usual, _leaves(error))):
+                if not process.is_dead and not all(map(self._is_usual, _leaves(error))):
                     self.failures.append("".join(traceback.format_exception(error)))
                     is_done = True
 
@@ -204,27 +219,77 @@ class Clients:
             random = Random(f"lost answers {self.seed} {session.number}")
             plant_lost_answers(mq, self._cluster, host=host, share=share, random=random)
 
-    async def once(self, job: Job) -> None:
-        """Do a job as a process of its own, once, on the administrator's machine."""
+    async def once(self, job: Job) -> bool:
+        """Do a job as a process of its own, once, on the administrator's machine. False: as
+        `call`."""
         number = next(self._numbers)
         machine = Machine("admin", self._cluster.agenda, MemoryFiles())
         process = Process(machine, self._cluster.agenda, seed=self.seed * 7919 + number)
         process.names = frozenset((CertificateName(CLUSTER, USER, ADMIN),))
         try:
-            await self.call(process, job, self._session(number))
+            return await self.call(process, job, self._session(number))
         finally:
             process.die()
             self._cluster.network.process_ended(process)
 
-    async def allow(self) -> None:
-        """Give the clients the rights that they need, where the cluster knows its users."""
+    async def surely(self, change: Change) -> None:
+        """Make a change as the administrator, with any number of attempts: a repeat changes
+        nothing."""
 
         async def job(mq: Client, _: Session) -> None:
-            for resource, name in (("topic", "*"), ("group", "*"), ("cluster", "")):
-                await mq.access.allow(APPLICATION, "any", resource, name)
+            await change(mq)
 
+        is_made = await self.once(job)
+        while not is_made:
+            await trio.sleep(0.3)
+            is_made = await self.once(job)
+
+    async def allow(self) -> None:
+        """Give the clients the rights that they need, where the cluster knows its users."""
         if self._cluster.network.is_under_tls:
-            await self.once(job)
+            await self.surely(self.give_rights)
+
+    async def give_rights(self, mq: Client) -> None:
+        """Give each user its rights."""
+        for user in (APPLICATION, COLLEAGUE) if self.has_others else (APPLICATION,):
+            for resource, name in (("topic", "*"), ("group", "*"), ("cluster", "")):
+                await mq.access.allow(user, "any", resource, name)
+        if self.has_others:
+            await mq.access.put_user(GUEST)
+            await mq.access.allow(GUEST, "describe", "topic", "*")
+
+    async def barring(self, take: Change, give_back: Change, over: trio.Event) -> None:
+        """Take rights away until `over` is set, and give them back, whatever comes."""
+        self.barred += 1
+        await self.surely(take)
+        self._cluster.agenda.effects["rights taken away"] += 1
+        await over.wait()
+        await self.surely(give_back)
+        self.barred -= 1
+        self._barred_until = self._cluster.agenda.now + BARRED_SECONDS
+
+    @property
+    def administrator(self) -> str:
+        """The user of the workload's administrators."""
+        # Lists leave out what a user may not see: they would be wrong in the history.
+        return ADMIN if self.has_others else APPLICATION
+
+    def _user_of(self, name: str) -> str:
+        if not self.has_others:
+            return APPLICATION
+        if name.startswith(("administrator", "auditor")):
+            return self.administrator
+        is_second = name.startswith("consumer") and name[-1] in "2468"
+        return COLLEAGUE if is_second else APPLICATION
+
+    def _is_usual(self, error: Exception) -> bool:
+        """Is it an error that a user may expect?"""
+        if not isinstance(error, Rejected):
+            return isinstance(error, Unavailable | OutcomeUnknown)
+        if error.reason in (Reason.DENIED, Reason.UNAUTHENTICATED):
+            return self.barred > 0 or self._cluster.agenda.now < self._barred_until
+        # For a while each address may be that of a node of another cluster.
+        return error.reason is Reason.WRONG_CLUSTER
 
     def url(self) -> str:
         """The cluster's address: all nodes that ever had a machine."""
@@ -236,10 +301,3 @@ def _leaves(error: Exception) -> list[Exception]:
     if isinstance(error, ExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
     return [error]
-
-
-def _is_usual(error: Exception) -> bool:
-    if isinstance(error, Rejected):
-        # For a while each address may be that of a node of another cluster.
-        return error.reason is Reason.WRONG_CLUSTER
-    return isinstance(error, Unavailable | OutcomeUnknown)

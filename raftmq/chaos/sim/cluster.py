@@ -29,7 +29,7 @@ from raftmq.broker.settings import (
     Settings,
     Tls,
 )
-from raftmq.chaos.sim.observed import ObservedNode, Observer
+from raftmq.chaos.sim.observed import ObservedNode, Observer, RequestListener
 from raftmq.chaos.world.agenda import Agenda
 from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 from raftmq.chaos.world.network import Network
@@ -100,6 +100,8 @@ class Cluster:
         """Called for each file of a node whose sync was refused."""
         self.observers: list[Observer] = []
         """Observers of what the nodes send and apply."""
+        self.request_listeners: list[RequestListener] = []
+        """Observers of the frames that the nodes act on."""
         self._scopes: dict[int, trio.CancelScope] = {}
         self._starts = count()
         for peer in self.peers:
@@ -215,7 +217,9 @@ class Cluster:
         """
         process = world.process
         try:
-            node = ObservedNode(self.settings(number), world, self.observers)
+            node = ObservedNode(
+                self.settings(number), world, self.observers, self.request_listeners
+            )
             self.nodes[number] = node
             await node.run(task_status=status)
         except NodeStopped as stopped:

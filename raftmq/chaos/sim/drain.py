@@ -4,7 +4,7 @@
 2. damaged nodes become whole by themselves; a new node replaces each one that says that it cannot;
    and data groups have as many voters as they were founded with, if there are nodes for them, and
    nodes that gave up a group have deleted its log;
-3. sends succeed, producers end, consumers read everything;
+3. users have their rights back, sends succeed, producers end, consumers read everything;
 4. all replicas come level, and every disk can be read;
 5. a node whose index files are deleted writes them again;
 6. groups that have nodes to move to do so, also while one node, which leads them later, does not
@@ -122,7 +122,8 @@ async def _drain(state: RunState, workload: Workload, *, is_liveness: bool) -> N
     before = workload.progress
 
     def is_working() -> bool:
-        return workload.progress >= before + PROGRESS_OPERATIONS
+        is_enough = workload.progress >= before + PROGRESS_OPERATIONS
+        return is_enough and not state.clients.barred
 
     await _require(state, "V3", PROGRESS_SECONDS, is_working, "operations do not succeed")
     workload.is_sending = False

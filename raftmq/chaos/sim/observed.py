@@ -15,7 +15,7 @@ Invariants:
 Sources: etcd's gofail; `raftmq.chaos.real.failpoints` names those of real processes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from raftmq.broker.node import Node
@@ -89,15 +89,25 @@ class Observer(Protocol):
         """The machine stands just after this record, the last one of a segment."""
 
 
+RequestListener = Callable[["ObservedNode", Connection, Frame], None]
+"""Called with each frame that a node is about to act on; a frame that had to wait comes again."""
+
+
 class ObservedNode(Node):
     """One broker process in the simulated world."""
 
     def __init__(
-        self, settings: Settings, world: SimulatedWorld, observers: list[Observer]
+        self,
+        settings: Settings,
+        world: SimulatedWorld,
+        observers: list[Observer],
+        request_listeners: list[RequestListener],
     ) -> None:
         super().__init__(settings, world)
-        self._process = world.process
+        self.process = world.process
+        """The process that the node is."""
         self._observers = observers
+        self._request_listeners = request_listeners
 
     def perform(self, group: Group, effect: Effect) -> None:
         """As `Node.perform`, with failpoints for messages and applied records."""
@@ -110,11 +120,11 @@ class ObservedNode(Node):
             case _:
                 points = []
         for point in points:
-            self._process.passes(point, after=False)
+            self.process.passes(point, after=False)
         self._tell(group, effect)
         super().perform(group, effect)
         for point in points:
-            self._process.passes(point, after=True)
+            self.process.passes(point, after=True)
 
     def _tell(self, group: Group, effect: Effect) -> None:
         for observer in self._observers:
@@ -132,6 +142,8 @@ class ObservedNode(Node):
         """As `Node.handle`, with a failpoint."""
         # A stranger may send a frame of an unknown kind.
         point = _RECEIVING.get(frame.kind, "receive nothing known")
-        self._process.passes(point, after=False)
+        self.process.passes(point, after=False)
+        for listener in self._request_listeners:
+            listener(self, connection, frame)
         super().handle(connection, frame)
-        self._process.passes(point, after=True)
+        self.process.passes(point, after=True)

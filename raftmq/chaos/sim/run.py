@@ -19,6 +19,7 @@ Parts that are judged, and their judges:
 | that retention by age drops nothing that is young, whatever one clock shows | `Watch.trimmed` |
 | that leaders let time pass in a silence | `silence` |
 | that a check-back is asked, whatever other groups do | `check_backs` |
+| that users get what the rules allow, and no more | `rights`, `intruders` |
 | that calls succeed while a majority is well, and soon after the heal | `availability` |
 | asserts and exceptions in nodes and clients | they end the node or client, and are violations |
 
@@ -35,15 +36,17 @@ import numpy as np
 import trio
 
 from raftmq.broker.settings import Log, Raft
-from raftmq.chaos.faults.catalogue import World
+from raftmq.chaos.faults.catalogue import FAULTS, World
 from raftmq.chaos.faults.schedule import Schedule
 from raftmq.chaos.outcome import Outcome, Violation
 from raftmq.chaos.sim.checks.availability import Availability
 from raftmq.chaos.sim.checks.check_backs import CheckBacks
 from raftmq.chaos.sim.checks.evidence import gather, judge_servers, vacuous_everywhere
+from raftmq.chaos.sim.checks.guests import Guests
 from raftmq.chaos.sim.checks.intruders import Intruders
 from raftmq.chaos.sim.checks.leaving import Leaving
 from raftmq.chaos.sim.checks.pop_evidence import PopEvidence
+from raftmq.chaos.sim.checks.rights import Rights
 from raftmq.chaos.sim.checks.silence import keep_silence
 from raftmq.chaos.sim.checks.twins import Twins
 from raftmq.chaos.sim.checks.watch import Watch
@@ -212,6 +215,9 @@ class _Run:
             )
             self._workload: Workload = WORKLOADS[self._workload_name](clients, self._recorder)
             state.own_failpoints = OWN_FAILPOINTS.get(self._workload_name, ())
+            clients.has_others = self._is_secure and any(FAULTS[f].needs_users for f in faults)
+            self._rights = Rights(state)
+            self._rights.begin()
             await clients.allow()
             await self._workload.prepare()
             watch.begin()
@@ -226,6 +232,8 @@ class _Run:
                 self._asked.begin()
             self._intruders = Intruders(state, schedule.seed)
             self._intruders.begin()
+            if clients.has_others:
+                Guests(state, schedule.seed).begin()
             nemesis = Nemesis(state, schedule, self._availability)
             nemesis.begin()
             self._availability.begin()
@@ -240,6 +248,7 @@ class _Run:
             await drain(state, self._workload, is_liveness=self._is_liveness, at_rest=rest)
             # A drain that was cut short, as half of the nodes broke, has not called it.
             rest()
+            self._rights.end()
             watch.end()
             self._elapsed = watch.now_ms / 1000
             state.end()
@@ -293,6 +302,7 @@ class _Run:
         ]
         at_ms = int(self._elapsed * 1000)
         violations += self._noticed(at_ms)
+        violations += self._rights.violations
         violations += [Violation("client-bug", at_ms, text) for text in self._clients.failures]
         reports = self._judge_clients(history)
         violations += [v for report in reports for v in _violations(report, at_ms)]
@@ -315,6 +325,7 @@ class _Run:
             compared["leases by the clock"] = self._judged_by_clocks
         compared["answers by their deadlines"] = self.deadlines.compared.total()
         compared.update(self._intruders.compared)
+        compared.update(self._rights.compared)
         compared.update(self._availability.compared)
         compared.update(self._leaving.compared)
         # Each comparison so far must occur in every run. A comparison of servers may be empty in

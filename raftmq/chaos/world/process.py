@@ -70,16 +70,24 @@ class WallClock:
 
     def now_ms(self) -> int:
         """The time that the clock shows, in ms since 1970."""
-        now = self._agenda.now
-        shown = now * 1000 + self.skew_ms + (now - self._drift_since) * 1000 * self._drift
-        shown += self.swing_ms * sin(now * 2 * pi / 20)
-        if self.strobe_ms and int(now * 10) % 2:
-            shown += self.strobe_ms
+        now, shown = self._agenda.now, self._shown()
         if int(shown) != int(now * 1000):
             self._agenda.effects["wrong times told"] += 1
             self.ahead_ms_max = max(self.ahead_ms_max, shown - now * 1000)
             self.behind_ms_max = max(self.behind_ms_max, now * 1000 - shown)
         return EPOCH_MS + int(shown)
+
+    def observed_ms(self) -> int:
+        """As `now_ms`, for an observer: no process has read the clock."""
+        return EPOCH_MS + int(self._shown())
+
+    def _shown(self) -> float:
+        now = self._agenda.now
+        shown = now * 1000 + self.skew_ms + (now - self._drift_since) * 1000 * self._drift
+        shown += self.swing_ms * sin(now * 2 * pi / 20)
+        if self.strobe_ms and int(now * 10) % 2:
+            shown += self.strobe_ms
+        return shown
 
 
 class Machine:

@@ -263,6 +263,11 @@ INVARIANTS: Mapping[str, Invariant] = {
         "intruders get nothing",
         "in runs with users, nobody and a user without rights are refused all that they ask for",
     ),
+    "rights": _watched(
+        "rights hold",
+        "in runs with users, a node lets pass what its catalog allows and no more; a connection "
+        "ends within a second of the end of its login, or of a right that it has used",
+    ),
     "member-id": _watched(
         "an id is used once", "a member id is never used again after its log was deleted"
     ),

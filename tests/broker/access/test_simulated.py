@@ -79,7 +79,7 @@ def join(cluster: Cluster, node: int) -> None:
         cluster.network.unblock(f"node{other}", f"node{node}")
 
 
-def test_a_catalog_that_comes_by_a_snapshot_has_connections_judged_anew(
+def test_a_catalog_that_comes_by_a_snapshot_has_connections_judged_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     restored: list[int] = []

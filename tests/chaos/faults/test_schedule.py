@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.chaos.campaign import Plan
+from raftmq.chaos.campaign import CannotPlay, Plan
 from raftmq.chaos.faults import (
     FAMILIES,
     FAULTS,
@@ -21,6 +21,7 @@ from raftmq.chaos.faults import (
     expanded,
     of_world,
     shrink,
+    with_access,
     with_strike,
     with_visits,
 )
@@ -63,6 +64,43 @@ def test_visits_that_a_world_cannot_make_are_left_out() -> None:
     visits = with_visits(empty, of_world(World.REAL), nodes=3)
     assert {event.fault for event in visits.events} == set(VISITS) - {"outage"}
     assert not with_visits(empty, of_world(World.SIM), nodes=1).events[0].nodes[1:]
+
+
+@given(st.integers(0, 10_000), st.sampled_from([3.0, 6.0, 60.0]))
+def test_every_third_seed_has_faults_of_access_and_keeps_its_own_events(
+    seed: int, seconds: float
+) -> None:
+    drawn = draw(3 * seed + 2, of_world(World.SIM), nodes=3, seconds=seconds)
+    kinds = of_world(World.SIM, has_users=True)
+    schedule = with_access(drawn, kinds, nodes=3)
+    assert list(schedule.events) == sorted(schedule.events)
+    added = [event for event in schedule.events if event not in drawn.events]
+    assert {event.fault for event in added} == {kind.name for kind in kinds if kind.needs_users}
+    assert all(event.at_ms + event.lasts_ms <= drawn.heal_ms for event in added)
+    assert schedule.without(added) == drawn
+    assert with_access(drawn._replace(seed=3 * seed), kinds, nodes=3).events == drawn.events
+
+
+def test_faults_of_access_are_for_clusters_that_know_their_users() -> None:
+    access = {name for name in FAMILIES["access"] if World.SIM in FAULTS[name].worlds}
+    assert not set(FAMILIES["access"]) & {
+        fault.name for world in World for fault in of_world(world)
+    }
+    for is_secure in (False, True):
+        found = {
+            event.fault
+            for seed in range(12)
+            for event in Plan(World.SIM, is_secure=is_secure).schedule(seed).events
+        }
+        assert (found & access == access) == is_secure
+    assert {fault.name for fault in Plan(World.SIM, ("access",), is_secure=True).kinds()} == access
+    for names in (("access",), ("drop-user",)):
+        with pytest.raises(CannotPlay, match="users") as refused:
+            Plan(World.SIM, names).kinds()
+        assert refused.value.fix == "add --secure"
+    with pytest.raises(CannotPlay, match="the family access") as refused:
+        Plan(World.CORE, ("access",)).kinds()
+    assert not refused.value.fix
 
 
 @given(st.integers(0, 10_000))

@@ -6,21 +6,34 @@ import pytest
 
 from raftmq.broker.access import gate
 from raftmq.broker.access.gate import Gate
+from raftmq.broker.access.logins import Login
 from raftmq.broker.access.needs import NEEDS, NOTHING
 from raftmq.chaos.campaign import Plan
-from raftmq.chaos.faults import World
+from raftmq.chaos.faults import Event, Schedule, World
 from raftmq.chaos.outcome import Outcome
+from raftmq.chaos.sim.checks.rights import (
+    ENDED,
+    JUDGED,
+    LOGINS,
+    SETTLED,
+    TAKEN_OVER,
+    WITHHELD,
+)
 from raftmq.chaos.sim.run import run
 from raftmq.wire.messages import FrameKind
+from tests.chaos.campaigns import play_valid
 
 PLAN = Plan(World.SIM, workload="pop", seconds=6.0, is_secure=True)
+WORKLOADS = ("log", "register", "pop", "flows", "members", "admin")
+BARRING = {"drop-user", "deny-pop", "deny-group"}
+"""Faults of access in the simulated world."""
 
 
 def play(seed: int, workload: str = "pop") -> Outcome:
     return run(PLAN.schedule(seed), workload=workload, is_secure=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("workload", ["log", "register", "pop", "flows", "members", "admin"])
+@pytest.mark.parametrize("workload", WORKLOADS)
 def test_no_promise_breaks_with_users_and_no_intruder_gets_in(workload: str) -> None:
     outcome = play(0, workload)
     assert outcome.is_good, outcome.violations
@@ -62,3 +75,100 @@ def test_a_gate_that_lets_somebody_in_is_found(
 ) -> None:
     breach(monkeypatch)
     assert "intrusion" in {violation.name for violation in play(1).violations}
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_no_promise_breaks_where_users_come_and_go(workload: str) -> None:
+    plan = Plan(World.SIM, workload=workload, seconds=8.0, is_secure=True)
+    totals = play_valid(plan, range(900, 906), checks=(JUDGED, "intruders refused"))
+    assert set(totals.faults) >= BARRING
+
+
+# Rights that are taken away
+
+
+def barred(fault: str, workload: str = "pop", *, seconds: float = 11.0) -> Outcome:
+    """A run in which a fault of access lasts for a while."""
+    schedule = Schedule(20, seconds, (Event(2000, fault, (), 4500),))
+    return run(schedule, workload=workload, is_secure=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workload", ["log", "register", "pop"])
+def test_users_that_are_deleted_under_load_are_out_and_come_back(workload: str) -> None:
+    outcome = barred("drop-user", workload)
+    assert outcome.is_good, outcome.violations
+    assert outcome.struck["drop-user"] == 1
+    assert outcome.compared[JUDGED] > 50
+    assert outcome.compared[LOGINS] > 0
+    assert outcome.counts[ENDED] > 0
+
+
+def test_user_that_may_no_longer_pop_settles_what_is_in_hand() -> None:
+    outcome = barred("deny-pop")
+    assert outcome.is_good, outcome.violations
+    assert outcome.counts[SETTLED] > 0
+
+
+def test_user_that_may_no_longer_read_the_group_settles_nothing_and_others_get_the_messages() -> (
+    None
+):
+    outcome = barred("deny-group")
+    assert outcome.is_good, outcome.violations
+    assert outcome.counts[WITHHELD] > 0
+    assert outcome.counts[TAKEN_OVER] > 0
+
+
+CLOCKS = Plan(World.SIM, ("clock", "access"), workload="log", seconds=12.0, is_secure=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tokens_end_by_clocks_that_jump(seed: int) -> None:
+    events = [*CLOCKS.schedule(seed).events, Event(1500, "deny-pop", (), 1000)]
+    outcome = run(Schedule(seed, 12.0, tuple(sorted(events))), is_secure=True)
+    assert outcome.is_good, outcome.violations
+    assert outcome.compared[LOGINS] > 0
+
+
+def judges_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gate, "follow", lambda _: None)
+
+
+def lets_settle_who_sees_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "NEEDS", {**NEEDS, FrameKind.SETTLE: NEEDS[FrameKind.DEAD]})
+
+
+def settling_needs_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "NEEDS", {**NEEDS, FrameKind.SETTLE: NEEDS[FrameKind.POP]})
+
+
+def remembers_what_it_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gate, "_is_still_allowed", lambda *_: True)
+
+
+def tokens_have_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    until_ms = Login.until_ms
+    monkeypatch.setattr(Login, "until_ms", lambda *args: until_ms(*args) and 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "workload", "seconds", "breach"),
+    [
+        ("drop-user", "log", 11, judges_nothing_again),
+        ("deny-group", "pop", 11, lets_settle_who_sees_the_group),
+        ("deny-pop", "pop", 11, settling_needs_the_topic),
+        ("drop-user", "log", 11, remembers_what_it_allowed),
+        ("deny-group", "log", 25, tokens_have_no_end),
+    ],
+)
+def test_a_gate_by_which_rights_outlive_their_end_is_found(
+    fault: str,
+    workload: str,
+    seconds: float,
+    breach: Callable[[pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    breach(monkeypatch)
+    found = barred(fault, workload, seconds=seconds).violations
+    assert "rights" in {violation.name for violation in found}

@@ -16,6 +16,7 @@ ASKED = "changes asked for"
 STRUCK = "pieces struck"
 SCARCE = "space told as scarce"
 STOPPED = "failpoints reached"
+BARRED = "rights taken away"
 
 EFFECTS: Mapping[str, str] = {
     "isolate-node": HELD,
@@ -117,5 +118,8 @@ EFFECTS: Mapping[str, str] = {
     "client-ack-twice": "acks repeated",
     "client-ack-late": "acks of what was over",
     "retry-storm": "connections reset",
+    "drop-user": BARRED,
+    "deny-pop": BARRED,
+    "deny-group": BARRED,
 }
 """By fault: its effect on the world if it strikes. A test compares this table with `HANDLERS`."""

@@ -11,8 +11,8 @@ from raftmq.chaos.faults.arena import RunningFault, Skipped, aimed
 from raftmq.chaos.faults.shared import shared_in
 from raftmq.chaos.sim.arena import Make, SimArena
 from raftmq.chaos.sim.checks.availability import Availability
+from raftmq.chaos.sim.faults import access, network, returning, strangers
 from raftmq.chaos.sim.faults import disk as disks
-from raftmq.chaos.sim.faults import network, returning, strangers
 from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.strikes import Strikes
 
@@ -23,6 +23,7 @@ HANDLERS: Mapping[str, Make] = {
     **network.OWN,
     **disks.OWN,
     **returning.OWN,
+    **access.OWN,
     "old-address": strangers.old_address,
 }
 """How each fault is made in this world."""
