@@ -331,6 +331,10 @@ _ACCESS = tuple(
                  _ONLY_SIM, Aim.NONE),
         _lasting("deny-group", "A2", "A user may read no consumer group for a while, with messages "
                  "in hand.", _ONLY_SIM, Aim.NONE),
+        _once("certificate-expiry", "A3", "A node's certificate expires; the node gets another "
+              "one after a while.", _ONLY_REAL),
+        _once("ca-rotation", "A4", "Another authority takes the place of the one that made all "
+              "certificates.", _ONLY_REAL, Aim.NONE),
     )
 )  # fmt: skip
 

@@ -70,6 +70,8 @@ class RunState:
     """Held while a fault works on files of nodes."""
     changing: trio.Lock = field(default_factory=trio.Lock)
     """Held while the members are changed."""
+    certifying: trio.Lock = field(default_factory=trio.Lock)
+    """Held while certificates are changed."""
     copies: Path = Path()
     """Folder for copies of data folders."""
 

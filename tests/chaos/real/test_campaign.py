@@ -24,6 +24,8 @@ SEEDS = (101, 102, 103, 104)
 SPARE_SEEDS = (105, 106, 107, 108)
 SECURE_SEEDS = (102, 103)
 """Runs in which all connections are under TLS."""
+CERTIFICATES = (Event(8_000, "certificate-expiry", (2,)), Event(30_000, "ca-rotation"))
+"""Faults of those runs, beside the ones that the others have."""
 SECONDS = 75.0
 MESSAGES_MIN = 100_000
 KINDS_SHARE_MIN = 0.75
@@ -82,11 +84,14 @@ def test_five_minutes_of_faults_lose_none_of_100_000_messages(tmp_path: Path) ->
     for seed in (*SEEDS, *SPARE_SEEDS):
         if seed in SPARE_SEEDS and acked >= MESSAGES_MIN and len(struck) >= kinds_min:
             break
+        is_secure = seed in SECURE_SEEDS
+        added = CERTIFICATES if is_secure else ()
+        schedule = dense(seed)
         outcome = run(
-            dense(seed),
+            schedule._replace(events=tuple(sorted((*schedule.events, *added)))),
             folder=tmp_path / str(seed),
             is_liveness=seed % 2 == 0,
-            is_secure=seed in SECURE_SEEDS,
+            is_secure=is_secure,
         )
         assert outcome.verdict is Verdict.VALID, str(outcome)
         acked += outcome.counts["total-queue: acknowledged"]

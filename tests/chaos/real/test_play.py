@@ -117,6 +117,24 @@ def test_faults_of_connections_under_tls_lose_nothing(tmp_path: Path) -> None:
     assert outcome.counts["elections"] > 0
 
 
+def test_certificates_that_expire_and_an_authority_that_gives_way_lose_nothing(
+    tmp_path: Path,
+) -> None:
+    outcome = run(
+        schedule(
+            36,
+            (0.3, "certificate-expiry", (2,), 0, 0),
+            (3.0, "kill", (1,), 0, 0),
+            (11.0, "ca-rotation", (), 0, 0),
+        ),
+        folder=tmp_path,
+        is_overlay_wanted=False,
+        is_secure=True,
+    )
+    check(outcome, faults=2)
+    assert outcome.counts["authorities replaced"] == 1
+
+
 @pytest.mark.campaign
 def test_no_node_of_a_cluster_stays_dead_that_has_no_majority_without_it(tmp_path: Path) -> None:
     faults = schedule(3, (0.5, "kill", (1,), 0, 0))

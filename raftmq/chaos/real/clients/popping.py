@@ -69,6 +69,7 @@ class PopWorkload(Workload):
             counts=self.counts,
         )
         self._scopes: list[trio.CancelScope] = []
+        self._deciding = trio.CancelScope()
 
     @property
     def slowness(self) -> float:
@@ -134,6 +135,12 @@ class PopWorkload(Workload):
         for scope in self._scopes:
             scope.cancel()
 
+    def restart(self) -> None:
+        """End all producers, consumers and the process that checks back; new ones take their
+        places."""
+        super().restart()
+        self._deciding.cancel()
+
     def commit_oddly(self, how: str) -> None:
         """Ack the next batches `twice`, or some forgotten batches `late`."""
         if how == "twice":
@@ -162,7 +169,8 @@ class PopWorkload(Workload):
 
     async def _keep_deciding(self) -> None:
         while not self._withholding.is_draining:
-            await self._connected(self._withholding.decide)
+            with trio.CancelScope() as self._deciding:
+                await self._connected(self._withholding.decide)
 
     async def _connected(
         self, job: Callable[[raftmq.Client, int, Random], Awaitable[None]]

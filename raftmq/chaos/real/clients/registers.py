@@ -97,6 +97,10 @@ class RegisterWorkload:
         for scope in self._scopes:
             scope.cancel()
 
+    def restart(self) -> None:
+        """As `churn`."""
+        self.churn()
+
     def commit_oddly(self, how: str) -> None:
         """Nothing: see this module's heading."""
 

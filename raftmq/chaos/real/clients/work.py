@@ -55,5 +55,8 @@ class Work(Protocol):
     def churn(self) -> None:
         """End all readers; new ones take their places."""
 
+    def restart(self) -> None:
+        """End all writers and readers; new ones take their places."""
+
     def commit_oddly(self, how: str) -> None:
         """Send the next commit `twice`, or send a `late` older commit after it."""

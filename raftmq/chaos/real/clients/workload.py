@@ -135,6 +135,12 @@ class Workload:
         for scope in self._consumers.values():
             scope.cancel()
 
+    def restart(self) -> None:
+        """End all producers and consumers; new ones take their places."""
+        for scope in self._producers:
+            scope.cancel()
+        self.churn()
+
     def commit_oddly(self, how: str) -> None:
         """Send the next commit of each group `twice`, or send a `late` older commit after it."""
         self._wanted = dict.fromkeys(GROUPS, how)

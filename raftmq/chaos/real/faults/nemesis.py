@@ -24,9 +24,9 @@ from raftmq.chaos.real.arena import Make, RealArena
 from raftmq.chaos.real.run_state import RunState
 from raftmq.chaos.real.watch import Watch
 
-from . import process
+from . import certificates, process
 
-HANDLERS: Mapping[str, Make] = {**shared_in(World.REAL), **process.OWN}
+HANDLERS: Mapping[str, Make] = {**shared_in(World.REAL), **process.OWN, **certificates.OWN}
 """How each fault is made in this world."""
 
 OVERLAY_ONLY = frozenset(
