@@ -81,13 +81,7 @@ from raftmq.results import UnsupportedVersion
 from raftmq.tls.names import CertificateName
 from raftmq.wire import raft as raft_wire
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import (
-    PROTOCOL,
-    ErrorReply,
-    FrameKind,
-    Hello,
-    Welcome,
-)
+from raftmq.wire.messages import PROTOCOL, ErrorReply, FrameKind, Hello, Welcome
 
 from .leader_tasks import LeaderTasks
 from .service import Service
@@ -334,11 +328,13 @@ class Node:
                 service.closed(connection)
 
     def _take_raft(self, connection: Connection, frame: Frame) -> None:
-        number, message = raft_wire.decode(frame)
-        group, hello = self.groups.get(number), connection.hello
-        if group is None or not self.is_serving or hello is None:
+        hello = connection.hello
+        # Before the records are decoded: a client's frame may hold a million of them.
+        if hello is None or not hello.node:
             return
-        if not hello.node or node_of(message.sender) != hello.node:
+        number, message = raft_wire.decode(frame)
+        group = self.groups.get(number)
+        if group is None or not self.is_serving or node_of(message.sender) != hello.node:
             return
         # The sender's folder is known durably before its message is acted on: see there.
         self.peer_identities.admit(hello, message.sender)

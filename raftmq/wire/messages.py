@@ -343,7 +343,7 @@ class FindOffsets(_Wire, frozen=True):
     """Ask for offsets by time. All queues' partition groups must be led by the node asked."""
 
     queues: list[FindOffset]
-    """The questions, 20,000 at the most."""
+    """The questions, 5,000 at the most."""
 
 
 class FoundOffset(_Wire, frozen=True):
@@ -447,6 +447,10 @@ class Admin(_Wire, frozen=True):
     """A random number, equal in each repeat: a repeat changes no topic, consumer group, attachment
     or filter again and gets the first answer, as long as the number is among the last 4,096. 0: a
     repeat may change them twice."""
+
+    def __repr__(self) -> str:
+        # The command may hold keys of a password, or the digest of a token.
+        return f"Admin({self.command[:1]!r}, request={self.request})"
 
 
 class AdminDone(_Wire, frozen=True):

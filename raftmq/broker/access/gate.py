@@ -53,7 +53,7 @@ from .logins import (
     is_valid,
     login_by_token,
 )
-from .needs import ADMIN_CLUSTER, BY_NAME, NEEDS, Unfound, user_changed_by
+from .needs import ADMIN_CLUSTER, NEEDS, Unfound, is_by_name, user_changed_by
 
 LOGIN_CHARACTERS_MAX = 1024
 """The longest message of a login."""
@@ -259,7 +259,8 @@ class Gate:
                 if not is_known and not self._allow(guest, guest.login, act):
                     if not self._is_fresh:
                         return self._when_fresh(asked, frame)
-                    return self._denied(guest.login.user, act, asked.kind)
+                    is_named = is_by_name(asked.kind, message)
+                    return self._denied(guest.login.user, act, is_named=is_named)
             if asked.kind == FrameKind.ADMIN and guest.login.user not in self._admins:
                 changed = user_changed_by(self._node, message)
                 if changed in self._admins:
@@ -305,8 +306,8 @@ class Gate:
             guest.is_wide = True
         return True
 
-    def _denied(self, user: str, act: Act, kind: int) -> ErrorReply:
-        if kind not in BY_NAME and not self.judge(user, _seeing(act)).is_allowed:
+    def _denied(self, user: str, act: Act, *, is_named: bool) -> ErrorReply:
+        if not is_named and not self.judge(user, _seeing(act)).is_allowed:
             # The request named a number, and whoever may not see the resource learns no name.
             message = f"user {user!r} may not {act.operation.value} this {act.resource.value}"
             return ErrorReply(Reason.DENIED.value, message)

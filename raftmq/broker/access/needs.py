@@ -374,7 +374,17 @@ BY_NAME = frozenset(
         FrameKind.JUDGE,
     )
 )
-"""The kinds that name what they are about: a refusal may repeat the name. Others have numbers."""
+"""The kinds that name what they are about: see `is_by_name`."""
+
+
+def is_by_name(kind: int, message: Any) -> bool:
+    """Whether a request names what it is about: a refusal may repeat the name. Others have numbers,
+    as have two commands about a member."""
+    if kind != FrameKind.ADMIN:
+        return kind in BY_NAME
+    command = catalog.parse_command(message.command)
+    return not isinstance(command, membership.LeaveGroup | membership.ReleaseQueues)
+
 
 NEEDS: Mapping[int, _Needs] = {
     FrameKind.PRODUCE: _produce,

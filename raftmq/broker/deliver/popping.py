@@ -23,7 +23,15 @@ from functools import partial
 
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
-from raftmq.broker.serve.answers import LATER, Answer, Later, OpenRequest, elsewhere, refusal
+from raftmq.broker.serve.answers import (
+    LATER,
+    Answer,
+    Later,
+    OpenRequest,
+    elsewhere,
+    number_of_another,
+    refusal,
+)
 from raftmq.broker.serve.connection import Connection
 from raftmq.broker.serve.dispatcher import group_route
 from raftmq.broker.serve.fetches import BYTES_MAX
@@ -192,7 +200,11 @@ class Popping(Service):
             message = f"as many queues as offsets are needed, up to {RESET_QUEUES_MAX}"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
         command = calls.ResetGroup(request.number, queues, offsets, request.request)
-        return self._say(group, command, asked.ticket(lambda _: Done()))
+
+        def is_reset(value: object) -> Done | ErrorReply:
+            return Done() if value is None else number_of_another(request.request)
+
+        return self._say(group, command, asked.ticket(is_reset))
 
     def closed(self, connection: Connection) -> None:
         """The connection's consumers have no credit until they come back."""

@@ -109,8 +109,7 @@ class OpenRequest:
                 self.failed(refusal(result))
                 return
         first = results[0]
-        reply = self._reply(first.value if isinstance(first, Changed) else first)
-        self.connection.reply(self.kind, self.correlation, pack(reply))
+        self.answer(self._reply(first.value if isinstance(first, Changed) else first))
 
     def failed(self, error: ErrorReply) -> None:
         """Refuse the request, for instance as the proposal of its record failed."""
@@ -145,6 +144,13 @@ class OpenRequest:
 
 OF_NODES = ErrorReply(Reason.BAD_ARGUMENT.value, "only the cluster's nodes ask this of each other")
 """The refusal of a client that sends what nodes send."""
+
+
+def number_of_another(request: int) -> ErrorReply:
+    """The refusal of a request whose number was that of a request of another kind: a repeat gets
+    the first one's result, which is none of this kind."""
+    message = f"request number {request} was used for another kind of request: draw it at random"
+    return ErrorReply(Reason.BAD_ARGUMENT.value, message)
 
 
 def refusal(result: Refused) -> ErrorReply:

@@ -24,7 +24,7 @@ from raftmq.wire.popping import (
     FoundDead,
 )
 
-from .answers import Answer, OpenRequest
+from .answers import Answer, OpenRequest, number_of_another
 from .dispatcher import data_group, group_route
 from .pages import Sees
 
@@ -70,7 +70,13 @@ class Backlogs(Service):
         command = calls.ChangeDead(
             request.number, letters, request.is_purge, bases, bits, request.request
         )
-        return asked.propose(group, [command], DeadChanged)
+
+        def changed(value: object) -> DeadChanged | ErrorReply:
+            if not isinstance(value, int):
+                return number_of_another(request.request)
+            return DeadChanged(value)
+
+        return asked.propose(group, [command], changed)
 
 
 def backlogs_page(

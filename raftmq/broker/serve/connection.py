@@ -48,7 +48,8 @@ a few hundred bytes, a fetch of 20,000 queues 300 KiB."""
 _UNANSWERED = frozenset((FrameKind.RAFT, FrameKind.FORGET))
 
 HELLO_BYTES_MAX = 64 * 1024
-"""The longest frame before the other end said Hello, and the most that is read at once."""
+"""The longest frame before the other end said Hello or logged in, and the most that is read at
+once; also the unsent answers at which such a connection is read no further."""
 
 FRAME_SECONDS_MAX = 30.0
 """A frame of which less than `FRAME_BYTES_MIN` came in this time of reading is given up."""
@@ -113,6 +114,8 @@ class Connection:
         self._pauses = 0
         self._unfinished = 0
         """Bytes of the frame that is not whole yet, when all whole ones were last taken."""
+        self._login_due = 0.0
+        """When a connection without Hello and login is closed."""
         self._frame_due = 0.0
         self._frame_bytes = 0
         """Bytes of the frame under way that had come when `_frame_due` was set."""
@@ -253,8 +256,8 @@ class Connection:
             scope.cancel()
 
     async def _read(self) -> None:
-        begun = trio.current_time()
-        with trio.CancelScope(deadline=begun + HELLO_SECONDS_MAX) as scope:
+        self._login_due = trio.current_time() + HELLO_SECONDS_MAX
+        with trio.CancelScope(deadline=self._login_due) as scope:
             await self._secure()
             while True:
                 frames = self._parser.frames()
@@ -263,8 +266,8 @@ class Connection:
                     await trio.lowlevel.checkpoint()
                 self._note_rest()
                 await self._wait_for_room(scope)
-                if self.hello is None or self.is_limited:
-                    _set_deadline(scope, begun + HELLO_SECONDS_MAX)
+                if self._is_stranger:
+                    _set_deadline(scope, self._login_due)
                 else:
                     _set_deadline(scope, self._frame_due if self._unfinished else inf)
                 data = await self._stream.receive_some(
@@ -275,7 +278,7 @@ class Connection:
                 if not data:
                     return
                 self._parser.feed(bytes(data))
-        if self.hello is None or self.is_limited:
+        if self._is_stranger:
             what = "Hello" if self.hello is None else "login"
             raise ProtocolError(f"no {what} within {HELLO_SECONDS_MAX:.0f} s")
         raise ProtocolError(
@@ -314,10 +317,13 @@ class Connection:
         """Wait until there is room for more."""
         if not self._is_full() or self._may_finish():
             return
-        _set_deadline(scope, inf)
         self._load.waiting[self] = None
         try:
             while self._is_full() and not self._may_finish():
+                # A stranger that takes no answers has its time all the same; one whose login waits
+                # for its turn does not lose its time by that.
+                is_timed = self._is_stranger and not self._pauses
+                _set_deadline(scope, self._login_due if is_timed else inf)
                 self._room = trio.Event()
                 await self._room.wait()
         finally:
@@ -411,8 +417,18 @@ class Connection:
         return bool(
             self._pauses
             or len(self._open) >= self._limits.connection_requests_max
-            or self._owed >= self._limits.connection_bytes_max
+            or self._owed >= self._owed_max
         )
+
+    @property
+    def _is_stranger(self) -> bool:
+        """The other end has not said Hello, or has to log in first."""
+        return self.hello is None or self.is_limited
+
+    @property
+    def _owed_max(self) -> int:
+        bytes_max = self._limits.connection_bytes_max
+        return min(HELLO_BYTES_MAX, bytes_max) if self._is_stranger else bytes_max
 
     @property
     def _owed(self) -> int:

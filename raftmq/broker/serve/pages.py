@@ -42,8 +42,8 @@ STATUS_GROUPS = 500
 """Partition groups described in one answer to STATUS: about half a kilobyte each."""
 LOOKS_MAX = 20_000
 """Topics that are looked at for one page, whether the one who asks may see them or not."""
-QUESTIONS_MAX = 20_000
-"""Queues in one request for offsets: an answer takes up to 33 bytes for each."""
+QUESTIONS_MAX = 5_000
+"""Queues in one request for offsets: each takes some microseconds of the event loop."""
 
 _NUMBER_BYTES = 9
 """The longest integer in CBOR."""

@@ -4,8 +4,9 @@ from raftmq.access.rules import Resource
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
+from raftmq.errors import Reason
 from raftmq.machine.machine import PartitionMachine
-from raftmq.machine.transactions import Begin, End, Input, Outcome
+from raftmq.machine.transactions import MESSAGES_MAX, Begin, End, Input, Outcome
 from raftmq.wire.messages import Done, ErrorReply, FrameKind
 from raftmq.wire.transactions import (
     BeginTransaction,
@@ -44,6 +45,10 @@ class TransactionRequests(Service):
         group = self._group_of(request)
         if isinstance(group, ErrorReply):
             return group
+        # Each holds a message at least. Refused before a command is made of a million of them.
+        if len(request.inputs) > MESSAGES_MAX:
+            message = f"a transaction acknowledges {MESSAGES_MAX} messages at the most"
+            return ErrorReply(Reason.TOO_LARGE.value, message)
         inputs = [Input(x.number, x.consumer, x.token, x.base, x.bits) for x in request.inputs]
         command = Begin(request.transaction, request.producer_group, request.note, inputs)
         return asked.propose(group, [command], lambda _: Done())

@@ -19,8 +19,8 @@ from raftmq.wire.messages import (
     FoundOffsets,
 )
 
-QUEUES_AT_ONCE = 10_000
-"""Queues in one request: a broker refuses headers over 1 MiB and answers at most 20,000."""
+QUEUES_AT_ONCE = 5_000
+"""Queues in one request: a broker answers no more."""
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -8,11 +8,13 @@ import trio
 
 import raftmq
 from raftmq.broker.access import gate
+from raftmq.client.routing.requests import ask_leader
 from raftmq.errors import Reason
 from raftmq.wire.access import TOKEN, LogIn
 from raftmq.wire.codec import unpack
 from raftmq.wire.messages import (
     Admin,
+    AdminDone,
     ErrorReply,
     FindKey,
     FindOffset,
@@ -173,6 +175,8 @@ def test_a_number_tells_no_name(tmp_path: Path) -> None:
         async with node.by_certificate(ROOT) as root:
             topic = await root.admin.create_topic("merger", 1)
             await root.admin.attach("merger", "auditors")
+            join = Admin(["join", "merger", "auditors-2", 77, 60_000])
+            await ask_leader(root._router, join, AdminDone)
             await make_user(root, "eve", "admin group eve-*")
             token = await root.access.make_token("eve")
         async with stranger(node.port, node.context) as eve:
@@ -188,6 +192,12 @@ def test_a_number_tells_no_name(tmp_path: Path) -> None:
                 refusal = unpack(ErrorReply, frame.header)
                 assert refusal.code == "denied"
                 assert "merger" not in refusal.message
+                assert "auditors" not in refusal.message
+            # A command of the catalog may have a number, too: that of a member.
+            for command in (["leave", 77], ["release", 77, [], []]):
+                frame = await eve.ask(FrameKind.ADMIN, Admin(command))
+                refusal = unpack(ErrorReply, frame.header)
+                assert refusal.code == "denied"
                 assert "auditors" not in refusal.message
             # The number after the last one is not detached when it comes.
             frame = await eve.ask(FrameKind.ADMIN, Admin(["detach", "x", "eve-g", 2]))

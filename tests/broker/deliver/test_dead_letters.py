@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from raftmq.client import Backlog, Client
 from raftmq.client.pop.handles import handle_of
 from raftmq.errors import Reason, Rejected
-from tests.broker.harness import Cluster
+from raftmq.wire.messages import Done, FrameKind
+from raftmq.wire.popping import ChangeDead, DeadChanged, Pop, Popped, ResetGroup
+from tests.broker.harness import Cluster, Refused
 from tests.broker.scenario import with_client
 
 
@@ -219,6 +222,32 @@ def test_backlogs_of_many_groups_are_those_of_each(monkeypatch: pytest.MonkeyPat
     assert every == alone
     assert len(every) == 40
     assert {each.group for each in every if each.leased} == {"g04"}
+
+
+def test_number_of_a_request_of_another_kind_is_refused() -> None:
+    """A repeat gets the first answer, which is none to a request of another kind."""
+
+    async def job(cluster: Cluster, mq: Client) -> None:
+        number = await mq.admin.attach("orders", "g")
+        group = cluster.nodes[1].catalog.group_of(1 << 16)
+        assert group is not None
+        change = ChangeDead(group, number, [], request=7)
+        reset = ResetGroup(group, number, [1 << 16], [0], request=8)
+        async with cluster.client(cluster.leader(group)) as client:
+            await client.ask(FrameKind.POP, Pop(group, number, 1, 0, 0, 0, 1), Popped)
+            for _ in range(2):
+                assert await client.ask(FrameKind.CHANGE_DEAD, change, DeadChanged) == DeadChanged(
+                    0
+                )
+                await client.ask(FrameKind.RESET, reset, Done)
+            for kind, request in (
+                (FrameKind.CHANGE_DEAD, msgspec.structs.replace(change, request=8)),
+                (FrameKind.RESET, msgspec.structs.replace(reset, request=7)),
+            ):
+                with pytest.raises(Refused, match="another kind of request"):
+                    await client.ask(kind, request, Done)
+
+    with_client(job)
 
 
 def test_topics_and_groups_that_are_not_there_are_refused() -> None:
