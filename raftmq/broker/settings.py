@@ -160,7 +160,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Positive
     """The node's number, unique in the cluster."""
     cluster: Annotated[str, Meta(min_length=1, max_length=64)]
-    """The cluster's id; nodes of another cluster are refused."""
+    """The cluster's id, a name as those of topics; nodes of another cluster are refused."""
     data: str
     """The data folder; it belongs to this node alone."""
     host: str = "127.0.0.1"
@@ -234,6 +234,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             bool(self.access.admins) or not self.access.is_on,
             "access.is_on needs access.admins: without one no user may make users and rules",
         )
+        problem = why_no_name(node.cluster, "cluster")
+        _require(not problem, f"node.cluster: {problem}")
         for name in self.access.admins:
             problem = why_no_name(name, "user")
             _require(not problem, f"access.admins: {problem}")

@@ -70,8 +70,9 @@ def make(
         raise click.UsageError("give either --node N or --user NAME")
     if node is not None and not hosts:
         raise click.UsageError("clients check by which host they reach a node: give --host")
-    if user is not None and (problem := why_no_name(user, "user")):
-        raise click.UsageError(problem)
+    for name_given, what in ((cluster, "cluster"), (user, "user")):
+        if name_given is not None and (problem := why_no_name(name_given, what)):
+            raise click.UsageError(problem)
     for host in hosts:
         if problem := why_no_address(host, 1):
             raise click.UsageError(problem)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 import click
 
 from .exits import Failure
-from .printable import printable, printable_lines
+from .printable import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     import rich.table
@@ -119,7 +119,8 @@ def print_result(result: Result, output: str) -> int:
         for value in result.document:
             print_line(value)
     else:
-        click.echo(json.dumps(_plain(result.document), indent=2, ensure_ascii=False))
+        document = json.dumps(_plain(result.document), indent=2, ensure_ascii=False)
+        click.echo(printable_json(document))
     for each in result.notes:
         note(each)
     if result.failure is not None:
@@ -128,19 +129,19 @@ def print_result(result: Result, output: str) -> int:
 
 
 def print_shown(shown: Iterable[Table | str]) -> None:
-    """Print tables and lines for people."""
+    """Print tables and lines for people; control characters are escaped."""
     for each in shown:
         if isinstance(each, Table):
             print_table(each)
         elif isinstance(each, Note):
             note(each)
         else:
-            click.echo(each)
+            click.echo(printable_lines(each))
 
 
 def print_line(value: Any) -> None:
     """Print one JSON value on a line of its own."""
-    click.echo(json.dumps(_plain(value), ensure_ascii=False))
+    click.echo(printable_json(json.dumps(_plain(value), ensure_ascii=False)))
 
 
 def _plain(value: Any) -> Any:

@@ -8,8 +8,9 @@ import pytest
 
 from raftmq.cli.exits import Failure
 from raftmq.cli.messages.formats import as_json, as_row, compiled
-from raftmq.cli.output import Table, note, print_table
+from raftmq.cli.output import Result, Table, note, print_result, print_table
 from raftmq.client import Message
+from tests.machine.hostile_names import HOSTILE
 
 
 class Fake:
@@ -78,3 +79,20 @@ def test_names_in_tables_and_notes_are_printable(capsys: pytest.CaptureFixture[s
     assert shown.out.splitlines()[1:] == [r"a\nb         pop", r"\x1b[31mred  pull"]
     assert shown.err.startswith("deleted \\x1b[2Ja\nand more\n")
     assert r"'x'\x07" in shown.err
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if not name.isprintable()])
+def test_hostile_names_reach_a_terminal_by_no_way(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = {name: [name]}
+    result = Result(document, [f"line {name}", Table(["NAME"], [[name]], title=name)], [name])
+    for output in ("table", "json"):
+        print_result(result, output)
+        shown = capsys.readouterr()
+        assert (shown.out + shown.err).replace("\n", "").isprintable()
+        if output == "json":
+            assert json.loads(shown.out) == document
+    line = as_json(message(key=name, tag=name, props={name: name})).decode()
+    assert line[:-1].isprintable()
+    assert json.loads(line)["key"] == name

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.cli.output import time_text
-from raftmq.cli.printable import printable
+from raftmq.cli.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from raftmq.client import Message
@@ -152,4 +152,4 @@ def _base64(data: bytes) -> str:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode()
+    return printable_json(json.dumps(value, ensure_ascii=False)).encode()

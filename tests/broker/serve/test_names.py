@@ -14,10 +14,9 @@ from raftmq.machine.catalog.consumer_groups import PutConsumerGroup
 from raftmq.machine.commands import encode_commands
 from raftmq.pop.policy import Mode, Policy
 from tests.broker.harness import Cluster
+from tests.machine.hostile_names import HOSTILE
 
 from .test_assignment import with_clients
-
-BAD = ["x y", "a\nb", "ü", "\x1b[31mred", "-x", ".x", "x" * 128, ""]
 
 
 async def refused(what: str, call: Callable[[], Awaitable[Any]]) -> None:
@@ -32,7 +31,8 @@ async def open_(mq: Client, **options: Any) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", [name for name in BAD if name])
+# A name with an @ is that of an instance, and refused in other words.
+@pytest.mark.parametrize("name", [name for name in HOSTILE if "@" not in name])
 def test_new_name_against_the_rule_is_refused_wherever_it_comes_in(name: str) -> None:
     async def job(_: Cluster, mqs: list[Client]) -> None:
         mq = mqs[0]
