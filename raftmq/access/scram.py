@@ -44,6 +44,9 @@ class StoredKeys(NamedTuple):
     stored_key: bytes
     server_key: bytes
 
+    def __repr__(self) -> str:
+        return "StoredKeys(...)"
+
 
 def length_of(password: str) -> int:
     """The number of characters in a password that count: some count for nothing.

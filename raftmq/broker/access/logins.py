@@ -51,6 +51,9 @@ class Login(NamedTuple):
     stored_key: bytes = b""
     """The key of the password; empty: it was no password."""
 
+    def __repr__(self) -> str:
+        return f"Login(user={self.user!r}, token={self.token!r})"
+
     def until_ms(self, access: AccessState) -> int | None:
         """Until when it is valid, by the catalog as it is: milliseconds since 1970, 0 without an
         end; None: it is valid no more."""

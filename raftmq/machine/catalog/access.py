@@ -46,7 +46,16 @@ TOKEN_ID_CHARACTERS = 16
 NOTE_CHARACTERS_MAX = 200
 
 
-class PutUser(msgspec.Struct, frozen=True, array_like=True, tag="put_user"):
+class _Keyed(msgspec.Struct, frozen=True, array_like=True):
+    """A value with keys, which `repr` leaves out: errors and logs show values."""
+
+    def __repr__(self) -> str:
+        fields = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        shown = (f"{name}={'...' if isinstance(v, bytes) else repr(v)}" for name, v in fields)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class PutUser(_Keyed, frozen=True, array_like=True, tag="put_user"):
     """Create a user, or change the password of one."""
 
     name: str
@@ -73,7 +82,7 @@ class DropUser(msgspec.Struct, frozen=True, array_like=True, tag="drop_user"):
     """The user's name."""
 
 
-class PutToken(msgspec.Struct, frozen=True, array_like=True, tag="put_token"):
+class PutToken(_Keyed, frozen=True, array_like=True, tag="put_token"):
     """Give a user a token."""
 
     user: str
@@ -112,7 +121,7 @@ class DropRule(msgspec.Struct, frozen=True, array_like=True, tag="drop_rule"):
 AccessCommand = PutUser | DropUser | PutToken | DropToken | PutRule | DropRule
 
 
-class Keys(msgspec.Struct, frozen=True, array_like=True):
+class Keys(_Keyed, frozen=True, array_like=True):
     """What a node checks a password's proof with."""
 
     stored_key: bytes
@@ -121,7 +130,7 @@ class Keys(msgspec.Struct, frozen=True, array_like=True):
     """Valid until then, milliseconds since 1970; 0: without an end."""
 
 
-class User(msgspec.Struct, frozen=True, array_like=True):
+class User(_Keyed, frozen=True, array_like=True):
     """A user."""
 
     name: str
@@ -136,7 +145,7 @@ class User(msgspec.Struct, frozen=True, array_like=True):
     """When, by the leader's stamp in milliseconds."""
 
 
-class Token(msgspec.Struct, frozen=True, array_like=True):
+class Token(_Keyed, frozen=True, array_like=True):
     """A token."""
 
     id: str
