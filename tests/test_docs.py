@@ -241,6 +241,18 @@ def test_pages_that_state_behaviour_name_a_test_that_shows_it() -> None:
         assert any(re.search(r"/test_\w+\.py$", file) for file in named), name(path)
 
 
+def test_each_threat_names_a_test_that_shows_what_stops_it() -> None:
+    text = (DOCS / "security.md").read_text()
+    table = text.partition("## Threats")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 30
+    for row in rows:
+        threat, stopped, shown = (cell.strip() for cell in row.strip("|").split(" | "))
+        assert threat, row
+        assert stopped, row
+        assert any(file.startswith("tests/") for file, _ in PATH.findall(shown)), row
+
+
 def is_there(dotted: str) -> bool:
     """Whether a dotted name leads to a module, or to a name or a field in one."""
     try:
