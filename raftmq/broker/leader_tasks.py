@@ -22,6 +22,7 @@ again that a change of leader lost.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -47,10 +48,14 @@ from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import Command, DropQueues, PartitionMachine, Trim
 from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.pop.calls import CloseGroups, Lose
-from raftmq.results import Result
+from raftmq.results import Refused, Result
 
 PAUSE_SECONDS = 1.0
 """How often the leader tasks are looked at when nothing calls for them."""
+
+REFUSED_SECONDS = 10.0
+"""Pause before a task is tried again whose commands the machine refused. Each record of the catalog
+wakes the tasks, a refused one as well: without a pause they would fill the log."""
 
 SPREAD_SECONDS = 5.0
 """A new leader keeps the office for this time before it hands over to the preferred leader, which
@@ -211,14 +216,21 @@ class LeaderTasks(Service):
     def _propose(
         self, name: str, group: Group, payload: bytes, *, then: Callable[[], None] = lambda: None
     ) -> None:
-        """Propose a task's commands, unless the task is under way; `then` if they are done."""
+        """Propose a task's commands, unless the task is under way; `then` if they are done.
+
+        The task stays under way for `REFUSED_SECONDS` if a command is refused.
+        """
         task = (name, group.number)
         if task in self._under_way:
             return
         self._under_way.add(task)
 
-        def done(_: object) -> None:
-            self._under_way.discard(task)
+        def done(results: list[Result]) -> None:
+            if any(isinstance(result, Refused) for result in results):
+                again = partial(self._under_way.discard, task)
+                self._node.timers.call_after(REFUSED_SECONDS, again)
+            else:
+                self._under_way.discard(task)
             then()
 
         ticket = Callback(done, lambda _: self._under_way.discard(task))

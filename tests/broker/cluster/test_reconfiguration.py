@@ -232,6 +232,25 @@ def test_node_that_is_removed_hands_over_and_the_rest_serves_without_it() -> Non
     in_cluster(scenario)
 
 
+def test_removal_that_the_catalog_refuses_does_not_fill_the_log() -> None:
+    """A leaving node is a wanted member of groups that it never joined: so says the catalog after
+    these commands of an administrator."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 1)
+        await cluster.change("add", 2, host="nowhere", port=1)
+        await trio.sleep(1)
+        await cluster.change("remove", 1)
+        async with cluster.client(1) as client:
+            await client.admin("put_node", [2, "nowhere", 1, True])
+        log = cluster.nodes[1].groups[0].raft
+        before = log.status().last_index
+        await trio.sleep(60)
+        assert log.status().last_index - before < 20
+
+    in_cluster(scenario, size=1)
+
+
 def test_node_takes_the_place_of_another_under_load() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 3)
