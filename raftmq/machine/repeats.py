@@ -27,6 +27,9 @@ class Repeats:
         # Request → the value of its result, the latest last.
         self._done: dict[int, Any] = {}
 
+    def __contains__(self, request: int) -> bool:
+        return request in self._done
+
     def once(self, request: int, change: Callable[[], Result]) -> Result:
         """Carry out a change, unless `request` was carried out; 0: the request has no number."""
         if request in self._done:

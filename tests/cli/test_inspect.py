@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from raftmq.cli.node.inspect import _shown
 from raftmq.log.files import RealFiles
+from raftmq.machine.catalog.access import PutToken, PutUser
+from raftmq.machine.catalog.audit import Act
+from raftmq.machine.catalog.catalog import Authored, Once
 from tests.cli.command_line import CommandLine
 
 GOLDEN = Path(__file__).parent.parent / "log" / "golden" / "v1"
@@ -184,3 +189,22 @@ def test_folder_without_a_log_is_refused(raftmq: CommandLine, tmp_path: Path) ->
     assert ended.code == 1
     assert "node.data" in ended.stderr
     assert raftmq("inspect", str(tmp_path / "absent")).code == 2
+
+
+def test_keys_of_passwords_and_digests_of_tokens_are_not_shown() -> None:
+    secret = b"by this somebody could log in ***"[:32]
+    for change in (
+        PutUser("alice", bytes(16), 4096, secret, secret, 0, secret),
+        PutToken("alice", "a" * 16, secret),
+    ):
+        act = Act("root", "", "put_user", "user", "alice")
+        for command in (
+            change,
+            Once(7, change),
+            Authored(act, change),
+            Authored(act, Once(7, change)),
+        ):
+            shown = _shown(msgspec.to_builtins(command, builtin_types=(bytes,)))
+            assert "alice" in shown
+            assert "..." in shown
+            assert "somebody" not in shown

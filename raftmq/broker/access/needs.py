@@ -25,6 +25,7 @@ from raftmq.batch import peek
 from raftmq.broker.host import Host
 from raftmq.errors import CorruptRecord, Reason
 from raftmq.machine.catalog import access, catalog, membership
+from raftmq.machine.catalog.audit import BeginAct, EndAct
 from raftmq.machine.catalog.consumer_groups import (
     Attach,
     Attachment,
@@ -350,6 +351,9 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
             | membership.RenewMembers()
             | RetireReplica()
             | PruneDeletions()
+            | catalog.Authored()
+            | BeginAct()
+            | EndAct()
         ):
             return NODES(node, command)
         case _:

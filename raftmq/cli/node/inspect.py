@@ -321,11 +321,15 @@ def _what(record: "Record") -> str:
 
 def _shown(command: object) -> str:
     """A command as text, without the keys and digests by which somebody could log in."""
-    if isinstance(command, list) and command[:1] == ["once"]:
-        return str([*command[:2], *map(_shown, command[2:])])
+    return str(_without_secrets(command))
+
+
+def _without_secrets(command: object) -> object:
+    if isinstance(command, list) and command[:1] in (["once"], ["authored"]):
+        return [*command[:2], *map(_without_secrets, command[2:])]
     if isinstance(command, list) and command[:1] in (["put_user"], ["put_token"]):
-        return str(["..." if isinstance(value, bytes) else value for value in command])
-    return str(command)
+        return ["..." if isinstance(value, bytes) else value for value in command]
+    return command
 
 
 def _result(summaries: list[Summary], *, is_short: bool) -> Result:

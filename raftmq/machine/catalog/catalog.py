@@ -23,6 +23,8 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `PutUser`, … | users, tokens and rules (`access`) | whether it changed anything |
 | `Once` | one of those from `CreateTopic` on, once (`repeats`) | its result |
 | `JoinGroup`, … | who reads which queue (`membership`) | what the member has |
+| `Authored` | a command with its author; most make an entry (`audit`) | its result |
+| `BeginAct`, `EndAct` | an entry about an act of another log | its number; - |
 
 Invariants:
 - Every command may be repeated: the second time changes nothing, and it answers the same. A change
@@ -32,6 +34,7 @@ Invariants:
   number and generation together never mean two folders.
 - Under one replica generation a node has one log of a group (`replicas`).
 - A queue never changes its partition group; adding queues leaves the old ones where they are.
+- An act of administration and its entry in the audit log are one record.
 
 Left out: moving a queue to another partition group.
 """
@@ -58,6 +61,7 @@ from .access import (
     PutToken,
     PutUser,
 )
+from .audit import BEGUN, DONE, UNCHANGED, Act, BeginAct, EndAct
 from .consumer_groups import (
     Attach,
     ConsumerGroupCommand,
@@ -165,6 +169,15 @@ class Once(msgspec.Struct, frozen=True, array_like=True, tag="once"):
     """The change; carried out once for each `request`."""
 
 
+class Authored(msgspec.Struct, frozen=True, array_like=True, tag="authored"):
+    """A command with its author. Only nodes write it: a client can't name another author."""
+
+    act: Act
+    """The author; and what the audit log says of the command, if it makes an entry."""
+    command: Once | Change | PutNode | RemoveNode | PutGroup | JoinGroup
+    """The command."""
+
+
 Command = (
     Bootstrap
     | PutNode
@@ -177,6 +190,9 @@ Command = (
     | Change
     | PruneDeletions
     | MemberCommand
+    | Authored
+    | BeginAct
+    | EndAct
 )
 
 
@@ -184,6 +200,13 @@ def is_of_access(command: Command) -> bool:
     """Whether a command changes users, tokens or rules."""
     change = command.change if isinstance(command, Once) else command
     return isinstance(change, AccessCommand)
+
+
+def _is_quiet(command: Command) -> bool:
+    """Whether a command leaves alone all that nodes and clients follow by `version`. Members come,
+    go and are renewed all the time."""
+    inner = command.command if isinstance(command, Authored) else command
+    return isinstance(inner, MemberCommand | BeginAct | EndAct)
 
 
 def parse_command(values: list[Any], request: int = 0) -> Command:
@@ -199,7 +222,7 @@ def parse_command(values: list[Any], request: int = 0) -> Command:
 class Catalog(CatalogState):
     """The state of the system group after a prefix of its log."""
 
-    record_version = 4  # as in `PartitionMachine`
+    record_version = 5  # as in `PartitionMachine`
 
     def apply(self, record: Record) -> list[Result]:
         """Apply the record at `applied + 1`; one result for each command in it."""
@@ -222,12 +245,11 @@ class Catalog(CatalogState):
         if isinstance(commands, Refused):
             return [commands]
         results = [self._run_one(command, record.timestamp) for command in commands]
-        # Members come, go and are renewed all the time, and no other part needs to hear of it.
-        if not all(isinstance(command, MemberCommand) for command in commands):
+        if not all(map(_is_quiet, commands)):
             self.version = record.index
         return results
 
-    def _run_one(self, command: Command, now: int) -> Result:
+    def _run_one(self, command: Command, now: int, author: str = "") -> Result:
         match command:
             case Bootstrap():
                 return self._bootstrap(command)
@@ -244,9 +266,15 @@ class Catalog(CatalogState):
             case RetireReplica():
                 return retire(self, command)
             case Once(request=request, change=change):
-                return self.repeats.once(request, partial(self._run_one, change, now))
+                return self.repeats.once(request, partial(self._run_one, change, now, author))
+            case Authored():
+                return self._run_authored(command, now)
+            case BeginAct(act=act):
+                return Changed(self.audit.add(act, now, BEGUN))
+            case EndAct(number=number, result=result):
+                return self.audit.end(number, result)
             case CreateTopic():
-                return self._create_topic(command, now)
+                return self._create_topic(command, now, author)
             case AlterTopic():
                 return self._alter_topic(command)
             case DeleteTopic():
@@ -254,23 +282,59 @@ class Catalog(CatalogState):
             case Subscribe() | Unsubscribe():
                 return self._subscribe(command)
             case PutConsumerGroup():
-                return self.consumer_groups.put(command, self.applied + 1)
+                return self.consumer_groups.put(command, self.applied + 1, author)
             case DeleteConsumerGroup():
                 return delete_group(self, command)
             case PruneDeletions(until=until):
                 return self.deletions.prune(until)
             case Attach() | Detach():
-                return self._attach(command)
+                return self._attach(command, author)
             case PutUser() | DropUser() | PutToken() | DropToken() | PutRule() | DropRule():
                 return self.access.apply(command, index=self.applied + 1, now=now)
             case JoinGroup():
-                return self._join(command, now)
+                return self._join(command, now, author)
             case RegrantQueues():
                 return self._regrant(command)
             case LeaveGroup() | ReleaseQueues() | RenewMembers():
                 return self.memberships.apply(command, index=self.applied + 1, now=now)
             case _:
                 assert_never(command)
+
+    def _run_authored(self, authored: Authored, now: int) -> Result:
+        act, command = authored.act, authored.command
+        # Its entry was made the first time.
+        is_repeat = isinstance(command, Once) and command.request in self.repeats
+        if is_repeat or not act.what:
+            return self._run_one(command, now, act.user)
+        before = self._subject(command)
+        result = self._run_one(command, now, act.user)
+        if isinstance(result, Refused):
+            outcome = result.reason.value
+        else:
+            outcome = UNCHANGED if self._subject(command) == before else DONE
+        self.audit.add(act, now, outcome)
+        return result
+
+    def _subject(self, command: Command) -> object:
+        """All that an act of administration changes here, or what stands for it: equal before and
+        after, the act has changed nothing."""
+        match command.change if isinstance(command, Once) else command:
+            case CreateTopic(name=name) | AlterTopic(name=name) | DeleteTopic(name=name):
+                return self.topics.get(name)
+            case PutConsumerGroup(name=name):
+                return self.consumer_groups.groups.get(name)
+            case DeleteConsumerGroup(name=name):
+                # A group of which only offsets are kept has no entry.
+                return self.consumer_groups.groups.get(name), self.deletions.last
+            case Detach():
+                return self.consumer_groups.version
+            case PutUser() | DropUser() | PutToken() | DropToken() | PutRule() | DropRule():
+                return self.access.version
+            case PutNode(node=Node(id=number)) | RemoveNode(id=number):
+                return self.nodes.get(number)
+            case PutGroup(group=Group(id=number)):
+                return self.groups.get(number)
+        return None
 
     def _bootstrap(self, command: Bootstrap) -> Result:
         if self.is_bootstrapped:
@@ -351,7 +415,7 @@ class Catalog(CatalogState):
         )
         return Changed()
 
-    def _create_topic(self, command: CreateTopic, now: int) -> Result:
+    def _create_topic(self, command: CreateTopic, now: int, author: str) -> Result:
         if problem := why_no_name(command.name, "topic"):
             return Refused(Reason.BAD_NAME, problem)
         beside = self.topics.get(command.beside)
@@ -374,7 +438,7 @@ class Catalog(CatalogState):
         self.topic_last += 1
         assert self.topic_last not in self._names, "a topic's number is used again"
         groups = self._spread(beside, 0, command.queues)
-        self.topics[command.name] = Topic(command.name, self.topic_last, groups, now)
+        self.topics[command.name] = Topic(command.name, self.topic_last, groups, now, author)
         self._names[self.topic_last] = command.name
         return Changed(self.topic_last)
 
@@ -401,7 +465,7 @@ class Catalog(CatalogState):
             return self.subscribers.subscribe(topic.id, command, index)
         return self.subscribers.unsubscribe(topic.id, command.consumer_group, index)
 
-    def _attach(self, command: Attach | Detach) -> Result:
+    def _attach(self, command: Attach | Detach, author: str) -> Result:
         topic = self.topics.get(command.topic)
         if isinstance(command, Detach) and command.number:
             return self.consumer_groups.detach(command.number, self.applied + 1)
@@ -409,11 +473,12 @@ class Catalog(CatalogState):
             return _unknown_topic(command.topic)
         index = self.applied + 1
         if isinstance(command, Attach):
-            return self.consumer_groups.attach(topic.id, len(topic.groups), command, index)
+            queues = len(topic.groups)
+            return self.consumer_groups.attach(topic.id, queues, command, index, author)
         attachment = self.consumer_groups.find(topic.id, command.consumer_group)
         return self.consumer_groups.detach(attachment.number if attachment else 0, index)
 
-    def _join(self, command: JoinGroup, now: int) -> Result:
+    def _join(self, command: JoinGroup, now: int, author: str) -> Result:
         topic, index = self.topics.get(command.topic), self.applied + 1
         name, mode = command.consumer_group, command.mode
         if topic is None:
@@ -427,7 +492,7 @@ class Catalog(CatalogState):
         result = self.memberships.join(topic.id, len(topic.groups), command, index=index, now=now)
         if known is None and isinstance(result, Changed):
             # If there are too many groups already, this one has members and no entry.
-            self.consumer_groups.put(PutConsumerGroup(name, mode, Policy()), index)
+            self.consumer_groups.put(PutConsumerGroup(name, mode, Policy()), index, author)
             self.version = index
         return result
 

@@ -134,6 +134,8 @@ class ConsumerGroup(msgspec.Struct, frozen=True, array_like=True):
     """The fate of messages that fail."""
     version: int
     """Index of the catalog's record that gave it this policy."""
+    owner: str = ""
+    """The user that created it; empty: not known, as in clusters that do not know their users."""
 
 
 class Attachment(msgspec.Struct, frozen=True, array_like=True):
@@ -183,8 +185,9 @@ class ConsumerGroups:
         number = self._of_topic.get(topic_id, {}).get(name)
         return None if number is None else self.attachments[number]
 
-    def put(self, command: PutConsumerGroup, index: int) -> Result:
-        """Create a group or change its policy; the result's value is the policy's version."""
+    def put(self, command: PutConsumerGroup, index: int, author: str = "") -> Result:
+        """Create a group, which is its author's, or change its policy; the result's value is the
+        policy's version."""
         name, mode = command.name, command.mode
         before = self.groups.get(name)
         policy = _with_run(command.policy, mode, before)
@@ -197,7 +200,8 @@ class ConsumerGroups:
             refused = _check_order(name, before.policy, policy)
             if refused is not None:
                 return refused
-        self.groups[name] = ConsumerGroup(name, mode, policy, index)
+        owner = author if before is None else before.owner
+        self.groups[name] = ConsumerGroup(name, mode, policy, index, owner)
         if name in self._of_group:
             self.version = index
         return Changed(index)
@@ -210,9 +214,11 @@ class ConsumerGroups:
             self._forget(attachment, index)
         return True
 
-    def attach(self, topic_id: int, queues: int, command: Attach, index: int) -> Result:
+    def attach(
+        self, topic_id: int, queues: int, command: Attach, index: int, author: str = ""
+    ) -> Result:
         """Attach a group to an existing topic with this many queues; the result's value is the
-        attachment's number and the version of the group's policy."""
+        attachment's number and the version of the group's policy. A new group is its author's."""
         name, mode = command.consumer_group, command.mode
         refused = self._check(name, mode)
         if refused is not None:
@@ -224,7 +230,7 @@ class ConsumerGroups:
                 return Refused(Reason.TOO_LARGE, message)
             if name not in self.groups:
                 policy = _with_run(Policy(run=command.run), mode, None)
-                self.groups[name] = ConsumerGroup(name, mode, policy, index)
+                self.groups[name] = ConsumerGroup(name, mode, policy, index, author)
             self.number_last += 1
             attachment = Attachment(
                 self.number_last, topic_id, name, command.is_latest, queues, index

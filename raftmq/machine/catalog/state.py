@@ -13,6 +13,7 @@ from raftmq.machine.repeats import Repeats
 from raftmq.results import UnsupportedVersion
 
 from .access import AccessState
+from .audit import Audit
 from .consumer_groups import ConsumerGroups
 from .deletions import Deletions
 from .membership import Memberships
@@ -23,11 +24,12 @@ SYSTEM_GROUP = 0
 QUEUES_MAX = 1 << QUEUE_BITS
 """Queues of one topic."""
 
-_STATE_VERSION = 10
-_STATE_VERSIONS = (*range(1, 10), _STATE_VERSION)
+_STATE_VERSION = 11
+_STATE_VERSIONS = (*range(1, 11), _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no consumer groups, the
 third no members, the fourth no deletions, the fifth none that were carried out, the sixth no
-`Repeats`, the seventh no `Beginnings`, the eighth no `run` in a policy, the ninth no `AccessState`.
+`Repeats`, the seventh no `Beginnings`, the eighth no `run` in a policy, the ninth no `AccessState`,
+the tenth no `Audit` and no owners.
 """
 
 
@@ -75,6 +77,8 @@ class Topic(msgspec.Struct, frozen=True, array_like=True):
     """Partition group of queue n at position n."""
     created: int
     """When, by the leader's stamp in milliseconds."""
+    owner: str = ""
+    """The user that created it; empty: not known, as in clusters that do not know their users."""
 
     @property
     def queues(self) -> list[int]:
@@ -116,6 +120,8 @@ class CatalogState:
         """Changes that were carried out, with their answers."""
         self.access = AccessState()
         """Users, tokens and rules of access."""
+        self.audit = Audit()
+        """Acts of administration."""
         self._names: dict[int, str] = {}
         self.topic_last = 0
         """The highest topic number given so far."""
@@ -154,6 +160,7 @@ class CatalogState:
             self.repeats.dump(),
             self.memberships.beginnings.dump(),
             self.access.dump(),
+            self.audit.dump(),
         ]
         return cbor2.dumps(msgspec.to_builtins(state, builtin_types=(bytes,)))
 
@@ -179,6 +186,7 @@ class CatalogState:
             catalog.repeats.load,
             catalog.memberships.beginnings.load,
             catalog.access.load,
+            catalog.audit.load,
         )
         for load, dumped in zip(loading, newer, strict=False):
             load(dumped)

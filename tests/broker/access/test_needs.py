@@ -13,7 +13,7 @@ from raftmq.batch import encode
 from raftmq.broker.access.needs import ADMIN_CLUSTER, DESCRIBE_CLUSTER, NEEDS, READ_CLUSTER, Unfound
 from raftmq.broker.host import Host
 from raftmq.errors import Reason
-from raftmq.machine.catalog import access, catalog, membership
+from raftmq.machine.catalog import access, audit, catalog, membership
 from raftmq.machine.catalog.catalog import Bootstrap, Catalog, Node, Once
 from raftmq.machine.catalog.consumer_groups import (
     Attach,
@@ -164,6 +164,9 @@ OF_NODES: list[msgspec.Struct] = [
     membership.RenewMembers([MEMBER], []),
     RetireReplica(1, 1),
     PruneDeletions(7),
+    catalog.Authored(audit.Act("root", ""), CreateTopic("new", 2)),
+    audit.BeginAct(audit.Act("root", "")),
+    audit.EndAct(1, "done"),
 ]
 
 

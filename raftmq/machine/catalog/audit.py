@@ -1,0 +1,150 @@
+"""The audit log: who did which act of administration, from where, when, with which result.
+
+An act that is a command of the catalog comes with its author in one record (`catalog.Authored`),
+and its entry is made when the command is applied. An act that other logs carry out is noted here
+before it begins, and again when its outcome is known:
+
+| record | entry |
+|---|---|
+| `Authored(act, CreateTopic("orders", 8))` | 7: `create_topic`, result `done` |
+| the same again, by `Once` | - |
+| `BeginAct(act)` | 8: `redrive_dead`, result `begun` |
+| `EndAct(8, "done")` | 8: the result is `done` |
+
+An entry holds words that the node has written which took the request, so a later version of the
+software may choose other words without a difference between replicas.
+
+Invariants:
+- A number is never used twice, and the numbers of the entries that are kept have no gap.
+- Entries and their texts are bounded: at the bound the oldest entry goes.
+- An entry with the result `begun` says that its act may or may not have happened.
+- No entry holds a key, a digest or a salt: the words are made of names and numbers.
+
+Sources: the stages of an event in Kubernetes' audit log, RequestReceived and ResponseComplete.
+"""
+
+from typing import Any
+
+import msgspec
+
+from raftmq.results import Changed, Result
+
+ENTRIES_MAX = 10_000
+"""Entries that are kept: 0.8 MB of a snapshot, and 10 MB if all their texts are as long as they
+may be."""
+WORD_BYTES_MAX = 40
+"""The longest result, kind of act and kind of resource."""
+AUTHOR_BYTES_MAX = 127
+"""The longest name of a user, and the longest address."""
+NAME_BYTES_MAX = 255
+"""The longest name of a resource: `group@instance`, both of 127 characters, fits."""
+DETAIL_BYTES_MAX = 400
+"""The longest detail: a rule with two names of 127 characters fits."""
+
+BEGUN, DONE, UNCHANGED = "begun", "done", "unchanged"
+"""Results; others are the code of the refusal."""
+
+
+class Act(msgspec.Struct, frozen=True, array_like=True):
+    """An act of administration in words, and its author."""
+
+    user: str
+    """The user; empty: the cluster does not know its users."""
+    address: str
+    """The address that the request came from; empty: the node's own machine."""
+    what: str = ""
+    """What was done, such as `create_topic`. Empty: the act makes no entry, and only the author of
+    what it creates is noted."""
+    resource: str = ""
+    """What kind of thing it was done to, such as `topic`."""
+    name: str = ""
+    """Which one; empty: the cluster."""
+    detail: str = ""
+    """Further words, for people."""
+
+
+class BeginAct(msgspec.Struct, frozen=True, array_like=True, tag="begin_act"):
+    """Note an act that another log is about to carry out; the value is the entry's number."""
+
+    act: Act
+    """The act."""
+
+
+class EndAct(msgspec.Struct, frozen=True, array_like=True, tag="end_act"):
+    """Note the outcome of an act that has begun; the value is whether that changed its entry."""
+
+    number: int
+    """The number of its entry."""
+    result: str
+    """`DONE`, or the code of the refusal."""
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """An entry of the audit log."""
+
+    number: int
+    """Its number, from 1; never used again."""
+    at_ms: int
+    """When, by the leader's stamp in milliseconds."""
+    act: Act
+    """Who did what."""
+    result: str
+    """`DONE`, `UNCHANGED`, `BEGUN`, or the code of the refusal."""
+
+
+class Audit:
+    """The last entries."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        """The number of the newest entry, kept or not; 0: there was none."""
+        self.entries: dict[int, Entry] = {}
+        """Entries by number, the newest last."""
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest entry that is kept; without one, that of the next."""
+        return self.last + 1 - len(self.entries)
+
+    def add(self, act: Act, now: int, result: str) -> int:
+        """Add an entry; returns its number."""
+        self.last += 1
+        self.entries[self.last] = Entry(self.last, now, _cut(act), result)
+        while len(self.entries) > ENTRIES_MAX:
+            del self.entries[next(iter(self.entries))]
+        assert self.first in self.entries, "the numbers have a gap"
+        return self.last
+
+    def end(self, number: int, result: str) -> Result:
+        """Note the outcome of an act, unless it is known, or its entry is gone."""
+        entry = self.entries.get(number)
+        if entry is None or entry.result != BEGUN:
+            return Changed(False)
+        self.entries[number] = msgspec.structs.replace(entry, result=_cut_text(result))
+        return Changed(True)
+
+    def dump(self) -> list[Any]:
+        """All of it as plain values."""
+        return [self.last, list(self.entries.values())]
+
+    def load(self, state: list[Any]) -> None:
+        """Take the state that `dump` gave."""
+        self.last, entries = state
+        self.entries = {entry.number: entry for entry in msgspec.convert(entries, list[Entry])}
+
+
+def _cut(act: Act) -> Act:
+    return Act(
+        _cut_text(act.user, AUTHOR_BYTES_MAX),
+        _cut_text(act.address, AUTHOR_BYTES_MAX),
+        _cut_text(act.what),
+        _cut_text(act.resource),
+        _cut_text(act.name, NAME_BYTES_MAX),
+        _cut_text(act.detail, DETAIL_BYTES_MAX),
+    )
+
+
+def _cut_text(text: str, bytes_max: int = WORD_BYTES_MAX) -> str:
+    if len(text) * 4 <= bytes_max:
+        return text
+    return text.encode()[:bytes_max].decode(errors="ignore")
