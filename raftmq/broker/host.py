@@ -79,6 +79,9 @@ class Gate(Protocol):
     def sees(self, connection: "Connection", resource: Resource) -> Callable[[str], bool]:
         """Which resources of a kind the other end may see in lists."""
 
+    def user_of(self, connection: "Connection") -> str:
+        """The user at the other end; empty: it has none."""
+
     is_on: bool
     """False: everybody may do everything."""
 
@@ -88,6 +91,10 @@ class Gate(Protocol):
     @property
     def failed(self) -> int:
         """Logins that have failed."""
+
+    @property
+    def denied(self) -> int:
+        """Requests that the rules have denied."""
 
 
 class Host(Protocol):

@@ -26,6 +26,7 @@ from typing import Any, assert_never
 import trio
 
 from raftmq.broker.access.gate import Gate
+from raftmq.broker.access.notes import Notes
 from raftmq.broker.access.requests import AccessRequests
 from raftmq.broker.cluster.admission import Admission, heed_objections, wait_admitted
 from raftmq.broker.cluster.certificates import check_cluster, check_node
@@ -494,7 +495,7 @@ class Node:
             each.flush for each in self._services if type(each).flush is not Service.flush
         ]
         tables = (each.routes for each in (*self._services, *others))
-        self._dispatcher = Dispatcher(tables, self.gate.check)
+        self._dispatcher = Dispatcher(tables, self.gate.check, Notes(self))
 
     def _keep_up(self) -> None:
         """Do what a node does now and then, whether it leads a group or not."""

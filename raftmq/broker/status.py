@@ -57,6 +57,7 @@ def node_status(node: Described, *, after: int = -1) -> dict[str, Any]:
         "handshakes_failed": node.load.handshakes_failed,
         "handshake_error": node.load.handshake_error,
         "logins_failed": node.gate.failed,
+        "requests_denied": node.gate.denied,
         "disk_passes": node.disk.passes,
         "unwritten_bytes": node.disk.unwritten_bytes,
         "leads": sorted(number for number, group in node.groups.items() if group.is_leader),

@@ -58,6 +58,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "access.acl:acl",
             "Rules of access: allow, deny, drop and list them; check an act.",
         ),
+        "audit": ("access.audit:audit", "Show who changed what, from where, when."),
         "cert": ("cert:cert", "Certificates for TLS: make, revoke and show them."),
     },
     "Operation": {

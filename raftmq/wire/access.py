@@ -1,4 +1,4 @@
-"""Messages about access: a client's login, and users and rules for administrators.
+"""Messages about access: a client's login; users, rules and the audit log for administrators.
 
 | kind | request, answer | body of the request | body of the answer |
 |---|---|---|---|
@@ -6,6 +6,7 @@
 | USERS | `FindUsers`, `FoundUsers` | - | - |
 | RULES | `FindRules`, `FoundRules` | - | - |
 | JUDGE | `JudgeAct`, `Judged` | - | - |
+| AUDIT | `FindAudit`, `FoundAudit` | - | - |
 
 Where a node wants to know its users, the first request on a connection is a `LogIn`, unless the
 client's certificate names a user. Until then frames are short, and everything else is refused as
@@ -151,3 +152,51 @@ class Judged(_Wire, frozen=True):
     """The verdict and its reason, in words."""
     rule: RuleView | None = None
     """The rule that decides; None: none does."""
+
+
+class FindAudit(_Wire, frozen=True):
+    """Ask the leader of the system group for entries of the audit log, linearizably."""
+
+    after: int = 0
+    """Only entries with a higher number."""
+    user: str | None = None
+    """Only acts of this user; None: of all."""
+    limit: int = 0
+    """The most entries of the answer; 0: as many as a page holds."""
+    before: int = 0
+    """For the next page: the number of the last entry of the one before. 0: from the newest on."""
+
+
+class AuditView(_Wire, frozen=True):
+    """An act of administration."""
+
+    number: int
+    """Its number in the audit log; never used again."""
+    at_ms: int
+    """When, milliseconds since 1970."""
+    user: str
+    """Who; empty: the cluster did not know its users."""
+    address: str
+    """Where the request came from; empty: the machine of the node that took it."""
+    what: str
+    """What was done, such as `create_topic`."""
+    resource: str
+    """What kind of thing it was done to, such as `topic`."""
+    name: str
+    """Which one."""
+    detail: str
+    """Further words."""
+    result: str
+    """`done`; `unchanged`; `begun`: the outcome is not known, or not yet; else the code of the
+    refusal, such as `topic_exists`."""
+
+
+class FoundAudit(_Wire, frozen=True):
+    """The answer to `FindAudit`."""
+
+    entries: list[AuditView]
+    """The newest first."""
+    first: int
+    """The number of the oldest entry that is kept; if there is none, that of the next one."""
+    is_cut: bool = False
+    """True: more follow; ask again, before the last one."""

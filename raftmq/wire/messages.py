@@ -27,7 +27,7 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | BEGIN, END, TRANSACTIONS | see `transactions` | | |
 | SESSIONS | see `sessions` | | |
 | WHY, EVENTS | see `traces` | | |
-| LOG_IN, USERS, RULES, JUDGE | see `access` | | |
+| LOG_IN, USERS, RULES, JUDGE, AUDIT | see `access` | | |
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
@@ -102,6 +102,7 @@ class FrameKind(IntEnum):
     USERS = 39
     RULES = 40
     JUDGE = 41
+    AUDIT = 42
     ERROR = 0x7F
 
 

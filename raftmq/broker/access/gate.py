@@ -115,6 +115,10 @@ class Gate:
         """False: everybody may do everything."""
         self.failures = Failures(trio.current_time)
         """Failed logins."""
+        self.denied = 0
+        """Requests that the rules have denied, since the node started."""
+        self.last_denied = ""
+        """The user, address and kind of the last one, for people; empty: there was none."""
 
     @property
     def failed(self) -> int:
@@ -260,15 +264,21 @@ class Gate:
                     if not self._is_fresh:
                         return self._when_fresh(asked, frame)
                     is_named = is_by_name(asked.kind, message)
-                    return self._denied(guest.login.user, act, is_named=is_named)
+                    why = self._why_denied(guest.login.user, act, is_named=is_named)
+                    return self._denied(asked, why)
             if asked.kind == FrameKind.ADMIN and guest.login.user not in self._admins:
                 changed = user_changed_by(self._node, message)
                 if changed in self._admins:
                     message = f"only an administrator changes the logins of {changed!r}, who is one"
-                    return ErrorReply(Reason.DENIED.value, message)
+                    return self._denied(asked, message)
         except Unfound as unfound:
             return unfound.reply
         return None
+
+    def user_of(self, connection: Connection) -> str:
+        """The user at the other end; empty: it has none, or the cluster does not know its users."""
+        guest = self._guests.get(connection)
+        return guest.login.user if guest is not None and guest.login is not None else ""
 
     def sees(self, connection: Connection, resource: Resource) -> Sees:
         """Which resources of a kind the other end may see in lists."""
@@ -306,11 +316,20 @@ class Gate:
             guest.is_wide = True
         return True
 
-    def _denied(self, user: str, act: Act, *, is_named: bool) -> ErrorReply:
+    def _denied(self, asked: OpenRequest, why: str) -> ErrorReply:
+        """Count a denial. It gets no entry in the audit log: else a user without rights could push
+        the entries out."""
+        connection = asked.connection
+        self.denied += 1
+        where = connection.address or "this machine"
+        kind = FrameKind(asked.kind).name.lower()
+        self.last_denied = f"{kind} of {self.user_of(connection)!r} from {where}"
+        return ErrorReply(Reason.DENIED.value, why)
+
+    def _why_denied(self, user: str, act: Act, *, is_named: bool) -> str:
         if not is_named and not self.judge(user, _seeing(act)).is_allowed:
             # The request named a number, and whoever may not see the resource learns no name.
-            message = f"user {user!r} may not {act.operation.value} this {act.resource.value}"
-            return ErrorReply(Reason.DENIED.value, message)
+            return f"user {user!r} may not {act.operation.value} this {act.resource.value}"
         verb = "administer" if act.operation is Operation.ADMIN else act.operation.value
         what = f"user {user!r} may not {verb} {act.resource.value} {act.name}".rstrip()
         if self.judge(user, act).rule is not None:
@@ -319,7 +338,7 @@ class Gate:
             why = "only administrators may"  # Whoever has this right can give itself all others.
         else:
             why = f"no rule allows it; an administrator does with `raftmq acl allow {user} {act}`"
-        return ErrorReply(Reason.DENIED.value, f"{what}: {why}")
+        return f"{what}: {why}"
 
     # Freshness
 

@@ -376,6 +376,7 @@ BY_NAME = frozenset(
         FrameKind.USERS,
         FrameKind.RULES,
         FrameKind.JUDGE,
+        FrameKind.AUDIT,
     )
 )
 """The kinds that name what they are about: see `is_by_name`."""
@@ -426,6 +427,7 @@ NEEDS: Mapping[int, _Needs] = {
     FrameKind.USERS: _always(ADMIN_CLUSTER),
     FrameKind.RULES: _always(ADMIN_CLUSTER),
     FrameKind.JUDGE: _always(ADMIN_CLUSTER),
+    FrameKind.AUDIT: _always(ADMIN_CLUSTER),
     FrameKind.LOG_IN: NOTHING,
     **dict.fromkeys(NODE_KINDS, NODES),
 }

@@ -1,6 +1,8 @@
-"""Requests about access: logins, and what administrators ask about users and rules."""
+"""Requests about access: logins, and what administrators ask about users, rules and acts."""
 
 from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from raftmq.access.rules import OPERATIONS, Act, Operation, Resource, Rule
 from raftmq.broker.host import Host
@@ -11,9 +13,13 @@ from raftmq.broker.serve.pages import PAGE_BYTES
 from raftmq.broker.service import Service
 from raftmq.errors import Reason
 from raftmq.machine.catalog.access import AccessState, Token, User
+from raftmq.machine.catalog.audit import Audit, Entry
 from raftmq.wire.access import (
+    AuditView,
+    FindAudit,
     FindRules,
     FindUsers,
+    FoundAudit,
     FoundRules,
     FoundUsers,
     JudgeAct,
@@ -42,6 +48,7 @@ class AccessRequests(Service):
             FrameKind.USERS: group_route(FindUsers, system, self._users),
             FrameKind.RULES: group_route(FindRules, system, self._rules),
             FrameKind.JUDGE: group_route(JudgeAct, system, self._judge),
+            FrameKind.AUDIT: group_route(FindAudit, system, self._audit),
         }
 
     def _users(self, request: FindUsers, group: Group, asked: OpenRequest) -> Answer:
@@ -70,6 +77,9 @@ class AccessRequests(Service):
             return Judged(verdict.is_allowed, self._gate.why(request.user, act), rule)
 
         return asked.read(group, judged)
+
+    def _audit(self, request: FindAudit, group: Group, asked: OpenRequest) -> Answer:
+        return asked.read(group, lambda: audit_page(self._node.catalog.audit, request))
 
 
 def users_page(access: AccessState, request: FindUsers, now_ms: int) -> FoundUsers:
@@ -126,6 +136,40 @@ def _rules_after(access: AccessState, request: FindRules) -> Iterator[Rule]:
     for user in users:
         if user >= request.after_user:
             yield from (rule for rule in access.rules.of_user(user) if (user, str(rule)) > after)
+
+
+def audit_page(audit: Audit, request: FindAudit) -> FoundAudit:
+    """Entries of the audit log, the newest first."""
+    views: list[AuditView] = []
+    size = 0
+    newest = min(request.before - 1, audit.last) if request.before else audit.last
+    oldest = max(request.after + 1, audit.first)
+    for number in range(newest, oldest - 1, -1):
+        entry = audit.entries[number]
+        if request.user is not None and entry.act.user != request.user:
+            continue
+        if size >= PAGE_BYTES or 0 < request.limit <= len(views):
+            return FoundAudit(views, audit.first, is_cut=True)
+        views.append(_audit_view(entry))
+        size += _ENTRY_BYTES + sum(
+            len(text.encode()) for text in msgspec.structs.astuple(entry.act)
+        )
+    return FoundAudit(views, audit.first)
+
+
+def _audit_view(entry: Entry) -> AuditView:
+    act = entry.act
+    return AuditView(
+        number=entry.number,
+        at_ms=entry.at_ms,
+        user=act.user,
+        address=act.address,
+        what=act.what,
+        resource=act.resource,
+        name=act.name,
+        detail=act.detail,
+        result=entry.result,
+    )
 
 
 def _rule_view(rule: Rule) -> RuleView:

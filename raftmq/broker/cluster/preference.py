@@ -9,14 +9,11 @@ import msgspec
 
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group, node_of
-from raftmq.broker.tickets import Callback
-from raftmq.errors import Reason, Unavailable
-from raftmq.log.record import Kind
+from raftmq.errors import Reason
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, PutGroup
-from raftmq.machine.commands import encode_commands
-from raftmq.wire.messages import Admin, AdminDone, ErrorReply, FrameKind
+from raftmq.wire.messages import ErrorReply
 
-from .peers import Declined
+from .catalog_changes import change_catalog
 from .views import renew_catalog
 
 
@@ -40,21 +37,7 @@ async def prefer(node: Host, group: Group, leader: int) -> ErrorReply | None:
     members = [leader, *(member for member in wanted.members if member != leader)]
     command = PutGroup(msgspec.structs.replace(wanted, members=members))
     system = node.groups[SYSTEM_GROUP]
-    asked = node_of(system.leader)
-    if asked == node.id and not system.is_settled:
+    if node_of(system.leader) == node.id and not system.is_settled:
         return ErrorReply("busy", "the catalog is being changed", retry_ms=50)
-    if asked == node.id:
-        system.propose(
-            Kind.COMMANDS, encode_commands([command]), Callback(lambda _: None, lambda _: None)
-        )
-        return None
-    link = node.links.get(asked)
-    try:
-        if link is None:
-            raise Unavailable("the system group has no leader")
-        await link.ask(FrameKind.ADMIN, Admin(msgspec.to_builtins(command)), AdminDone)
-    except Declined as declined:
-        return declined.reply
-    except Unavailable as error:
-        return ErrorReply("unavailable", str(error), retry_ms=200)
-    return None
+    refused = await change_catalog(node, command)
+    return refused if isinstance(refused, ErrorReply) else None

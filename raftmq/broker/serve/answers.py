@@ -61,7 +61,7 @@ Answer = msgspec.Struct | WithBody | Later
 class OpenRequest:
     """A request without an answer yet. It is the ticket of the record that decides the answer."""
 
-    __slots__ = ("_reply", "connection", "correlation", "kind")
+    __slots__ = ("_reply", "connection", "correlation", "kind", "on_answer")
 
     def __init__(self, connection: Connection, frame: Frame) -> None:
         self.connection = connection
@@ -70,6 +70,9 @@ class OpenRequest:
         """The request's `FrameKind`."""
         self.correlation = frame.correlation
         """Ties the answer to the request."""
+        self.on_answer: Callable[[ErrorReply | None], None] | None = None
+        """Called once with the refusal, or None: the request was carried out. Also if the client
+        has left."""
 
     def answer(self, answer: Answer) -> None:
         """Answer the request, unless the answer comes later."""
@@ -79,9 +82,9 @@ class OpenRequest:
         if isinstance(answer, WithBody):
             answer, body = answer
         if isinstance(answer, ErrorReply):
-            self.connection.refuse(self.correlation, answer)
+            self.failed(answer)
         else:
-            self.connection.reply(self.kind, self.correlation, pack(answer), body)
+            self._carried_out(answer, body)
 
     def propose(
         self,
@@ -114,6 +117,16 @@ class OpenRequest:
     def failed(self, error: ErrorReply) -> None:
         """Refuse the request, for instance as the proposal of its record failed."""
         self.connection.refuse(self.correlation, error)
+        self._tell(error)
+
+    def _carried_out(self, reply: msgspec.Struct, body: Sequence[FramePart] = ()) -> None:
+        self.connection.reply(self.kind, self.correlation, pack(reply), body)
+        self._tell(None)
+
+    def _tell(self, refusal: ErrorReply | None) -> None:
+        on_answer, self.on_answer = self.on_answer, None
+        if on_answer is not None:
+            on_answer(refusal)
 
     def read(self, group: Group, then: Callable[[], Answer]) -> Later:
         """Answer with `then()` once the group's machine is as new as this moment: what `then` reads

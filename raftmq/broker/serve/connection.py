@@ -19,8 +19,9 @@ Invariants:
 - A correlation id in use is not accepted a second time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Protocol
 
@@ -180,11 +181,15 @@ class Connection:
 
     def act_again(self, frame: Frame) -> None:
         """Act from the beginning on a request that is open: what held it up is over."""
+        self.resume(partial(self._act, frame))
+
+    def resume(self, act: Callable[[], None]) -> None:
+        """Act on an open request, in a step of its own; no effect if the connection is gone."""
         if self.is_closed:
             return
         self._load.step.begin()
         try:
-            self._act(frame)
+            act()
         except ProtocolError:
             self.end()
         finally:

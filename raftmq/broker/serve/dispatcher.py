@@ -8,10 +8,12 @@ Each service of the node has a table of routes:
 A handler is called in one step of the event loop, with the message and the request that is open. It
 returns its answer, or `LATER` (`answers`). Before a handler with a group is called, the group is
 found; a request for a group that cannot take it here is refused. Before that, a check decides
-whether the request may pass at all (`raftmq.broker.access`).
+whether the request may pass at all, and acts of administration are noted in the audit log
+(`raftmq.broker.access`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -99,11 +101,23 @@ Check = Callable[[OpenRequest, Frame, Any], Answer | None]
 """
 
 
+class Notes(Protocol):
+    """The notes about acts of administration (`access.notes`)."""
+
+    @property
+    def kinds(self) -> Collection[int]:
+        """The kinds of requests that may be such acts."""
+
+    def carry_out(self, asked: OpenRequest, message: Any, act: Callable[[], Answer]) -> Answer:
+        """Carry a request of these kinds out by `act`, at once or after a note about it."""
+
+
 class Dispatcher:
     """Hands each frame to its handler, if it may pass."""
 
-    def __init__(self, tables: Iterable[Routes], check: Check) -> None:
+    def __init__(self, tables: Iterable[Routes], check: Check, notes: Notes) -> None:
         self._check = check
+        self._notes = notes
         self._routes: dict[int, Route] = {}
         for table in tables:
             assert not self._routes.keys() & table.keys(), "one handler for each kind"
@@ -119,12 +133,18 @@ class Dispatcher:
         if found is None:
             text = f"this node does not know requests of kind {frame.kind}"
             return ErrorReply(Reason.BAD_ARGUMENT.value, text)
-        type_, find, act = found
-        message = frame if type_ is None else unpack(type_, frame.header)
+        message = frame if found.message is None else unpack(found.message, frame.header)
         stopped = self._check(asked, frame, message)
         if stopped is not None:
             return stopped
-        if find is None:
-            return act(message, asked)
-        group = find(message)
-        return group if isinstance(group, ErrorReply) else act(message, group, asked)
+        if frame.kind in self._notes.kinds:
+            act = partial(_carry_out, found, message, asked)
+            return self._notes.carry_out(asked, message, act)
+        return _carry_out(found, message, asked)
+
+
+def _carry_out(found: Route, message: Any, asked: OpenRequest) -> Answer:
+    if found.find is None:
+        return found.act(message, asked)
+    group = found.find(message)
+    return group if isinstance(group, ErrorReply) else found.act(message, group, asked)

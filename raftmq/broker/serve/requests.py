@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from raftmq.access.rules import Resource
 from raftmq.batch import admit, peek
 from raftmq.batch.layout import COMPRESSED, BatchHead
+from raftmq.broker.access.acts import signed
 from raftmq.broker.cluster.preference import prefer
 from raftmq.broker.cluster.reconfiguration import plan
 from raftmq.broker.cluster.views import view
@@ -28,8 +29,10 @@ from raftmq.machine import offsets as offset_commands
 from raftmq.machine import producers as producer_commands
 from raftmq.machine.catalog import catalog as catalog_commands
 from raftmq.machine.catalog.access import SEED_BYTES, PutUser
+from raftmq.machine.catalog.audit import BeginAct, EndAct
 from raftmq.machine.catalog.catalog import (
     SYSTEM_GROUP,
+    Authored,
     Command,
     Once,
     PutGroup,
@@ -67,7 +70,7 @@ from raftmq.wire.messages import (
 from raftmq.wire.numbers import NODE_MAX
 from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
-from .answers import LATER, Answer, OpenRequest, elsewhere, refusal
+from .answers import LATER, OF_NODES, Answer, OpenRequest, elsewhere, refusal
 from .dispatcher import data_group, frame_route, group_route, route, system_group
 from .fetches import Fetches
 from .names import misnamed, misnamed_commit
@@ -282,6 +285,10 @@ class Requests(Service):
             command = catalog_commands.parse_command(request.command, request.request)
         except msgspec.ValidationError as error:
             return ErrorReply(Reason.BAD_ARGUMENT.value, f"no such command: {error}")
+        is_of_node = isinstance(command, BeginAct | EndAct) and asked.connection.from_node
+        if isinstance(command, Authored | BeginAct | EndAct) and not is_of_node:
+            # Else a client could name another author, or fill the audit log.
+            return OF_NODES
         problem = ""
         if isinstance(command, PutNode):
             problem = why_no_address(command.node.host, command.node.port)
@@ -307,6 +314,8 @@ class Requests(Service):
             return self._retire(command, group, asked)
         if isinstance(command, PutGroup) and not self._keeps_members(group, command):
             return _changing()
+        if not asked.connection.from_node:
+            command = signed(self._node, asked.connection, command)
         return asked.propose(group, [command], AdminDone)
 
     def _seeded(self, command: Command) -> Command:

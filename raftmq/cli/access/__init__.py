@@ -1,1 +1,1 @@
-"""Commands about access: users with their passwords, tokens of programs, rules."""
+"""Commands about access: users with their passwords, tokens of programs, rules, the audit log."""

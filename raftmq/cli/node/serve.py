@@ -219,10 +219,10 @@ async def _renew_certificates(
     task_status: "trio.TaskStatus[None]",
 ) -> None:
     """Take up certificates that have changed: at SIGHUP at once, else within a second. Note logins
-    that have failed meanwhile."""
+    that have failed and requests that were denied meanwhile."""
     import trio
 
-    problem, failed = "", 0
+    problem, failed, denied = "", 0, 0
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         task_status.started()
         while True:
@@ -239,6 +239,9 @@ async def _renew_certificates(
             if (count := node.gate.failures.count) > failed:
                 log.error("logins failed", count=count - failed, last=node.gate.failures.last)
                 failed = count
+            if (count := node.gate.denied) > denied:
+                log.error("requests denied", count=count - denied, last=node.gate.last_denied)
+                denied = count
 
 
 def _with_faults(world: "World") -> "World":

@@ -1,15 +1,15 @@
-"""Users, tokens and rules of access, for administrators."""
+"""Users, tokens, rules of access and the audit log, for administrators."""
 
 import secrets
 from enum import StrEnum
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import anyio.to_thread
 
 from raftmq.access.rules import Operation, Resource, Rule
 from raftmq.access.tokens import ID_BYTES, SECRET_BYTES, digest_of, draw_token, parts_of
-from raftmq.client.arguments import require_seconds, require_text, typed
+from raftmq.client.arguments import require, require_seconds, require_text, typed
 from raftmq.client.routing.requests import ask_for_pages, ask_leader, change_catalog, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.world import ClientWorld
@@ -24,8 +24,11 @@ from raftmq.machine.catalog.access import (
     PutUser,
 )
 from raftmq.wire.access import (
+    AuditView,
+    FindAudit,
     FindRules,
     FindUsers,
+    FoundAudit,
     FoundRules,
     FoundUsers,
     JudgeAct,
@@ -42,9 +45,18 @@ TOKEN_SECONDS = 90 * 24 * 3600.0
 """Default lifetime of a token."""
 
 
+class AuditLog(NamedTuple):
+    """Entries of the audit log."""
+
+    entries: list[AuditView]
+    """The oldest first."""
+    dropped: int
+    """Number of entries after `after` that are no longer kept."""
+
+
 @typed()
 class Access:
-    """Users, tokens and rules. Made by `Client.access`; for administrators.
+    """Users, tokens, rules, and the audit log. Made by `Client.access`; for administrators.
 
     Every call may be repeated safely, but for `make_token`. Each takes `timeout` and raises as the
     calls of `Admin`; besides `DENIED` if the caller may not administer the cluster.
@@ -218,6 +230,40 @@ class Access:
         """
         question = JudgeAct(user, operation, resource, name)
         return await ask_leader(self._router, question, Judged, timeout=timeout)
+
+    async def audit(
+        self,
+        *,
+        after: int = 0,
+        user: str | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> AuditLog:
+        """Acts of administration: who did what, from where, when, with which result.
+
+        The cluster keeps the last 10,000. An entry with the result `begun` may get another one
+        later; all else in an entry stays.
+
+        Args:
+            after: only entries with a higher number, as after the last one of an earlier call.
+            user: only acts of this user.
+            limit: only the newest ones, up to this many; None: all.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: `BAD_ARGUMENT`, a number is out of its range.
+        """
+        require(after >= 0, f"after is the number of an entry, or 0, not {after}")
+        require(limit is None or limit >= 1, f"limit is 1 or more, not {limit}")
+        entries: list[AuditView] = []
+        first = 0
+        question = FindAudit(after, user, limit or 0)
+        async for page in ask_for_pages(self._router, question, FoundAudit, timeout=timeout):
+            entries += page.entries
+            first = page.first
+            if limit is not None and len(entries) >= limit:
+                break
+        return AuditLog(entries[:limit][::-1], max(0, first - 1 - after))
 
 
 def rule_of(user: str, operation: str, resource: str, name: str, *, is_allowed: bool) -> Rule:

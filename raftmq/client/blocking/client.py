@@ -112,6 +112,7 @@ class BlockingAccess(Face[Access]):
     drop_rule = waits(Access.drop_rule)
     rules = waits(Access.rules)
     judge = waits(Access.judge)
+    audit = waits(Access.audit)
 
 
 class BlockingProgress(Face[Progress]):

@@ -11,7 +11,7 @@ import msgspec
 
 from raftmq.errors import OutcomeUnknown, RaftmqError, Unavailable
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Command
-from raftmq.wire.access import FindRules, FindUsers, JudgeAct
+from raftmq.wire.access import FindAudit, FindRules, FindUsers, JudgeAct
 from raftmq.wire.assignment import CommitOffsets, FindMembers, Heartbeat
 from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
@@ -43,6 +43,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 _QUESTIONS: dict[type[msgspec.Struct], FrameKind] = {
     Committed: FrameKind.COMMITTED,
+    FindAudit: FrameKind.AUDIT,
     FindBacklogs: FrameKind.BACKLOGS,
     FindConsumerGroups: FrameKind.GROUPS,
     FindDead: FrameKind.DEAD,

@@ -270,6 +270,7 @@ REQUESTS: list[tuple[FrameKind, Any, list[Act]]] = [
     (FrameKind.USERS, wire_access.FindUsers(), [ADMIN_CLUSTER]),
     (FrameKind.RULES, wire_access.FindRules(), [ADMIN_CLUSTER]),
     (FrameKind.JUDGE, wire_access.JudgeAct("alice", "read", "topic"), [ADMIN_CLUSTER]),
+    (FrameKind.AUDIT, wire_access.FindAudit(), [ADMIN_CLUSTER]),
     # Their answers show only what the user may see.
     (FrameKind.METADATA, Metadata(), []),
     (FrameKind.SUBSCRIBED, FindSubscriptions(), []),

@@ -77,6 +77,7 @@ HEADERS: Mapping[FrameKind, type[msgspec.Struct] | None] = {
     FrameKind.USERS: access.FindUsers,
     FrameKind.RULES: access.FindRules,
     FrameKind.JUDGE: access.JudgeAct,
+    FrameKind.AUDIT: access.FindAudit,
 }
 """The header of each kind of request; None: it has none."""
 
@@ -120,6 +121,7 @@ ANSWERS: Mapping[FrameKind, type[msgspec.Struct]] = {
     FrameKind.USERS: access.FoundUsers,
     FrameKind.RULES: access.FoundRules,
     FrameKind.JUDGE: access.Judged,
+    FrameKind.AUDIT: access.FoundAudit,
 }
 """The header of the answer to each kind of request that is answered."""
 

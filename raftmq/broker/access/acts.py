@@ -1,0 +1,246 @@
+"""Acts of administration in words: what the audit log says of a request.
+
+| request | act |
+|---|---|
+| ADMIN with a command about topics, groups, users, tokens, rules, nodes | the command's name |
+| ADMIN with `Detach` | `detach` |
+| COMMIT by an operator, RESET that moves queues | `reset_offsets` |
+| CHANGE_DEAD | `redrive_dead`, `purge_dead` |
+| TRANSFER | `transfer_leader` |
+| CHANGE_NODE | `add_node`, `remove_node`, `replace_node` |
+
+Commands of applications (a consumer group attaches, joins, changes its filter) make no entry. The
+first use of a consumer group creates it, and so the author goes along.
+
+Invariants:
+- The node that takes a request from a client writes its author; what a client says of itself has
+  no effect.
+- Words hold names and numbers alone: no key, digest, salt or note.
+"""
+
+from typing import NamedTuple, assert_never
+
+import msgspec
+
+from raftmq.broker.host import Host
+from raftmq.broker.serve.connection import Connection
+from raftmq.machine.catalog import access, catalog
+from raftmq.machine.catalog.audit import Act, BeginAct, EndAct
+from raftmq.machine.catalog.consumer_groups import (
+    Attach,
+    DeleteConsumerGroup,
+    Detach,
+    PutConsumerGroup,
+)
+from raftmq.machine.catalog.deletions import PruneDeletions
+from raftmq.machine.catalog.membership import (
+    JoinGroup,
+    LeaveGroup,
+    RegrantQueues,
+    ReleaseQueues,
+    RenewMembers,
+)
+from raftmq.machine.catalog.replicas import RetireReplica
+from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
+from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
+from raftmq.machine.queue_numbers import QUEUE_BITS
+from raftmq.wire.assignment import CommitOffsets
+from raftmq.wire.messages import ChangeNode, FrameKind, Transfer
+from raftmq.wire.popping import ChangeDead, ResetGroup
+from raftmq.words import counted
+
+Noted = CommitOffsets | ResetGroup | ChangeDead | Transfer | ChangeNode
+"""Requests that may be acts of administration which no single command of the catalog carries out.
+"""
+NOTED_KINDS = frozenset(
+    (
+        FrameKind.COMMIT,
+        FrameKind.RESET,
+        FrameKind.CHANGE_DEAD,
+        FrameKind.TRANSFER,
+        FrameKind.CHANGE_NODE,
+    )
+)
+"""Their kinds."""
+
+_ClusterCommand = catalog.PutNode | catalog.RemoveNode | catalog.PutGroup
+_NODE_ACTIONS = ("add", "remove", "replace")
+_SHOWN_MEMBERS = 20
+"""Nodes of a partition group that an entry lists."""
+
+
+class Words(NamedTuple):
+    """An act without its author: see `Act`."""
+
+    what: str
+    resource: str
+    name: str
+    detail: str = ""
+
+
+def signed(node: Host, connection: Connection, command: catalog.Command) -> catalog.Command:
+    """A client's command with its author, if that matters."""
+    inner = command.change if isinstance(command, catalog.Once) else command
+    words = _of_command(node, inner)
+    user = node.gate.user_of(connection)
+    if words is not None:
+        assert isinstance(command, catalog.Once | catalog.Change | _ClusterCommand)
+        return catalog.Authored(Act(user, connection.address, *words), command)
+    if user and isinstance(inner, Attach | JoinGroup):
+        assert isinstance(command, catalog.Once | catalog.Change | JoinGroup)
+        return catalog.Authored(Act(user, connection.address), command)
+    return command
+
+
+def _of_command(node: Host, command: catalog.Command) -> Words | None:
+    """The words about a command; None: it is no act of administration."""
+    match command:
+        case CreateTopic() | AlterTopic() | DeleteTopic():
+            return _of_topic(command)
+        case PutConsumerGroup() | DeleteConsumerGroup() | Detach():
+            return _of_group(command)
+        case (
+            access.PutUser()
+            | access.DropUser()
+            | access.PutToken()
+            | access.DropToken()
+            | access.PutRule()
+            | access.DropRule()
+        ):
+            return _of_access(node, command)
+        case catalog.PutNode() | catalog.RemoveNode() | catalog.PutGroup():
+            return _of_cluster(command)
+        case (
+            # Applications do this all the time, or nodes by themselves.
+            Subscribe()
+            | Unsubscribe()
+            | Attach()
+            | JoinGroup()
+            | LeaveGroup()
+            | ReleaseQueues()
+            | RenewMembers()
+            | RegrantQueues()
+            | catalog.Bootstrap()
+            | catalog.NameNode()
+            | catalog.RenewNode()
+            | RetireReplica()
+            | PruneDeletions()
+            # One of those with a number, or with an author already.
+            | catalog.Once()
+            | catalog.Authored()
+            | BeginAct()
+            | EndAct()
+        ):
+            return None
+        case _:
+            assert_never(command)
+
+
+def _tag(command: msgspec.Struct) -> str:
+    return str(command.__struct_config__.tag)
+
+
+def _of_topic(command: CreateTopic | AlterTopic | DeleteTopic) -> Words:
+    detail = ""
+    if isinstance(command, CreateTopic | AlterTopic):
+        detail = counted(command.queues, "queue")
+    if isinstance(command, CreateTopic) and command.beside:
+        detail += f", beside {command.beside}"
+    return Words(_tag(command), "topic", command.name, detail)
+
+
+def _of_group(command: PutConsumerGroup | DeleteConsumerGroup | Detach) -> Words:
+    match command:
+        case PutConsumerGroup(name=name, mode=mode, policy=policy):
+            detail = f"mode {mode}, {counted(policy.attempts_max, 'attempt')}"
+        case DeleteConsumerGroup(name=name):
+            detail = "forced" if command.is_forced else ""
+        case Detach(consumer_group=name):
+            detail = f"topic {command.topic}"
+    return Words(_tag(command), "group", name, detail)
+
+
+def _of_access(node: Host, command: access.AccessCommand) -> Words:
+    what = _tag(command)
+    match command:
+        case access.PutUser(name=name):
+            kept = ", the one before stays for a while" if command.old_until_ms else ""
+            return Words(what, "user", name, f"a password{kept}" if command.salt else "no password")
+        case access.DropUser(name=name):
+            return Words(what, "user", name)
+        case access.PutToken(id=id_):
+            return Words(what, "token", id_, f"user {command.user}")
+        case access.DropToken(id=id_):
+            token = node.catalog.access.tokens.get(id_)
+            return Words(what, "token", id_, f"user {token.user}" if token is not None else "")
+        case access.PutRule(rule=rule) | access.DropRule(rule=rule):
+            return Words(what, "rule", rule.user, str(rule))
+
+
+def _of_cluster(command: _ClusterCommand) -> Words:
+    what = _tag(command)
+    match command:
+        case catalog.PutNode(node=each):
+            leaving = ", leaving" if each.is_leaving else ""
+            return Words(what, "node", str(each.id), f"{each.host}:{each.port}{leaving}")
+        case catalog.RemoveNode(id=number):
+            return Words(what, "node", str(number))
+        case catalog.PutGroup(group=group):
+            members = ", ".join(map(str, group.members[:_SHOWN_MEMBERS]))
+            return Words(what, "partition_group", str(group.id), f"nodes {members}")
+
+
+def group_of(node: Host, request: Noted) -> int | None:
+    """The partition group whose leader carries a request out; None: it is not known here, or the
+    request is no act of administration."""
+    match request:
+        case CommitOffsets(is_reset=True, offsets=[first, *_]):
+            return node.catalog.group_of(first.queue)
+        case CommitOffsets() | ResetGroup(queues=[]):
+            # A RESET without queues lets a consumer group begin, as its first POP would.
+            return None
+        case ResetGroup() | ChangeDead() | Transfer():
+            return request.partition_group
+        case ChangeNode():
+            return catalog.SYSTEM_GROUP
+        case _:
+            assert_never(request)
+
+
+def of_request(node: Host, request: Noted) -> Words:
+    """The words about a request that is an act of administration."""
+    match request:
+        case CommitOffsets(consumer_group=name, offsets=offsets):
+            return Words("reset_offsets", "group", name, _queues(node, [q.queue for q in offsets]))
+        case ResetGroup(number=number, queues=queues):
+            return Words("reset_offsets", "group", _group(node, number), _queues(node, queues))
+        case ChangeDead(number=number, letters=letters, is_purge=is_purge):
+            what = "purge_dead" if is_purge else "redrive_dead"
+            detail = counted(len(letters), "dead letter")
+            return Words(what, "group", _group(node, number), f"{_topic(node, number)}{detail}")
+        case Transfer(partition_group=group, to=to):
+            detail = f"to node {to}" if to else "to any node"
+            return Words("transfer_leader", "partition_group", str(group), detail)
+        case ChangeNode(action=action, node=number, host=host, port=port, new=new):
+            what = f"{action}_node" if action in _NODE_ACTIONS else "change_node"
+            at = f"{host}:{port}" if host else ""
+            return Words(what, "node", str(number), f"by node {new} at {at}" if new else at)
+        case _:
+            assert_never(request)
+
+
+def _queues(node: Host, queues: list[int]) -> str:
+    topic = node.catalog.topic_of(queues[0])
+    of = f" of topic {topic.name}" if topic is not None else ""
+    return f"{counted(len(queues), 'queue')}{of}"
+
+
+def _group(node: Host, attachment: int) -> str:
+    found = node.catalog.consumer_groups.attachments.get(attachment)
+    return found.consumer_group if found is not None else ""
+
+
+def _topic(node: Host, attachment: int) -> str:
+    found = node.catalog.consumer_groups.attachments.get(attachment)
+    topic = node.catalog.topic_of(found.topic_id << QUEUE_BITS) if found is not None else None
+    return f"topic {topic.name}, " if topic is not None else ""
