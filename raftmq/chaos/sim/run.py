@@ -39,6 +39,7 @@ from raftmq.broker.settings import Log, Raft
 from raftmq.chaos.faults.catalogue import FAULTS, World
 from raftmq.chaos.faults.schedule import Schedule
 from raftmq.chaos.outcome import Outcome, Violation
+from raftmq.chaos.sim.checks.audit_log import AuditLog
 from raftmq.chaos.sim.checks.availability import Availability
 from raftmq.chaos.sim.checks.check_backs import CheckBacks
 from raftmq.chaos.sim.checks.evidence import gather, judge_servers, vacuous_everywhere
@@ -210,6 +211,7 @@ class _Run:
             self._watch = watch = Watch(cluster)
             self._leaving = Leaving(cluster)
             self._clients = clients = Clients(cluster, nursery, seed=schedule.seed)
+            self._audit_log = AuditLog(cluster, clients)
             self._state = state = RunState(
                 cluster, watch, clients, nursery, taps=taps, seed=schedule.seed
             )
@@ -253,6 +255,7 @@ class _Run:
             self._elapsed = watch.now_ms / 1000
             state.end()
             self._twins.take_states()
+            self._audit_log.take()
             if self._popped is not None:
                 self._popped.look(state)
             nursery.cancel_scope.cancel()
@@ -296,10 +299,6 @@ class _Run:
         state, watch = self._state, self._watch
         history = self._recorder.history()
         violations = [*state.violations, *self._availability.judge(history, self._workload.served)]
-        violations += [
-            Violation("Q1", at_ms, f"group {group}: retention dropped records of this run")
-            for group, at_ms in sorted(watch.trimmed.items())
-        ]
         at_ms = int(self._elapsed * 1000)
         violations += self._noticed(at_ms)
         violations += self._rights.violations
@@ -331,6 +330,9 @@ class _Run:
         # Each comparison so far must occur in every run. A comparison of servers may be empty in
         # some runs (no sync failed), and must occur in a campaign.
         vacuous = self._why_vacuous(compared)
+        violations += self._judge_acts(history, at_ms)
+        # Not before: a short run with many faults may have no act that was acknowledged.
+        compared.update(self._audit_log.compared)
         of_servers = judge_servers(gather(state, watch))
         for _, report in of_servers:
             compared[report.checker] += report.compared
@@ -364,7 +366,11 @@ class _Run:
     def _noticed(self, at_ms: int) -> list[Violation]:
         """Violations by nodes, and on their network, that were noticed during the run."""
         watch, network = self._watch, self._state.cluster.network
-        found = [Violation("R4", watch.now_ms, text) for text in self._state.handed.lacking]
+        found = [
+            Violation("Q1", trimmed_ms, f"group {group}: retention dropped records of this run")
+            for group, trimmed_ms in sorted(watch.trimmed.items())
+        ]
+        found += [Violation("R4", watch.now_ms, text) for text in self._state.handed.lacking]
         found += [Violation("member-id", watch.now_ms, text) for text in watch.reused]
         found += [Violation("V10", watch.now_ms, text) for text in self._leaving.early]
         found += [Violation("V12", watch.now_ms, text) for text in self._leaving.astray]
@@ -374,6 +380,12 @@ class _Run:
             text = f"{counted(count, 'attempt')} to connect to {host}, which is gone"
             found.append(Violation("B3", at_ms, text))
         return found
+
+    def _judge_acts(self, history: History, at_ms: int) -> list[Violation]:
+        """Differences between the audit log and what administrators were told."""
+        if not isinstance(self._workload, AdminWorkload):
+            return []
+        return [Violation("audit-log", at_ms, text) for text in self._audit_log.judge(history)]
 
     def _judge_clients(self, history: History) -> list[Report]:
         reports = []

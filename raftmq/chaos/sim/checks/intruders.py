@@ -185,6 +185,7 @@ def _of_cluster() -> Iterator[tuple[FrameKind, msgspec.Struct]]:
     yield FrameKind.USERS, access.FindUsers()
     yield FrameKind.RULES, access.FindRules()
     yield FrameKind.JUDGE, access.JudgeAct(INTRUDER, "any", "cluster")
+    yield FrameKind.AUDIT, access.FindAudit()
     yield FrameKind.PROBE, Probe(1, "intruder")
 
 
