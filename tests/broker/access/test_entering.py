@@ -269,7 +269,12 @@ def test_an_exchange_begun_before_a_password_ended_is_of_no_use(
     with_guarded(scenario, tmp_path)
 
 
-def test_names_of_any_length_and_kind_cost_little_and_are_not_kept(tmp_path: Path) -> None:
+def test_names_of_any_length_and_kind_cost_little_and_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The attempts wait for each other, and a stranger has ten seconds for all of them.
+    monkeypatch.setattr(logins, "DELAY_SECONDS", 0.001)
+
     async def scenario(node: Guarded) -> None:
         async with node.by_certificate(ROOT):
             pass
