@@ -4,7 +4,7 @@ Parts of the broker import this face and never `node`, so that no import leads b
 part that needs one other part gets it when it is made.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from raftmq.access.rules import Resource
@@ -40,6 +40,25 @@ class Source(NamedTuple):
         """The queue's first kept offset; its end if nothing is kept."""
         earliest = self.group.index.earliest(queue)
         return self.end if earliest is None else earliest
+
+
+class Taken(NamedTuple):
+    """What an answer brings of one queue."""
+
+    queue: int
+    size: int
+    """Bytes of batches."""
+    messages: int
+
+
+class Room(NamedTuple):
+    """How much an answer may bring by the quotas; one batch in any case. `inf`: without a bound."""
+
+    size: float
+    """Bytes of batches."""
+    messages: float
+    leases: float
+    """Messages to hand out: by their mean size, `size` has room for them as well."""
 
 
 class Links(Protocol):
@@ -97,6 +116,28 @@ class Gate(Protocol):
         """Requests that the rules have denied."""
 
 
+class Quotas(Protocol):
+    """The quotas of users and topics (`quotas.quotas`)."""
+
+    is_on: bool
+    """False: there are no quotas, and nothing is held."""
+
+    def why_no_connection(self, user: str) -> str:
+        """Why a user may not have another connection; empty: it may."""
+
+    def join(self, connection: "Connection", user: str) -> None:
+        """The client at a connection is a user."""
+
+    def room(self, connection: "Connection", queues: Iterable[int]) -> Room:
+        """How much an answer to a connection may bring of these queues."""
+
+    def charge(self, connection: "Connection", taken: Iterable[Taken]) -> None:
+        """An answer to a connection brings these amounts."""
+
+    def status(self) -> dict[str, Any]:
+        """The requests that are held now, and who was slowed most since the node started."""
+
+
 class Host(Protocol):
     """The node."""
 
@@ -134,6 +175,10 @@ class Host(Protocol):
     @property
     def gate(self) -> Gate:
         """Users and permissions of the connections."""
+
+    @property
+    def quotas(self) -> Quotas:
+        """Quotas of users and topics."""
 
     load: "Load"
     """Places and bytes that all connections hold."""

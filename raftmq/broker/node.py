@@ -38,6 +38,7 @@ from raftmq.broker.deliver.feeds import Feeds
 from raftmq.broker.deliver.group_deletion import Forgetting
 from raftmq.broker.deliver.popping import Popping
 from raftmq.broker.host import SOFTWARE, Source
+from raftmq.broker.quotas.quotas import Quotas
 from raftmq.broker.replica.after_apply import AfterApply
 from raftmq.broker.replica.disk import WINDOWS_MAX, DiskLoop
 from raftmq.broker.replica.effects import (
@@ -188,6 +189,7 @@ class Node:
     def catalog_changed(self) -> None:
         """Follow the catalog: it may have changed."""
         self.gate.follow()
+        self.quotas.follow()
         self._nursery.start_soon(self._catalog_changed)
 
     def think(self) -> None:
@@ -322,6 +324,7 @@ class Node:
     def closed(self, connection: Connection) -> None:
         """The connection is gone: drop what waits for it."""
         self.gate.closed(connection)
+        self.quotas.closed(connection)
         if connection.hello is not None:
             self.links.part(connection.hello)
         if self.is_serving:
@@ -427,6 +430,8 @@ class Node:
         self.links: Links = Links(self, nursery)
         """Connections to the other nodes."""
         self._fetches = Fetches(self, timers=self.timers, reader=self._reader, limits=limits)
+        self.quotas = Quotas(self, self._fetches.sessions.queues_of)
+        """Quotas of users and topics."""
         self._popping = Popping(self, timers=self.timers, reader=self._reader, limits=limits)
         self.retention = Retention(self.settings.log)
         """The indexes up to which logs are dropped."""
@@ -495,7 +500,7 @@ class Node:
             each.flush for each in self._services if type(each).flush is not Service.flush
         ]
         tables = (each.routes for each in (*self._services, *others))
-        self._dispatcher = Dispatcher(tables, self.gate.check, Notes(self))
+        self._dispatcher = Dispatcher(tables, (self.gate.check, self.quotas.hold), Notes(self))
 
     def _keep_up(self) -> None:
         """Do what a node does now and then, whether it leads a group or not."""

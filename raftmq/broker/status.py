@@ -5,6 +5,7 @@
 | `id`, `cluster`, `incarnation`, `generation`, `software` | who |
 | `host`, `port`, `pid`, `data` | where |
 | `uptime_ms`, `connections`, `request_bytes`, `disk_passes`, `unwritten_bytes` | how it is |
+| `quotas` | requests that quotas hold, and who was slowed most: see `Quotas.status` |
 | `leads` | numbers of the partition groups it leads |
 | `groups` | one map for each replica: see `_group_status` |
 | `scrub` | rounds done, bytes read, and where the scrub of the sealed segments is |
@@ -58,6 +59,7 @@ def node_status(node: Described, *, after: int = -1) -> dict[str, Any]:
         "handshake_error": node.load.handshake_error,
         "logins_failed": node.gate.failed,
         "requests_denied": node.gate.denied,
+        "quotas": node.quotas.status(),
         "disk_passes": node.disk.passes,
         "unwritten_bytes": node.disk.unwritten_bytes,
         "leads": sorted(number for number, group in node.groups.items() if group.is_leader),

@@ -59,6 +59,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Rules of access: allow, deny, drop and list them; check an act.",
         ),
         "audit": ("access.audit:audit", "Show who changed what, from where, when."),
+        "quota": ("access.quota:quota", "Quotas of users and topics: set, list and drop them."),
         "cert": ("cert:cert", "Certificates for TLS: make, revoke and show them."),
     },
     "Operation": {

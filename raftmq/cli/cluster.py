@@ -447,8 +447,9 @@ def _node(node: "NodeView", answer: dict[str, Any] | str) -> dict[str, Any]:
     }
     if isinstance(answer, str):
         return {**plain, "is_reachable": False, "pid": None, "leads": [], "error": answer}
-    names = ("pid", "leads", "uptime_ms", "data", "software", "connections")
-    return {**plain, "is_reachable": True, **{name: answer[name] for name in names}}
+    names = ("pid", "leads", "uptime_ms", "data", "software", "connections", "quotas")
+    # A node with older software knows no quotas.
+    return {**plain, "is_reachable": True, **{name: answer.get(name) for name in names}}
 
 
 def _group(

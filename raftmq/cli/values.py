@@ -5,6 +5,8 @@
 | `DURATION` | `500ms`, `10s`, `2m`, `1.5h`, `7d`, `10` (seconds) |
 | `SCHEDULE` | `10s,1m,1h`; `1s*2..1h`: begins with 1 s, doubles, at most 1 h |
 | `RATE` | `100/s`, `0.5/s`, `100` (a second), `600/m` |
+| `BYTE_RATE` | `10MB/s`, `64KiB` (a second) |
+| `COUNT_RATE` | as `RATE`, and a whole number a second |
 | `SIZE` | `100`, `10k` and `10kB` (10,000 bytes), `64KiB` (65,536), `1M`, `1MiB` |
 | `START` | `earliest`, `latest`, `4711` (an offset), `2026-11-20T10:00`, `15m` (that long ago) |
 | `PROPERTY` | `buyerId=7`, `paid=true`, `price=1.5`, `city=Paris`, `zip="01234"` (text) |
@@ -100,14 +102,32 @@ class _Rate(_Kind):
         return float(match[1]) / _SECONDS[match[2] or "s"]
 
 
+class _CountRate(_Rate):
+    def read(self, text: str) -> int:
+        rate = super().read(text)
+        if not rate.is_integer():
+            _refuse(text, "a whole number a second, as 100/s")
+        return int(rate)
+
+
+class _ByteRate(_Kind):
+    name = "byte rate"
+
+    def read(self, text: str) -> int:
+        size = _bytes_of(text.removesuffix("/s"))
+        if not size:
+            _refuse(text, "a number of bytes a second, as 10MB/s or 64KiB/s")
+        return size
+
+
 class _Size(_Kind):
     name = "size"
 
     def read(self, text: str) -> int:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?i?)b?", text.lower())
-        if match is None or match[2] not in _BYTES:
+        size = _bytes_of(text)
+        if size is None:
             _refuse(text, "a number of bytes, as 100, 10k, 64KiB or 1M")
-        return int(float(match[1]) * _BYTES[match[2]])
+        return size
 
 
 class _Start(_Kind):
@@ -163,10 +183,20 @@ class _Address(_Kind):
 DURATION = _Duration()
 SCHEDULE = _Schedule()
 RATE = _Rate()
+BYTE_RATE = _ByteRate()
+COUNT_RATE = _CountRate()
 SIZE = _Size()
 START = _Start()
 PROPERTY = _Property()
 ADDRESS = _Address()
+
+
+def _bytes_of(text: str) -> int | None:
+    """The number of bytes that a text means; None: it means none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?i?)b?", text.lower())
+    if match is None or match[2] not in _BYTES:
+        return None
+    return int(float(match[1]) * _BYTES[match[2]])
 
 
 def _scalar(text: str) -> "Scalar":

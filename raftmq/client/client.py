@@ -66,7 +66,7 @@ class Client:
     admin: Admin
     """Topics, consumer groups, nodes."""
     access: Access
-    """Users, tokens and rules of access."""
+    """Users, tokens, rules of access and quotas."""
 
     # The classes that `producer` and `consumer` make; `raftmq.embedded` may replace them.
     _producer_class: Callable[..., Producer] = Producer
@@ -81,6 +81,12 @@ class Client:
         self._names = Names(router)
         self.admin = Admin(router)
         self.access = Access(router, world)
+
+    @property
+    def throttled(self) -> float:
+        """Seconds for which quotas held requests of this client, as the nodes told, over all of its
+        producers and consumers. A program that sees it grow is slowed by a quota."""
+        return self._router.throttled
 
     def producer(
         self,

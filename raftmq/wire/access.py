@@ -1,4 +1,5 @@
-"""Messages about access: a client's login; users, rules and the audit log for administrators.
+"""Messages about access: a client's login; users, rules, quotas and the audit log for
+administrators.
 
 | kind | request, answer | body of the request | body of the answer |
 |---|---|---|---|
@@ -7,11 +8,12 @@
 | RULES | `FindRules`, `FoundRules` | - | - |
 | JUDGE | `JudgeAct`, `Judged` | - | - |
 | AUDIT | `FindAudit`, `FoundAudit` | - | - |
+| QUOTAS | `FindQuotas`, `FoundQuotas` | - | - |
 
 Where a node wants to know its users, the first request on a connection is a `LogIn`, unless the
 client's certificate names a user. Until then frames are short, and everything else is refused as
-`unauthenticated`. Users and rules are changed with `messages.Admin`: see
-`raftmq.machine.catalog.access` for the commands.
+`unauthenticated`. Users, rules and quotas are changed with `messages.Admin`:
+see `raftmq.machine.catalog.access` and `.quotas` for the commands.
 """
 
 from .messages import _Wire
@@ -200,3 +202,46 @@ class FoundAudit(_Wire, frozen=True):
     """The number of the oldest entry that is kept; if there is none, that of the next one."""
     is_cut: bool = False
     """True: more follow; ask again, before the last one."""
+
+
+class FindQuotas(_Wire, frozen=True):
+    """Ask the leader of the system group for quotas, linearizably."""
+
+    kind: str | None = None
+    """`user` or `topic`; None: both."""
+    name: str | None = None
+    """Only the quota of this name, or of `*`; None: all."""
+    after_kind: str = ""
+    """For the next page: the kind of the last entry of the one before."""
+    after_name: str = ""
+    """For the next page: the name of that entry."""
+
+
+class QuotaView(_Wire, frozen=True):
+    """The quota of a user or topic, in amounts that each node counts for itself; 0: no bound."""
+
+    kind: str
+    """`user` or `topic`."""
+    name: str
+    """The name, or `*`: each one without a quota of its own."""
+    write_bytes: int
+    """Bytes of batches sent to a node in a second."""
+    write_messages: int
+    """Messages in them."""
+    read_bytes: int
+    """Bytes of batches that a node sends out in a second."""
+    read_messages: int
+    """Messages in them."""
+    connections: int
+    """Open connections of the user to a node."""
+    requests: int
+    """Requests of the user that wait for an answer of a node."""
+
+
+class FoundQuotas(_Wire, frozen=True):
+    """The answer to `FindQuotas`."""
+
+    quotas: list[QuotaView]
+    """By kind and name."""
+    is_cut: bool = False
+    """True: more follow; ask again, after the last one."""

@@ -79,3 +79,5 @@ class Fetched(_Wire, frozen=True):
     session: int = 0
     """The session; its offsets are now the end of each queue's last batch, or `next`. 0: the
     session was not kept."""
+    throttle_ms: int = 0
+    """Milliseconds for which a quota held the request."""

@@ -27,7 +27,7 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | BEGIN, END, TRANSACTIONS | see `transactions` | | |
 | SESSIONS | see `sessions` | | |
 | WHY, EVENTS | see `traces` | | |
-| LOG_IN, USERS, RULES, JUDGE, AUDIT | see `access` | | |
+| LOG_IN, USERS, RULES, JUDGE, AUDIT, QUOTAS | see `access` | | |
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
@@ -103,6 +103,7 @@ class FrameKind(IntEnum):
     RULES = 40
     JUDGE = 41
     AUDIT = 42
+    QUOTAS = 43
     ERROR = 0x7F
 
 
@@ -199,6 +200,8 @@ class Produced(_Wire, frozen=True):
     number: int = 0
     """If the batch waits for its time: the number that names its first message in `CancelDelayed`;
     the others follow by one. After a repeat they may have been delivered already."""
+    throttle_ms: int = 0
+    """Milliseconds for which a quota held the request."""
 
 
 class Metadata(_Wire, frozen=True):

@@ -104,6 +104,8 @@ class Popped(_Wire, frozen=True):
     has_runs: bool = False
     """True in a group ordered by key whose leases hold several messages of a key: as `is_serial`,
     for the later messages of the same key."""
+    throttle_ms: int = 0
+    """Milliseconds for which a quota held the request."""
 
 
 SETTLE_ITEMS_MAX = 4096

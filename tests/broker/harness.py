@@ -162,6 +162,9 @@ class RawClient:
 class Cluster(sim.Cluster):
     """A simulated cluster that tests can connect to frame by frame."""
 
+    user = ""
+    """The user of clients that name none, where nodes know their users."""
+
     @asynccontextmanager
     async def connection(
         self, number: int, *, is_lockstep: bool = False, user: str = ""
@@ -192,7 +195,7 @@ class Cluster(sim.Cluster):
     @asynccontextmanager
     async def client(self, number: int, *, user: str = "") -> AsyncIterator[RawClient]:
         """A connection to a node that was welcomed."""
-        async with self.connection(number, user=user) as client:
+        async with self.connection(number, user=user or self.user) as client:
             hello = Hello(PROTOCOL, "", 0, "", "test")
             await client.ask(FrameKind.HELLO, hello, Welcome)
             yield client

@@ -6,7 +6,16 @@ from typing import Any
 import click
 import pytest
 
-from raftmq.cli.values import ADDRESS, DURATION, PROPERTY, SCHEDULE, SIZE, START
+from raftmq.cli.values import (
+    ADDRESS,
+    BYTE_RATE,
+    COUNT_RATE,
+    DURATION,
+    PROPERTY,
+    SCHEDULE,
+    SIZE,
+    START,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +29,10 @@ from raftmq.cli.values import ADDRESS, DURATION, PROPERTY, SCHEDULE, SIZE, START
         (SCHEDULE, "10", (10.0,)),
         (SCHEDULE, "1s*2..10s", (1.0, 2.0, 4.0, 8.0, 10.0)),
         (SCHEDULE, "250ms*2.5..1m", (0.25, 0.625, 1.562, 3.906, 9.766, 24.414, 60.0)),
+        (BYTE_RATE, "10MB/s", 10_000_000),
+        (BYTE_RATE, "64KiB", 65_536),
+        (COUNT_RATE, "100/s", 100),
+        (COUNT_RATE, "600/m", 10),
         (SIZE, "100", 100),
         (SIZE, "10k", 10_000),
         (SIZE, "10kB", 10_000),
@@ -64,6 +77,10 @@ def test_text_is_read_as_value(kind: Any, text: str, value: object) -> None:
         (SCHEDULE, "0s*2..1h", "begins with 0.001 to 604800 s, not 0.0"),
         (SCHEDULE, "2h*2..1h", "7200 to 604800 s (7 days), not 3600.0"),
         (SCHEDULE, "1s*2..8d", "1 to 604800 s (7 days), not 691200.0"),
+        (BYTE_RATE, "10/m", "10MB/s"),
+        (BYTE_RATE, "0", "10MB/s"),
+        (COUNT_RATE, "1.5/s", "100/s"),
+        (COUNT_RATE, "0/s", "100/s"),
         (SIZE, "10 kB", "64KiB"),
         (SIZE, "i", "64KiB"),
         (START, "yesterday", "2026-11-20T10:00"),

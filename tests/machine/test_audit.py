@@ -46,6 +46,7 @@ from raftmq.machine.catalog.consumer_groups import (
     PutConsumerGroup,
 )
 from raftmq.machine.catalog.membership import JoinGroup
+from raftmq.machine.catalog.quotas import DropQuota, PutQuota, Quota, Subject, SubjectKind
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
 from raftmq.pop.policy import Mode, Policy
 from raftmq.results import Changed, Refused
@@ -110,6 +111,7 @@ def test_command_without_an_author_or_a_name_of_its_act_makes_no_entry(catalog: 
 
 RULE = Rule("alice", True, Operation.READ, Resource.TOPIC, "orders")
 TOKEN = PutToken("alice", "a" * 16, bytes(32))
+SUBJECT = Subject(SubjectKind.USER, "alice")
 ACTS: list[tuple[Any, str]] = [
     (CreateTopic("t", 2), DONE),
     (CreateTopic("t", 2), UNCHANGED),
@@ -137,6 +139,10 @@ ACTS: list[tuple[Any, str]] = [
     (PutRule(RULE), UNCHANGED),
     (DropUser("alice"), DONE),
     (DropUser("alice"), UNCHANGED),
+    (PutQuota(SUBJECT, Quota(write_bytes=1)), DONE),
+    (PutQuota(SUBJECT, Quota(write_bytes=1)), UNCHANGED),
+    (DropQuota(SUBJECT), DONE),
+    (DropQuota(SUBJECT), UNCHANGED),
     (PutNode(Node(4, "d", 4)), DONE),
     (PutNode(Node(4, "d", 4)), UNCHANGED),
     (RemoveNode(4), DONE),
@@ -162,7 +168,7 @@ def test_entry_tells_whether_the_act_changed_anything(catalog: Catalog) -> None:
 def facts(snapshot: bytes) -> list[Any]:
     """A state without its index, digest, version and audit log."""
     state: list[Any] = cbor2.loads(snapshot)
-    return state[4:-1]
+    return [*state[4:-2], state[-1]]
 
 
 # An act of another log

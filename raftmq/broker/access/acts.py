@@ -2,7 +2,7 @@
 
 | request | act |
 |---|---|
-| ADMIN with a command about topics, groups, users, tokens, rules, nodes | the command's name |
+| ADMIN with a command about topics, groups, users, quotas and the like | the command's name |
 | ADMIN with `Detach` | `detach` |
 | COMMIT by an operator, RESET that moves queues | `reset_offsets` |
 | CHANGE_DEAD | `redrive_dead`, `purge_dead` |
@@ -40,6 +40,7 @@ from raftmq.machine.catalog.membership import (
     ReleaseQueues,
     RenewMembers,
 )
+from raftmq.machine.catalog.quotas import DropQuota, PutQuota
 from raftmq.machine.catalog.replicas import RetireReplica
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
@@ -108,6 +109,9 @@ def _of_command(node: Host, command: catalog.Command) -> Words | None:
             | access.DropRule()
         ):
             return _of_access(node, command)
+        case PutQuota(subject=subject) | DropQuota(subject=subject):
+            amounts = str(command.quota) if isinstance(command, PutQuota) else ""
+            return Words(_tag(command), f"{subject.kind.value}", subject.name, amounts)
         case catalog.PutNode() | catalog.RemoveNode() | catalog.PutGroup():
             return _of_cluster(command)
         case (

@@ -131,7 +131,7 @@ class Gate:
         """Take the user from the certificate of a client that connects.
 
         Raises:
-            Refusal: the certificate names several users.
+            Refusal: the certificate names several users, or one with all connections of its quota.
         """
         if not self.is_on or hello.node:
             return
@@ -139,7 +139,11 @@ class Gate:
         if len(users) > 1:
             message = f"the certificate names several users: {', '.join(users)}"
             raise Refusal(ErrorReply(Reason.UNAUTHENTICATED.value, message))
+        if users and (why := self._node.quotas.why_no_connection(users[0])):
+            raise Refusal(ErrorReply("busy", why, retry_ms=1000))
         self._guests[connection] = _Guest(Login(users[0]) if users else None)
+        if users:
+            self._node.quotas.join(connection, users[0])
         connection.is_limited = not users
 
     def log_in(self, frame: Frame, asked: OpenRequest) -> Answer:
@@ -213,10 +217,14 @@ class Gate:
         except BadLogin:
             self.failures.failed(connection.address, name)
             return _BAD_LOGIN
-        if connection.is_limited and (why := self._node.load.why_no_client(connection)):
+        why = self._node.load.why_no_client(connection) if connection.is_limited else ""
+        if login.user != connection.user:
+            why = why or self._node.quotas.why_no_connection(login.user)
+        if why:
             return ErrorReply("busy", why, retry_ms=1000)
         self.failures.succeeded(connection.address, name)
         guest.login = login
+        self._node.quotas.join(connection, login.user)
         connection.unlimit()
         self._watch(connection, guest)
         return LoggedIn(last, login.user)
@@ -364,7 +372,7 @@ class Gate:
         asked.connection.go_on()
         if is_new:
             self._fresh_until = trio.current_time() + FRESH_SECONDS
-            asked.connection.act_again(frame)
+            asked.connection.act_again([frame])
         else:
             message = "the leader of the catalog does not answer, and users may have changed"
             asked.answer(ErrorReply("unavailable", message, group=SYSTEM_GROUP, retry_ms=100))

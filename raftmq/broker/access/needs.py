@@ -24,7 +24,7 @@ from raftmq.access.rules import Act, Operation, Resource
 from raftmq.batch import peek
 from raftmq.broker.host import Host
 from raftmq.errors import CorruptRecord, Reason
-from raftmq.machine.catalog import access, catalog, membership
+from raftmq.machine.catalog import access, catalog, membership, quotas
 from raftmq.machine.catalog.audit import BeginAct, EndAct
 from raftmq.machine.catalog.consumer_groups import (
     Attach,
@@ -342,6 +342,8 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
             | access.DropToken()
             | access.PutRule()
             | access.DropRule()
+            | quotas.PutQuota()
+            | quotas.DropQuota()
         ):
             return (ADMIN_CLUSTER,)
         case (
@@ -377,6 +379,7 @@ BY_NAME = frozenset(
         FrameKind.RULES,
         FrameKind.JUDGE,
         FrameKind.AUDIT,
+        FrameKind.QUOTAS,
     )
 )
 """The kinds that name what they are about: see `is_by_name`."""
@@ -428,6 +431,7 @@ NEEDS: Mapping[int, _Needs] = {
     FrameKind.RULES: _always(ADMIN_CLUSTER),
     FrameKind.JUDGE: _always(ADMIN_CLUSTER),
     FrameKind.AUDIT: _always(ADMIN_CLUSTER),
+    FrameKind.QUOTAS: _always(ADMIN_CLUSTER),
     FrameKind.LOG_IN: NOTHING,
     **dict.fromkeys(NODE_KINDS, NODES),
 }

@@ -1,4 +1,4 @@
-"""Requests about access: logins, and what administrators ask about users, rules and acts."""
+"""Requests about access: logins, and what administrators ask of users, rules, quotas and acts."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,16 +14,20 @@ from raftmq.broker.service import Service
 from raftmq.errors import Reason
 from raftmq.machine.catalog.access import AccessState, Token, User
 from raftmq.machine.catalog.audit import Audit, Entry
+from raftmq.machine.catalog.quotas import EVERY, Quota, QuotaState, SubjectKind
 from raftmq.wire.access import (
     AuditView,
     FindAudit,
+    FindQuotas,
     FindRules,
     FindUsers,
     FoundAudit,
+    FoundQuotas,
     FoundRules,
     FoundUsers,
     JudgeAct,
     Judged,
+    QuotaView,
     RuleView,
     TokenView,
     UserView,
@@ -49,6 +53,7 @@ class AccessRequests(Service):
             FrameKind.RULES: group_route(FindRules, system, self._rules),
             FrameKind.JUDGE: group_route(JudgeAct, system, self._judge),
             FrameKind.AUDIT: group_route(FindAudit, system, self._audit),
+            FrameKind.QUOTAS: group_route(FindQuotas, system, self._quotas),
         }
 
     def _users(self, request: FindUsers, group: Group, asked: OpenRequest) -> Answer:
@@ -59,6 +64,9 @@ class AccessRequests(Service):
 
     def _rules(self, request: FindRules, group: Group, asked: OpenRequest) -> Answer:
         return asked.read(group, lambda: rules_page(self._node.catalog.access, request))
+
+    def _quotas(self, request: FindQuotas, group: Group, asked: OpenRequest) -> Answer:
+        return asked.read(group, lambda: quotas_page(self._node.catalog.quotas, request))
 
     def _judge(self, request: JudgeAct, group: Group, asked: OpenRequest) -> Answer:
         try:
@@ -182,3 +190,27 @@ def _rule_view(rule: Rule) -> RuleView:
         is_prefix=rule.is_prefix,
         text=str(rule),
     )
+
+
+def quotas_page(quotas: QuotaState, request: FindQuotas) -> FoundQuotas:
+    """Quotas by kind and name, after the entry that the request names."""
+    views: list[QuotaView] = []
+    size = 0
+    for kind, name, quota in _quotas_after(quotas, request):
+        if size >= PAGE_BYTES:
+            return FoundQuotas(views, is_cut=True)
+        views.append(QuotaView(kind, name, *msgspec.structs.astuple(quota)))
+        size += _ENTRY_BYTES + len(name)
+    return FoundQuotas(views)
+
+
+def _quotas_after(
+    quotas: QuotaState, request: FindQuotas
+) -> Iterator[tuple[SubjectKind, str, Quota]]:
+    after = (request.after_kind, request.after_name)
+    for kind in sorted(SubjectKind):
+        held = quotas.of(kind) if request.kind in (None, kind) else {}
+        wanted = held if request.name is None else {request.name, EVERY} & held.keys()
+        for name in sorted(wanted):
+            if (kind, name) > after:
+                yield kind, name, held[name]

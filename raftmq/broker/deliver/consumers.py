@@ -50,6 +50,7 @@ class Consumer:
     __slots__ = (
         "connection",
         "correlation",
+        "held_ms",
         "is_hurried",
         "is_reading",
         "key",
@@ -64,6 +65,8 @@ class Consumer:
         self.connection = connection
         # The POP that waits for an answer, and its correlation; None: no POP waits.
         self.correlation: tuple[int, Pop] | None = None
+        # Milliseconds for which a quota held that POP.
+        self.held_ms = 0
         # Fires when the wait of that POP is over.
         self.timer: Timer | None = None
         # True: answer the POP even if there is no message for it.

@@ -21,7 +21,9 @@ Invariants:
 from collections.abc import Sequence
 from functools import partial
 
-from raftmq.broker.host import Host
+from msgspec.structs import replace
+
+from raftmq.broker.host import Host, Taken
 from raftmq.broker.replica.group import Group
 from raftmq.broker.serve.answers import (
     LATER,
@@ -133,7 +135,9 @@ class Popping(Service):
             # A consumer has one POP open: a newer one ends the wait of the one before.
             self._reply(consumer, Popped([], [], bool(consumer.unsent), *consumer.order))
         correlation = asked.correlation
-        consumer.correlation = (correlation, request)
+        if self._node.quotas.is_on:
+            request = self._cut(request, asked)
+        consumer.correlation, consumer.held_ms = (correlation, request), asked.held_ms
         consumer.is_hurried = False
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         seconds = (wait_ms + SLACK_MS) / 1000
@@ -160,6 +164,18 @@ class Popping(Service):
             partial(self._ask_failed, consumer, correlation),
         )
         return self._say(group, ask, ticket)
+
+    def _cut(self, request: Pop, asked: OpenRequest) -> Pop:
+        """The request as the quotas leave it: credit beyond the client's wait, and messages that
+        are not sent soon, would stay in its hand unseen."""
+        attachment = self._node.catalog.consumer_groups.attachments[request.number]
+        room = self._node.quotas.room(asked.connection, [attachment.topic_id << QUEUE_BITS])
+        return replace(
+            request,
+            count=int(min(request.count, room.leases)),
+            wait_ms=max(request.wait_ms - asked.held_ms, 0),
+            bytes_max=int(min(request.bytes_max, room.size)),
+        )
 
     def _settle(self, request: Settle, group: Group, asked: OpenRequest) -> Answer:
         if len(request.items) > SETTLE_ITEMS_MAX:
@@ -395,10 +411,14 @@ class Popping(Service):
             group, consumer.unsent, parts, read, group.now_ms(), order=consumer.order
         )
         if popped.leases or consumer.is_hurried:
+            if self._node.quotas.is_on:
+                self._node.quotas.charge(consumer.connection, _taken(popped, body))
             self._reply(consumer, popped, body)
 
     def _reply(self, consumer: Consumer, popped: Popped, body: Sequence[FramePart] = ()) -> None:
         consumer.is_hurried = False
+        if consumer.held_ms:
+            popped = replace(popped, throttle_ms=consumer.held_ms)
         consumer.connection.reply(FrameKind.POP, consumer.end_wait(), pack(popped), body)
 
     # Commands
@@ -492,3 +512,11 @@ class Popping(Service):
         # A new leader arms its own timer; one that was elected again may have done so meanwhile.
         if group.is_leader and not group.is_retired:
             self._arm(group)
+
+
+def _taken(popped: Popped, body: Sequence[FramePart]) -> list[Taken]:
+    """What an answer brings; all its queues are of one topic."""
+    if not popped.leases:
+        return []
+    messages = sum(int.from_bytes(lease.bits, "little").bit_count() for lease in popped.leases)
+    return [Taken(popped.leases[0].queue, sum(map(len, body)), messages)]

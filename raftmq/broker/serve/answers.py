@@ -61,7 +61,7 @@ Answer = msgspec.Struct | WithBody | Later
 class OpenRequest:
     """A request without an answer yet. It is the ticket of the record that decides the answer."""
 
-    __slots__ = ("_reply", "connection", "correlation", "kind", "on_answer")
+    __slots__ = ("_reply", "connection", "correlation", "held_ms", "kind", "on_answer")
 
     def __init__(self, connection: Connection, frame: Frame) -> None:
         self.connection = connection
@@ -73,6 +73,8 @@ class OpenRequest:
         self.on_answer: Callable[[ErrorReply | None], None] | None = None
         """Called once with the refusal, or None: the request was carried out. Also if the client
         has left."""
+        self.held_ms = 0
+        """Milliseconds for which a quota held the request."""
 
     def answer(self, answer: Answer) -> None:
         """Answer the request, unless the answer comes later."""

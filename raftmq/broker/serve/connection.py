@@ -19,7 +19,7 @@ Invariants:
 - A correlation id in use is not accepted a second time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -75,6 +75,26 @@ class Refusal(Exception):
     def __init__(self, reply: ErrorReply) -> None:
         super().__init__(reply.message)
         self.reply = reply
+
+
+class Share(Protocol):
+    """The share of a user in the node's open requests (`raftmq.broker.quotas.shares`)."""
+
+    open: int
+    """Open requests on all connections of the user."""
+
+    @property
+    def is_full(self) -> bool:
+        """True: none of the user's connections is read."""
+
+    def wait(self, connection: "Connection") -> None:
+        """A connection does not read, perhaps as the share is full."""
+
+    def give_up(self, connection: "Connection") -> None:
+        """A connection waits no longer."""
+
+    def note_closed(self) -> None:
+        """A request was answered."""
 
 
 class Handler(Protocol):
@@ -135,6 +155,10 @@ class Connection:
         self.is_limited = False
         """True: the client has to log in first. Until then its frames are short, its time is, and
         its place may be another's."""
+        self.user = ""
+        """The user at the other end; empty: it is not known, or a node."""
+        self.share: Share | None = None
+        """The user's share of open requests; None: the user has no bound on them."""
         self.is_closed = False
         """True once the connection ended; answers are dropped then."""
 
@@ -170,6 +194,16 @@ class Connection:
         be finished before the frames that follow."""
         self._pauses += 1
 
+    @property
+    def is_paused(self) -> bool:
+        """True: a frame under way must be finished before the frames that follow."""
+        return self._pauses > 0
+
+    @property
+    def open_requests(self) -> int:
+        """Requests without an answer."""
+        return len(self._open)
+
     def go_on(self) -> None:
         """Undo one `pause`."""
         self._pauses -= 1
@@ -179,9 +213,9 @@ class Connection:
         """Check again whether there is room to read."""
         self._room.set()
 
-    def act_again(self, frame: Frame) -> None:
-        """Act from the beginning on a request that is open: what held it up is over."""
-        self.resume(partial(self._act, frame))
+    def act_again(self, frames: Iterable[Frame]) -> None:
+        """Act from the beginning on requests that are open: what held them up is over."""
+        self.resume(partial(self._act_all, frames))
 
     def resume(self, act: Callable[[], None]) -> None:
         """Act on an open request, in a step of its own; no effect if the connection is gone."""
@@ -329,12 +363,21 @@ class Connection:
                 # for its turn does not lose its time by that.
                 is_timed = self._is_stranger and not self._pauses
                 _set_deadline(scope, self._login_due if is_timed else inf)
-                self._room = trio.Event()
-                await self._room.wait()
+                await self._wait_for_wake()
         finally:
             del self._load.waiting[self]
         # While it was not read, the frame could make no progress.
         self._note_progress()
+
+    async def _wait_for_wake(self) -> None:
+        self._room, share = trio.Event(), self.share
+        if share is not None:
+            share.wait(self)
+        try:
+            await self._room.wait()
+        finally:
+            if share is not None:
+                share.give_up(self)
 
     def _may_finish(self) -> bool:
         """May a frame under way be read to its end, though the node is at its limit?"""
@@ -388,6 +431,10 @@ class Connection:
             self._open_request(frame)
         self._act(frame)
 
+    def _act_all(self, frames: Iterable[Frame]) -> None:
+        for frame in frames:
+            self._act(frame)
+
     def _act(self, frame: Frame) -> None:
         try:
             self._handler.handle(self, frame)
@@ -402,12 +449,16 @@ class Connection:
             raise ProtocolError(f"correlation {frame.correlation} is still in use")
         size = len(frame.header) + len(frame.body)
         self._open[frame.correlation] = size
+        if self.share is not None:
+            self.share.open += 1
         self._open_bytes += size
         self._count()
 
     def _close_request(self, correlation: int) -> bool:
         """Forget a request; False: the request is not open, or the connection is closed."""
         size = self._open.pop(correlation, None)
+        if size is not None and self.share is not None:
+            self.share.note_closed()
         if size is None or self.is_closed:
             return False
         self._open_bytes -= size
@@ -422,6 +473,7 @@ class Connection:
         return bool(
             self._pauses
             or len(self._open) >= self._limits.connection_requests_max
+            or (self.share is not None and self.share.is_full)
             or self._owed >= self._owed_max
         )
 

@@ -7,12 +7,12 @@ Each service of the node has a table of routes:
 
 A handler is called in one step of the event loop, with the message and the request that is open. It
 returns its answer, or `LATER` (`answers`). Before a handler with a group is called, the group is
-found; a request for a group that cannot take it here is refused. Before that, a check decides
-whether the request may pass at all, and acts of administration are noted in the audit log
-(`raftmq.broker.access`).
+found; a request for a group that cannot take it here is refused. Before that, checks decide
+whether the request may pass at all (`raftmq.broker.access`), and when (`raftmq.broker.quotas`);
+acts of administration are noted in the audit log.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -115,8 +115,9 @@ class Notes(Protocol):
 class Dispatcher:
     """Hands each frame to its handler, if it may pass."""
 
-    def __init__(self, tables: Iterable[Routes], check: Check, notes: Notes) -> None:
-        self._check = check
+    def __init__(self, tables: Iterable[Routes], checks: Sequence[Check], notes: Notes) -> None:
+        """The checks come in this order; the first answer counts."""
+        self._checks = checks
         self._notes = notes
         self._routes: dict[int, Route] = {}
         for table in tables:
@@ -134,9 +135,10 @@ class Dispatcher:
             text = f"this node does not know requests of kind {frame.kind}"
             return ErrorReply(Reason.BAD_ARGUMENT.value, text)
         message = frame if found.message is None else unpack(found.message, frame.header)
-        stopped = self._check(asked, frame, message)
-        if stopped is not None:
-            return stopped
+        for check in self._checks:
+            stopped = check(asked, frame, message)
+            if stopped is not None:
+                return stopped
         if frame.kind in self._notes.kinds:
             act = partial(_carry_out, found, message, asked)
             return self._notes.carry_out(asked, message, act)

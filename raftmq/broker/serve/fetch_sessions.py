@@ -28,7 +28,7 @@ Invariants:
 Sources: Kafka's incremental fetch sessions (KIP-227).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
@@ -67,6 +67,7 @@ class FetchSession:
         "correlation",
         "counted",
         "epoch",
+        "held_ms",
         "is_reading",
         "marked",
         "number",
@@ -92,6 +93,8 @@ class FetchSession:
         """The open request; None: no request is open."""
         self.bytes_max = 0
         """Bytes of the open request's answer, at most."""
+        self.held_ms = 0
+        """Milliseconds for which a quota held the open request."""
         self.is_reading = False
         """True while the answer is read from disk."""
         self.timer: Timer | None = None
@@ -133,7 +136,7 @@ class FetchSession:
         assert self.correlation is not None
         correlation = self.correlation
         self.close_request()
-        header = pack(Fetched(queues, self.number))
+        header = pack(Fetched(queues, self.number, self.held_ms))
         self.connection.reply(FrameKind.FETCH, correlation, header, body)
 
     def close_request(self) -> None:
@@ -191,6 +194,11 @@ class FetchSessions:
     def named(self, connection: Connection, number: int) -> FetchSession | None:
         """A session that is kept, by its number."""
         return self._kept.get(connection, {}).get(number)
+
+    def queues_of(self, connection: Connection, number: int) -> Iterable[int]:
+        """The queues of a session that is kept."""
+        session = self.named(connection, number)
+        return () if session is None else session.offsets
 
     def asked(self, connection: Connection, correlation: int) -> FetchSession | None:
         """The session with this open request."""

@@ -31,8 +31,8 @@ import numpy as np
 
 from raftmq.batch import BATCH_BYTES_MAX
 from raftmq.broker.deliver.matching import Matching
-from raftmq.broker.host import Host, Source
-from raftmq.broker.loop_budget import MaskBudget, Turn
+from raftmq.broker.host import Host, Source, Taken
+from raftmq.broker.loop_budget import MaskBudget, MessageBudget, Turn
 from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
 from raftmq.broker.settings import Limits
@@ -46,10 +46,7 @@ from raftmq.machine.subscriptions import Subscriptions, Wanted
 from raftmq.results import Result
 from raftmq.wire.fetches import NO_SESSION, Fetch, Fetched, FetchedQueue
 from raftmq.wire.frame import Frame, FramePart
-from raftmq.wire.messages import (
-    ErrorReply,
-    FrameKind,
-)
+from raftmq.wire.messages import ErrorReply, FrameKind
 
 from .answers import LATER, Answer, OpenRequest
 from .connection import Connection
@@ -65,7 +62,6 @@ QUEUES_MAX = 4096
 asks again, and other queues come first in the next answer."""
 BYTES_MAX = BATCH_BYTES_MAX
 """Bytes of an answer, whatever is asked and set: with one batch more, a frame still has room."""
-
 
 K = TypeVar("K", int, str)
 
@@ -148,9 +144,10 @@ class Fetches(Service):
             self._unregister(session, item.queue)
             session.put(item.queue, item.offset)
         self.sessions.count(session)
+        session.held_ms = asked.held_ms
         if self._look(session):
             return LATER
-        wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
+        wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max) - asked.held_ms
         if wait_ms <= 0:
             self._time_out(session)
             return LATER
@@ -426,7 +423,9 @@ class Fetches(Service):
 
     def _read(self, session: FetchSession, found: list[_Found], errors: list[FetchedQueue]) -> None:
         budget = max(1, min(session.bytes_max, self._limits.fetch_bytes_max, BYTES_MAX))
-        read, cold = _from_memory(found, budget)
+        room = self._node.quotas.room(session.connection, (item.queue for item in found))
+        budget = int(min(budget, room.size))
+        read, cold = _from_memory(found, budget, room.messages)
         # The first queue may be on disk: queues that always have messages must not overtake it.
         if errors or not cold or (read and cold[0] is not found[0]):
             self._answer(session, errors, read)
@@ -435,7 +434,8 @@ class Fetches(Service):
         session.is_reading = True
         session.connection.expect(session.correlation, budget)
         self._reader.submit(
-            partial(_from_disk, cold, budget), partial(self._read_done, session, cold)
+            partial(_from_disk, cold, budget, room.messages),
+            partial(self._read_done, session, cold),
         )
 
     def _read_done(
@@ -457,6 +457,8 @@ class Fetches(Service):
         self._reply(session, [_failed(found.queue, reply) for found in cold], [])
 
     def _answer(self, session: FetchSession, errors: list[FetchedQueue], read: _Read) -> None:
+        if self._node.quotas.is_on:
+            self._node.quotas.charge(session.connection, [_taken(*each) for each in read])
         queues = [self._describe(session, item, records) for item, records in read]
         body = [record.held_payload for _, records in read for record in records]
         for (item, records), described in zip(read, queues, strict=True):
@@ -525,18 +527,23 @@ def _out_of_range(offset: int, earliest: int, end: int) -> ErrorReply | None:
     return ErrorReply("offset_out_of_range", message, earliest=earliest, end=end)
 
 
-def _from_memory(found: list[_Found], budget: int) -> tuple[_Read, list[_Found]]:
-    """The batches of `found` in the caches, within `budget` bytes; and the queues whose first batch
-    is not there."""
+def _taken(item: _Found, records: list[Record]) -> Taken:
+    size = sum([len(record.encoded) - HEADER_BYTES for record in records])
+    return Taken(item.queue, size, sum([each.count for each in item.placements[: len(records)]]))
+
+
+def _from_memory(found: list[_Found], budget: int, count: float) -> tuple[_Read, list[_Found]]:
+    """The batches of `found` in the caches, within `budget` bytes and `count` messages; and the
+    queues whose first batch is not there."""
     read: _Read = []
     cold: list[_Found] = []
     batches = 0
-    masks = MaskBudget()
+    masks, messages = MaskBudget(), MessageBudget(count)
     for item in found:
-        if budget <= 0 or batches >= BATCHES_MAX or masks.is_spent:
+        if budget <= 0 or batches >= BATCHES_MAX or masks.is_spent or messages.is_spent:
             break
         records: list[Record] = []
-        for placement in _afforded(item, masks):
+        for placement in messages.afford(_afforded(item, masks)):
             record = item.source.group.cache.get(placement.index)
             if record is None or budget <= 0:
                 break
@@ -550,15 +557,15 @@ def _from_memory(found: list[_Found], budget: int) -> tuple[_Read, list[_Found]]
     return read, cold
 
 
-def _from_disk(cold: list[_Found], budget: int) -> _Read:
+def _from_disk(cold: list[_Found], budget: int, count: float) -> _Read:
     """On the reading thread: the batches of queues whose next batch has left the cache."""
     read: _Read = []
     batches = 0
-    masks = MaskBudget()
+    masks, messages = MaskBudget(), MessageBudget(count)
     for item in cold:
-        if budget <= 0 or batches >= BATCHES_MAX or masks.is_spent:
+        if budget <= 0 or batches >= BATCHES_MAX or masks.is_spent or messages.is_spent:
             break
-        wanted = [placement.index for placement in _afforded(item, masks)]
+        wanted = [placement.index for placement in messages.afford(_afforded(item, masks))]
         records = item.source.group.store.read_at(wanted, budget)
         budget -= sum([len(record.encoded) for record in records])
         batches += len(records)

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 
 from raftmq.batch import key_hash, peek
-from raftmq.broker.host import Host
+from raftmq.broker.host import Host, Taken
 from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
 from raftmq.broker.world import Worker
@@ -61,7 +61,10 @@ class KeySearch(Service):
             return asked.run_on(self._reader, search.look_on, looked, failed)
 
         def looked(is_over: bool) -> Answer:
-            return _described(group, search.found) if is_over else look_on()
+            if not is_over:
+                return look_on()
+            self._node.quotas.charge(asked.connection, map(_taken, search.found))
+            return _described(group, search.found)
 
         return look_on()
 
@@ -97,6 +100,11 @@ class _Search:
             if len(self.found) == self._limit or self._budget <= 0:
                 return True
         return len(chunk) < KEY_CHUNK
+
+
+def _taken(record: Record) -> Taken:
+    head = peek(record.payload)
+    return Taken(head.queue, len(record.payload), head.count)
 
 
 def _described(group: Group, records: list[Record]) -> WithBody:

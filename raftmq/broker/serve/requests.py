@@ -37,7 +37,7 @@ from raftmq.machine.catalog.catalog import (
     Once,
     PutGroup,
     PutNode,
-    is_of_access,
+    is_of_users,
 )
 from raftmq.machine.catalog.replicas import RetireReplica, taker_of
 from raftmq.machine.delays import RESERVED
@@ -298,7 +298,7 @@ class Requests(Service):
             # Refused here and not when applied: logs may hold such an address already, and a
             # record must have one result on all replicas.
             return ErrorReply(Reason.BAD_ARGUMENT.value, problem)
-        if not self._node.gate.is_on and is_of_access(command):
+        if not self._node.gate.is_on and is_of_users(command):
             # Else whoever reaches an open port could make the users of the closed one.
             message = "this cluster does not know its users: set access.is_on, see docs/security.md"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
@@ -384,14 +384,18 @@ def _append(group: Group, head: BatchHead, body: bytes, asked: OpenRequest) -> A
     if head.producer >= RESERVED:
         message = f"producer {head.producer} is the brokers' own: a client's is below 2^63"
         return ErrorReply(Reason.BAD_ARGUMENT.value, message)
-    group.propose(Kind.BATCH, body, asked.ticket(_produced))
+    held_ms = asked.held_ms
+    reply = partial(_produced, throttle_ms=held_ms) if held_ms else _produced
+    group.propose(Kind.BATCH, body, asked.ticket(reply))
     return LATER
 
 
-def _produced(result: Appended | Delayed) -> Produced:
+def _produced(result: Appended | Delayed, throttle_ms: int = 0) -> Produced:
     if isinstance(result, Appended):
-        return Produced(result.base_offset, result.timestamp, result.duplicate)
-    return Produced(-1, result.timestamp, result.duplicate, result.number)
+        return Produced(
+            result.base_offset, result.timestamp, result.duplicate, throttle_ms=throttle_ms
+        )
+    return Produced(-1, result.timestamp, result.duplicate, result.number, throttle_ms)
 
 
 def _offsets_committed(fenced: list[int] | None) -> OffsetsCommitted:

@@ -1,4 +1,4 @@
-"""Users, tokens, rules of access and the audit log, for administrators."""
+"""Users, tokens, rules of access, quotas and the audit log, for administrators."""
 
 import secrets
 from enum import StrEnum
@@ -23,16 +23,20 @@ from raftmq.machine.catalog.access import (
     PutToken,
     PutUser,
 )
+from raftmq.machine.catalog.quotas import DropQuota, PutQuota, Quota, Subject, SubjectKind
 from raftmq.wire.access import (
     AuditView,
     FindAudit,
+    FindQuotas,
     FindRules,
     FindUsers,
     FoundAudit,
+    FoundQuotas,
     FoundRules,
     FoundUsers,
     JudgeAct,
     Judged,
+    QuotaView,
     RuleView,
     UserView,
 )
@@ -56,7 +60,7 @@ class AuditLog(NamedTuple):
 
 @typed()
 class Access:
-    """Users, tokens, rules, and the audit log. Made by `Client.access`; for administrators.
+    """Users, tokens, rules, quotas and the audit log. Made by `Client.access`; for administrators.
 
     Every call may be repeated safely, but for `make_token`. Each takes `timeout` and raises as the
     calls of `Admin`; besides `DENIED` if the caller may not administer the cluster.
@@ -231,6 +235,59 @@ class Access:
         question = JudgeAct(user, operation, resource, name)
         return await ask_leader(self._router, question, Judged, timeout=timeout)
 
+    async def put_quota(
+        self,
+        kind: str,
+        name: str,
+        *,
+        write_bytes: int = 0,
+        write_messages: int = 0,
+        read_bytes: int = 0,
+        read_messages: int = 0,
+        connections: int = 0,
+        requests: int = 0,
+        timeout: float | None = None,
+    ) -> bool:
+        """Give a user or topic a quota, in place of the one before; it holds within a second, also
+        for requests that wait. False: it has this quota already.
+
+        Each node counts for itself. Without an amount, or with 0, there is no bound on it. Over a
+        quota requests wait; none is lost: see `Client.throttled`.
+
+        Args:
+            kind: `user` or `topic`.
+            name: the name, or `*`: each one without a quota of its own.
+            write_bytes: bytes that are sent to a node in a second.
+            write_messages: messages that are sent to a node in a second.
+            read_bytes: bytes that a node sends out in a second.
+            read_messages: messages that a node sends out in a second.
+            connections: open connections of the user to a node.
+            requests: requests of the user that wait for an answer of a node, those that wait for
+                messages among them.
+            timeout: seconds; None: the client's default.
+
+        Raises:
+            Rejected: `BAD_ARGUMENT`; the text says what would be right.
+        """
+        quota = Quota(write_bytes, write_messages, read_bytes, read_messages, connections, requests)
+        command = PutQuota(subject_of(kind, name), quota)
+        return bool(await change_catalog(self._router, command, timeout))
+
+    async def drop_quota(self, kind: str, name: str, *, timeout: float | None = None) -> bool:
+        """Remove the quota of a user or topic; that of `*` holds for it then. False: it had
+        none of its own."""
+        command = DropQuota(subject_of(kind, name))
+        return bool(await change_catalog(self._router, command, timeout))
+
+    async def quotas(
+        self, kind: str | None = None, name: str | None = None, *, timeout: float | None = None
+    ) -> list[QuotaView]:
+        """All quotas by kind and name; those of a kind; or, with a name, the quota of the name and
+        that of `*`."""
+        question = FindQuotas(kind, name)
+        pages = ask_for_pages(self._router, question, FoundQuotas, timeout=timeout)
+        return [quota async for page in pages for quota in page.quotas]
+
     async def audit(
         self,
         *,
@@ -277,6 +334,16 @@ def rule_of(user: str, operation: str, resource: str, name: str, *, is_allowed: 
     resource_ = _one_of(Resource, resource, "resource")
     is_prefix = name.endswith("*")
     return Rule(user, is_allowed, operation_, resource_, name.removesuffix("*"), is_prefix)
+
+
+def subject_of(kind: str, name: str) -> Subject:
+    """The subject of an administrator's words.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, there is no such kind.
+    """
+    require_text(name, "name")
+    return Subject(_one_of(SubjectKind, kind, "kind of quota"), name)
 
 
 def _one_of(kind: type[E], word: str, what: str) -> E:

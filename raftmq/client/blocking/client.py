@@ -113,6 +113,9 @@ class BlockingAccess(Face[Access]):
     rules = waits(Access.rules)
     judge = waits(Access.judge)
     audit = waits(Access.audit)
+    put_quota = waits(Access.put_quota)
+    drop_quota = waits(Access.drop_quota)
+    quotas = waits(Access.quotas)
 
 
 class BlockingProgress(Face[Progress]):
@@ -141,7 +144,12 @@ class BlockingClient(Face[Client]):
         self.admin = BlockingAdmin(loop, client.admin)
         """Topics, consumer groups, nodes."""
         self.access = BlockingAccess(loop, client.access)
-        """Users, tokens and rules of access."""
+        """Users, tokens, rules of access and quotas."""
+
+    @property
+    def throttled(self) -> float:
+        """See `Client.throttled`."""
+        return self._loop.call(lambda: self._inner.throttled)
 
     producer = gives(Client.producer, BlockingProducer)
     claim_part = waits(Client.claim_part)

@@ -98,15 +98,17 @@ class ReadSession:
         self.epoch = self.epoch + 1 if number else 0
         self.touched.update(dict.fromkeys(queues))
 
-    def begin_again(self) -> None:
-        """The node does not know the session: the next request names all queues."""
+    def begin_again(self, *, is_known: bool = True) -> None:
+        """The next request names all queues. A session that the node knows ends there: a node that
+        refuses many requests would keep as many of them."""
+        if self.number and is_known and self.connection.is_open:
+            last = Fetch([], 0, 0, session=self.number, epoch=NO_SESSION)
+            self.connection.post(FrameKind.FETCH, pack(last), (), lambda _: None)
         self.number = self.epoch = 0
 
     def end(self) -> None:
         """Make the node forget the session."""
         if self.request is not None:
             self.connection.recall(self.request)
-        elif self.number and self.connection.is_open:
-            last = Fetch([], 0, 0, session=self.number, epoch=NO_SESSION)
-            self.connection.post(FrameKind.FETCH, pack(last), (), lambda _: None)
+        else:
             self.begin_again()

@@ -240,7 +240,8 @@ class Fetcher:
         """Look for the group's leader in the background; then its queues are asked for again."""
         if group in self._lost or self._tasks.is_closed:
             return
-        self._lost[group] = anyio.current_time()
+        # A leader that has told how long to wait is not lost before that.
+        self._lost[group] = anyio.current_time() + retry_ms / 1000
         # Calls that wait for messages count the time of a lost leader from here.
         self.tell()
         failures = self._failures[group] = self._failures.get(group, 0) + 1
@@ -279,7 +280,7 @@ class Fetcher:
         refusal = refusal_of(answer)
         if refusal is not None:
             self._is_changed = True
-            session.begin_again()
+            session.begin_again(is_known=refusal.code != UNKNOWN_SESSION)
             if refusal.code != UNKNOWN_SESSION:
                 for cursor, version in session.known.values():
                     if refusal.group in {-1, cursor.group} and cursor.version == version:
@@ -288,6 +289,7 @@ class Fetcher:
         if answer.kind != FrameKind.FETCH | REPLY:
             raise ProtocolError(f"a fetch was answered by a frame of kind {answer.kind}")
         fetched = unpack(Fetched, answer.header)
+        self._router.throttled += fetched.throttle_ms / 1000
         session.answered(fetched.session, [queue.queue for queue in fetched.queues])
         view = memoryview(answer.body)
         position = 0

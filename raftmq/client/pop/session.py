@@ -300,6 +300,7 @@ class PopSession:
         if answer.kind != _POPPED:
             raise ProtocolError(f"a POP was answered by a frame of kind {answer.kind}")
         popped = unpack(Popped, answer.header)
+        self._router.throttled += popped.throttle_ms / 1000
         # Even an empty answer is what `ask_again` wants: the leader had no messages for us.
         self.is_due, self.why = False, ""
         buffered = self._read(request, popped, memoryview(answer.body))
@@ -444,7 +445,8 @@ class PopSession:
         """Look for the leader in the background, later with each failure; then be idle again."""
         if self.lost_since is not None or self._tasks.is_closed:
             return
-        self.lost_since = anyio.current_time()
+        # A leader that has told how long to wait is not lost before that.
+        self.lost_since = anyio.current_time() + retry_ms / 1000
         failures = self._failures
         self._failures += 1
 

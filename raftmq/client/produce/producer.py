@@ -29,11 +29,11 @@ from .columns import Columns, columns_of
 from .deadlines import Deadlines
 from .delays import Delay, cancel_delayed, due_ms, dues_of
 from .producer_batch import Arguments, Entry, PendingMany, PendingPart, PendingSend
-from .queue_sender import CLOSED, MESSAGE_BYTES, QueueSender, SenderHost, random_id
+from .queue_sender import CLOSED, MESSAGE_BYTES, QueueSender, SenderHost
 from .queues import Queues, Routed
 from .receipts import Outgoing, Receipt, SentMany
 from .send_buffer import SendBuffer
-from .settings import ProducerSettings, ProducerStatistics
+from .settings import ProducerSettings, ProducerStatistics, random_id
 from .transaction_inputs import Inputs
 from .transactions import Transaction
 

@@ -66,6 +66,7 @@ from raftmq.wire.codec import unpack
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind, Produced
 
 from .producer_batch import Entry, PendingPart, ProducerBatch
+from .settings import random_id
 
 FLIGHTS_MAX = 64
 """Batches in flight to one queue: `raftmq.machine.producers.RUNS_MAX`."""
@@ -160,6 +161,8 @@ class QueueSender:
         self._recovery: _Recovery | None = None
         self._failures = 0
         self._strikes = 0
+        # Before this time the leader wants no batch again; its other answers may come meanwhile.
+        self._retry_at = 0.0
         # The text of the last refusal; empty after a batch was settled.
         self._trouble = ""
         self.queue_number = queue_number
@@ -333,6 +336,7 @@ class QueueSender:
         try:
             if answer.kind == _PRODUCED:
                 done = unpack(Produced, answer.header)
+                self._host.router.throttled += done.throttle_ms / 1000
                 # Delayed messages have numbers, and get offsets when they fall due.
                 offset = None if done.number else done.base_offset
                 self._settle(batch, offset, done.timestamp, done.duplicate, done.number)
@@ -352,6 +356,7 @@ class QueueSender:
         # This attempt stored nothing. Whether the batch has failed is decided by `_judge_first`,
         # once no earlier batch is open.
         batch.refusal = refusal
+        self._retry_at = max(self._retry_at, anyio.current_time() + refusal.retry_ms / 1000)
         if refusal.code == NOT_LEADER:
             self._host.router.not_leader(self._group, connection.node, refusal.leader)
         return True
@@ -389,13 +394,12 @@ class QueueSender:
         while self._open:
             self._none_open = anyio.Event()
             await self._none_open.wait()
-        # Taken now: judging forgets the refusals of batches that get new numbers.
-        retry_ms = max((p.refusal.retry_ms for p in self._flights if p.refusal), default=0)
         await self._judge_first(recovery)
         self._failures += 1
-        if self._failures > 1 or retry_ms:
+        told = self._retry_at - anyio.current_time()
+        if self._failures > 1 or told > 0:
             # The first retry has no delay: the hint of a new leader is usually right.
-            await anyio.sleep(max(retry_ms / 1000, self._host.router.delay(self._failures)))
+            await anyio.sleep(max(told, self._host.router.delay(self._failures)))
         connection = await self._host.router.leader(self._group)
         if self._recovery is not recovery:
             return
@@ -592,8 +596,3 @@ _CLAIM_ENDED = (
     "claim it again"
 )
 _FORGOTTEN = "the broker no longer remembers this producer; an earlier attempt may have been stored"
-
-
-def random_id(random: Random) -> int:
-    """A producer's id: 63 random bits, never 0, which means none."""
-    return random.getrandbits(63) or 1

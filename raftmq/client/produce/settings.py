@@ -1,6 +1,7 @@
-"""A producer's settings and statistics."""
+"""A producer's settings, statistics and id."""
 
 from dataclasses import dataclass
+from random import Random
 from typing import NamedTuple, Self
 
 from raftmq.batch import MESSAGES_MAX, Compression
@@ -42,3 +43,8 @@ class ProducerStatistics(NamedTuple):
     """Messages that wait for their answer."""
     senders: int
     """Queues that the producer has sent to."""
+
+
+def random_id(random: Random) -> int:
+    """A producer's id: 63 random bits, never 0, which means none."""
+    return random.getrandbits(63) or 1

@@ -5,7 +5,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from raftmq.wire.access import FoundAudit, FoundRules, FoundUsers
+from raftmq.wire.access import FoundAudit, FoundQuotas, FoundRules, FoundUsers
 from raftmq.wire.assignment import FoundMembers
 from raftmq.wire.consumer_groups import FoundConsumerGroups
 from raftmq.wire.messages import ClusterView, CommittedOffsets, FoundSubscriptions, NodeStatus
@@ -66,6 +66,8 @@ def _after(page: msgspec.Struct) -> dict[str, Any]:
             return {"after_user": last.user, "after_text": last.text}
         case FoundAudit(entries=[*_, last], is_cut=True):
             return {"before": last.number}
+        case FoundQuotas(quotas=[*_, last], is_cut=True):
+            return {"after_kind": last.kind, "after_name": last.name}
         case FoundMembers(members=[*_, last], is_cut=True):
             return {
                 "after_group": last.consumer_group,

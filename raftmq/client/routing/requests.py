@@ -11,7 +11,7 @@ import msgspec
 
 from raftmq.errors import OutcomeUnknown, RaftmqError, Unavailable
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Command
-from raftmq.wire.access import FindAudit, FindRules, FindUsers, JudgeAct
+from raftmq.wire.access import FindAudit, FindQuotas, FindRules, FindUsers, JudgeAct
 from raftmq.wire.assignment import CommitOffsets, FindMembers, Heartbeat
 from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
@@ -48,6 +48,7 @@ _QUESTIONS: dict[type[msgspec.Struct], FrameKind] = {
     FindConsumerGroups: FrameKind.GROUPS,
     FindDead: FrameKind.DEAD,
     FindMembers: FrameKind.MEMBERS,
+    FindQuotas: FrameKind.QUOTAS,
     FindRules: FrameKind.RULES,
     FindOffsets: FrameKind.OFFSETS,
     FindSubscriptions: FrameKind.SUBSCRIBED,

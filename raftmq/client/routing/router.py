@@ -32,14 +32,7 @@ from raftmq.client.address import Address
 from raftmq.client.login import Source
 from raftmq.client.supervisor import TaskScope
 from raftmq.client.world import ClientWorld
-from raftmq.errors import (
-    OutcomeUnknown,
-    ProtocolError,
-    RaftmqError,
-    Reason,
-    Rejected,
-    Unavailable,
-)
+from raftmq.errors import OutcomeUnknown, ProtocolError, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.frame import Frame
@@ -114,6 +107,8 @@ class Router:
         """Node → its connection, open or not."""
         self.last_error = "no answer came"
         """The text of the last failure, for error texts."""
+        self.throttled = 0.0
+        """Seconds for which quotas held requests, as the nodes told."""
 
     # -- life ------------------------------------------------------------------------------------
 

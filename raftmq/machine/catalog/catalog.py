@@ -21,6 +21,7 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `Attach` | a consumer group takes messages of a topic | number, the policy's version |
 | `Detach` | it takes no more of them | the number that it had |
 | `PutUser`, … | users, tokens and rules (`access`) | whether it changed anything |
+| `PutQuota`, `DropQuota` | the quota of a user or topic (`quotas`) | whether it changed anything |
 | `Once` | one of those from `CreateTopic` on, once (`repeats`) | its result |
 | `JoinGroup`, … | who reads which queue (`membership`) | what the member has |
 | `Authored` | a command with its author; most make an entry (`audit`) | its result |
@@ -79,6 +80,7 @@ from .membership import (
     ReleaseQueues,
     RenewMembers,
 )
+from .quotas import DropQuota, PutQuota, QuotaCommand, SubjectKind
 from .replicas import GENERATION_MAX, RetireReplica, forget_replicas, retire
 from .state import QUEUES_MAX, CatalogState
 from .state import SYSTEM_GROUP as SYSTEM_GROUP  # the catalog's own names
@@ -156,6 +158,7 @@ Change = (
     | Unsubscribe
     | ConsumerGroupCommand
     | AccessCommand
+    | QuotaCommand
 )
 """Commands of administrators and applications."""
 
@@ -196,9 +199,11 @@ Command = (
 )
 
 
-def is_of_access(command: Command) -> bool:
-    """Whether a command changes users, tokens or rules."""
+def is_of_users(command: Command) -> bool:
+    """Whether a command changes users, tokens or rules, or gives users a quota."""
     change = command.change if isinstance(command, Once) else command
+    if isinstance(change, PutQuota):
+        return change.subject.kind is SubjectKind.USER
     return isinstance(change, AccessCommand)
 
 
@@ -291,6 +296,8 @@ class Catalog(CatalogState):
                 return self._attach(command, author)
             case PutUser() | DropUser() | PutToken() | DropToken() | PutRule() | DropRule():
                 return self.access.apply(command, index=self.applied + 1, now=now)
+            case PutQuota() | DropQuota():
+                return self.quotas.apply(command, index=self.applied + 1)
             case JoinGroup():
                 return self._join(command, now, author)
             case RegrantQueues():
@@ -330,6 +337,8 @@ class Catalog(CatalogState):
                 return self.consumer_groups.version
             case PutUser() | DropUser() | PutToken() | DropToken() | PutRule() | DropRule():
                 return self.access.version
+            case PutQuota() | DropQuota():
+                return self.quotas.version
             case PutNode(node=Node(id=number)) | RemoveNode(id=number):
                 return self.nodes.get(number)
             case PutGroup(group=Group(id=number)):

@@ -17,6 +17,7 @@ from .audit import Audit
 from .consumer_groups import ConsumerGroups
 from .deletions import Deletions
 from .membership import Memberships
+from .quotas import QuotaState
 from .subscribers import Subscribers
 
 SYSTEM_GROUP = 0
@@ -29,7 +30,7 @@ _STATE_VERSIONS = (*range(1, 11), _STATE_VERSION)
 """Those that can be read: the first one had no subscriptions, the second no consumer groups, the
 third no members, the fourth no deletions, the fifth none that were carried out, the sixth no
 `Repeats`, the seventh no `Beginnings`, the eighth no `run` in a policy, the ninth no `AccessState`,
-the tenth no `Audit` and no owners.
+the tenth no `Audit`, no owners and no `QuotaState`.
 """
 
 
@@ -122,6 +123,8 @@ class CatalogState:
         """Users, tokens and rules of access."""
         self.audit = Audit()
         """Acts of administration."""
+        self.quotas = QuotaState()
+        """Quotas of users and topics."""
         self._names: dict[int, str] = {}
         self.topic_last = 0
         """The highest topic number given so far."""
@@ -161,6 +164,7 @@ class CatalogState:
             self.memberships.beginnings.dump(),
             self.access.dump(),
             self.audit.dump(),
+            self.quotas.dump(),
         ]
         return cbor2.dumps(msgspec.to_builtins(state, builtin_types=(bytes,)))
 
@@ -187,6 +191,7 @@ class CatalogState:
             catalog.memberships.beginnings.load,
             catalog.access.load,
             catalog.audit.load,
+            catalog.quotas.load,
         )
         for load, dumped in zip(loading, newer, strict=False):
             load(dumped)

@@ -13,7 +13,7 @@ from raftmq.batch import encode
 from raftmq.broker.access.needs import ADMIN_CLUSTER, DESCRIBE_CLUSTER, NEEDS, READ_CLUSTER, Unfound
 from raftmq.broker.host import Host
 from raftmq.errors import Reason
-from raftmq.machine.catalog import access, audit, catalog, membership
+from raftmq.machine.catalog import access, audit, catalog, membership, quotas
 from raftmq.machine.catalog.catalog import Bootstrap, Catalog, Node, Once
 from raftmq.machine.catalog.consumer_groups import (
     Attach,
@@ -58,6 +58,7 @@ BILLING, DROPPED, LATER = 1, 2, 3
 """Attachments: there is one, there was one, there may be one."""
 MEMBER = 77
 RULE = Rule("alice", True, Operation.READ, Resource.TOPIC, "orders")
+SUBJECT = quotas.Subject(quotas.SubjectKind.TOPIC, "orders")
 READ, WRITE, POP = Operation.READ, Operation.WRITE, Operation.POP
 DESCRIBE, ADMIN = Operation.DESCRIBE, Operation.ADMIN
 
@@ -156,6 +157,8 @@ COMMANDS: list[tuple[msgspec.Struct, list[Act]]] = [
     (access.DropToken("a" * 16), [ADMIN_CLUSTER]),
     (access.PutRule(RULE), [ADMIN_CLUSTER]),
     (access.DropRule(RULE), [ADMIN_CLUSTER]),
+    (quotas.PutQuota(SUBJECT, quotas.Quota()), [ADMIN_CLUSTER]),
+    (quotas.DropQuota(SUBJECT), [ADMIN_CLUSTER]),
 ]
 OF_NODES: list[msgspec.Struct] = [
     Bootstrap([Node(1, "a", 1)], 1, 1),
@@ -271,6 +274,7 @@ REQUESTS: list[tuple[FrameKind, Any, list[Act]]] = [
     (FrameKind.RULES, wire_access.FindRules(), [ADMIN_CLUSTER]),
     (FrameKind.JUDGE, wire_access.JudgeAct("alice", "read", "topic"), [ADMIN_CLUSTER]),
     (FrameKind.AUDIT, wire_access.FindAudit(), [ADMIN_CLUSTER]),
+    (FrameKind.QUOTAS, wire_access.FindQuotas(), [ADMIN_CLUSTER]),
     # Their answers show only what the user may see.
     (FrameKind.METADATA, Metadata(), []),
     (FrameKind.SUBSCRIBED, FindSubscriptions(), []),

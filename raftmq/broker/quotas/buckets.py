@@ -1,0 +1,136 @@
+"""The arithmetic of rates: a bucket that leaks at the rate, and requests that wait for their turn.
+
+Each request pours its amount into the bucket when it arrives, and may start once at most one
+second's worth of the amounts before it is still in the bucket:
+
+    rate 10 a second         poured   before it   starts
+    t=0     a request of 25      25           0   at once: any request may start at an empty bucket
+    t=0     one of 5             30          25   t=1.5: 10 of those 25 are left
+    t=0     one of 5             35          30   t=2.0
+
+Positions are amounts and not times, so after a change of the rate every request that waits has the
+start that it would have by the new rate, in the same order.
+
+Invariants:
+- Of the requests that start at the times told here, those within any `t` seconds have together at
+  most the amount `rate * (t + BURST_SECONDS)` and one request more.
+- A request starts as soon as the amounts before it allow; its own amount delays later ones.
+
+Sources: the leaky bucket as a meter (ITU-T I.371, Annex A), which is the virtual clock of GCRA
+counted in amounts.
+"""
+
+from raftmq.machine.catalog.quotas import Quota, Subject
+
+BURST_SECONDS = 1.0
+"""A subject that was idle may take this many seconds' worth at once."""
+ROUNDING_SECONDS = 1e-6
+"""Waits that are shorter come from the rounding of floating point numbers."""
+MEAN_SHARE = 0.25
+"""Weight of the newest answer in the mean size of messages."""
+
+
+class Bucket:
+    """One rate of one subject."""
+
+    __slots__ = ("_at", "_level", "_rate", "poured")
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._level = 0.0
+        self._at = 0.0
+        self.poured = 0
+        """Everything that was ever poured in: the position of the next request."""
+
+    @property
+    def rate(self) -> int:
+        """Units a second; 0: without a bound."""
+        return self._rate
+
+    def set_rate(self, rate: int, now: float, longest: float) -> None:
+        """Leak at another rate from now on. What a lower rate could not leak within `longest`
+        seconds is let off: it was taken by the rate before."""
+        self._level, self._at = self.level(now), now
+        if 0 < rate < self._rate:
+            self._level = min(self._level, rate * longest)
+        self._rate = rate
+
+    def level(self, now: float) -> float:
+        """The amount in the bucket; 0: everything that was poured in has leaked."""
+        if not self._rate:
+            return 0.0
+        return max(self._level - (now - self._at) * self._rate, 0.0)
+
+    def is_open(self, now: float) -> bool:
+        """True if the next request need not wait."""
+        if not self._rate:
+            return True
+        level = self._level - (now - self._at) * self._rate
+        self._level, self._at = max(0.0, level), now
+        return level <= self._rate * BURST_SECONDS
+
+    def pour(self, amount: int, now: float) -> int:
+        """Take up the amount of a request; returns the request's position."""
+        if self._rate:
+            if now != self._at:
+                self._level, self._at = self.level(now), now
+            self._level += amount
+        position = self.poured
+        self.poured = position + amount
+        return position
+
+    def wait(self, position: int, now: float) -> float:
+        """Seconds until the request at a position may start; 0.0: it may start now."""
+        if not self._rate:
+            return 0.0
+        before = self.level(now) - (self.poured - position)
+        seconds = before / self._rate - BURST_SECONDS
+        return seconds if seconds > ROUNDING_SECONDS else 0.0
+
+    def room(self, now: float) -> int:
+        """The amount that could be poured in before the next request has to wait; at least 1."""
+        assert self._rate, "a bucket without a rate has room for everything"
+        return max(int(self._rate * BURST_SECONDS - self.level(now)), 1)
+
+
+class Meter:
+    """The rates of one subject."""
+
+    __slots__ = ("quota", "read_mean_bytes", "reads", "subject", "writes")
+
+    def __init__(self, subject: Subject, quota: Quota) -> None:
+        self.subject = subject
+        """The user or topic itself, also if the quota is that of all."""
+        self.quota = quota
+        """The quota that holds for it."""
+        self.writes = Bucket(quota.write_bytes), Bucket(quota.write_messages)
+        """Bytes and messages that come in."""
+        self.reads = Bucket(quota.read_bytes), Bucket(quota.read_messages)
+        """Bytes and messages that go out."""
+        self.read_mean_bytes = 0.0
+        """Mean size of the messages that went out lately; 0.0: none did."""
+
+    @property
+    def buckets(self) -> dict[str, Bucket]:
+        """All buckets by the name of their amount."""
+        names = ("write_bytes", "write_messages", "read_bytes", "read_messages")
+        return dict(zip(names, (*self.writes, *self.reads), strict=True))
+
+    def change(self, quota: Quota, now: float, *, longest: float) -> None:
+        """From now on another quota holds; `longest`: see `Bucket.set_rate`."""
+        self.quota = quota
+        for name, bucket in self.buckets.items():
+            bucket.set_rate(getattr(quota, name), now, longest)
+
+    def is_empty(self, now: float) -> bool:
+        """True if a new meter would do the same."""
+        return not any(bucket.level(now) for bucket in self.buckets.values())
+
+    def pour_read(self, size: int, messages: int, now: float) -> None:
+        """Messages went out."""
+        self.reads[0].pour(size, now)
+        self.reads[1].pour(messages, now)
+        if messages:
+            mean = size / messages
+            before = self.read_mean_bytes or mean
+            self.read_mean_bytes = before + MEAN_SHARE * (mean - before)

@@ -1,0 +1,373 @@
+"""The quotas of a node: who is slowed, and for how long.
+
+    PRODUCE ──> its bytes and messages are poured into the buckets of user and topic
+                                                    │ too much before it: held (`lanes`)
+    FETCH, POP, KEY ──> held while a bucket holds too much; the answer is poured in
+    a wait longer than `HOLD_SECONDS_MAX` ──> refused as `busy`, with that wait; nothing is poured
+
+Nothing is dropped, and each answer tells for how long its request was held (`throttle_ms`).
+Each node counts for itself: a user, or a topic, has its rates at every node.
+
+A request that reads is also cut to what its buckets have room for, so that one answer does not
+bring minutes of debt: one batch at the least.
+
+Invariants:
+- Where no quota is set and nothing is held, a request costs one look at a flag.
+- Nodes have no quotas: theirs are the connections on which consensus goes.
+- A change of quotas holds at once, also for requests that are held, and changes no order.
+
+Left out: one rate over all nodes, which would cost a message to another node for each request.
+
+Sources: Kafka's throttle time (KIP-13, KIP-219).
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from math import ceil, inf
+from typing import Any, NamedTuple
+
+import trio
+
+from raftmq.batch import peek
+from raftmq.broker.host import Host, Room, Taken
+from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
+from raftmq.broker.serve.connection import Connection
+from raftmq.errors import CorruptRecord
+from raftmq.machine.catalog.quotas import Quota, Subject, SubjectKind
+from raftmq.machine.queue_numbers import QUEUE_BITS
+from raftmq.wire.fetches import NO_SESSION, Fetch
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import ErrorReply, FindKey, FrameKind
+from raftmq.wire.popping import Leave, Pop
+
+from .buckets import BURST_SECONDS, Bucket, Meter
+from .lanes import Held, Lanes
+from .shares import Shares
+
+HOLD_SECONDS_MAX = 3.0
+"""The longest that a request is held. A client takes a POP for lost 5 s after its wait, and the
+request needs time of its own."""
+HELD_SHARE = 4
+"""Requests that are held take up to this part of `limits.requests_bytes_max`: those that wait for a
+quota must not fill the node."""
+METERS_MAX = 1000
+"""Meters from which on those that are empty are forgotten."""
+POP_MESSAGES_FIRST = 16
+"""Messages of a first POP under a quota of bytes, whose size is not known yet."""
+SLOWEST = 10
+"""Subjects that the node's status names."""
+
+_USER, _TOPIC = SubjectKind.USER, SubjectKind.TOPIC
+_WRITES = ("write_bytes", "write_messages")
+_READS = ("read_bytes", "read_messages")
+_UNBOUNDED = Room(inf, inf, inf)
+
+
+class _Claim(NamedTuple):
+    """A part of a request that a bucket measures."""
+
+    meter: Meter
+    name: str
+    """The amount of the quota."""
+    bucket: Bucket
+    amount: int
+
+
+class Quotas:
+    """All quotas, as this node keeps them."""
+
+    def __init__(self, node: Host, queues_of: Callable[[Connection, int], Iterable[int]]) -> None:
+        """`queues_of` gives the queues of a connection's fetch session."""
+        self._node = node
+        self._queues_of = queues_of
+        self._lanes = Lanes(node.timers)
+        self._shares = Shares()
+        self._meters: dict[SubjectKind, dict[str, Meter]] = {kind: {} for kind in SubjectKind}
+        self._meters_max = METERS_MAX
+        self._held_bytes_max = node.settings.limits.requests_bytes_max // HELD_SHARE
+        self._version = 0
+        self.is_on = False
+        """False: there are no quotas, and nothing is held."""
+
+    # Connections
+
+    def why_no_connection(self, user: str) -> str:
+        """Why a user may not have another connection; empty: it may."""
+        quota = self._find(_USER, user)
+        if quota is None or not quota.connections or self._shares.count(user) < quota.connections:
+            return ""
+        return (
+            f"user {user!r} has all {quota.connections} connections of its quota to this node; an "
+            f"administrator can raise it with `raftmq quota set user {user} --connections`"
+        )
+
+    def join(self, connection: Connection, user: str) -> None:
+        """The client at a connection is a user."""
+        quota = self._find(_USER, user)
+        self._shares.join(connection, user, quota.requests if quota is not None else 0)
+
+    def closed(self, connection: Connection) -> None:
+        """The connection is gone: drop what is held of it."""
+        self._shares.leave(connection)
+        self._lanes.closed(connection)
+        self._look()
+
+    # Changes
+
+    def follow(self) -> None:
+        """The catalog may have changed: take up its quotas."""
+        quotas = self._node.catalog.quotas
+        if quotas.version == self._version:
+            return
+        self._version = quotas.version
+        now = trio.current_time()
+        for kind, meters in self._meters.items():
+            for name, meter in list(meters.items()):
+                quota = quotas.find(kind, name)
+                if quota is None:
+                    del meters[name]
+                if meter.quota != quota:
+                    meter.change(quota or Quota(), now, longest=BURST_SECONDS + HOLD_SECONDS_MAX)
+        for user in self._shares.users():
+            quota = quotas.find(_USER, user)
+            self._shares.bound(user, quota.requests if quota is not None else 0)
+        self._lanes.look_again()
+        self._look()
+
+    def _look(self) -> None:
+        self.is_on = bool(len(self._node.catalog.quotas) or self._lanes.count)
+
+    def _find(self, kind: SubjectKind, name: str) -> Quota | None:
+        return self._node.catalog.quotas.find(kind, name)
+
+    def _meter(self, kind: SubjectKind, name: str) -> Meter | None:
+        """The meter of a user or topic; None: no quota holds for it."""
+        meters = self._meters[kind]
+        meter = meters.get(name)
+        if meter is None and (quota := self._find(kind, name)) is not None:
+            if len(meters) >= self._meters_max:
+                self._prune(meters)
+            meter = meters[name] = Meter(Subject(kind, name), quota)
+        return meter
+
+    def _prune(self, meters: dict[str, Meter]) -> None:
+        now = trio.current_time()
+        for name in [name for name, meter in meters.items() if meter.is_empty(now)]:
+            del meters[name]
+        self._meters_max = max(METERS_MAX, 2 * max(map(len, self._meters.values())))
+
+    def _meters_of(self, connection: Connection, topics: Iterable[int]) -> list[Meter]:
+        """The meters of a connection's user, and of these topics."""
+        found: list[Meter] = []
+        catalog = self._node.catalog
+        if connection.user and (meter := self._meter(_USER, connection.user)) is not None:
+            found.append(meter)
+        if catalog.quotas.topics:
+            for number in topics:
+                topic = catalog.topic_of(number << QUEUE_BITS)
+                if topic is not None and (meter := self._meter(_TOPIC, topic.name)) is not None:
+                    found.append(meter)
+        return found
+
+    # Requests
+
+    def hold(self, asked: OpenRequest, frame: Frame, message: Any) -> Answer | None:
+        """The refusal of a request that would be held too long; `LATER`: it is held, and comes here
+        again when its turn has come; None: it may go on."""
+        if not self.is_on or asked.connection.from_node:
+            return None
+        match asked.kind:
+            case FrameKind.PRODUCE:
+                return self._hold_batch(asked, frame)
+            case FrameKind.FETCH:
+                assert isinstance(message, Fetch)
+                if message.session and message.epoch == NO_SESSION:
+                    return None  # The end of a session reads nothing.
+                topics = self._topics_of(asked.connection, message)
+                return self._hold_read(asked, frame, (FrameKind.FETCH, asked.correlation), topics)
+            case FrameKind.POP:
+                return self._hold_pop(asked, frame, message)
+            case FrameKind.KEY:
+                assert isinstance(message, FindKey)
+                key = (FrameKind.KEY, asked.correlation)
+                return self._hold_read(asked, frame, key, [message.topic])
+            case FrameKind.FORGET:
+                return self._recall(asked, frame)
+            case FrameKind.LEAVE:
+                assert isinstance(message, Leave)
+                # Else the POP would hand out messages to a consumer that is gone.
+                gone = ErrorReply("unavailable", "the consumer has left, or asks no longer")
+                self._lanes.refuse(asked.connection, _lane_of(message), gone)
+        return None
+
+    def _hold_batch(self, asked: OpenRequest, frame: Frame) -> Answer | None:
+        try:
+            head = peek(frame.body)
+        except CorruptRecord:
+            return None  # The handler refuses it.
+        topic = head.queue >> QUEUE_BITS
+        meters = self._meters_of(asked.connection, (topic,))
+        is_first = not self._lanes.holds(asked.connection)
+        if is_first and not meters:
+            return None
+        number = self._node.catalog.group_of(head.queue)
+        group = None if number is None else self._node.group(number)
+        if group is None or not group.is_leader:
+            return None  # The handler refuses it, and another node counts the batch.
+        size, now = len(frame.body), trio.current_time()
+        if is_first and _are_open([meter.writes for meter in meters], now):
+            # Nearly all requests come this way.
+            for of_bytes, of_messages in [meter.writes for meter in meters]:
+                of_bytes.pour(size, now)
+                of_messages.pour(head.count, now)
+            return None
+        claims = [
+            _Claim(meter, name, bucket, amount)
+            for meter in meters
+            for name, bucket, amount in zip(_WRITES, meter.writes, (size, head.count), strict=True)
+            if bucket.rate
+        ]
+        return self._admit(asked, frame, (FrameKind.PRODUCE, topic), claims)
+
+    def _hold_read(
+        self, asked: OpenRequest, frame: Frame, key: Hashable, topics: Iterable[int]
+    ) -> Answer | None:
+        # The amounts are poured in when the answer is made.
+        meters, now = self._meters_of(asked.connection, topics), trio.current_time()
+        is_first = not self._lanes.holds(asked.connection)
+        if is_first and _are_open([meter.reads for meter in meters], now):
+            return None
+        claims = [
+            _Claim(meter, name, bucket, 0)
+            for meter in meters
+            for name, bucket in zip(_READS, meter.reads, strict=True)
+            if bucket.rate
+        ]
+        return self._admit(asked, frame, key, claims)
+
+    def _hold_pop(self, asked: OpenRequest, frame: Frame, request: Pop) -> Answer | None:
+        attachment = self._node.catalog.consumer_groups.attachments.get(request.number)
+        group = self._node.group(request.partition_group)
+        if attachment is None or group is None or not group.is_leader:
+            return None  # The handler refuses it.
+        if not request.count:
+            return None  # A consumer that ends asks for what it has in hand, and gets no more.
+        return self._hold_read(asked, frame, _lane_of(request), [attachment.topic_id])
+
+    def _topics_of(self, connection: Connection, request: Fetch) -> set[int]:
+        """The numbers of the topics that a fetch reads."""
+        if not self._node.catalog.quotas.topics:
+            return set()
+        topics = {each.queue >> QUEUE_BITS for each in request.queues}
+        if request.session:
+            # A fetch of a session names only the queues that are new.
+            queues = self._queues_of(connection, request.session)
+            topics.update(queue >> QUEUE_BITS for queue in queues)
+        return topics
+
+    def _recall(self, asked: OpenRequest, frame: Frame) -> Answer | None:
+        lane = self._lanes.get(asked.connection, (FrameKind.FETCH, asked.correlation))
+        if lane is None or not lane.held:
+            return None
+        # The next fetch would be held for as long, so this one keeps its turn.
+        lane.held[0].recall = frame
+        return LATER
+
+    def _admit(
+        self, asked: OpenRequest, frame: Frame, key: Hashable, claims: list[_Claim]
+    ) -> Answer | None:
+        """Pour a request into its buckets, and hold it until they allow it."""
+        lane = self._lanes.get(asked.connection, key)
+        if lane is not None and self._lanes.takes_turn(lane, asked):
+            self._look()
+            return None
+        if lane is None and not claims:
+            return None
+        now = trio.current_time()
+        waits = [claim.bucket.wait(claim.bucket.poured, now) for claim in claims]
+        wait = max(waits, default=0.0)
+        longest = claims[waits.index(wait)] if wait else None
+        if lane is not None:
+            wait = max(wait, lane.wait(now))
+        size = self._lanes.size + len(frame.header) + len(frame.body)
+        if wait > HOLD_SECONDS_MAX or (wait and size > self._held_bytes_max):
+            self._lanes.slowed.refused += 1
+            return _busy(longest, wait)
+        turns = [(claim.bucket, claim.bucket.pour(claim.amount, now)) for claim in claims]
+        if not wait and (lane is None or not lane.held):
+            return None
+        meter = longest.meter if longest is not None else None
+        self._lanes.put(key, Held(asked, frame, turns, meter))
+        return LATER
+
+    # Answers
+
+    def room(self, connection: Connection, queues: Iterable[int]) -> Room:
+        """How much an answer to a connection may bring of these queues."""
+        if not self.is_on or connection.from_node:
+            return _UNBOUNDED
+        size = messages = count = inf
+        now = trio.current_time()
+        for meter in self._meters_of(connection, {queue >> QUEUE_BITS for queue in queues}):
+            of_bytes, of_messages = meter.reads
+            if of_messages.rate:
+                messages = min(messages, of_messages.room(now))
+            if of_bytes.rate:
+                room = of_bytes.room(now)
+                size = min(size, room)
+                mean = meter.read_mean_bytes
+                count = min(count, max(room // mean, 1) if mean else POP_MESSAGES_FIRST)
+        return Room(size, messages, min(messages, count))
+
+    def charge(self, connection: Connection, taken: Iterable[Taken]) -> None:
+        """An answer to a connection brings these amounts."""
+        if not self.is_on or connection.from_node:
+            return
+        now = trio.current_time()
+        for queue, size, messages in taken:
+            for meter in self._meters_of(connection, [queue >> QUEUE_BITS]):
+                meter.pour_read(size, messages, now)
+
+    # For people
+
+    def status(self) -> dict[str, Any]:
+        """The requests that are held now, and who was slowed most since the node started."""
+        slowed = self._lanes.slowed
+        return {
+            "held": self._lanes.count,
+            "held_bytes": self._lanes.size,
+            "refused": slowed.refused,
+            "slowed_requests": slowed.requests,
+            "slowed_seconds": round(slowed.seconds, 3),
+            "slowed_most": [
+                {"kind": kind, "name": name, "seconds": round(seconds, 3)}
+                for (kind, name), seconds in slowed.most(SLOWEST)
+            ],
+        }
+
+
+def _are_open(pairs: list[tuple[Bucket, Bucket]], now: float) -> bool:
+    """Whether no bucket has the next request wait."""
+    for of_bytes, of_messages in pairs:
+        if not (of_bytes.is_open(now) and of_messages.is_open(now)):
+            return False
+    return True
+
+
+def _lane_of(request: Pop | Leave) -> Hashable:
+    return (FrameKind.POP, request.partition_group, request.number, request.consumer)
+
+
+def _busy(claim: _Claim | None, wait: float) -> ErrorReply:
+    """The refusal of a request that would wait for longer than it may be held."""
+    retry_ms = ceil(wait * 1000)
+    if claim is None:
+        text = f"a quota holds the requests before it, for {wait:.1f} s more"
+        return ErrorReply("busy", text, retry_ms=retry_ms)
+    (kind, name), amount = (claim.meter.subject.kind, claim.meter.subject.name), claim.name
+    unit = amount.partition("_")[2]
+    text = (
+        f"{kind} {name!r} has a quota of {claim.bucket.rate} {unit} a second to "
+        f"{amount.partition('_')[0]} at each node, and has used it up: {wait:.1f} s more; an "
+        f"administrator can raise it with `raftmq quota set {kind} {name}`"
+    )
+    return ErrorReply("busy", text, retry_ms=retry_ms)

@@ -1,0 +1,161 @@
+"""`raftmq quota`: the quotas of users and topics."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from raftmq.cli.exits import Failure
+from raftmq.cli.lazy import HintedGroup
+from raftmq.cli.options import argument, option, with_options
+from raftmq.cli.output import Note, Result, Table, note, with_output
+from raftmq.cli.session import Session, with_session
+from raftmq.cli.values import BYTE_RATE, COUNT_RATE
+
+if TYPE_CHECKING:
+    from raftmq.client import Client
+
+# As in `raftmq.machine.catalog.quotas`, whose import would slow down the help.
+USER = "user"
+KINDS = (USER, "topic")
+"""The kinds of things that have quotas."""
+COLUMNS = {
+    "write_bytes": ">WRITE B/s",
+    "write_messages": ">WRITE MSG/s",
+    "read_bytes": ">READ B/s",
+    "read_messages": ">READ MSG/s",
+    "connections": ">CONNECTIONS",
+    "requests": ">REQUESTS",
+}
+"""Amount → its column."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A user or topic."""
+
+    kind: str = argument(type=click.Choice(KINDS))
+    name: str = argument()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Amounts(_Subject):
+    """A user or topic, and the amounts of its quota; 0: no bound."""
+
+    write_bytes: int = option(
+        "--write",
+        type=BYTE_RATE,
+        default=0,
+        metavar="RATE",
+        help="Bytes sent to a node, as 10MB/s.",
+    )
+    write_messages: int = option(
+        "--write-messages",
+        type=COUNT_RATE,
+        default=0,
+        metavar="RATE",
+        help="Messages sent to a node, as 5000/s.",
+    )
+    read_bytes: int = option(
+        "--read",
+        type=BYTE_RATE,
+        default=0,
+        metavar="RATE",
+        help="Bytes that a node sends out, as 10MB/s.",
+    )
+    read_messages: int = option(
+        "--read-messages",
+        type=COUNT_RATE,
+        default=0,
+        metavar="RATE",
+        help="Messages that a node sends out, as 5000/s.",
+    )
+    connections: int | None = option(
+        "--connections",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Open connections of a user to a node.",
+    )
+    requests: int | None = option(
+        "--requests",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Requests of a user that wait for an answer of a node; consumers that wait for "
+        "messages have one each.",
+    )
+
+    def given(self) -> dict[str, int]:
+        """The amounts with a bound."""
+        return {name: amount for name in COLUMNS if (amount := getattr(self, name))}
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@click.group(cls=HintedGroup)
+def quota() -> None:
+    """Quotas of users and topics: set, list and drop them.
+
+    Over a quota requests wait, and none is lost. Each node counts for itself. A quota of '*' holds
+    for each user, or each topic, without a quota of its own. Users have quotas where the cluster
+    knows its users. Changes hold within a second.
+
+    \b
+    raftmq quota set user billing --write 10MB/s --read 20MB/s
+    raftmq quota set user '*' --connections 50
+    raftmq quota set topic orders --write-messages 5000/s
+    """
+
+
+@quota.command("set")
+@with_options(_Amounts)
+@with_session
+def set_(session: Session, options: _Amounts) -> None:
+    """Give a user or topic (KIND) a quota, in place of the one before.
+
+    Without an option there is no bound on its amount.
+    """
+    amounts = options.given()
+    if not amounts:
+        raise click.UsageError("name an amount: --write, --read, ... or drop the quota")
+    is_new = session.run(lambda mq: mq.access.put_quota(options.kind, options.name, **amounts))
+    note(f"{'set' if is_new else 'there was already'}: the quota of {options}")
+
+
+@quota.command("list")
+@click.argument("kind", type=click.Choice(KINDS), required=False)
+@click.argument("name", required=False)
+@with_output
+@with_session
+def list_(session: Session, kind: str | None, name: str | None) -> Result:
+    """List all quotas, those of a KIND, or the quota that holds for a NAME and that of '*'.
+
+    The amounts are for each node; one that is not shown has no bound.
+    """
+    found = session.run(lambda mq: mq.access.quotas(kind, name))
+    rows = [
+        (each.kind, each.name, *(getattr(each, amount) or "-" for amount in COLUMNS))
+        for each in found
+    ]
+    of = f"{kind or 'user'} {name or 'NAME'}"
+    none = Note(f"no quotas yet: `raftmq quota set {of} --write 10MB/s` sets one")
+    columns = ["KIND", "!NAME", *COLUMNS.values()]
+    return Result(found, [Table(columns, rows) if rows else none])
+
+
+@quota.command()
+@with_options(_Subject)
+@with_session
+def drop(session: Session, options: _Subject) -> None:
+    """Drop the quota of a user or topic (KIND); that of '*' holds for it then."""
+
+    async def call(mq: "Client") -> bool:
+        return await mq.access.drop_quota(options.kind, options.name)
+
+    if not session.run(call):
+        fix = "`raftmq quota list` shows those that there are"
+        raise Failure(f"there is no quota of {options}", fix=fix)
+    note(f"dropped: the quota of {options}")

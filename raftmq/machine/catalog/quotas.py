@@ -1,0 +1,163 @@
+"""Quotas: the share of each node's work that a user or a topic may take; a part of the catalog.
+
+    PutQuota(user alice, Quota(write_bytes=10_000_000))   -> alice sends 10 MB a second to a node
+    PutQuota(user *, Quota(requests=100))                 -> every user without a quota of its own
+    DropQuota(user alice)                                 -> for alice the quota of `*` holds
+
+A subject has one quota: its own, or that of `*`, never a mix of both. A quota is about a name: it
+may be put before its user or topic exists, and stays when they are deleted.
+
+Invariants:
+- `version` grows with every change, so a node sees that its meters are old.
+
+Sources: Kafka's client quotas (KIP-13, KIP-124, KIP-612) for rates, requests and connections.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from raftmq.errors import Reason
+from raftmq.machine.names import why_no_name
+from raftmq.results import Changed, Refused, Result
+
+EVERY = "*"
+"""The name that stands for each user, or each topic, without a quota of its own."""
+QUOTAS_MAX = 100_000
+"""Quotas of a cluster: each node keeps them all in memory."""
+AMOUNT_MAX = 1 << 53
+"""The largest amount: up to there a floating point number is exact."""
+
+
+class SubjectKind(StrEnum):
+    """The two kinds of things that have quotas."""
+
+    # An enum's own hash is a call of Python, and each request looks for meters by kind.
+    __hash__ = str.__hash__
+
+    USER = "user"
+    TOPIC = "topic"
+
+
+class Subject(msgspec.Struct, frozen=True, array_like=True):
+    """A user or a topic."""
+
+    kind: SubjectKind
+    name: str
+    """Its name, or `EVERY`."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Quota(msgspec.Struct, frozen=True, array_like=True):
+    """The amounts of one subject, each counted by each node for itself; 0: without a bound."""
+
+    write_bytes: int = 0
+    """Bytes of batches that are sent to a node in a second."""
+    write_messages: int = 0
+    """Messages in them."""
+    read_bytes: int = 0
+    """Bytes of batches that a node sends out in a second."""
+    read_messages: int = 0
+    """Messages in them."""
+    connections: int = 0
+    """Open connections of the user to a node."""
+    requests: int = 0
+    """Requests of the user that wait for an answer of a node, those that wait for messages among
+    them."""
+
+    def __str__(self) -> str:
+        amounts = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return ", ".join(f"{name} {amount}" for name, amount in amounts if amount) or "no bound"
+
+
+OF_USERS = frozenset(("connections", "requests"))
+"""The amounts that only users have."""
+
+
+class PutQuota(msgspec.Struct, frozen=True, array_like=True, tag="put_quota"):
+    """Give a subject a quota, in place of the one before."""
+
+    subject: Subject
+    """The user or topic."""
+    quota: Quota
+    """The amounts."""
+
+
+class DropQuota(msgspec.Struct, frozen=True, array_like=True, tag="drop_quota"):
+    """Remove the quota of a subject; that of `EVERY` holds for it then."""
+
+    subject: Subject
+    """The user or topic."""
+
+
+QuotaCommand = PutQuota | DropQuota
+
+
+class QuotaState:
+    """All quotas of a cluster."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Index of the last record that changed anything here; 0: none did."""
+        self.users: dict[str, Quota] = {}
+        """Quotas of users by name."""
+        self.topics: dict[str, Quota] = {}
+        """Quotas of topics by name."""
+
+    def __len__(self) -> int:
+        return len(self.users) + len(self.topics)
+
+    def of(self, kind: SubjectKind) -> dict[str, Quota]:
+        """The quotas of a kind of subjects, by name."""
+        return self.users if kind is SubjectKind.USER else self.topics
+
+    def find(self, kind: SubjectKind, name: str) -> Quota | None:
+        """The quota that holds for a subject; None: none does."""
+        quotas = self.of(kind)
+        return quotas.get(name) or quotas.get(EVERY)
+
+    def apply(self, command: QuotaCommand, *, index: int) -> Result:
+        """Carry out a command of the record at `index`; the value says whether it changed
+        anything."""
+        subject = command.subject
+        quotas = self.of(subject.kind)
+        if isinstance(command, DropQuota):
+            is_change = quotas.pop(subject.name, None) is not None
+        else:
+            problem = why_no_quota(subject, command.quota)
+            if not problem and subject.name not in quotas and len(self) >= QUOTAS_MAX:
+                problem = f"the cluster has {QUOTAS_MAX} quotas already: drop some"
+            if problem:
+                return Refused(Reason.BAD_ARGUMENT, problem)
+            is_change = quotas.get(subject.name) != command.quota
+            quotas[subject.name] = command.quota
+        if is_change:
+            self.version = index
+        return Changed(is_change)
+
+    def dump(self) -> list[Any]:
+        """All of it as plain values."""
+        return [self.version, *(sorted(each.items()) for each in (self.users, self.topics))]
+
+    def load(self, state: list[Any]) -> None:
+        """Take the state that `dump` gave."""
+        self.version, *kinds = state
+        self.users, self.topics = (
+            dict(msgspec.convert(each, list[tuple[str, Quota]])) for each in kinds
+        )
+
+
+def why_no_quota(subject: Subject, quota: Quota) -> str:
+    """Why a quota is refused; empty: it is not."""
+    if subject.name != EVERY and (problem := why_no_name(subject.name, subject.kind.value)):
+        return problem
+    for name in Quota.__struct_fields__:
+        amount = getattr(quota, name)
+        if not 0 <= amount <= AMOUNT_MAX:
+            return f"{name} is 0, without a bound, to {AMOUNT_MAX}, not {amount}"
+        if amount and name in OF_USERS and subject.kind is not SubjectKind.USER:
+            return f"{name} is counted by user: a topic has none"
+    return ""

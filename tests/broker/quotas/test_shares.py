@@ -1,0 +1,74 @@
+"""Connections and open requests of a user, on simulated nodes."""
+
+import trio
+
+from raftmq.wire.codec import pack
+from raftmq.wire.fetches import Fetch, FetchFrom
+from raftmq.wire.frame import encode_frame
+from raftmq.wire.messages import PROTOCOL, FrameKind, Hello, Metadata
+from tests.broker.harness import Cluster
+from tests.broker.scenario import QUEUE
+
+from .throttled import (
+    ALICE,
+    BOB,
+    put_quota,
+    with_users,
+)
+
+HELLO = encode_frame(FrameKind.HELLO, 0, pack(Hello(PROTOCOL, "", 0, "", "test")))
+
+
+def test_a_user_has_as_many_connections_as_its_quota_allows() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await put_quota(cluster, "user", ALICE, connections=2)
+        node = cluster.leader_of(QUEUE)
+        async with cluster.client(node, user=ALICE), cluster.client(node, user=BOB):
+            async with (
+                cluster.client(node, user=ALICE),
+                cluster.connection(node, user=ALICE) as third,
+            ):
+                reply = await third.last_words(b"".join(HELLO))
+                assert reply.code == "busy"
+                assert reply.retry_ms
+                assert "all 2 connections of its quota" in reply.message
+            # One is gone.
+            await trio.sleep(0.1)
+            async with cluster.client(node, user=ALICE) as again:
+                await again.view()
+
+    with_users(scenario)
+
+
+def test_connections_of_a_user_with_all_its_requests_open_are_not_read() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = cluster.leader_of(QUEUE)
+        async with (
+            cluster.client(node, user=ALICE) as first,
+            cluster.client(node, user=ALICE) as second,
+            cluster.client(node, user=BOB) as bob,
+        ):
+            await put_quota(cluster, "user", ALICE, requests=2)
+            wait = pack(Fetch([FetchFrom(QUEUE, 0)], 1_000, 1 << 20))
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(first.request, FrameKind.FETCH, wait)
+                nursery.start_soon(second.request, FrameKind.FETCH, wait)
+                await trio.sleep(0.1)
+                await bob.view()
+                assert trio.current_time() - began < 0.3
+                await second.view()
+                assert 1.0 <= trio.current_time() - began < 1.3
+            await first.view()
+            # A quota without a bound lets all of them read on.
+            async with trio.open_nursery() as nursery:
+                began = trio.current_time()
+                nursery.start_soon(first.request, FrameKind.FETCH, wait)
+                nursery.start_soon(second.request, FrameKind.FETCH, wait)
+                await trio.sleep(0.1)
+                nursery.start_soon(second.request, FrameKind.METADATA, pack(Metadata()))
+                await put_quota(cluster, "user", ALICE)
+                await first.view()
+                assert trio.current_time() - began < 0.9
+
+    with_users(scenario)
