@@ -145,6 +145,8 @@ class Reason(Enum):
     """The node wants to know its user, and the client gave no login, or one that is not valid."""
     DENIED = "denied"
     """The rules of access do not allow the user to do this."""
+    OVER_QUOTA = "over_quota"
+    """The user owns as many topics, queues or consumer groups as its quota allows."""
     UNKNOWN_USER = "unknown_user"
     """No user of that name exists."""
     CORRUPT_BATCH = "corrupt_batch"

@@ -218,7 +218,8 @@ class FindQuotas(_Wire, frozen=True):
 
 
 class QuotaView(_Wire, frozen=True):
-    """The quota of a user or topic, in amounts that each node counts for itself; 0: no bound."""
+    """The quota of a user or topic; 0: no bound. Each node counts for itself, but for what a user
+    owns."""
 
     kind: str
     """`user` or `topic`."""
@@ -236,6 +237,12 @@ class QuotaView(_Wire, frozen=True):
     """Open connections of the user to a node."""
     requests: int
     """Requests of the user that wait for an answer of a node."""
+    topics: int = 0
+    """Topics that the user owns, in the whole cluster."""
+    queues: int = 0
+    """Queues of these topics."""
+    groups: int = 0
+    """Consumer groups that the user owns, in the whole cluster."""
 
 
 class FoundQuotas(_Wire, frozen=True):

@@ -75,6 +75,7 @@ def test_the_quota_of_all_holds_for_those_without_one_of_their_own() -> None:
         (ORDERS, Quota(connections=1)),
         (ORDERS, Quota(requests=1)),
         (every(SubjectKind.TOPIC), Quota(requests=1)),
+        (ORDERS, Quota(topics=1)),
     ],
 )
 def test_a_quota_that_cannot_be_is_refused(subject: Subject, quota: Quota) -> None:

@@ -26,6 +26,9 @@ COLUMNS = {
     "read_messages": ">READ MSG/s",
     "connections": ">CONNECTIONS",
     "requests": ">REQUESTS",
+    "topics": ">TOPICS",
+    "queues": ">QUEUES",
+    "groups": ">GROUPS",
 }
 """Amount → its column."""
 
@@ -86,6 +89,21 @@ class _Amounts(_Subject):
         help="Requests of a user that wait for an answer of a node; consumers that wait for "
         "messages have one each.",
     )
+    topics: int | None = option(
+        "--topics",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Topics that a user owns, as it created them.",
+    )
+    queues: int | None = option(
+        "--queues", type=click.IntRange(min=1), metavar="N", help="Queues of these topics."
+    )
+    groups: int | None = option(
+        "--groups",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Consumer groups that a user owns.",
+    )
 
     def given(self) -> dict[str, int]:
         """The amounts with a bound."""
@@ -99,9 +117,10 @@ class _Amounts(_Subject):
 def quota() -> None:
     """Quotas of users and topics: set, list and drop them.
 
-    Over a quota requests wait, and none is lost. Each node counts for itself. A quota of '*' holds
-    for each user, or each topic, without a quota of its own. Users have quotas where the cluster
-    knows its users. Changes hold within a second.
+    Over a quota requests wait, and none is lost; a user that owns as much as it may creates no
+    more. Each node counts for itself, but for what a user owns. A quota of '*' holds for each user,
+    or each topic, without a quota of its own. Users have quotas where the cluster knows its users.
+    Changes hold within a second.
 
     \b
     raftmq quota set user billing --write 10MB/s --read 20MB/s
@@ -133,7 +152,7 @@ def set_(session: Session, options: _Amounts) -> None:
 def list_(session: Session, kind: str | None, name: str | None) -> Result:
     """List all quotas, those of a KIND, or the quota that holds for a NAME and that of '*'.
 
-    The amounts are for each node; one that is not shown has no bound.
+    The amounts are for each node, but for TOPICS, QUEUES and GROUPS; '-': there is no bound.
     """
     found = session.run(lambda mq: mq.access.quotas(kind, name))
     rows = [

@@ -246,13 +246,17 @@ class Access:
         read_messages: int = 0,
         connections: int = 0,
         requests: int = 0,
+        topics: int = 0,
+        queues: int = 0,
+        groups: int = 0,
         timeout: float | None = None,
     ) -> bool:
         """Give a user or topic a quota, in place of the one before; it holds within a second, also
         for requests that wait. False: it has this quota already.
 
-        Each node counts for itself. Without an amount, or with 0, there is no bound on it. Over a
-        quota requests wait; none is lost: see `Client.throttled`.
+        Each node counts for itself, but for what a user owns. Without an amount, or with 0, there
+        is no bound on it. Over a quota requests wait, and none is lost: see `Client.throttled`. A
+        user that owns as much as it may creates no more (`OVER_QUOTA`).
 
         Args:
             kind: `user` or `topic`.
@@ -264,12 +268,25 @@ class Access:
             connections: open connections of the user to a node.
             requests: requests of the user that wait for an answer of a node, those that wait for
                 messages among them.
+            topics: topics that the user owns, as it created them, in the whole cluster.
+            queues: queues of these topics.
+            groups: consumer groups that the user owns, in the whole cluster.
             timeout: seconds; None: the client's default.
 
         Raises:
             Rejected: `BAD_ARGUMENT`; the text says what would be right.
         """
-        quota = Quota(write_bytes, write_messages, read_bytes, read_messages, connections, requests)
+        quota = Quota(
+            write_bytes=write_bytes,
+            write_messages=write_messages,
+            read_bytes=read_bytes,
+            read_messages=read_messages,
+            connections=connections,
+            requests=requests,
+            topics=topics,
+            queues=queues,
+            groups=groups,
+        )
         command = PutQuota(subject_of(kind, name), quota)
         return bool(await change_catalog(self._router, command, timeout))
 

@@ -80,6 +80,7 @@ from .membership import (
     ReleaseQueues,
     RenewMembers,
 )
+from .ownership import over_groups, over_topics
 from .quotas import DropQuota, PutQuota, QuotaCommand, SubjectKind
 from .replicas import GENERATION_MAX, RetireReplica, forget_replicas, retire
 from .state import QUEUES_MAX, CatalogState
@@ -287,7 +288,9 @@ class Catalog(CatalogState):
             case Subscribe() | Unsubscribe():
                 return self._subscribe(command)
             case PutConsumerGroup():
-                return self.consumer_groups.put(command, self.applied + 1, author)
+                return self._over_groups(command.name, author) or self.consumer_groups.put(
+                    command, self.applied + 1, author
+                )
             case DeleteConsumerGroup():
                 return delete_group(self, command)
             case PruneDeletions(until=until):
@@ -444,6 +447,8 @@ class Catalog(CatalogState):
         if not self.is_bootstrapped or len(self.topics) >= TOPICS_MAX:
             message = f"the cluster is not founded, or has {TOPICS_MAX} topics already"
             return Refused(Reason.BAD_ARGUMENT, message)
+        if over := over_topics(self, author, topics=1, queues=command.queues):
+            return over
         self.topic_last += 1
         assert self.topic_last not in self._names, "a topic's number is used again"
         groups = self._spread(beside, 0, command.queues)
@@ -482,8 +487,10 @@ class Catalog(CatalogState):
             return _unknown_topic(command.topic)
         index = self.applied + 1
         if isinstance(command, Attach):
-            queues = len(topic.groups)
-            return self.consumer_groups.attach(topic.id, queues, command, index, author)
+            queues, name = len(topic.groups), command.consumer_group
+            return self._over_groups(name, author) or self.consumer_groups.attach(
+                topic.id, queues, command, index, author
+            )
         attachment = self.consumer_groups.find(topic.id, command.consumer_group)
         return self.consumer_groups.detach(attachment.number if attachment else 0, index)
 
@@ -498,12 +505,19 @@ class Catalog(CatalogState):
             return Refused(Reason.GROUP_MODE, message)
         if known is None and is_expelled(self, command):
             return gone(name)
+        if over := self._over_groups(name, author):
+            return over
         result = self.memberships.join(topic.id, len(topic.groups), command, index=index, now=now)
         if known is None and isinstance(result, Changed):
             # If there are too many groups already, this one has members and no entry.
             self.consumer_groups.put(PutConsumerGroup(name, mode, Policy()), index, author)
             self.version = index
         return result
+
+    def _over_groups(self, name: str, author: str) -> Refused | None:
+        """The refusal of a command that would create a consumer group, if its author owns as many
+        as it may."""
+        return None if name in self.consumer_groups.groups else over_groups(self, author)
 
     def _regrant(self, command: RegrantQueues) -> Result:
         topic = self.topics.get(command.topic)
@@ -521,6 +535,8 @@ class Catalog(CatalogState):
         if not have <= command.queues <= QUEUES_MAX:
             message = f"{command.name!r} has {have} queues; it can grow up to {QUEUES_MAX}"
             return Refused(Reason.BAD_ARGUMENT, message)
+        if over := over_topics(self, topic.owner, queues=command.queues - have):
+            return over
         more = self._spread(topic, have, command.queues)
         assert have + len(more) == command.queues, "queues without a group"
         self.topics[topic.name] = msgspec.structs.replace(topic, groups=topic.groups + more)

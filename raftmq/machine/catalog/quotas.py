@@ -52,7 +52,8 @@ class Subject(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Quota(msgspec.Struct, frozen=True, array_like=True):
-    """The amounts of one subject, each counted by each node for itself; 0: without a bound."""
+    """The amounts of one subject; 0: without a bound. Each node counts for itself, but for what a
+    user owns."""
 
     write_bytes: int = 0
     """Bytes of batches that are sent to a node in a second."""
@@ -67,13 +68,19 @@ class Quota(msgspec.Struct, frozen=True, array_like=True):
     requests: int = 0
     """Requests of the user that wait for an answer of a node, those that wait for messages among
     them."""
+    topics: int = 0
+    """Topics that the user owns, in the whole cluster."""
+    queues: int = 0
+    """Queues of these topics."""
+    groups: int = 0
+    """Consumer groups that the user owns, in the whole cluster."""
 
     def __str__(self) -> str:
         amounts = ((name, getattr(self, name)) for name in self.__struct_fields__)
         return ", ".join(f"{name} {amount}" for name, amount in amounts if amount) or "no bound"
 
 
-OF_USERS = frozenset(("connections", "requests"))
+OF_USERS = frozenset(("connections", "requests", "topics", "queues", "groups"))
 """The amounts that only users have."""
 
 

@@ -1,7 +1,10 @@
 """Connections and open requests of a user, on simulated nodes."""
 
+import pytest
 import trio
 
+from raftmq.client import Client
+from raftmq.errors import Reason, Rejected
 from raftmq.wire.codec import pack
 from raftmq.wire.fetches import Fetch, FetchFrom
 from raftmq.wire.frame import encode_frame
@@ -12,6 +15,7 @@ from tests.broker.scenario import QUEUE
 from .throttled import (
     ALICE,
     BOB,
+    as_client,
     put_quota,
     with_users,
 )
@@ -70,5 +74,25 @@ def test_connections_of_a_user_with_all_its_requests_open_are_not_read() -> None
                 await put_quota(cluster, "user", ALICE)
                 await first.view()
                 assert trio.current_time() - began < 0.9
+
+    with_users(scenario)
+
+
+def test_a_user_that_owns_as_much_as_it_may_is_told_so() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await put_quota(cluster, "user", ALICE, topics=1, groups=1)
+
+        async def create(mq: Client) -> None:
+            await mq.admin.create_topic("mine", 1)
+            await mq.admin.attach("mine", "g1")
+            for call in (mq.admin.create_topic("more", 1), mq.admin.attach("mine", "g2")):
+                with pytest.raises(Rejected) as refused:
+                    await call
+                assert refused.value.reason is Reason.OVER_QUOTA
+            with pytest.raises(Rejected, match="its quota is 1"):
+                async with mq.consumer("mine", group="g3", queues="assigned") as consumer:
+                    await consumer.fetch(1, wait=1)
+
+        await as_client(cluster, ALICE, create)
 
     with_users(scenario)

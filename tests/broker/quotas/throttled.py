@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
 import trio
 
 from raftmq.batch import encode
@@ -13,6 +14,7 @@ from raftmq.chaos.sim.cluster import CLUSTER
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.process import Machine, Process
 from raftmq.client import Client
+from raftmq.machine.catalog.quotas import Quota
 from raftmq.tls.local_cluster import ADMIN
 from raftmq.tls.names import USER, CertificateName
 from raftmq.wire.codec import unpack
@@ -44,9 +46,7 @@ def with_users(job: Callable[[Cluster], Awaitable[Any]], *, limits: Limits | Non
 
 async def put_quota(cluster: Cluster, kind: str, name: str, **amounts: int) -> None:
     """Give a subject a quota, and wait until all nodes know it."""
-    names = ("write_bytes", "write_messages", "read_bytes", "read_messages", "connections")
-    quota = [amounts.pop(each, 0) for each in (*names, "requests")]
-    assert not amounts, amounts
+    quota = msgspec.to_builtins(Quota(**amounts))
     async with cluster.client(cluster.leader(0)) as admin:
         await admin.admin("put_quota", [kind, name], quota)
     version = cluster.nodes[cluster.leader(0)].catalog.quotas.version

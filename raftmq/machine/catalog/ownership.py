@@ -1,0 +1,49 @@
+"""How much a user may own: topics, their queues, and consumer groups, by the user's quota.
+
+A topic or consumer group belongs to the user that created it. What a user owned before it got a
+quota stays; it creates no more until it owns less. Topics and groups without an owner count for no
+user.
+"""
+
+from raftmq.errors import Reason
+from raftmq.results import Refused
+
+from .quotas import Quota, SubjectKind
+from .state import CatalogState
+
+
+def over_topics(
+    catalog: CatalogState, owner: str, *, topics: int = 0, queues: int
+) -> Refused | None:
+    """The refusal of so many more topics and queues of a user; None: it may have them."""
+    quota = _quota(catalog, owner)
+    if quota is None or not (quota.topics or quota.queues):
+        return None
+    owned = [topic for topic in catalog.topics.values() if topic.owner == owner]
+    has_queues = sum(len(topic.groups) for topic in owned)
+    if topics and 0 < quota.topics < len(owned) + topics:
+        return _over(owner, "topics", len(owned), quota.topics)
+    if 0 < quota.queues < has_queues + queues:
+        return _over(owner, "queues", has_queues, quota.queues)
+    return None
+
+
+def over_groups(catalog: CatalogState, owner: str) -> Refused | None:
+    """The refusal of another consumer group of a user; None: it may have one."""
+    quota = _quota(catalog, owner)
+    if quota is None or not quota.groups:
+        return None
+    owned = sum(group.owner == owner for group in catalog.consumer_groups.groups.values())
+    return _over(owner, "groups", owned, quota.groups) if owned >= quota.groups else None
+
+
+def _quota(catalog: CatalogState, owner: str) -> Quota | None:
+    return catalog.quotas.find(SubjectKind.USER, owner) if owner else None
+
+
+def _over(owner: str, what: str, owned: int, bound: int) -> Refused:
+    message = (
+        f"user {owner!r} owns {owned} {what}, and its quota is {bound}: delete some, or let an "
+        f"administrator raise it with `raftmq quota set user {owner} --{what}`"
+    )
+    return Refused(Reason.OVER_QUOTA, message)
