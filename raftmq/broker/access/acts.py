@@ -111,7 +111,7 @@ def _of_command(node: Host, command: catalog.Command) -> Words | None:
             return _of_access(node, command)
         case PutQuota(subject=subject) | DropQuota(subject=subject):
             amounts = str(command.quota) if isinstance(command, PutQuota) else ""
-            return Words(_tag(command), f"{subject.kind.value}", subject.name, amounts)
+            return Words(_tag(command), subject.kind.value, subject.name, amounts)
         case catalog.PutNode() | catalog.RemoveNode() | catalog.PutGroup():
             return _of_cluster(command)
         case (

@@ -35,6 +35,10 @@ GUEST = "guest"
 """In runs with faults of access: a user that is known by tokens; see `checks.guests`."""
 BARRED_SECONDS = 12.0
 """For this long after rights were given back, a client may still be about to raise a denial."""
+QUOTA_EVERY = 3
+"""Where nodes know their users, one run in this many has a quota."""
+QUOTA = {"write_messages": 20, "read_messages": 60, "requests": 60, "connections": 60}
+"""The quota of the clients, of which none is the only one: each takes its part now and then."""
 CALL_SECONDS = 8.0
 """Every call of a client ends within this time."""
 
@@ -244,6 +248,11 @@ class Clients:
             await trio.sleep(0.3)
             is_made = await self.once(job)
 
+    async def admit(self) -> None:
+        """Give the clients their rights, and in some runs a quota."""
+        await self.allow()
+        await self.slow()
+
     async def allow(self) -> None:
         """Give the clients the rights that they need, where the cluster knows its users."""
         if self._cluster.network.is_under_tls:
@@ -290,6 +299,15 @@ class Clients:
             return self.barred > 0 or self._cluster.agenda.now < self._barred_until
         # For a while each address may be that of a node of another cluster.
         return error.reason is Reason.WRONG_CLUSTER
+
+    async def slow(self) -> None:
+        """Give the clients a quota, in some runs in which the cluster knows its users."""
+
+        async def job(mq: Client, _: Session) -> None:
+            await mq.access.put_quota("user", APPLICATION, **QUOTA)
+
+        if self._cluster.network.is_under_tls and self.seed % QUOTA_EVERY == 1:
+            await self.once(job)
 
     def url(self) -> str:
         """The cluster's address: all nodes that ever had a machine."""

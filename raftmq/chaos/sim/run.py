@@ -220,7 +220,7 @@ class _Run:
             clients.has_others = self._is_secure and any(FAULTS[f].needs_users for f in faults)
             self._rights = Rights(state)
             self._rights.begin()
-            await clients.allow()
+            await clients.admit()
             await self._workload.prepare()
             watch.begin()
             state.begin()

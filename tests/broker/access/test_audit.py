@@ -98,6 +98,7 @@ def test_entries_name_user_act_and_result() -> None:
         await mq.access.put_user("bob")
         await mq.access.make_token("bob")
         await mq.access.allow("bob", "read", "topic", "orders*")
+        await mq.access.put_quota("user", "bob", write_bytes=9)
         await mq.admin.delete_topic("orders")
         found = (await mq.access.audit()).entries
         assert {each.user for each in found[:3]} == {ADMIN}
@@ -114,6 +115,7 @@ def test_entries_name_user_act_and_result() -> None:
                 ("put_user", "user", "bob", "no password", DONE),
                 ("put_token", "token", token, "user bob", DONE),
                 ("put_rule", "rule", "bob", "allow bob read topic orders*", DONE),
+                ("put_quota", "user", "bob", "write_bytes 9", DONE),
                 ("delete_topic", "topic", "orders", "", DONE),
             )
         ]
