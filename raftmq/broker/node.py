@@ -20,7 +20,7 @@ Invariants:
   the node with `NodeStopped`, which says why and what to do; rot is mended (`repair`).
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, assert_never
 
 import trio
@@ -496,9 +496,7 @@ class Node:
             AccessRequests(self, self.gate),
         ]
         # Of the services that have something to flush: `settle` runs after each read.
-        self._flushes = [
-            each.flush for each in self._services if type(each).flush is not Service.flush
-        ]
+        self._flushes = [s.flush for s in self._services if type(s).flush is not Service.flush]
         tables = (each.routes for each in (*self._services, *others))
         self._dispatcher = Dispatcher(tables, (self.gate.check, self.quotas.hold), Notes(self))
 
@@ -513,6 +511,7 @@ class Node:
         self.replicas.think()
 
     def _serve(self, nursery: trio.Nursery) -> None:
+        self.quotas.follow()
         self.is_serving = True
         nursery.start_soon(self._pump)
         nursery.start_soon(self._tick)
@@ -597,6 +596,5 @@ class Node:
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
-        exceptions: Sequence[BaseException] = error.exceptions
-        error = exceptions[0]
+        error = error.exceptions[0]
     return error

@@ -21,12 +21,9 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | FORGET | no header, no answer | - | - |
 | SUBSCRIBED | `FindSubscriptions`, `FoundSubscriptions` | - | - |
 | POP, SETTLE, LEAVE, BACKLOGS, DEAD, CHANGE_DEAD, CLAIM, RESET | see `popping` | | |
-| GROUPS, FORGET_GROUP | see `consumer_groups` | | |
+| GROUPS, FORGET_GROUP; WHY, EVENTS | see `consumer_groups`, `traces` | | |
 | COMMIT, HEARTBEAT, MEMBERS | see `assignment` | | |
-| CANCEL | see `delays` | | |
-| BEGIN, END, TRANSACTIONS | see `transactions` | | |
-| SESSIONS | see `sessions` | | |
-| WHY, EVENTS | see `traces` | | |
+| CANCEL; BEGIN, END, TRANSACTIONS; SESSIONS | see `delays`, `transactions`, `sessions` | | |
 | LOG_IN, USERS, RULES, JUDGE, AUDIT, QUOTAS | see `access` | | |
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |

@@ -35,6 +35,10 @@ TICK_SECONDS = 0.005
 """The shortest time to the next turn of a lane: small requests that are due together share it."""
 
 
+HELD_BYTES = 1024
+"""Bytes of the objects of a request that is held, beside its frame."""
+
+
 class Held:
     """A request that waits for its turn."""
 
@@ -56,12 +60,17 @@ class Held:
 
     @property
     def size(self) -> int:
-        """Bytes of the frame."""
-        return len(self.frame.header) + len(self.frame.body)
+        """Bytes that it takes, about."""
+        return size_of(self.frame)
 
     def wait(self, now: float) -> float:
         """Seconds until its buckets allow it."""
         return max((bucket.wait(at, now) for bucket, at in self.turns), default=0.0)
+
+
+def size_of(frame: Frame) -> int:
+    """Bytes that a request takes which is held, about."""
+    return HELD_BYTES + len(frame.header) + len(frame.body)
 
 
 class Lane:
@@ -89,7 +98,7 @@ class Lanes:
         self.count = 0
         """Requests that are held."""
         self.size = 0
-        """Bytes of their frames."""
+        """Bytes that they take, about."""
         self.slowed = Slowed()
         """The subjects that were slowed."""
 

@@ -40,7 +40,7 @@ from raftmq.wire.messages import ErrorReply, FindKey, FrameKind
 from raftmq.wire.popping import Leave, Pop
 
 from .buckets import BURST_SECONDS, Bucket, Meter
-from .lanes import Held, Lanes
+from .lanes import Held, Lanes, size_of
 from .shares import Shares
 
 HOLD_SECONDS_MAX = 3.0
@@ -200,13 +200,17 @@ class Quotas:
         return None
 
     def _hold_batch(self, asked: OpenRequest, frame: Frame) -> Answer | None:
+        connection = asked.connection
+        is_first = not self._lanes.holds(connection)
+        has_topics = bool(self._node.catalog.quotas.topics)
+        if is_first and not has_topics and not self._meters_of(connection, ()):
+            return None
         try:
             head = peek(frame.body)
         except CorruptRecord:
             return None  # The handler refuses it.
         topic = head.queue >> QUEUE_BITS
-        meters = self._meters_of(asked.connection, (topic,))
-        is_first = not self._lanes.holds(asked.connection)
+        meters = self._meters_of(connection, (topic,))
         if is_first and not meters:
             return None
         number = self._node.catalog.group_of(head.queue)
@@ -288,7 +292,7 @@ class Quotas:
         longest = claims[waits.index(wait)] if wait else None
         if lane is not None:
             wait = max(wait, lane.wait(now))
-        size = self._lanes.size + len(frame.header) + len(frame.body)
+        size = self._lanes.size + size_of(frame)
         if wait > HOLD_SECONDS_MAX or (wait and size > self._held_bytes_max):
             self._lanes.slowed.refused += 1
             return _busy(longest, wait)

@@ -96,3 +96,31 @@ def test_a_user_that_owns_as_much_as_it_may_is_told_so() -> None:
         await as_client(cluster, ALICE, create)
 
     with_users(scenario)
+
+
+def test_a_node_that_starts_has_its_quotas_from_the_first_request_on() -> None:
+    """Its catalog may be that of a snapshot, after which nothing was applied yet."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await put_quota(cluster, "user", ALICE, requests=5)
+        async with cluster.client(cluster.leader(0)) as admin:
+            for number in range(400):
+                # A log of 64 KiB is sealed, and a snapshot taken.
+                await admin.admin("put_quota", ["topic", f"{'x' * 100}{number}"], [1])
+        node = next(number for number in cluster.nodes if number != cluster.leader(0))
+        await cluster.wait_until(lambda: cluster.nodes[node].groups[0].store.snapshots != ())
+        cluster.kill(node)
+        seen: list[tuple[int, bool]] = []
+
+        def look(number: int, what: str) -> None:
+            if what == "serves":
+                own = cluster.nodes[number]
+                seen.append((len(own.catalog.quotas), own.quotas.is_on))
+
+        cluster.listeners.append(look)
+        await cluster.start(node)
+        ((known, is_on),) = seen
+        assert known > 0
+        assert is_on
+
+    with_users(scenario)
