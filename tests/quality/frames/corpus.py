@@ -78,6 +78,7 @@ HEADERS: Mapping[FrameKind, type[msgspec.Struct] | None] = {
     FrameKind.RULES: access.FindRules,
     FrameKind.JUDGE: access.JudgeAct,
     FrameKind.AUDIT: access.FindAudit,
+    FrameKind.QUOTAS: access.FindQuotas,
 }
 """The header of each kind of request; None: it has none."""
 
@@ -122,6 +123,7 @@ ANSWERS: Mapping[FrameKind, type[msgspec.Struct]] = {
     FrameKind.RULES: access.FoundRules,
     FrameKind.JUDGE: access.Judged,
     FrameKind.AUDIT: access.FoundAudit,
+    FrameKind.QUOTAS: access.FoundQuotas,
 }
 """The header of the answer to each kind of request that is answered."""
 
