@@ -3,7 +3,7 @@
     PRODUCE ──> its bytes and messages are poured into the buckets of user and topic
                                                     │ too much before it: held (`lanes`)
     FETCH, POP, KEY ──> held while a bucket holds too much; the answer is poured in
-    a wait longer than `HOLD_SECONDS_MAX` ──> refused as `busy`, with that wait; nothing is poured
+    a wait longer than `HOLD_SECONDS_MAX` ──> refused as `busy`; the client comes again
 
 Nothing is dropped, and each answer tells for how long its request was held (`throttle_ms`).
 Each node counts for itself: a user, or a topic, has its rates at every node.
@@ -46,6 +46,9 @@ from .shares import Shares
 HOLD_SECONDS_MAX = 3.0
 """The longest that a request is held. A client takes a POP for lost 5 s after its wait, and the
 request needs time of its own."""
+RETRY_SECONDS_MAX = 5.0
+"""A client that would wait for longer is to ask again after this time: the quota, or the leader,
+may be another one by then."""
 HELD_SHARE = 4
 """Requests that are held take up to this part of `limits.requests_bytes_max`: those that wait for a
 quota must not fill the node."""
@@ -363,7 +366,7 @@ def _lane_of(request: Pop | Leave) -> Hashable:
 
 def _busy(claim: _Claim | None, wait: float) -> ErrorReply:
     """The refusal of a request that would wait for longer than it may be held."""
-    retry_ms = ceil(wait * 1000)
+    retry_ms = ceil(min(wait, RETRY_SECONDS_MAX) * 1000)
     if claim is None:
         text = f"a quota holds the requests before it, for {wait:.1f} s more"
         return ErrorReply("busy", text, retry_ms=retry_ms)

@@ -4,9 +4,10 @@ import pytest
 import trio
 
 from raftmq.batch import Compression
-from raftmq.broker.quotas.quotas import HOLD_SECONDS_MAX
+from raftmq.broker.quotas.quotas import HOLD_SECONDS_MAX, RETRY_SECONDS_MAX
 from raftmq.broker.serve.requests import LARGE_BYTES
 from raftmq.broker.settings import Limits
+from raftmq.client import Client
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import encode_frame
@@ -22,6 +23,7 @@ from .throttled import (
     BOB,
     TOPIC,
     Producing,
+    as_client,
     leader,
     put_quota,
     spread,
@@ -57,20 +59,20 @@ def test_a_request_that_would_be_held_too_long_is_told_when_to_come_again() -> N
     async def scenario(cluster: Cluster) -> None:
         await put_quota(cluster, "user", ALICE, write_messages=2)
         async with cluster.client(cluster.leader_of(QUEUE), user=ALICE) as alice:
-            await alice.produce(QUEUE, [b"x"] * 20, 0)
-            # 20 are in the bucket, and 2 of them are a burst.
+            await alice.produce(QUEUE, [b"x"] * 10, 0)
+            # 10 are in the bucket, and 2 of them are a burst.
             for _ in range(2):
                 with pytest.raises(Refused) as refused:
-                    await alice.produce(QUEUE, [b"y"], 20)
+                    await alice.produce(QUEUE, [b"y"], 10)
                 reply = refused.value.reply
                 assert reply.code == "busy"
                 # What is refused is not poured in.
-                assert 8_500 < reply.retry_ms <= 9_000
+                assert 3_500 < reply.retry_ms <= 4_000
                 assert "user 'alice' has a quota of 2 messages a second to write" in reply.message
                 assert "raftmq quota set user alice" in reply.message
             await trio.sleep(reply.retry_ms / 1000)
-            assert not (await alice.produce(QUEUE, [b"y"], 20)).throttle_ms
-        assert len(await bodies(cluster, QUEUE)) == 21
+            assert not (await alice.produce(QUEUE, [b"y"], 10)).throttle_ms
+        assert len(await bodies(cluster, QUEUE)) == 11
 
     with_users(scenario)
 
@@ -264,6 +266,27 @@ def test_a_lower_quota_holds_no_request_for_longer_than_it_may() -> None:
             await put_quota(cluster, "user", ALICE, write_bytes=100)
             await producing.answered(3)
             assert trio.current_time() - began < HOLD_SECONDS_MAX + 0.5
+
+    with_users(scenario)
+
+
+def test_a_client_that_was_told_a_long_wait_goes_on_soon_after_the_quota_was_dropped() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await put_quota(cluster, "user", ALICE, write_bytes=1000)
+
+        async def produce(mq: Client) -> None:
+            async with mq.producer(TOPIC) as producer:
+                await producer.send(bytes(600_000))
+                began = trio.current_time()
+                # For this one the quota would be used up for ten minutes.
+                pending = producer.send_nowait(b"x", timeout=1000.0)
+                await trio.sleep(1)
+                async with cluster.client(cluster.leader(0)) as admin:
+                    await admin.admin("drop_quota", ["user", ALICE])
+                await pending.wait()
+                assert trio.current_time() - began < 2 * RETRY_SECONDS_MAX
+
+        await as_client(cluster, ALICE, produce)
 
     with_users(scenario)
 
