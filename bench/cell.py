@@ -66,6 +66,8 @@ def _measured(system: System, sample: Sample, usage: Usage) -> dict[str, object]
         "system": system.name,
         "version": system.version,
         "settings": "; ".join(filter(None, (system.settings, sample.settings))),
+        "messages": sample.messages,
+        "seconds": round(sample.seconds, 3),
         "messages_per_s": round(sample.messages_per_s, 1),
         "mb_per_s": round(sample.mb_per_s, 3),
         "p50_ms": _rounded(sample.p50_ms),

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench import page
+from bench import machine, page
 from bench.report import GAP_COLUMNS, gap_cells, shortest_first
 from bench.results import Gap, Gaps
 from bench.scenarios import SYSTEMS, why_unavailable
@@ -170,7 +170,8 @@ def main(arguments: list[str]) -> int:
     if options.out and rows:
         date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         command = shlex.join(["python", "-m", "bench.failover", *arguments])
-        text = json.dumps(Gaps(date=date, command=command, rows=rows), indent=1)
+        gaps = Gaps(date=date, command=command, commit=machine.commit(), rows=rows)
+        text = json.dumps(gaps, indent=1)
         (options.out / page.GAPS).write_text(text + "\n")
         page.write(options.out)
     return 1 if has_failed else 0

@@ -45,9 +45,17 @@ class Floor(Clustered):
         """None: the floor needs only trio."""
         return None
 
-    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+    def ordered(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
         """Unsupported."""
         raise Unsupported("the floor has no keys: compare with its consume")
+
+    def in_order(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Unsupported."""
+        raise Unsupported("the floor has no groups: compare with its consume")
 
     def _start(self) -> None:
         followers = [self._start_server(f"follower{number}") for number in (1, 2)]

@@ -4,7 +4,7 @@ The file has one JSON object a line:
 
 | line | fields |
 |---|---|
-| a start | `started` (date), `seconds`, `scale` |
+| a start | `started` (date), `commit`, `seconds`, `scale` |
 | a row of a cell | `round`, `scenario`, `system`, `row` (null: unsupported), `reason` |
 | a scenario of growth | `growth` (its name), `rows`, `figures` |
 
@@ -15,7 +15,8 @@ of the rounds that are complete, at once.
 
 Invariants:
 - A line is complete or ignored: a last line that a power loss or SIGKILL cut is removed.
-- All lines are of cells that were measured with equal `seconds` and `scale`.
+- All lines are of cells that were measured with equal `seconds` and `scale`. Their commits may
+  differ, and the result names all of them.
 """
 
 import json
@@ -57,6 +58,8 @@ class Journal:
         self._start = {"seconds": seconds, "scale": scale}
         self.starts: list[str] = []
         """Dates of the runs that this one continues."""
+        self.commits: list[str] = []
+        """Their commits, each once; after `begin` that of this run as well."""
         self.cells: dict[Cell, Outcome] = {}
         self.grown: dict[str, Grown] = {}
         text = path.read_text() if path.exists() else ""
@@ -64,11 +67,12 @@ class Journal:
         for line in self._complete.splitlines():
             self._read(json.loads(line))
 
-    def begin(self, date: str) -> None:
+    def begin(self, date: str, commit: str) -> None:
         """Note the start of this run; the file exists from now on."""
+        self._add_commit(commit)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(self._complete)
-        self._append({"started": date, **self._start})
+        self._append({"started": date, "commit": commit, **self._start})
 
     def note_cell(self, cell: Cell, outcome: Outcome) -> None:
         """Keep an outcome that is no failure."""
@@ -94,6 +98,7 @@ class Journal:
                     f"{line['scale']}: go on with these, or remove the file"
                 )
             self.starts.append(str(line["started"]))
+            self._add_commit(str(line["commit"]))
         elif "growth" in line:
             rows, figures = line["rows"], line["figures"]
             self.grown[str(line["growth"])] = Grown(
@@ -102,6 +107,10 @@ class Journal:
         else:
             cell = Cell(cast("int", line["round"]), str(line["scenario"]), str(line["system"]))
             self.cells[cell] = Outcome(cast("Row | None", line["row"]), str(line["reason"]))
+
+    def _add_commit(self, commit: str) -> None:
+        if commit not in self.commits:
+            self.commits.append(commit)
 
     def _append(self, line: dict[str, object]) -> None:
         with self._path.open("a") as file:

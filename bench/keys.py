@@ -7,6 +7,8 @@ ascending order, so the numbers of a key must ascend wherever a consumer sees th
 from collections.abc import Iterable
 
 KEYS = 4000
+QUEUES = 6
+"""Queues, partitions or subjects over which a system spreads the keys."""
 _NAMES = [f"key-{number}" for number in range(KEYS)]
 
 
@@ -14,6 +16,11 @@ def keyed(numbers: range, size: int) -> tuple[list[str], list[bytes]]:
     """Keys and bodies of `size` bytes, at least 8, of the messages with these numbers."""
     keys = [_NAMES[number % KEYS] for number in numbers]
     return keys, [number.to_bytes(8, "big").ljust(size, b"x") for number in numbers]
+
+
+def queue_of(number: int) -> int:
+    """The queue of a message's key, from 0, for a system that leaves the choice to its clients."""
+    return number % KEYS % QUEUES
 
 
 class KeyOrder:

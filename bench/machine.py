@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +23,18 @@ def describe() -> dict[str, str]:
         "write + fdatasync of 4 KiB": f"{_sync_ms():.2f} ms (median of {PROBE_WRITES})",
         "load average before": f"{os.getloadavg()[0]:.2f}",
     }
+
+
+def commit() -> str:
+    """The commit of the code that measures, short, with `+` if the code has changes beside it."""
+    here = Path(__file__).parents[1]
+    git = ("git", "-C", str(here))
+    try:
+        head = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
+        changed = subprocess.check_output([*git, "status", "--porcelain", "--", "raftmq", "bench"])
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head + ("+" if changed else "")
 
 
 def warning() -> str | None:

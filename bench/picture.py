@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.results import Row, by_scenario
-from bench.scenarios import READS, SCENARIOS
+from bench.scenarios import READS, SCENARIOS, SYSTEMS
 
 COLOURS = {
     "raftmq": "#2b6cb0",
@@ -25,8 +25,6 @@ COLOURS = {
     "pysyncobj": "#a6761d",
 }
 """By the first word of a system's name."""
-SYNCED = {"floor", "kafka-fsync", "rocketmq-fsync", "nats-fsync", "rabbitmq", "rabbitmq-own"}
-"""The systems that acknowledge what is on a disk."""
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
@@ -53,7 +51,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                     marker="^" if system.endswith("-own") else "o",
                     markersize=9,
                     color=colour,
-                    markerfacecolor=colour if is_read or system in SYNCED else "none",
+                    markerfacecolor=colour if is_read or _is_synced(system) else "none",
                 )
     axes.set_yticks(range(len(tables)), [SCENARIOS[name].title for name in tables])
     axes.invert_yaxis()
@@ -72,6 +70,11 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     ]  # fmt: skip
     figure.legend(handles=marks, loc="outside upper center", ncols=4, frameon=False)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=120)
+
+
+def _is_synced(system: str) -> bool:
+    """Does the system acknowledge what is on a disk? False for a system of older results."""
+    return system in SYSTEMS and SYSTEMS[system].synced > 0
 
 
 if __name__ == "__main__":

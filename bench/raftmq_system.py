@@ -3,7 +3,9 @@
 One topic of six queues over three partition groups, each group led by another node. Every ack means
 an fdatasync on a majority. The producer's settings are the defaults; one call sends the scenario's
 batch, and calls that meet in a queue share a stored batch. Reading uses `fetch`, in batches, and
-commits offsets once a second. Popping uses `pop` and `ack_nowait`.
+commits offsets once a second. Popping uses `pop` and `ack_nowait`, also in an ordered group, whose
+order is by key. Order by queue is a group with assigned queues: each of two clients reads its
+queues by `fetch`, and awaits a commit after each.
 """
 
 import contextlib
@@ -42,7 +44,8 @@ START_SECONDS_MAX = 30.0
 FETCH = 10_000
 """Most messages of one fetch."""
 ORDERED_AHEAD = 10_000
-"""Messages that a consumer of an ordered group asks for ahead: as many as Kafka's takes at once."""
+"""Messages that a consumer of an ordered group asks for ahead, 20 times the default: more of them
+share an entry of the log."""
 WAIT_SECONDS = 60.0
 """Time for which a consumer that waits asks."""
 CONFIRM_SECONDS = 0.02
@@ -309,17 +312,24 @@ class RaftmqSystem(Clustered):
                     meter.on_delivery(settlement.settled)
                     settled += settlement.settled
         entries += await self._log_entries()
-        settings = f"one consumer, {entries / settled:.5f} log entries a message"
+        settings = (
+            f"one consumer, prefetch {window * batch:,}, batches of {batch}, "
+            f"{entries / settled:.5f} log entries a message"
+        )
         return meter.sample(until_last=True, settings=settings)
 
-    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+    def ordered(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
         """Fill by keyed messages, then pop and acknowledge by two consumers of an ordered group,
         which prefetch `ORDERED_AHEAD` messages."""
-        return trio.run(self._ordered, size, batch, window, seconds)
+        return trio.run(self._ordered, size, batch, window, fill_seconds, seconds)
 
-    async def _ordered(self, size: int, batch: int, window: int, seconds: float) -> Sample:
+    async def _ordered(
+        self, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
         async with raftmq.connect(self.url) as mq:
-            sent = await _send_keyed(mq, size, batch, window, seconds)
+            sent = await _send_keyed(mq, size, batch, window, fill_seconds)
             order, settled = KeyOrder(), 0
             meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
 
@@ -348,6 +358,51 @@ class RaftmqSystem(Clustered):
                         meter.on_delivery(settlement.settled)
                         settled += settlement.settled
         settings = f"2 consumers, mode ordered, order by key, prefetch {ORDERED_AHEAD:,}"
+        return meter.sample(until_last=True, settings=settings)
+
+    def in_order(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Two members of a group with assigned queues, each of a client of its own."""
+        return trio.run(self._in_order, size, batch, window, fill_seconds, seconds)
+
+    async def _in_order(
+        self, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        async with raftmq.connect(self.url) as mq:
+            sent = await _send_keyed(mq, size, batch, window, fill_seconds)
+        order, taken = KeyOrder(), 0
+
+        async def take(consumer: raftmq.client.Consumer, meter: Meter) -> None:
+            nonlocal taken
+            await consumer.seek(offset=0)
+            while taken < sent and not meter.is_over():
+                messages = await consumer.fetch(FETCH, wait=0.2)
+                order.check(messages.bodies)
+                await consumer.commit()
+                meter.on_delivery(len(messages))
+                taken += len(messages)
+
+        # At the end of the queues there is nothing to read ahead before the clock starts.
+        how: dict[str, Any] = {"group": "in-order", "queues": "assigned", "start": "latest"}
+        async with (
+            raftmq.connect(self.url) as one,
+            raftmq.connect(self.url) as other,
+            one.consumer(TOPIC, **how) as first,
+            other.consumer(TOPIC, **how) as second,
+        ):
+            # The first one has all queues until it has given up half of them.
+            with trio.fail_after(START_SECONDS_MAX):
+                while len(first.assignment) != len(second.assignment):  # noqa: ASYNC110
+                    await trio.sleep(CONFIRM_SECONDS)
+            meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+            async with trio.open_nursery() as nursery:
+                for consumer in (first, second):
+                    nursery.start_soon(take, consumer, meter)
+        settings = (
+            f"2 members of a group with assigned queues, fetches of {FETCH:,} at most, a commit "
+            "awaited after each"
+        )
         return meter.sample(until_last=True, settings=settings)
 
     def leader_pid(self) -> int:
@@ -383,47 +438,6 @@ class RaftmqSystem(Clustered):
                     if each["group"] and each["role"] == "leader"
                 )
             return total
-
-
-class RaftmqAssigned(RaftmqSystem):
-    """The same cluster, read in order by queue: each queue belongs to one member of a group, as
-    Kafka's partitions do."""
-
-    name = "raftmq-assigned"
-
-    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Fill by keyed messages, then two members of a group read the queues that the keys went
-        to, and commit after each fetch."""
-        return trio.run(self._ordered, size, batch, window, seconds)
-
-    async def _ordered(self, size: int, batch: int, window: int, seconds: float) -> Sample:
-        async with raftmq.connect(self.url) as mq:
-            sent = await _send_keyed(mq, size, batch, window, seconds)
-            order, taken = KeyOrder(), 0
-
-            async def take(consumer: raftmq.client.Consumer, meter: Meter) -> None:
-                nonlocal taken
-                while taken < sent and not meter.is_over():
-                    messages = await consumer.fetch(FETCH, wait=0.2)
-                    order.check(messages.bodies)
-                    await consumer.commit()
-                    meter.on_delivery(len(messages))
-                    taken += len(messages)
-
-            async with (
-                mq.consumer(TOPIC, group="ordered", queues="assigned") as first,
-                mq.consumer(TOPIC, group="ordered", queues="assigned") as second,
-            ):
-                # The first one has all queues until it has given up half of them.
-                with trio.fail_after(START_SECONDS_MAX):
-                    while len(first.assignment) != len(second.assignment):  # noqa: ASYNC110
-                        await trio.sleep(CONFIRM_SECONDS)
-                meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
-                async with trio.open_nursery() as nursery:
-                    for consumer in (first, second):
-                        nursery.start_soon(take, consumer, meter)
-        settings = "2 members of a group, order by queue, offsets committed after each fetch"
-        return meter.sample(until_last=True, settings=settings)
 
 
 async def _send_keyed(mq: raftmq.Client, size: int, batch: int, window: int, seconds: float) -> int:

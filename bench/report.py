@@ -11,12 +11,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.results import FIGURES, Figure, Gap, Gaps, Result, Row, Skip, by_scenario, is_met
-from bench.scenarios import GROWTH, OWN, SCENARIOS
+from bench.scenarios import GROWTH, SCENARIOS
 from bench.standing import best_peers, losses, lost_costs, targets
 
 INSTALL_LINES = """\
 make peers
-make bench
+make bench ARGS="--rounds 3 --seconds 2"
+.venv/bin/python -m bench.failover --rounds 9 --out docs
 """
 
 
@@ -28,6 +29,7 @@ COLUMNS = (
     "MB/s",
     "p50 ms",
     "p99 ms",
+    "s",
     "CPU s a million",
     "MiB",
     "ratio to floor",
@@ -48,6 +50,7 @@ def cells(row: Row) -> tuple[str, ...]:
         _rate(row["mb_per_s"], digits=1),
         _number(row["p50_ms"], digits=2),
         _number(row["p99_ms"], digits=2),
+        _number(row.get("seconds"), digits=1),
         _number(row["server_cpu_s_per_million"], digits=2),
         _number(row["server_mib"], digits=0),
         "-" if ratio is None else f"{ratio:.3f}",
@@ -102,11 +105,17 @@ Written by `{result.command}` on {result.date}; do not edit.
 
 ![Each system's rate over raftmq's, by scenario]({PICTURE})
 
-All systems ran in one run, one after another in each scenario, each on a fresh cluster of three
-server processes beside its load on one machine.
+{_when(result)}
+Each system ran on a fresh cluster of three server processes beside its load on one machine, one
+system after another in each scenario.
 A consume reads back what the produce with messages of its size stored just before, on its cluster.
 Compare the ratios; the absolute numbers belong to this machine and this hour.
-Each row is the median of its `rounds`, of {result.seconds:g} s each after a warm-up.
+Each row is the median of its `rounds`; `s` is the length of the measured part.
+Sends last {result.seconds:g} s, or a multiple where a read follows that would be over too soon.
+Reads end with the last stored message, or after {result.seconds:g} s.
+Servers on the JVM (Kafka, RocketMQ) repeat the same work first until its rate rises no more, and
+*Versions and settings* says how long that took; for the others the first part of the sends does not
+count, {min(1.0, result.seconds / 4):g} s of them.
 Three scenarios grow, and have a second table: the consumers, queues or messages that a system
 reached, each in its own unit (*Versions and settings* names it), within a limit of time.
 {_continued(result.continues)}\
@@ -129,6 +138,17 @@ takes):
 |---|---|
 {facts}
 """
+
+
+def _when(result: Result) -> str:
+    """Where the rows come from: one run, one commit, or several."""
+    match list(result.commits):
+        case []:
+            return "All systems ran in one run."
+        case [commit]:
+            return f"All systems ran in one run, at commit {commit}."
+        case commits:
+            return f"Measured at commits {', '.join(commits)}: rows of older code are among them."
 
 
 def _continued(dates: Sequence[str]) -> str:
@@ -159,9 +179,7 @@ def _figures_table(rows: Sequence[Row]) -> str:
     if not found:
         return ""
     lines = "\n".join(f"| {' | '.join(figure_texts(row, found))} |" for row in rows)
-    notes = "\n".join(
-        f"- {row['system']} did not reach all: {row['note']}." for row in rows if row.get("note")
-    )
+    notes = "\n".join(f"- {row['system']}: {row['note']}." for row in rows if row.get("note"))
     return f"""
 | system | {" | ".join(found)} |
 |---|{"---:|" * len(found)}
@@ -183,13 +201,19 @@ def figure_texts(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 def _failover(gaps: Gaps) -> str:
     lines = "\n".join(f"| {' | '.join(gap_cells(gap))} |" for gap in shortest_first(gaps["rows"]))
+    at = f", at commit {gaps['commit']}" if "commit" in gaps else ""
     return f"""\
 ## Failover
 
 The longest silence of a client that sends one message after the other, from SIGKILL of the leader
 of its queue on, in milliseconds: the election, the way to the new leader, and the pauses of each
-client, with each system's own timeouts. A round in which nothing was acknowledged for 90 s has
-failed, and is in no number. Written by `{gaps["command"]}` on {gaps["date"]}.
+client. Timeouts of elections are each system's defaults; RocketMQ's brokers register and report
+sooner than by default, and the clients of Kafka and RocketMQ look for leaders each second
+(`bench/README.md` has the settings).
+A killed process on one machine closes its connections, and a system that watches them hears of the
+death at once: raftmq and RabbitMQ do. A machine that falls silent costs the election timeout.
+A round in which nothing was acknowledged for 90 s has failed, and is in no number. Written by
+`{gaps["command"]}` on {gaps["date"]}{at}.
 
 | system | {" | ".join(GAP_COLUMNS)} |
 |---|{"---:|" * len(GAP_COLUMNS)}
@@ -241,7 +265,7 @@ def _figure_line(figure: Figure) -> str:
 
 def _line(row: Row) -> str:
     name, *figures = cells(row)
-    name = f"**{name}**" if name in OWN else name
+    name = f"**{name}**" if name == "raftmq" else name
     return "| " + " | ".join((name, *figures)) + " |"
 
 
@@ -257,10 +281,10 @@ def _standing(rows: Sequence[Row], gaps: Sequence[Gap]) -> str:
     if not any(row["system"] == "raftmq" for row in rows):
         return "## raftmq\n\nraftmq was not part of this run.\n"
     places = "\n".join(
-        f"| {SCENARIOS[scenario].title}{'' if own == 'raftmq' else f' ({own})'} | "
+        f"| {SCENARIOS[scenario].title} | "
         f"{_rate(ours, digits=0)} | {name} | {_rate(theirs, digits=0)} | "
         f"{'' if ours >= theirs else '**'}{ours / theirs:.2f}{'' if ours >= theirs else '**'} |"
-        for scenario, own, ours, name, theirs in best_peers(rows)
+        for scenario, ours, name, theirs in best_peers(rows)
     )
     lost = "\n".join(f"- {each}" for each in losses(rows)) or "Nowhere in this run."
     costs = "\n".join(f"- {each}" for each in lost_costs(rows)) or "Nowhere in this run."
@@ -274,8 +298,14 @@ def _standing(rows: Sequence[Row], gaps: Sequence[Gap]) -> str:
 Messages a second; the floor is no peer, and some peers acknowledge before anything is synced.
 Kafka, NATS and RabbitMQ have a second row by their own load tools (`-own`). RocketMQ's load is Java
 on RocketMQ's own client library, as its tool would be.
-In order, *raftmq* is a group that pops by key and acknowledges each message; in *raftmq-assigned*
-each queue belongs to one consumer, who commits offsets, as Kafka's partitions do.
+raftmq, Kafka and RocketMQ have six queues; NATS has one stream and RabbitMQ one queue, each a Raft
+group with one leader, where raftmq's queues have three leaders.
+RabbitMQ is the newest version in Debian 12's package sources; RabbitMQ 4 could not be had.
+*Ordered by key* acknowledges single messages, whose keys any consumer may take. Kafka and RocketMQ
+have no such consumers: their order is that of a queue which one consumer owns, *in order by queue*,
+and raftmq's row there is a group with assigned queues.
+There raftmq's commits are awaited and synced on a majority, after each fetch, and its client checks
+a checksum of each batch; Kafka's commits are asynchronous and lie in page caches.
 
 | scenario | raftmq | fastest peer | its rate | raftmq over it |
 |---|---:|---|---:|---:|

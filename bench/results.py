@@ -1,11 +1,13 @@
 """The rows of a run, for programs.
 
 `benchmarks.json` is one object: `date`, `command`, `machine`, `rows`, `figures`, `skipped`, and
-`continues`, the dates of stopped runs whose cells it has. A row:
+`continues`, the dates of stopped runs whose cells it has, and `commits`, those of the code that
+measured. A row:
 
 | field | meaning |
 |---|---|
 | scenario, system, version, settings | the measurement, and facts that a comparison needs |
+| messages, seconds | the counted messages, and the time in which they were counted |
 | messages_per_s, mb_per_s | acknowledged (or delivered) messages, and their bodies' 10^6 bytes |
 | p50_ms, p99_ms | latency of an acknowledgement, null where there is none |
 | server_cpu_s_per_million | processor seconds of all servers for a million of these messages |
@@ -48,6 +50,8 @@ class Row(TypedDict):
     system: str
     version: str
     settings: str
+    messages: NotRequired[int]
+    seconds: NotRequired[float]
     messages_per_s: float
     mb_per_s: float
     p50_ms: float | None
@@ -106,6 +110,8 @@ class Gaps(TypedDict):
 
     date: str
     command: str
+    commit: NotRequired[str]
+    """The commit that was measured."""
     rows: list[Gap]
 
 
@@ -123,6 +129,8 @@ class Result:
     figures: Sequence[Figure] = ()
     continues: Sequence[str] = ()
     """Dates of the stopped runs that this one continued."""
+    commits: Sequence[str] = ()
+    """The commits that the rows were measured at, the first one first; `+`: with changes."""
 
 
 def median_row(rounds: Sequence[Row]) -> Row:

@@ -59,7 +59,7 @@ from bench.scenarios import (
 )
 
 STOP_SECONDS_MAX = 20.0
-CELL_SECONDS_MAX = 240.0
+CELL_SECONDS_MAX = 300.0
 """Time of a cell beside its measurements, at most: a cell that takes longer hangs."""
 GROWTH_SECONDS_MAX = 900.0
 """A scenario of growth takes two to four minutes."""
@@ -93,7 +93,9 @@ def main(arguments: list[str]) -> int:
         return 0
     facts = machine.describe()
     continued = list(journal.starts)
-    journal.begin(_now())
+    journal.begin(_now(), machine.commit())
+    if len(journal.commits) > 1:
+        errors.print(f"[yellow]warning:[/] rows of commits {', '.join(journal.commits)}")
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         failed = _run_all(planned, journal, chosen.seconds, chosen.scale, errors)
@@ -119,6 +121,7 @@ def main(arguments: list[str]) -> int:
         skipped=skipped + _left_out(scenarios, systems) + unsupported + failed,
         figures=[figure for each in grown for figure in each.figures],
         continues=continued,
+        commits=journal.commits,
     )
     _write(result, chosen.out)
     _print_tables(result)
@@ -253,14 +256,14 @@ def _run_cell(
 
     Returns the outcome of each of the scenario's rows, by name.
     """
-    passes = 2 if SCENARIOS[scenario].operation in READS else 1
+    passes = SCENARIOS[scenario].times + (SCENARIOS[scenario].operation in READS)
     name = title or f"{scenario} · {system}"
     growing = SCENARIOS[scenario].expected_seconds
     task = progress.add_task(name, total=seconds * passes + growing + 1.0, phase="")
     command = [sys.executable, "-m", "bench.cell", system, scenario, "--seconds", str(seconds)]
     command += ["--scale", str(scale)]
     lines, failure = _run_child(
-        command, task, progress, CELL_SECONDS_MAX + 3 * seconds + 2 * growing
+        command, task, progress, CELL_SECONDS_MAX + 3 * passes * seconds + 2 * growing
     )
     found = {str(line["scenario"]): _outcome(line) for line in lines}
     failed = Outcome(None, failure, has_failed=True)
@@ -386,12 +389,12 @@ def _summarize(
 
 
 def _left_out(scenarios: Sequence[str], systems: Sequence[str]) -> list[results.Skip]:
-    """The cells that say nothing new (`bench.scenarios`)."""
+    """The cells that no run measures (`bench.scenarios`)."""
     return [
-        _skip(Cell(0, scenario, system), SYSTEMS[system].left_out)
+        _skip(Cell(0, scenario, system), SYSTEMS[system].left_out[scenario])
         for system in systems
         for scenario in scenarios
-        if scenario not in SYSTEMS[system].scenarios
+        if scenario in SYSTEMS[system].left_out
     ]
 
 

@@ -5,8 +5,9 @@
 | produce | acknowledged publishes with a window in flight |
 | single | one publish at a time, awaited |
 | consume | reading back the messages that produce stored, on the same cluster |
-| ordered | the same in order by key: keyed messages, two consumers |
 | pop | reading them back as consumers of a queue: each message leased and acknowledged |
+| ordered | keyed messages, in order by key: two consumers acknowledge single messages |
+| in_order | the same by queue: each queue belongs to one of two consumers, who commits offsets |
 | waiting | a message to one of many consumers that wait, one at a time, from send to arrival |
 | spread | acknowledged publishes, each batch to the next one of many queues |
 | backlog | acknowledged publishes until all messages are stored, then reading from the first |
@@ -18,14 +19,18 @@ A *cell* is one system in one scenario in one round, on a cluster of its own. A 
 fills the log by the load of produce first, and gives the row of that produce as well: a run that
 measures both has no cell of that produce.
 
-A run leaves out cells that say nothing new:
+Sends of a scenario last `times` the run's seconds: a log is read faster than it is filled, and a
+read that is over in half a second measures how it begins.
+
+A run leaves out cells that have no counterpart or would repeat another row:
 
 | systems | left out | because |
 |---|---|---|
 | `-fsync` | operations that read | the setting decides when a write is on disk |
 | `-own` | all rounds but the first, 10 kB | their rows tell whether our client was the limit |
+| kafka, rocketmq | ordered | their order is by queue: `in_order` |
+| `-own` | ordered, in_order | the tools have no such consumers |
 | pysyncobj | all rounds but the first | no ratio of raftmq's refers to it |
-| raftmq-assigned | all but ordered | there queues belong to consumers, as the peers' do |
 | floor, pysyncobj, `-fsync`, `-own` | operations that grow | no queues, or the same servers again |
 | all | operations that grow, in all rounds but the first | they take a minute each |
 """
@@ -33,14 +38,15 @@ A run leaves out cells that say nothing new:
 import importlib
 import importlib.util
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never, cast
 
+from bench.counting.usage import cpu_seconds
 from bench.floor import Floor
 from bench.peers.kafka import Kafka
 from bench.peers.nats import Nats
-from bench.peers.own_tools import KafkaOwn, NatsOwn, RabbitmqOwn
+from bench.peers.own_tools import NO_ORDER, KafkaOwn, NatsOwn, RabbitmqOwn
 from bench.peers.pysyncobj import Pysyncobj
 from bench.peers.rabbitmq import Rabbitmq
 from bench.peers.rocketmq import Rocketmq
@@ -55,9 +61,9 @@ from bench.system import (
 )
 
 Operation = Literal[
-    "produce", "single", "consume", "pop", "ordered", "waiting", "spread", "backlog"
+    "produce", "single", "consume", "pop", "ordered", "in_order", "waiting", "spread", "backlog"
 ]
-READS: frozenset[Operation] = frozenset({"consume", "pop", "ordered"})
+READS: frozenset[Operation] = frozenset({"consume", "pop", "ordered", "in_order"})
 GROWING: frozenset[Operation] = frozenset({"waiting", "spread", "backlog"})
 FILL_SECONDS_MAX = 90.0
 """Time in which a backlog is stored, at most."""
@@ -65,6 +71,8 @@ READ_BACK_SECONDS_MAX = 5.0
 """Time in which a backlog is read from its beginning, at most."""
 PROBES = 300
 """Messages sent to consumers that wait."""
+AT_REST, AT_REST_STEP_SECONDS, AT_REST_SECONDS_MAX = 0.5, 1.0, 30.0
+"""Share of a processor below which servers are at rest in a step; time to get there, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,8 @@ class Scenario:
     """Batches in flight."""
     fill: str = ""
     """Name of the scenario whose load fills the log, and whose row the same cell gives."""
+    times: int = 1
+    """Times of the run's seconds for which a load of sends runs, also one that fills a log."""
     amount: int = 0
     """Consumers, queues or messages that a growing operation wants."""
     expected_seconds: float = 0.0
@@ -103,19 +113,26 @@ class Scenario:
         """Measure on a system that has just started: yields the sample of each of `rows`. `scale`
         shrinks the amount for a trial."""
         size, batch, window = self.size, self.batch, self.window
+        sending = self.times * seconds
         match self.operation:
             case "produce":
-                yield system.produce(size=size, batch=batch, window=window, seconds=seconds)
+                yield system.produce(size=size, batch=batch, window=window, seconds=sending)
             case "single":
                 yield system.single(size=size, seconds=seconds)
             case "consume":
-                yield system.produce(size=size, batch=batch, window=window, seconds=seconds)
+                yield system.produce(size=size, batch=batch, window=window, seconds=sending)
                 yield system.consume(size=size, batch=batch, window=window, seconds=seconds)
             case "pop":
-                system.produce(size=size, batch=batch, window=window, seconds=seconds)
+                system.produce(size=size, batch=batch, window=window, seconds=sending)
                 yield system.pop(size=size, batch=batch, window=window, seconds=seconds)
             case "ordered":
-                yield system.ordered(size=size, batch=batch, window=window, seconds=seconds)
+                yield system.ordered(
+                    size=size, batch=batch, window=window, fill_seconds=sending, seconds=seconds
+                )
+            case "in_order":
+                yield system.in_order(
+                    size=size, batch=batch, window=window, fill_seconds=sending, seconds=seconds
+                )
             case "waiting" | "spread" | "backlog":
                 # A cast: mypy cannot see which systems take part (`Entrant.scenarios`).
                 yield self._grow(cast("Grows", system), seconds, max(1, int(self.amount * scale)))
@@ -131,11 +148,12 @@ class Scenario:
             spread = system.spread(
                 queues=amount, size=size, batch=batch, window=window, seconds=seconds
             )
-            time.sleep(SETTLE_SECONDS)
+            busy = wait_until_at_rest(system.server_pids)
             rest_began = time.perf_counter()
             time.sleep(REST_SECONDS)
             rested = replace(spread, rest=(rest_began, time.perf_counter()))
-            return _with_note(rested, "queues", amount)
+            noted = _with_note(rested, "queues", amount)
+            return replace(noted, note="; ".join(filter(None, (noted.note, busy))))
         stored = system.fill(
             size=size, batch=batch, window=window, messages=amount, seconds=FILL_SECONDS_MAX
         )
@@ -152,6 +170,27 @@ class Scenario:
         return replace(stored, figures=figures, note=note)
 
 
+def wait_until_at_rest(
+    pids: Sequence[int],
+    *,
+    cpu_seconds: Callable[[int], float] = cpu_seconds,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """Wait until the processes take less than `AT_REST` of a processor, for `AT_REST_SECONDS_MAX`
+    at most; returns a note if they did not."""
+    sleep(SETTLE_SECONDS)
+    used = sum(map(cpu_seconds, pids))
+    for _ in range(round(AT_REST_SECONDS_MAX / AT_REST_STEP_SECONDS)):
+        sleep(AT_REST_STEP_SECONDS)
+        before, used = used, sum(map(cpu_seconds, pids))
+        if used - before < AT_REST * AT_REST_STEP_SECONDS:
+            return ""
+    return (
+        f"not at rest: {AT_REST_SECONDS_MAX:g} s after the last message the servers still took "
+        f"more than {100 * AT_REST:g} % of a processor"
+    )
+
+
 def _with_note(sample: Sample, unit: str, amount: int) -> Sample:
     """The sample with the usual reason why less was reached, unless it has another one."""
     missing = sample.figures[unit] < amount
@@ -162,19 +201,40 @@ def _with_note(sample: Sample, unit: str, amount: int) -> Sample:
 SCENARIOS = {
     each.name: each
     for each in (
-        Scenario("produce-100B", "Produce, 100 B, batches of 100", "produce", 100, 100, 256),
+        Scenario(
+            "produce-100B", "Produce, 100 B, batches of 100", "produce", 100, 100, 256, times=4
+        ),
         Scenario("single-200B", "One awaited send at a time, 200 B", "single", 200),
         Scenario("produce-10kB", "Produce, 10 kB messages", "produce", 10_000, 1, 256),
         Scenario("produce-1MiB", "Produce, 1 MiB messages", "produce", 1 << 20, 1, 16),
-        Scenario("consume-100B", "Consume, 100 B", "consume", 100, 100, 256, "produce-100B"),
+        Scenario(
+            "consume-100B", "Consume, 100 B", "consume", 100, 100, 256, "produce-100B", times=4
+        ),
         Scenario(
             "consume-10kB", "Consume, 10 kB messages", "consume", 10_000, 1, 256, "produce-10kB"
         ),
         Scenario(
             "consume-1MiB", "Consume, 1 MiB messages", "consume", 1 << 20, 1, 16, "produce-1MiB"
         ),
-        Scenario("pop-100B", "Pop and acknowledge, 100 B, batches of 100", "pop", 100, 100, 256),
-        Scenario("ordered-100B", "Ordered by key, 4,000 keys, 100 B", "ordered", 100, 100, 16),
+        Scenario("pop-100B", "Pop and acknowledge, 100 B", "pop", 100, 100, 256),
+        Scenario(
+            "ordered-100B",
+            "Ordered by key, acks of single messages, 100 B",
+            "ordered",
+            100,
+            100,
+            16,
+            times=2,
+        ),
+        Scenario(
+            "in-order-100B",
+            "In order by queue, each owned by one of two consumers, offsets committed, 100 B",
+            "in_order",
+            100,
+            100,
+            64,
+            times=4,
+        ),
         Scenario(
             "waiting-1000",
             "A message to one of 1,000 consumers that wait",
@@ -225,13 +285,20 @@ class Entrant:
     make: Callable[[], System]
     """Makes the system; cheap."""
     beside_seconds: float
-    """Expected time of a cell beside what it measures and fills: start, warm-up, stop."""
-    scenarios: frozenset[str] = frozenset(SCENARIOS)
-    """The scenarios that a run measures."""
-    left_out: str = ""
-    """Why the others say nothing new."""
+    """Expected time of a cell beside what it measures and fills: start, warm-up of sends, stop."""
+    read_seconds: float = 0.0
+    """The same of a cell that reads, beside `beside_seconds`: warm-up of reads, joining a group."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The scenarios that a run does not measure → the reason."""
     rounds_max: int = 100
     """Number of rounds, from the first on, that measure the system."""
+    synced: int = 0
+    """Disks that a message is on when it is acknowledged: 2 are a majority, 0 is the page cache."""
+
+    @property
+    def scenarios(self) -> frozenset[str]:
+        """The scenarios that a run measures."""
+        return frozenset(SCENARIOS) - set(self.left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +312,10 @@ class Cell:
 
     def expected_seconds(self, seconds: float) -> float:
         """Expected time if `seconds` are measured for each row; filling a log takes as long."""
-        scenario = SCENARIOS[self.scenario]
-        passes = 2 if scenario.operation in READS else 1
-        beside = SYSTEMS[self.system].beside_seconds + scenario.expected_seconds
-        return beside + passes * seconds
+        scenario, entrant = SCENARIOS[self.scenario], SYSTEMS[self.system]
+        is_read = scenario.operation in READS
+        beside = entrant.beside_seconds + is_read * entrant.read_seconds + scenario.expected_seconds
+        return beside + (scenario.times + is_read) * seconds
 
 
 def cells(scenarios: Sequence[str], systems: Sequence[str], rounds: int) -> list[Cell]:
@@ -270,45 +337,59 @@ def without_fills(wanted: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in wanted if cell not in fills]
 
 
-def _raftmq(name: str = "RaftmqSystem") -> System:
+def _raftmq() -> System:
     # The benchmarks of other systems must work without raftmq's client, which this file imports.
     module = importlib.import_module("bench.raftmq_system")
-    system: System = getattr(module, name)()
+    system: System = module.RaftmqSystem()
     return system
 
 
-_RATES = frozenset(name for name, each in SCENARIOS.items() if each.operation not in GROWING)
-_RATES_ONLY = "left out: it has no queues"
-_WRITES = frozenset(name for name in _RATES if SCENARIOS[name].operation not in READS)
-_WRITES_ONLY = "left out: the setting decides when a write is on disk"
-_ENDS = frozenset(name for name in _RATES if SCENARIOS[name].size != 10_000)
-_ENDS_ONLY = "left out: the others tell whether our client was the limit"
-_ORDERED = frozenset({"ordered-100B"})
-_ORDERED_ONLY = "left out: the same servers and loads as raftmq's"
+def _left_out(reason: str, is_left_out: Callable[[Scenario], bool]) -> dict[str, str]:
+    return {name: reason for name, each in SCENARIOS.items() if is_left_out(each)}
 
-OWN = ("raftmq", "raftmq-assigned")
-"""The systems that are raftmq itself."""
+
+_NO_QUEUES = _left_out("left out: it has no queues", lambda each: each.operation in GROWING)
+_NOT_WRITES = _left_out(
+    "left out: the setting decides when a write is on disk",
+    lambda each: each.operation in READS | GROWING,
+)
+_NOT_ENDS = _left_out(
+    "left out: the others tell whether our client was the limit",
+    lambda each: each.operation in GROWING or each.size == 10_000,
+)
+_NO_ORDER = _left_out(NO_ORDER, lambda each: each.operation in ("ordered", "in_order"))
+_BY_QUEUE = _left_out(
+    "it keeps the order of a queue, not of a key: in-order-100B",
+    lambda each: each.operation == "ordered",
+)
+_OWN = _NOT_ENDS | _NO_ORDER
+_NO_SINGLES = _left_out(
+    "ProducerPerformance does not await its messages one by one",
+    lambda each: each.operation == "single",
+)
 
 SYSTEMS = {
-    "floor": Entrant(Floor, 3.0, _RATES, _RATES_ONLY),
-    "raftmq": Entrant(_raftmq, 4.0),
-    "raftmq-assigned": Entrant(lambda: _raftmq("RaftmqAssigned"), 4.0, _ORDERED, _ORDERED_ONLY),
-    "kafka": Entrant(Kafka, 24.0),
-    "kafka-fsync": Entrant(lambda: Kafka(is_synced=True), 18.0, _WRITES, _WRITES_ONLY),
-    "kafka-own": Entrant(KafkaOwn, 28.0, _ENDS, _ENDS_ONLY, rounds_max=1),
-    "rocketmq": Entrant(Rocketmq, 35.0),
-    "rocketmq-fsync": Entrant(lambda: Rocketmq(is_synced=True), 24.0, _WRITES, _WRITES_ONLY),
+    "floor": Entrant(Floor, 3.0, left_out=_NO_QUEUES, synced=2),
+    "raftmq": Entrant(_raftmq, 4.0, synced=2),
+    "kafka": Entrant(Kafka, 28.0, 10.0, _BY_QUEUE),
+    "kafka-fsync": Entrant(lambda: Kafka(is_synced=True), 26.0, left_out=_NOT_WRITES, synced=2),
+    "kafka-own": Entrant(KafkaOwn, 55.0, 12.0, left_out=_OWN | _NO_SINGLES, rounds_max=1),
+    "rocketmq": Entrant(Rocketmq, 36.0, 14.0, _BY_QUEUE),
+    "rocketmq-fsync": Entrant(
+        lambda: Rocketmq(is_synced=True), 32.0, left_out=_NOT_WRITES, synced=1
+    ),
     "nats": Entrant(Nats, 4.0),
-    "nats-fsync": Entrant(lambda: Nats(is_synced=True), 4.0, _WRITES, _WRITES_ONLY),
-    "nats-own": Entrant(NatsOwn, 5.0, _ENDS, _ENDS_ONLY, rounds_max=1),
-    "rabbitmq": Entrant(Rabbitmq, 12.0),
-    "rabbitmq-own": Entrant(RabbitmqOwn, 22.0, _ENDS, _ENDS_ONLY, rounds_max=1),
-    "pysyncobj": Entrant(Pysyncobj, 5.0, _RATES, _RATES_ONLY, rounds_max=1),
+    "nats-fsync": Entrant(lambda: Nats(is_synced=True), 4.0, left_out=_NOT_WRITES, synced=2),
+    "nats-own": Entrant(NatsOwn, 15.0, left_out=_OWN, rounds_max=1),
+    "rabbitmq": Entrant(Rabbitmq, 12.0, synced=2),
+    "rabbitmq-own": Entrant(RabbitmqOwn, 38.0, left_out=_OWN, rounds_max=1, synced=2),
+    "pysyncobj": Entrant(Pysyncobj, 5.0, left_out=_NO_QUEUES, rounds_max=1),
 }
+"""By name, in the order of a run."""
 
 
 def why_unavailable(name: str) -> str | None:
     """None if the system can run here, else one line that says how to install it."""
-    if name in OWN and importlib.util.find_spec("bench.raftmq_system") is None:
+    if name == "raftmq" and importlib.util.find_spec("bench.raftmq_system") is None:
         return "bench/raftmq_system.py is not there yet"
     return SYSTEMS[name].make().available()

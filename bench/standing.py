@@ -8,36 +8,33 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.results import FIGURES, Gap, Row, by_scenario
-from bench.scenarios import OWN
+from bench.scenarios import SYSTEMS
 from bench.system import READ_ALIKE
 
-DURABLE = ("kafka-fsync", "rabbitmq", "rabbitmq-own", "nats-fsync")
-"""The peers that sync on a majority before they acknowledge one message."""
+MAJORITY = 2
+"""Disks of three replicas that are a majority."""
 
 
 def losses(rows: Sequence[Row]) -> list[str]:
     """Sentences about each scenario in which a peer beats raftmq; the floor is no peer."""
     sentences = []
     for scenario, table in by_scenario(rows).items():
-        for own in OWN:
-            ours = table.get(own)
-            for name, theirs in table.items():
-                if ours is None or not _is_peer(name):
-                    continue
-                if theirs["messages_per_s"] > ours["messages_per_s"]:
-                    times = theirs["messages_per_s"] / ours["messages_per_s"]
-                    sentences.append(f"{scenario}: {name} has {times:.2f} times {own}'s rate.")
-                if ours["p50_ms"] and theirs["p50_ms"] and theirs["p50_ms"] < ours["p50_ms"]:
-                    times = ours["p50_ms"] / theirs["p50_ms"]
-                    sentences.append(
-                        f"{scenario}: {own}'s p50 is {times:.2f} times that of {name}."
-                    )
-                sentences += _lost_figures(scenario, ours, theirs)
+        ours = table.get("raftmq")
+        for name, theirs in table.items():
+            if ours is None or not _is_peer(name):
+                continue
+            if theirs["messages_per_s"] > ours["messages_per_s"]:
+                times = theirs["messages_per_s"] / ours["messages_per_s"]
+                sentences.append(f"{scenario}: {name} has {times:.2f} times raftmq's rate.")
+            if ours["p50_ms"] and theirs["p50_ms"] and theirs["p50_ms"] < ours["p50_ms"]:
+                times = ours["p50_ms"] / theirs["p50_ms"]
+                sentences.append(f"{scenario}: raftmq's p50 is {times:.2f} times that of {name}.")
+            sentences += _lost_figures(scenario, ours, theirs)
     return sentences
 
 
 def _is_peer(system: str) -> bool:
-    return system != "floor" and system not in OWN
+    return system.partition("-")[0] not in ("floor", "raftmq")
 
 
 def lost_costs(rows: Sequence[Row]) -> list[str]:
@@ -92,19 +89,16 @@ def _lost_figures(scenario: str, ours: Row, theirs: Row) -> list[str]:
     ]
 
 
-def best_peers(rows: Sequence[Row]) -> list[tuple[str, str, float, str, float]]:
-    """For each row of raftmq beside a peer's: its scenario, system and rate, the fastest peer, its
-    rate; first those in which raftmq is furthest ahead."""
+def best_peers(rows: Sequence[Row]) -> list[tuple[str, float, str, float]]:
+    """For each scenario of raftmq and a peer: raftmq's rate, the fastest peer, its rate; first
+    those in which raftmq is furthest ahead."""
     found = []
     for scenario, table in by_scenario(rows).items():
         peers = {name: row["messages_per_s"] for name, row in table.items() if _is_peer(name)}
-        best = max(peers, key=peers.__getitem__, default="")
-        found += [
-            (scenario, own, table[own]["messages_per_s"], best, peers[best])
-            for own in OWN
-            if own in table and peers
-        ]
-    return sorted(found, key=lambda each: -each[2] / each[4])
+        if "raftmq" in table and peers:
+            best = max(peers, key=peers.__getitem__)
+            found.append((scenario, table["raftmq"]["messages_per_s"], best, peers[best]))
+    return sorted(found, key=lambda each: -each[1] / each[3])
 
 
 def targets(rows: Sequence[Row], gaps: Iterable[Gap] = ()) -> list[tuple[str, float, float, bool]]:
@@ -134,7 +128,11 @@ def targets(rows: Sequence[Row], gaps: Iterable[Gap] = ()) -> list[tuple[str, fl
          rate(other, system), True)
         for scenario, whose, other, system, limit in rates
     ]  # fmt: skip
-    durable = {name: p50 for name in DURABLE if (p50 := median(single, name))}
+    durable = {
+        name: p50
+        for name, entrant in SYSTEMS.items()
+        if _is_peer(name) and entrant.synced >= MAJORITY and (p50 := median(single, name))
+    }
     best = min(durable, key=durable.__getitem__, default="")
     p50s = [
         ("the floor's", "floor", 1.3),

@@ -129,10 +129,20 @@ class System(Protocol):
         """As `consume`, by a group of consumers that share the messages: each message is handed to
         one consumer, and acknowledged."""
 
-    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Fill an empty log by keyed messages (`bench.keys`) for `seconds`; then two consumers take
-        and acknowledge all of them, the messages of a key in the order of their sending, timed, for
-        `seconds` at most. The consumers are of one group."""
+    def ordered(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Fill an empty log by keyed messages (`bench.keys`) for `fill_seconds`; then two consumers
+        of a group take all of them, the messages of a key in the order of their sending, and
+        acknowledge single messages, timed, for `seconds` at most."""
+
+    def in_order(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Fill an empty log by keyed messages for `fill_seconds`, each key in one of six queues;
+        then two consumers of a group, who own three queues each, read them in order and commit
+        their offsets, timed, for `seconds` at most. The clock starts when each has its queues;
+        messages that it has read ahead by then do not count."""
 
 
 class Grows(System, Protocol):

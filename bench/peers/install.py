@@ -90,7 +90,7 @@ JARS = {
             for part in ("namesrv", "broker", "controller", "tools", "client")
         ),
         "f213ca07fbb8cd8b80a6d6778885e9b6b0ddb44e2596911d7bddb521568ccfef",
-        ("Many.java", "Meter.java", "Ordered.java", "RocketLoad.java"),
+        ("Many.java", "Meter.java", "Ordered.java", "RocketLoad.java", "WarmUp.java"),
     ),
     "perf-test": Jars(
         ("com.rabbitmq:perf-test:2.22.1",),

@@ -11,9 +11,9 @@ A batch of messages goes to one partition by one call, and only its last message
 producer is idempotent, so a partition takes messages in order and without gaps: the last one's
 acknowledgement is that of all before it.
 
-A JVM is slow at first. Each measurement follows a warm-up: the same work on a topic of its own.
-Reading counts from the first delivery on, because joining a group takes seconds that a consumer
-pays once.
+A JVM is slow at first. Each measurement follows a warm-up: the same work on a topic of its own,
+until its rate rises no more (`bench.warm_up`). Reading counts from the first delivery on, because
+joining a group takes seconds that a consumer pays once.
 
 Sources: kafka.apache.org, "Configuration"; Kafka's bin/kafka-server-start.sh and
 bin/kafka-run-class.sh (options of the JVM); KIP-932 (share groups).
@@ -30,6 +30,14 @@ from typing import Any
 
 from bench.keys import KeyOrder, keyed
 from bench.peers import install
+from bench.peers.kafka_reads import (
+    FETCH,
+    PARTITIONS,
+    START_SECONDS_MAX,
+    own_queues,
+    read,
+    share,
+)
 from bench.processes import Clustered, files_max, free_ports, out_of_files, wait_for_port
 from bench.system import (
     CREATE_SECONDS_MAX,
@@ -38,26 +46,24 @@ from bench.system import (
     SETTLE_SECONDS,
     Meter,
     Sample,
+    Unsupported,
 )
+from bench.warm_up import READS, SENDS, SINGLES, described, until_steady
 
-PARTITIONS = 6
 TOPIC, WARM, MANY = "bench", "warm", "many"
-WARM_UP_SECONDS, WARM_UP_READ_SECONDS = 8.0, 5.0
-"""Time of sending and of reading before a measurement. On two busy cores the rates of sending
-doubled within 8 s, those of reading within 4 s, and then stayed."""
-START_SECONDS_MAX = 120.0
-BATCH_BYTES = 256 << 10
-"""Most bytes of a producer batch; with the 16 KiB of Java's default, bulk is far slower."""
+BATCH_BYTES = 1 << 20
+"""Most bytes of a producer batch; with the 16 KiB of Java's default, bulk is far slower. The load
+stays with a partition for as many bytes, as the client's own partitioner does until a batch leaves:
+with a partition for each call in turn, the rate was half of that."""
 LINGER_MS = 5.0
-FETCH = 10_000
-POLL_SECONDS = 0.2
+SHARE_LOCKS = 4000
+"""Messages of a partition that a share group has out, at most; the default is 2,000. With six
+partitions nearly as many as raftmq's consumer prefetches."""
 IN_FLIGHT_KEYED_MAX = 50_000
 CREATE_PARTITIONS = 1000
 """Partitions that are created at once, as a topic; the time left is looked at in between."""
 WAIT_MS = 20_000
 """Time for which a consumer that waits asks; by default 500 ms."""
-EMPTY_POLLS_MAX = 10
-"""Empty answers in a row after which a share group has nothing left to read."""
 _CLUSTER_ID = "cmFmdG1xLWJlbmNoLTAwMQ"
 _JVM = [
     *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
@@ -72,6 +78,8 @@ class Kafka(Clustered):
         self._is_synced = is_synced
         self.name = "kafka-fsync" if is_synced else "kafka"
         self._bootstrap = ""
+        self._warm_seconds = 0.0
+        """Seconds of sends before the measurement."""
 
     @property
     def version(self) -> str:
@@ -87,8 +95,7 @@ class Kafka(Clustered):
         sync = "log.flush.interval.messages=1" if self._is_synced else "default flush (page cache)"
         return (
             f"KRaft, {PARTITIONS} partitions, 3 replicas, acks=all, min.insync.replicas=2, {sync}, "
-            f"heaps of 1 GiB, before it {WARM_UP_SECONDS:g} s of sends, and "
-            f"{WARM_UP_READ_SECONDS:g} s of reads if it reads"
+            "heaps of 1 GiB"
         )
 
     def available(self) -> str | None:
@@ -101,15 +108,24 @@ class Kafka(Clustered):
 
     def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """`window` batches of `batch` messages in flight."""
-        self._publish(WARM, size, batch, window, WARM_UP_SECONDS)
+        self._warm_up_sends(size, batch, window)
         meter = self._publish(TOPIC, size, batch, window, seconds)
-        return meter.sample(settings=f"batch.size {BATCH_BYTES}, linger.ms {LINGER_MS:g}")
+        return meter.sample(settings=self._sending())
 
     def fill(self, *, size: int, batch: int, window: int, messages: int, seconds: float) -> Sample:
         """As `produce`."""
-        self._publish(WARM, size, batch, window, WARM_UP_SECONDS)
+        self._warm_up_sends(size, batch, window)
         meter = self._publish(TOPIC, size, batch, window, seconds, messages=messages)
-        return meter.sample(settings=f"batch.size {BATCH_BYTES}, linger.ms {LINGER_MS:g}")
+        return meter.sample(settings=self._sending())
+
+    def _warm_up_sends(self, size: int, batch: int, window: int) -> None:
+        self._warm_seconds = until_steady(
+            lambda seconds: self._publish(WARM, size, batch, window, seconds).sample(), SENDS
+        )
+
+    def _sending(self) -> str:
+        settings = f"batch.size {BATCH_BYTES}, linger.ms {LINGER_MS:g}"
+        return f"{settings}, {described(self._warm_seconds)}"
 
     def spread(self, *, queues: int, size: int, batch: int, window: int, seconds: float) -> Sample:
         """Partitions of three replicas, in topics of `CREATE_PARTITIONS`."""
@@ -119,13 +135,17 @@ class Kafka(Clustered):
         first = self._publish(
             MANY, *load, CREATE_SECONDS_MAX, messages=len(made) * batch, partitions=made
         )
-        made = made[: first.sample().messages // batch]
+        stored = first.sample().messages // batch
         figures = {"queues": len(made), "s to create": round(time.perf_counter() - began, 2)}
-        self._publish(MANY, *load, WARM_UP_SECONDS, partitions=made)
+        warmed = until_steady(
+            lambda slice_: self._publish(MANY, *load, slice_, partitions=made).sample(), SENDS
+        )
         meter = self._publish(MANY, *load, seconds, partitions=made)
         settings = f"partitions of 3 replicas, in topics of {CREATE_PARTITIONS}"
+        if stored < len(made):
+            settings += f", {stored} of them with a batch after {CREATE_SECONDS_MAX:g} s"
         return replace(
-            meter.sample(settings=settings),
+            meter.sample(settings=f"{settings}, {described(warmed)}"),
             figures=figures,
             note=out_of_files() if len(made) == files_max() < queues else "",
         )
@@ -180,33 +200,60 @@ class Kafka(Clustered):
     def single(self, *, size: int, seconds: float) -> Sample:
         """One message in flight, sent at once."""
         # One message after the other calls the brokers' code too rarely to have it compiled.
-        self._publish(WARM, size, 100, 64, WARM_UP_SECONDS)
-        self._send_one_by_one(WARM, size, WARM_UP_SECONDS / 5)
-        return self._send_one_by_one(TOPIC, size, seconds).sample(settings="linger.ms 0")
+        self._warm_up_sends(size, 100, 64)
+        self._warm_seconds += until_steady(
+            lambda slice_: self._send_one_by_one(WARM, size, slice_).sample(), SINGLES
+        )
+        settings = f"linger.ms 0, {described(self._warm_seconds)}"
+        return self._send_one_by_one(TOPIC, size, seconds).sample(settings=settings)
 
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """Read back by position; offsets are committed once a second."""
-        self._read(WARM, size, WARM_UP_READ_SECONDS)
-        meter = self._read(TOPIC, size, seconds)
-        return meter.sample(until_last=True, settings="assigned partitions")
+        warmed = _warm_up_reads(lambda slice_: read(self._bootstrap, WARM, size, slice_))
+        meter = read(self._bootstrap, TOPIC, size, seconds)
+        settings = f"assigned partitions, {described(self._warm_seconds, warmed)}"
+        return meter.sample(until_last=True, settings=settings)
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """One member of a share group takes and acknowledges; the confirmed ones count."""
-        self._share(WARM, size, WARM_UP_READ_SECONDS)
-        meter = self._share(TOPIC, size, seconds)
+        warmed = _warm_up_reads(lambda slice_: share(self._bootstrap, WARM, size, slice_))
+        meter = share(self._bootstrap, TOPIC, size, seconds)
         settings = (
             "share group, one consumer, implicit acknowledgement, commit_async each poll, "
-            "group.share.heartbeat.interval.ms=1000"
+            f"group.share.partition.max.record.locks={SHARE_LOCKS}, "
+            "group.share.heartbeat.interval.ms=1000, "
+            f"{described(self._warm_seconds, warmed)}"
         )
         return meter.sample(until_last=True, settings=settings)
 
-    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+    def ordered(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Unsupported."""
+        raise Unsupported("share groups keep no order; consumers of partitions: in-order-100B")
+
+    def in_order(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
         """Two members of a group read the partitions that the keys went to, and commit offsets."""
-        warm = self._fill_keyed(WARM, size, batch, WARM_UP_SECONDS)
-        self._share_keys(WARM, warm, size, WARM_UP_READ_SECONDS)
-        stored = self._fill_keyed(TOPIC, size, batch, seconds)
-        meter = self._share_keys(TOPIC, stored, size, seconds)
-        settings = "a group of 2 consumers, order by partition, offsets committed after each poll"
+        filled: list[Sample] = []
+
+        def fill(slice_: float) -> Sample:
+            filled.append(self._fill_keyed(WARM, size, batch, slice_))
+            return filled[-1]
+
+        # The numbers of a key begin again with each slice: the warm-up is not checked.
+        self._warm_seconds = until_steady(fill, SENDS)
+        warm = sum(each.messages for each in filled)
+        warmed = _warm_up_reads(
+            lambda slice_: own_queues(self._bootstrap, WARM, warm, size, slice_, None)
+        )
+        stored = self._fill_keyed(TOPIC, size, batch, fill_seconds).messages
+        meter = own_queues(self._bootstrap, TOPIC, stored, size, seconds, KeyOrder())
+        settings = (
+            "a group of 2 consumers, order by partition, offsets committed after each fetch of "
+            f"{FETCH:,} at most, {described(self._warm_seconds, warmed)}"
+        )
         return meter.sample(until_last=True, settings=settings)
 
     def leader_pid(self) -> int:
@@ -356,11 +403,13 @@ class Kafka(Clustered):
         messages: int | None = None,
         partitions: Sequence[tuple[str, int]] = (),
     ) -> Meter:
-        """Publish for `seconds`, or until `messages`; a batch to each partition in turn, by default
-        to those of `topic`."""
+        """Publish for `seconds`, or until `messages`; a batch to each of `partitions` in turn, by
+        default `BATCH_BYTES` to each of `topic`."""
         producer = self._producer(linger_ms=LINGER_MS)
         producer.list_topics(timeout=30.0)
-        turns = itertools.cycle(partitions or [(topic, number) for number in range(PARTITIONS)])
+        stay = max(1, BATCH_BYTES // (batch * size))
+        own = [(topic, number) for number in range(PARTITIONS) for _ in range(stay)]
+        turns = itertools.cycle(partitions or own)
         meter = Meter(size=size, seconds=seconds, messages_max=messages)
         body = os.urandom(size)
         plain: dict[str, Any] = {"value": body}
@@ -404,74 +453,12 @@ class Kafka(Clustered):
             meter.on_ack(1, sent_at)
         return meter
 
-    def _read(self, topic: str, size: int, seconds: float) -> Meter:
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": f"reader-{topic}",
-                "auto.commit.interval.ms": 1000,
-                "queued.max.messages.kbytes": 128 << 10,
-                "queued.min.messages": 1_000_000,
-                "fetch.message.max.bytes": 4 << 20,
-                "fetch.max.bytes": 64 << 20,
-            }
-        )
-        parts = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)]
-        left = sum(consumer.get_watermark_offsets(each, timeout=10.0)[1] for each in parts)
-        consumer.assign(parts)
-        fetch = max(1, min(FETCH, (4 << 20) // size))
-        meter: Meter | None = None
-        while left > 0 and not (meter and meter.is_over()):
-            messages = consumer.consume(fetch, POLL_SECONDS)
-            assert all(len(message.value()) == size for message in messages)
-            left -= len(messages)
-            if meter:
-                meter.on_delivery(len(messages))
-            elif messages:
-                meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
-        consumer.close()
-        assert meter is not None
-        return meter
-
-    def _share(self, topic: str, size: int, seconds: float) -> Meter:
-        from confluent_kafka import ShareConsumer
-
-        group = f"share-{topic}"
-        self._read_share_from_start(group)
-        meter: Meter | None = None
-
-        def on_commit(offsets: dict[Any, set[int]], error: Any) -> None:
-            if error is not None:
-                raise RuntimeError(f"an acknowledgement failed: {error}")
-            if meter is not None:
-                meter.on_delivery(sum(map(len, offsets.values())))
-
-        consumer = ShareConsumer({"bootstrap.servers": self._bootstrap, "group.id": group})
-        consumer.set_acknowledgement_commit_callback(on_commit)
-        consumer.subscribe([topic])
-        empty, joining_until = 0, time.monotonic() + START_SECONDS_MAX
-        while meter is None or (empty < EMPTY_POLLS_MAX and not meter.is_over()):
-            messages = consumer.poll(POLL_SECONDS)
-            empty = 0 if len(messages) else empty + 1
-            if meter is None and len(messages):
-                meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
-            elif meter is None and time.monotonic() > joining_until:
-                raise RuntimeError("the share group got nothing")
-            assert all(len(message.value()) == size for message in messages)
-            if len(messages):
-                consumer.commit_async()
-        consumer.commit_sync(10.0)
-        consumer.close()
-        return meter
-
-    def _fill_keyed(self, topic: str, size: int, batch: int, seconds: float) -> int:
-        """Send keyed messages for `seconds`; returns their number, when all are acknowledged."""
+    def _fill_keyed(self, topic: str, size: int, batch: int, seconds: float) -> Sample:
+        """Send keyed messages for `seconds`; returns when all are acknowledged."""
         producer = self._producer(linger_ms=LINGER_MS)
         sent = 0
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        began = time.perf_counter()
+        while time.perf_counter() < began + seconds:
             keys, bodies = keyed(range(sent, sent + batch), size)
             messages = [{"key": k, "value": v} for k, v in zip(keys, bodies, strict=True)]
             sent += producer.produce_batch(topic, messages)
@@ -479,57 +466,11 @@ class Kafka(Clustered):
                 producer.poll(0.01)
         if producer.flush(30.0):
             raise RuntimeError("keyed messages were not acknowledged within 30 s")
-        return sent
+        return Sample(sent, size, time.perf_counter() - began, None, None, began)
 
-    def _share_keys(self, topic: str, stored: int, size: int, seconds: float) -> Meter:
-        from confluent_kafka import Consumer
 
-        settings = {
-            "bootstrap.servers": self._bootstrap,
-            "group.id": f"ordered-{topic}",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-        consumers = [Consumer(settings), Consumer(settings)]
-        for each in consumers:
-            each.subscribe([topic])
-        order, taken = KeyOrder(), 0
-        meter: Meter | None = None
-        joining_until = time.monotonic() + START_SECONDS_MAX
-        while taken < stored and not (meter and meter.is_over()):
-            for consumer in consumers:
-                # One by one until both have partitions: else the first takes all that is stored.
-                messages = consumer.consume(FETCH if meter else 1, POLL_SECONDS / 10)
-                order.check(message.value() for message in messages)
-                taken += len(messages)
-                if messages:
-                    consumer.commit(asynchronous=True)
-                if meter:
-                    meter.on_delivery(len(messages))
-                elif all(each.assignment() for each in consumers):
-                    meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
-                elif time.monotonic() > joining_until:
-                    raise RuntimeError("the two consumers did not share the partitions")
-        for each in consumers:
-            each.close()
-        assert meter is not None
-        return meter
-
-    def _read_share_from_start(self, group: str) -> None:
-        from confluent_kafka.admin import (
-            AlterConfigOpType,
-            ConfigEntry,
-            ConfigResource,
-            ResourceType,
-        )
-
-        entry = ConfigEntry(
-            "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
-        )
-        resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
-        admin = self._admin()
-        for future in admin.incremental_alter_configs([resource]).values():
-            future.result()
+def _warm_up_reads(read: Callable[[float], Meter]) -> float:
+    return until_steady(lambda seconds: read(seconds).sample(until_last=True), READS)
 
 
 def server_version() -> str:
@@ -563,6 +504,7 @@ group.initial.rebalance.delay.ms=0
 # A member of a share group hears of its partitions by its second heartbeat, by default after 5 s.
 group.share.min.heartbeat.interval.ms=1000
 group.share.heartbeat.interval.ms=1000
+group.share.partition.max.record.locks=4000
 """
 
 _LOG4J = """\

@@ -5,13 +5,7 @@ Two systems come out of this file:
 | name | when a publish is acknowledged |
 |---|---|
 | `nats` | the default: a majority has it in its page cache; a sync follows every 2 minutes |
-| `nats-fsync` | a majority has it on disk |
-
-`sync_interval: always` exists since nats-server 2.10; 2.9 (Debian bookworm) refuses it as an
-unknown field. With 2.9 the store's folder gets ext4's synchronous-write attribute instead (as
-`chattr +S` sets it), which new files in the folder inherit, so that each write of the server's Raft
-log returns after it reached the disk. Writes of small state files are synchronous, too, so the rate
-is a lower bound for the real setting. The row's settings say which of the two ran.
+| `nats-fsync` | a majority has it on disk: `sync_interval: always`, of nats-server 2.10 and later |
 
 JetStream has no batches: each message is published and acknowledged by itself, and `window`
 batches of `batch` messages are `window * batch` single messages in flight. The load publishes with
@@ -22,22 +16,19 @@ without a future and a timer for each message. Reading back acknowledges once fo
 Sources: docs.nats.io, "JetStream wire API" and "nats-server configuration".
 """
 
-import array
 import asyncio
 import contextlib
-import fcntl
 import itertools
 import os
 import random
-import subprocess
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.keys import QUEUES, KeyOrder, keyed, queue_of
 from bench.peers import install
 from bench.processes import Clustered, first_line, free_ports, wait_for_port
 from bench.system import (
@@ -65,9 +56,6 @@ STREAM, SUBJECT, ANSWERS = "bench", "bench.messages", "_INBOX.bench.answers"
 MANY = "many.{}"
 """The subjects of the stream beside `SUBJECT`, by number."""
 
-_FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS = 0x80086601, 0x40086602
-_FS_SYNC_FL = 0x00000008
-
 
 class Nats(Clustered):
     """`System` of three nats-servers; with `is_synced` it is `nats-fsync`."""
@@ -92,12 +80,7 @@ class Nats(Clustered):
         """Replication and durability."""
         if not self._is_synced:
             return "R3, file storage, default sync (acked from the page cache, sync every 2 min)"
-        if _knows_sync_always():
-            return "R3, file storage, sync_interval: always"
-        return (
-            "R3, file storage; this version has no sync_interval, so the store's folder has the "
-            "synchronous-write attribute (chattr +S): each write of its Raft log reaches the disk"
-        )
+        return "R3, file storage, sync_interval: always"
 
     def available(self) -> str | None:
         """None, or what to install."""
@@ -107,15 +90,6 @@ class Nats(Clustered):
             import nats  # noqa: F401
         except ImportError:
             return "nats-py is not installed: uv sync --locked --group bench"
-        if self._is_synced and not _knows_sync_always():
-            with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as folder:
-                try:
-                    _make_writes_synchronous(Path(folder))
-                except OSError as error:
-                    return (
-                        "this nats-server has no sync_interval and the temporary folder's file "
-                        f"system has no chattr +S ({error.strerror}): set TMPDIR to an ext4 folder"
-                    )
         return None
 
     def _start(self) -> None:
@@ -175,11 +149,21 @@ class Nats(Clustered):
         """As `consume`: JetStream acknowledges what it delivers."""
         return self.consume(size=size, batch=batch, window=window, seconds=seconds)
 
-    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+    def ordered(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
         """Two pullers of a consumer with `max_ack_pending=1`, JetStream's way to a strict order:
         one message of the whole stream is out at a time."""
-        self.produce(size=size, batch=batch, window=window, seconds=seconds)
+        self.produce(size=size, batch=batch, window=window, seconds=fill_seconds)
         return asyncio.run(self._pull_in_order(size, seconds))
+
+    def in_order(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Two clients, each with a consumer of each of three subjects."""
+        in_flight = min(window * batch, IN_FLIGHT_MAX)
+        asyncio.run(self._publish(size, in_flight, fill_seconds, "", is_keyed=True))
+        return asyncio.run(self._pull_subjects(size, seconds))
 
     def leader_pid(self) -> int:
         """The server that leads the stream."""
@@ -215,11 +199,7 @@ class Nats(Clustered):
     def _write_config(self, number: int, ports: list[int], route_ports: list[int]) -> Path:
         store = self._cluster.folder / f"store{number}"
         store.mkdir()
-        sync = ""
-        if self._is_synced and _knows_sync_always():
-            sync = ", sync_interval: always"
-        elif self._is_synced:
-            _make_writes_synchronous(store)
+        sync = ", sync_interval: always" if self._is_synced else ""
         routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in route_ports)
         path = self._cluster.folder / f"server{number}.conf"
         path.write_text(
@@ -287,14 +267,21 @@ class Nats(Clustered):
         messages: int | None = None,
         subjects: Sequence[str] = (SUBJECT,),
         run: int = 1,
+        is_keyed: bool = False,
     ) -> Sample:
-        """Publish for `seconds`, or until `messages`; `run` messages to each subject in turn."""
+        """Publish for `seconds`, or until `messages`; `run` messages to each subject in turn, or
+        keyed messages to the subjects of their keys."""
         if size > PAYLOAD_BYTES_MAX:
             raise Unsupported(f"max_payload of nats-server is {PAYLOAD_BYTES_MAX} bytes")
         meter = Meter(size=size, seconds=seconds, messages_max=messages)
         client = await self._connect()
         try:
-            await _Window(client, os.urandom(size), in_flight, subjects, run).run(meter)
+            made = (
+                _keyed_messages(size)
+                if is_keyed
+                else zip(_each(subjects, run), itertools.repeat(os.urandom(size)), strict=False)
+            )
+            await _Window(client, in_flight, made).run(meter)
         finally:
             await client.close()
         return meter.sample(settings=settings)
@@ -384,16 +371,56 @@ class Nats(Clustered):
         await client.close()
         return meter.sample(settings="2 pullers, max_ack_pending 1, order by stream")
 
+    async def _pull_subjects(self, size: int, seconds: float) -> Sample:
+        from nats.js.api import AckPolicy, ConsumerConfig
+
+        clients = [await self._connect() for _ in range(2)]
+        left = (await clients[0].jetstream().stream_info(STREAM)).state.messages
+        config = ConsumerConfig(ack_policy=AckPolicy.ALL, max_ack_pending=4 * FETCH_MESSAGES)
+        pullers = [
+            await clients[queue % 2]
+            .jetstream()
+            .pull_subscribe(
+                MANY.format(queue),
+                f"in-order-{queue}",
+                stream=STREAM,
+                config=config,
+                pending_bytes_limit=256 << 20,
+            )
+            for queue in range(QUEUES)
+        ]
+        order = KeyOrder()
+        meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+
+        async def take(puller: "JetStreamContext.PullSubscription") -> None:
+            nonlocal left
+            while left > 0 and not meter.is_over():
+                try:
+                    messages = await puller.fetch(FETCH_MESSAGES, timeout=0.2)
+                except TimeoutError:
+                    continue
+                order.check(each.data for each in messages)
+                await messages[-1].ack()
+                meter.on_delivery(len(messages))
+                left -= len(messages)
+
+        await asyncio.gather(*map(take, pullers))
+        for each in clients:
+            await each.close()
+        settings = f"2 clients with a consumer of 3 subjects each, fetch {FETCH_MESSAGES}"
+        return meter.sample(
+            until_last=True, settings=f"{settings}, acknowledged once a fetch (AckPolicy.ALL)"
+        )
+
 
 class _Window:
-    """Keeps `in_flight` publishes unanswered on one connection, `run` to each subject in turn."""
+    """Keeps `in_flight` publishes of subjects and bodies unanswered on one connection."""
 
     def __init__(
-        self, client: "Client", body: bytes, in_flight: int, subjects: Sequence[str], run: int
+        self, client: "Client", in_flight: int, messages: Iterator[tuple[str, bytes]]
     ) -> None:
         self._client = client
-        self._body = body
-        self._subjects = itertools.cycle(each for each in subjects for _ in range(run))
+        self._messages = messages
         self._in_flight = in_flight
         self._sent_at: deque[float] = deque()
         self._progress = asyncio.Event()
@@ -408,7 +435,8 @@ class _Window:
         while not meter.is_over():
             while len(self._sent_at) < self._in_flight and not meter.is_over():
                 self._sent_at.append(time.perf_counter())
-                await self._client.publish(next(self._subjects), self._body, reply=ANSWERS)
+                subject, body = next(self._messages)
+                await self._client.publish(subject, body, reply=ANSWERS)
             self._progress.clear()
             await asyncio.wait_for(self._progress.wait(), timeout=30.0)
             if self._refusal is not None:
@@ -422,6 +450,17 @@ class _Window:
         self._progress.set()
 
 
+def _each(subjects: Sequence[str], run: int) -> Iterator[str]:
+    return itertools.cycle(each for each in subjects for _ in range(run))
+
+
+def _keyed_messages(size: int) -> Iterator[tuple[str, bytes]]:
+    """Subject and body of each keyed message."""
+    for number in itertools.count():
+        _, (body,) = keyed(range(number, number + 1), size)
+        yield MANY.format(queue_of(number)), body
+
+
 async def _ignore(_: Exception) -> None:
     """Errors of a connection whose server was killed."""
 
@@ -431,24 +470,3 @@ def _server() -> str:
     path = install.program("nats-server")
     assert path is not None, "the system is available"
     return path
-
-
-def _knows_sync_always() -> bool:
-    """Does this nats-server accept `sync_interval: always`?"""
-    with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as folder:
-        path = Path(folder) / "try.conf"
-        path.write_text(f'jetstream {{ store_dir: "{folder}", sync_interval: always }}\n')
-        done = subprocess.run([_server(), "-t", "-c", str(path)], capture_output=True, check=False)
-    return done.returncode == 0
-
-
-def _make_writes_synchronous(folder: Path) -> None:
-    """Set the attribute of `chattr +S`. Raises OSError if the file system does not have it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        flags = array.array("i", [0])
-        fcntl.ioctl(handle, _FS_IOC_GETFLAGS, flags)
-        flags[0] |= _FS_SYNC_FL
-        fcntl.ioctl(handle, _FS_IOC_SETFLAGS, flags)
-    finally:
-        os.close(handle)

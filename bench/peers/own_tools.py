@@ -7,9 +7,10 @@
 | `rabbitmq-own` | PerfTest | `rabbitmq` |
 
 Rates and latencies are what the tools print. Those of Kafka and NATS send a given number of
-messages: an uncounted run tells how many take the wanted time, for Kafka on a topic of its own, for
-as long as the brokers need to warm up. PerfTest prints a rate each second; its first seconds do not
-count, since its JVM is slow then.
+messages: uncounted runs tell how many take the wanted time, for Kafka on a topic of its own, until
+the brokers are warm (`bench.warm_up`). A tool sends for `OWN_SECONDS` at least, as it is a new
+process, which is slow at first, and reads what that stored. PerfTest prints a rate each second;
+its first seconds do not count, since its JVM is slow then.
 
 Processor time is that of the last part of a run, as long as the tool says its measurement took; of
 PerfTest's reads, that of the seconds before the queue ran empty.
@@ -24,16 +25,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.peers import install
-from bench.peers.kafka import TOPIC, WARM, WARM_UP_SECONDS, Kafka, server_version
+from bench.peers.kafka import BATCH_BYTES, TOPIC, WARM, Kafka, server_version
+from bench.peers.kafka_reads import read_share_from_start
 from bench.peers.nats import STREAM, SUBJECT, Nats
 from bench.peers.rabbitmq import IN_FLIGHT_MAX, PREFETCH, QUEUE, Rabbitmq
 from bench.processes import output_of
 from bench.system import Sample, Unsupported
+from bench.warm_up import SENDS, described, until_steady
 
 TOOL_SECONDS_MAX = 180.0
 PROBE_BYTES = 4 << 20
 """Bytes that the first run of a tool of Kafka sends."""
-NO_KEYS = "the tool has no consumers in order by key"
+OWN_SECONDS = 10.0
+"""Time for which a tool sends, at least."""
+PROBE_SECONDS = 2.0
+"""Time of the second run of `nats bench`, by the rate of its first."""
+NO_ORDER = "the tool has no two consumers in order that begin at the same time"
 PERF_TEST_SKIPPED = 5
 """Seconds at the beginning of PerfTest that do not count."""
 _FIGURES = (
@@ -56,10 +63,24 @@ class KafkaOwn(Kafka):
 
     def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """ProducerPerformance, with the batches of the Python client."""
-        probe = self._perform_produce(WARM, size, max(200, PROBE_BYTES // size))
-        messages = max(200, int(probe.messages_per_s * WARM_UP_SECONDS))
-        rate = self._perform_produce(WARM, size, messages).messages_per_s
-        self._stored = self._perform_produce(TOPIC, size, max(200, int(rate * seconds)))
+        rate = self._perform_produce(WARM, size, max(200, PROBE_BYTES // size)).messages_per_s
+
+        def send(seconds: float, topic: str = WARM) -> Sample:
+            # A third more than wanted: a quarter of all is the warm-up of the tool itself.
+            return self._perform_produce(topic, size, max(200, int(rate * seconds * 4 / 3)))
+
+        def warm(seconds: float) -> Sample:
+            nonlocal rate
+            # Twice as long, as the rate of a run that is short is mostly that of a young process.
+            sample = send(2 * seconds)
+            rate = sample.messages_per_s
+            return sample
+
+        self._warm_seconds = until_steady(warm, SENDS)
+        stored = send(max(seconds, OWN_SECONDS), TOPIC)
+        self._stored = replace(
+            stored, settings=f"{stored.settings}, {described(self._warm_seconds)}"
+        )
         return self._stored
 
     def single(self, *, size: int, seconds: float) -> Sample:
@@ -72,22 +93,30 @@ class KafkaOwn(Kafka):
 
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """ShareConsumerPerformance takes and acknowledges as many messages."""
-        self._read_share_from_start("ShareConsumerPerformance")
+        read_share_from_start(self.bootstrap, "ShareConsumerPerformance")
         sample = self._perform_consume("ShareConsumerPerformance", _CONSUMER[1:])
         # ConsumerPerformance prints the time of joining by itself; this tool does not.
         note = "the tool's time includes joining the group, a second or more"
         return replace(sample, settings=f"{sample.settings}; {note}")
 
-    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+    def ordered(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
         """Unsupported."""
-        raise Unsupported(NO_KEYS)
+        raise Unsupported(NO_ORDER)
+
+    def in_order(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Unsupported."""
+        raise Unsupported(NO_ORDER)
 
     def _perform_produce(self, topic: str, size: int, messages: int) -> Sample:
         """Send `messages`; a quarter is the warm-up of the tool."""
         settings = [
             "acks=all",
             "linger.ms=5",
-            f"batch.size={256 << 10}",
+            f"batch.size={BATCH_BYTES}",
             "max.request.size=4194304",
         ]
         arguments = ["--throughput", "-1", "--record-size", str(size)]
@@ -113,7 +142,8 @@ class KafkaOwn(Kafka):
         row = _table_row(output)
         messages = float(row["data.consumed.in.nMsg"])
         seconds = float(row["fetch.time.ms"]) / 1000
-        return _sample(messages, seconds, self._stored.size, " ".join(settings))
+        text = f"{' '.join(settings)}, {described(self._warm_seconds)}"
+        return _sample(messages, seconds, self._stored.size, text)
 
     def _perform(self, tool: str, arguments: Sequence[str]) -> str:
         command = self._java("-Xmx1G", main=(f"org.apache.kafka.tools.{tool}", *arguments))
@@ -160,15 +190,26 @@ class NatsOwn(Nats):
         """`consume` with an acknowledgement of each message."""
         return self._bench(self._stored(), size, "consume", "--acks", "explicit", "--batch", "1000")
 
-    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+    def ordered(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
         """Unsupported."""
-        raise Unsupported(NO_KEYS)
+        raise Unsupported(NO_ORDER)
+
+    def in_order(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Unsupported."""
+        raise Unsupported(NO_ORDER)
 
     def _run(self, size: int, seconds: float, kind: str, *arguments: str) -> Sample:
-        """Two runs: the first, of a few messages, tells how many take the wanted time."""
+        """Three runs: one of a few messages, one of two seconds, whose rate tells how many take the
+        wanted time, and that."""
         given = ["pub", kind, SUBJECT, "--size", str(size), *arguments]
         probe = self._bench(max(100, PROBE_BYTES // 4 // size), size, *given)
-        return self._bench(max(100, int(probe.messages_per_s * seconds)), size, *given)
+        probe = self._bench(max(100, int(probe.messages_per_s * PROBE_SECONDS)), size, *given)
+        messages = int(probe.messages_per_s * max(seconds, OWN_SECONDS))
+        return self._bench(max(100, messages), size, *given)
 
     def _stored(self) -> int:
         async def ask() -> int:
@@ -219,7 +260,7 @@ class RabbitmqOwn(Rabbitmq):
         """One producer, with a bound of unconfirmed messages as the Python client has. It is
         measured for longer than `seconds`, as a reader of its messages runs for longer, too."""
         in_flight = min(window * batch, IN_FLIGHT_MAX)
-        longer = seconds + PERF_TEST_SKIPPED
+        longer = max(seconds, OWN_SECONDS) + PERF_TEST_SKIPPED
         return self._perf_test(size, longer, "confirmed", "-x1", "-y0", f"-c{in_flight}")
 
     def single(self, *, size: int, seconds: float) -> Sample:
@@ -232,12 +273,20 @@ class RabbitmqOwn(Rabbitmq):
         arguments = ("-x0", "-y1", f"-q{prefetch}", f"-A{max(1, prefetch // 20)}")
         return self._perf_test(size, seconds, "received", *arguments)
 
-    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+    def ordered(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
         """Unsupported."""
-        raise Unsupported(NO_KEYS)
+        raise Unsupported(NO_ORDER)
+
+    def in_order(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Unsupported."""
+        raise Unsupported(NO_ORDER)
 
     def _perf_test(self, size: int, seconds: float, counted: str, *arguments: str) -> Sample:
-        duration = math.ceil(seconds) + PERF_TEST_SKIPPED
+        duration = math.ceil(max(seconds, OWN_SECONDS)) + PERF_TEST_SKIPPED
         command = ["java", "-Xmx1g", "-cp", install.class_path("perf-test")]
         command += ["com.rabbitmq.perf.PerfTest", "-h", f"amqp://127.0.0.1:{self._port}", "-p"]
         command += [

@@ -71,7 +71,15 @@ class Pysyncobj(Clustered):
         """Unsupported."""
         raise Unsupported("pysyncobj replicates calls; it has no consumers")
 
-    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+    def ordered(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Unsupported."""
+        raise Unsupported("pysyncobj replicates calls; it has no consumers")
+
+    def in_order(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
         """Unsupported."""
         raise Unsupported("pysyncobj replicates calls; it has no consumers")
 

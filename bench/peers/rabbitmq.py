@@ -24,10 +24,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bench.keys import KeyOrder, keyed
+from bench.keys import QUEUES, KeyOrder, keyed, queue_of
 from bench.peers.install import RABBITMQ_SCRIPTS
 from bench.processes import Clustered, first_line, free_ports, output_of, wait_for_port
 from bench.system import (
@@ -127,8 +127,8 @@ class Rabbitmq(Clustered):
     def consume(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """Take and acknowledge the messages."""
         prefetch = max(4, min(PREFETCH, (32 << 20) // size))
-        meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
-        self._drive(functools.partial(_Reader, meter, self._stored, prefetch))
+        meter = _reading(size, seconds)
+        self._drive(functools.partial(_Reader, meter, _Left(self._stored), prefetch))
         settings = f"prefetch {prefetch}, acknowledged every {prefetch // 4}"
         return meter.sample(until_last=True, settings=settings)
 
@@ -136,18 +136,47 @@ class Rabbitmq(Clustered):
         """As `consume`: RabbitMQ acknowledges what it delivers."""
         return self.consume(size=size, batch=batch, window=window, seconds=seconds)
 
-    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
+    def ordered(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
         """As `consume`, of a queue with a single active consumer: a second one would stand by."""
         self._declare(ORDERED, **{"x-single-active-consumer": True})
-        filling = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
+        filling = Meter(size=size, seconds=fill_seconds, warm_up_seconds=0.0)
         filled = _KeyedWindow(filling, bytes(size), min(window * batch, IN_FLIGHT_MAX), (ORDERED,))
         self._drive(filled.start)
-        meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
-        count, order = filled.published, KeyOrder()
-        self._drive(
-            lambda channel: _Reader(meter, count, PREFETCH, channel, queue=ORDERED, order=order)
-        )
+        meter, left, order = _reading(size, seconds), _Left(filled.published), KeyOrder()
+        self._drive(lambda channel: _Reader(meter, left, PREFETCH, channel, (ORDERED,), order))
         settings = f"a single active consumer, order by queue, acknowledged every {PREFETCH // 4}"
+        return meter.sample(until_last=True, settings=settings)
+
+    def in_order(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Six queues with a single active consumer each, two at each node; two channels consume
+        three of them each."""
+        queues = [f"{ORDERED}{number}" for number in range(QUEUES)]
+        for number, queue in enumerate(queues):
+            until = time.monotonic() + START_SECONDS_MAX
+            more = {"x-single-active-consumer": True}
+            self._declare_at(self._ports[number % 3], [queue], until, more)
+        filling = Meter(size=size, seconds=fill_seconds, warm_up_seconds=0.0)
+        filled = _KeyedWindow(filling, bytes(size), min(window * batch, IN_FLIGHT_MAX), queues)
+        self._drive(filled.start)
+        meter, left, order = _reading(size, seconds), _Left(filled.published), KeyOrder()
+
+        def start(channel: "Channel") -> None:
+            _Reader(meter, left, PREFETCH, channel, queues[0::2], order)
+            channel.connection.channel(
+                on_open_callback=lambda other: _Reader(
+                    meter, left, PREFETCH, other, queues[1::2], order
+                )
+            )
+
+        self._drive(start)
+        settings = (
+            f"2 channels of 3 queues with a single active consumer each, prefetch {PREFETCH} of a "
+            f"queue, acknowledged every {PREFETCH // 4}"
+        )
         return meter.sample(until_last=True, settings=settings)
 
     def leader_pid(self) -> int:
@@ -340,6 +369,7 @@ class _Window:
 
         self._meter = meter
         self._body = body
+        self._names = queues
         self._queues = itertools.cycle(each for each in queues for _ in range(run))
         self._in_flight = in_flight
         self._persistent = pika.BasicProperties(delivery_mode=2)
@@ -382,44 +412,57 @@ class _KeyedWindow(_Window):
             self.published += 1
             self._sent_at[self.published] = time.perf_counter()
             _, (body,) = keyed(range(self.published, self.published + 1), len(self._body))
-            self._channel.basic_publish("", next(self._queues), body, self._persistent)
+            queue = self._names[queue_of(self.published) % len(self._names)]
+            self._channel.basic_publish("", queue, body, self._persistent)
+
+
+@dataclass(slots=True)
+class _Left:
+    """Messages that a connection has still to read."""
+
+    count: int
 
 
 class _Reader:
-    """Consumes `count` messages, acknowledging in groups, then stops the loop."""
+    """Consumes until no messages are left, acknowledging in groups, then stops the loop."""
 
     def __init__(
         self,
         meter: Meter,
-        count: int,
+        left: _Left,
         prefetch: int,
         channel: "Channel",
-        queue: str = QUEUE,
+        queues: Sequence[str] = (QUEUE,),
         order: KeyOrder | None = None,
     ) -> None:
         self._meter = meter
         self._order = order
-        self._left = count
+        self._left = left
         self._group = prefetch // 4
         self._unacked = 0
-        channel.basic_qos(
-            prefetch_count=prefetch,
-            callback=lambda _: channel.basic_consume(queue, self._on_message),
-        )
+        self._channel = channel
+        channel.basic_qos(prefetch_count=prefetch, callback=lambda _: self._consume(iter(queues)))
+
+    def _consume(self, queues: Iterator[str]) -> None:
+        # One after the other: a channel awaits the answer to each.
+        if (queue := next(queues, None)) is not None:
+            self._channel.basic_consume(
+                queue, self._on_message, callback=lambda _: self._consume(queues)
+            )
 
     def _on_message(
         self, channel: "Channel", method: "Basic.Deliver", _: "BasicProperties", body: bytes
     ) -> None:
         if self._order is not None:
             self._order.check((body,))
-        self._left -= 1
+        self._left.count -= 1
         self._unacked += 1
-        if self._unacked < self._group and self._left:
+        if self._unacked < self._group and self._left.count:
             return
         channel.basic_ack(method.delivery_tag, multiple=True)
         self._meter.on_delivery(self._unacked)
         self._unacked = 0
-        if self._left == 0 or self._meter.is_over():
+        if self._left.count == 0 or self._meter.is_over():
             channel.connection.ioloop.stop()
 
 
@@ -478,6 +521,10 @@ class _Probing:
             channel.connection.ioloop.stop()
         else:
             self._send()
+
+
+def _reading(size: int, seconds: float) -> Meter:
+    return Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
 
 
 _LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"

@@ -29,17 +29,22 @@ from bench.system import (
     REST_SECONDS,
     SETTLE_SECONDS,
     Sample,
+    Unsupported,
 )
+from bench.warm_up import READS, SENDS, SINGLES, described
 
 QUEUES = 6
-WARM_UP_SECONDS, WARM_UP_READ_SECONDS = 8.0, 10.0
-"""Time of sending and of reading before a measurement. On two cores that were busy with much else
-the rate of sends rose for 12 s, and that of pops still rose in the tenth second."""
 START_SECONDS_MAX = 120.0
-LOAD_SECONDS_MAX = 120.0
+LOAD_SECONDS_MAX = 200.0
 """Time of a load beside its measurements, at most."""
 IN_FLIGHT_MAX = 64
 """Batches in flight, at most: a broker refuses more as busy."""
+_JOIN_SOON = [
+    "-Drocketmq.client.rebalance.waitInterval=1000",
+    "-Drocketmq.client.unlockDelayTimeMills=1000",
+]
+"""Until two consumers share the queues: when they look for each other, and when the first one gives
+up the lock of a queue that it has read ahead of; by default 20 s each. No clock runs meanwhile."""
 _EXPORTS = "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"
 _OPENS = [f"--add-opens=java.base/{p}=ALL-UNNAMED" for p in ("java.nio", "sun.nio.ch", "java.util")]
 # By default each server makes keys for TLS at its start, twice; nothing here speaks TLS.
@@ -52,6 +57,8 @@ class Rocketmq(Clustered):
     def __init__(self, *, is_synced: bool = False) -> None:
         self._is_synced = is_synced
         self.name = "rocketmq-fsync" if is_synced else "rocketmq"
+        self._warm_seconds = 0.0
+        """Seconds of sends before the measurement."""
 
     @property
     def version(self) -> str:
@@ -67,8 +74,7 @@ class Rocketmq(Clustered):
         flush = "SYNC_FLUSH on the master" if self._is_synced else "ASYNC_FLUSH (page cache)"
         return (
             f"controller mode, 3 replicas, minInSyncReplicas 2, {flush}, {QUEUES} queues, brokers' "
-            f"heaps of 1 GiB, before it {WARM_UP_SECONDS:g} s of sends, and "
-            f"{WARM_UP_READ_SECONDS:g} s of reads if it reads"
+            "heaps of 1 GiB"
         )
 
     def available(self) -> str | None:
@@ -127,9 +133,18 @@ class Rocketmq(Clustered):
         """Pop and acknowledge the messages."""
         return self._measure("pop", size, batch, window, seconds)
 
-    def ordered(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
-        """Two orderly consumers of a group; a key's messages are in the queue of its hash."""
-        return self._measure("ordered", size, batch, window, seconds)
+    def ordered(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Unsupported."""
+        raise Unsupported("an orderly consumer owns queues: in-order-100B")
+
+    def in_order(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Two orderly consumers of a group, each with the lock of half of the queues; a key's
+        messages are in the queue of its hash."""
+        return self._measure("in-order", size, batch, window, seconds, fill=fill_seconds)
 
     def leader_pid(self) -> int:
         """The broker that is the master."""
@@ -150,9 +165,15 @@ class Rocketmq(Clustered):
         self, operation: str, size: int, batch: int, window: int, seconds: float, **more: object
     ) -> Sample:
         given: dict[str, object] = {"size": size, "batch": batch, "seconds": seconds, **more}
-        given |= {"warm": WARM_UP_SECONDS, "warm-read": WARM_UP_READ_SECONDS}
+        for name, bounds in (("warm", SENDS), ("warm-read", READS), ("warm-single", SINGLES)):
+            given |= {f"{name}-least": bounds.least, f"{name}-most": bounds.most}
         in_flight = min(window, IN_FLIGHT_MAX) if batch > 1 else window
-        return Sample(**self._load(operation, 2 * seconds, window=in_flight, **given))
+        answer = self._load(operation, 3 * seconds, window=in_flight, **given)
+        sends, reads = answer.pop("warmed")
+        # A read of what a produce stored has no sends of its own.
+        self._warm_seconds = sends or self._warm_seconds
+        settings = f"{answer['settings']}, {described(self._warm_seconds, reads)}"
+        return Sample(**{**answer, "settings": settings})
 
     def _load(self, operation: str, measured: float = 0.0, **given: object) -> dict[str, Any]:
         """Run the load to its end; returns the object that it prints."""
@@ -171,7 +192,9 @@ class Rocketmq(Clustered):
         return answer
 
     def _start_load(self, operation: str, **given: object) -> "subprocess.Popen[str]":
-        options = install.SMALL_JVM if operation == "create" else ("-Xms512m", "-Xmx1g")
+        options = (
+            install.SMALL_JVM if operation == "create" else ["-Xms512m", "-Xmx1g", *_JOIN_SOON]
+        )
         return self._cluster.start(
             [
                 *("java", *options, f"-Duser.home={self._cluster.folder}"),

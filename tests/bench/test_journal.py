@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
     """The file of a run that was stopped after one cell and one scenario of growth."""
     path = tmp_path / "out" / "part.jsonl"
     journal = opened(path)
-    journal.begin("monday")
+    journal.begin("monday", "a1b2")
     journal.note_cell(CELL, Outcome(row("single-200B", "floor", 100.0)))
     journal.note_growth("slow", Grown([row("slow-produce", "raftmq", 1.0)], []))
     return path
@@ -36,7 +36,7 @@ def test_finished_work_of_a_stopped_run_is_found_again(path: Path) -> None:
 
 def test_cell_without_a_row_keeps_its_reason(path: Path) -> None:
     journal = opened(path)
-    journal.begin("tuesday")
+    journal.begin("tuesday", "a1b2")
     journal.note_cell(Cell(0, "pop-100B", "floor"), Outcome(None, "no leases"))
     found = opened(path)
     assert found.starts == ["monday", "tuesday"]
@@ -49,9 +49,19 @@ def test_line_that_was_cut_is_as_if_it_had_not_been_written(path: Path, cut: int
     journal = opened(path)
     assert list(journal.cells) == [CELL]
     assert journal.grown == {}
-    journal.begin("tuesday")
+    journal.begin("tuesday", "a1b2")
     assert all(json.loads(line) for line in path.read_text().splitlines())
     assert opened(path).starts == ["monday", "tuesday"]
+
+
+def test_commits_of_all_starts_are_kept_once_each(path: Path) -> None:
+    opened(path).begin("tuesday", "a1b2")
+    opened(path).begin("wednesday", "c3d4+")
+    journal = opened(path)
+    assert journal.starts == ["monday", "tuesday", "wednesday"]
+    assert journal.commits == ["a1b2", "c3d4+"]
+    journal.begin("thursday", "e5f6")
+    assert journal.commits == ["a1b2", "c3d4+", "e5f6"]
 
 
 def test_run_of_other_settings_is_refused(path: Path) -> None:

@@ -23,8 +23,12 @@ def test_scenario_without_raftmq_is_left_out(tmp_path: Path) -> None:
     assert "Pop and acknowledge" not in text
 
 
+def test_system_of_older_results_is_drawn(tmp_path: Path) -> None:
+    rows = [*ROWS, row("single-200B", "raftmq-assigned", 1.0)]
+    assert drawn(rows, tmp_path / "more.svg") != drawn(ROWS, tmp_path / "less.svg")
+
+
 def test_every_system_has_a_colour(tmp_path: Path) -> None:
-    systems = set(SYSTEMS) - {"raftmq"}
-    assert {name.partition("-")[0] for name in systems} == set(COLOURS)
+    assert {name.partition("-")[0] for name in SYSTEMS} == set(COLOURS)
     rows = [row("single-200B", name, 1.0 + number) for number, name in enumerate(SYSTEMS)]
     assert drawn(rows, tmp_path / "all.svg")

@@ -11,6 +11,7 @@ from bench import run
 from bench.journal import Outcome
 from bench.results import Row
 from bench.scenarios import (
+    AT_REST_SECONDS_MAX,
     GROWING,
     GROWTH,
     READS,
@@ -18,9 +19,10 @@ from bench.scenarios import (
     SYSTEMS,
     Cell,
     cells,
+    wait_until_at_rest,
     without_fills,
 )
-from bench.system import Sample
+from bench.system import SETTLE_SECONDS, Sample
 from tests.bench.test_report import row
 
 SINGLE = ["--only", "single", "--systems", "floor,nats", "--seconds", "1", "--rounds", "2"]
@@ -36,6 +38,29 @@ def test_settings_of_writes_are_measured_by_writes_alone() -> None:
     planned = cells(list(SCENARIOS), ["kafka-fsync", "rocketmq-fsync", "nats-fsync"], 1)
     assert len(planned) == 3 * 4
     assert not [cell for cell in planned if SCENARIOS[cell.scenario].operation in READS]
+
+
+def test_each_system_has_the_order_that_it_keeps() -> None:
+    def systems(scenario: str) -> set[str]:
+        return {each.system for each in cells([scenario], list(SYSTEMS), 1)}
+
+    assert systems("ordered-100B") >= {"raftmq", "nats", "rabbitmq"}
+    assert not systems("ordered-100B") & {"kafka", "rocketmq", "kafka-own"}
+    assert systems("in-order-100B") >= {"raftmq", "kafka", "rocketmq", "nats", "rabbitmq"}
+
+
+@pytest.mark.parametrize(("quiet_after", "is_noted"), [(3, False), (1000, True)])
+def test_rest_begins_when_the_servers_are_at_rest(quiet_after: int, is_noted: bool) -> None:
+    slept: list[float] = []
+
+    def used(_: int) -> float:
+        # A processor of each server is full until it is quiet.
+        return sum(slept[:quiet_after])
+
+    note = wait_until_at_rest([1, 2, 3], cpu_seconds=used, sleep=slept.append)
+    assert bool(note) == is_noted
+    assert sum(slept) <= SETTLE_SECONDS + AT_REST_SECONDS_MAX
+    assert len(slept) == (quiet_after + 1 if not is_noted else len(slept))
 
 
 def test_pysyncobj_and_own_tools_run_in_the_first_round_alone() -> None:
@@ -97,17 +122,23 @@ def test_amount_that_was_not_reached_has_a_reason(reached: int, own: str, said: 
 
 
 def test_expected_time_counts_the_filling_of_a_log() -> None:
-    beside = SYSTEMS["floor"].beside_seconds
-    assert Cell(0, "single-200B", "floor").expected_seconds(4.0) == beside + 4.0
-    assert Cell(0, "consume-100B", "floor").expected_seconds(4.0) == beside + 8.0
+    beside = SYSTEMS["kafka"].beside_seconds
+    reading = SYSTEMS["kafka"].read_seconds
+    times = SCENARIOS["consume-100B"].times
+    assert reading > 0
+    assert Cell(0, "single-200B", "kafka").expected_seconds(4.0) == beside + 4.0
+    assert Cell(0, "consume-1MiB", "kafka").expected_seconds(4.0) == beside + reading + 8.0
+    assert Cell(0, "consume-100B", "kafka").expected_seconds(4.0) == (
+        beside + reading + (times + 1) * 4.0
+    )
 
 
 def test_consume_brings_the_row_of_the_produce_that_it_reads_back() -> None:
     found = {each.rows for each in SCENARIOS.values() if each.operation == "consume"}
     assert found == {(f"produce-{size}", f"consume-{size}") for size in ("100B", "10kB", "1MiB")}
     for produce, consume in ((SCENARIOS[first], SCENARIOS[then]) for first, then in found):
-        load = (consume.size, consume.batch, consume.window)
-        assert (produce.size, produce.batch, produce.window) == load
+        load = (consume.size, consume.batch, consume.window, consume.times)
+        assert (produce.size, produce.batch, produce.window, produce.times) == load
     assert SCENARIOS["produce-10kB"].rows == ("produce-10kB",)
 
 
@@ -160,6 +191,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(run, "_run_cell", machine.run_cell)
     monkeypatch.setattr(run, "why_unavailable", lambda _: None)
+    monkeypatch.setattr(bench.machine, "commit", lambda: "a1b2")
     monkeypatch.setattr(bench.machine, "describe", lambda: {"processor": "2 x test"})
     return machine
 
@@ -184,6 +216,19 @@ def test_stopped_run_goes_on_where_it_stopped(machine: Machine, tmp_path: Path) 
     assert len(written["continues"]) == 1
     assert "was stopped once and went on" in (tmp_path / "benchmarks.md").read_text()
     assert not (tmp_path / run.PART).exists()
+
+
+def test_run_that_goes_on_at_another_commit_says_so_on_the_page(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.stops_before = 4
+    run.main([*SINGLE, "--out", str(tmp_path)])
+    machine.stops_before = -1
+    monkeypatch.setattr(bench.machine, "commit", lambda: "c3d4+")
+    assert run.main([*SINGLE, "--out", str(tmp_path)]) == 0
+    written = json.loads((tmp_path / "benchmarks.json").read_text())
+    assert written["commits"] == ["a1b2", "c3d4+"]
+    assert "Measured at commits a1b2, c3d4+" in (tmp_path / "benchmarks.md").read_text()
 
 
 def test_complete_rounds_of_a_stopped_run_are_a_page_at_once(

@@ -22,11 +22,15 @@ final class Many {
         RocketLoad.send(TOPIC, batch, window, first, queues);
         double created = (System.nanoTime() - began) / 1e9;
         int made = (int) Math.min(wanted, first.messages() / batch);
-        RocketLoad.send(TOPIC, batch, window, new Meter(size, RocketLoad.real("warm"), 0), queues.subList(0, made));
+        double warmed = WarmUp.untilSteady(RocketLoad.real("warm-least"), RocketLoad.real("warm-most"), false, slice -> {
+            Meter meter = new Meter(size, slice, 0);
+            RocketLoad.send(TOPIC, batch, window, meter, queues.subList(0, made));
+            return meter;
+        });
         Meter meter = new Meter(size, seconds, Math.min(1, seconds / 4));
         RocketLoad.send(TOPIC, batch, window, meter, queues.subList(0, made));
         return meter.json(false, "queues of one topic, " + window + " in flight", String.format(Locale.ROOT,
-            ", \"figures\": {\"queues\": %d, \"s to create\": %.2f}", made, created));
+            ", \"figures\": {\"queues\": %d, \"s to create\": %.2f}, \"warmed\": [%f, 0]", made, created, warmed));
     }
 
     /** A push consumer, which has a pull that waits for each queue; then a message to one queue at a time. */

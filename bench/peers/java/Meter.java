@@ -35,7 +35,7 @@ final class Meter {
         return meter;
     }
 
-    /** A meter without a warm-up whose work ends with so many messages. */
+    /** A meter without a warm-up whose work ends with that number of messages. */
     static Meter untilMessages(int size, long messages, double secondsMax) {
         Meter meter = new Meter(size, secondsMax, 0);
         meter.messagesMax = messages;
@@ -80,11 +80,16 @@ final class Meter {
         }
     }
 
+    /** Length of the measured part; `untilLast` ends it at the last event. */
+    synchronized double seconds(boolean untilLast) {
+        return Math.max(((untilLast || messagesMax < Long.MAX_VALUE ? last : deadline) - start) / 1e9, 1e-9);
+    }
+
     /** The fields of a Sample as a JSON object; `untilLast` ends the measurement at the last event.
      *  `more` are further fields, each after a comma. */
     synchronized String json(boolean untilLast, String settings, String more) {
         if (messages == 0) throw new IllegalStateException("nothing was acknowledged in the measured part");
-        double seconds = Math.max(((untilLast || messagesMax < Long.MAX_VALUE ? last : deadline) - start) / 1e9, 1e-9);
+        double seconds = seconds(untilLast);
         long[] sorted = Arrays.copyOf(latencies, latencyCount);
         Arrays.sort(sorted);
         return String.format(Locale.ROOT,

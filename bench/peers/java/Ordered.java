@@ -54,8 +54,10 @@ final class Ordered {
                 ByteBuffer.wrap(body).putLong(sent / keys.size() * KEYS + key);
                 messages.add(new Message(queue.getTopic(), "", "key-" + key, body));
             }
+            long sentAt = System.nanoTime();
             SendStatus status = producer.send(messages, queue, 10_000).getSendStatus();
             if (status != SendStatus.SEND_OK) throw new IllegalStateException("" + status);
+            meter.onAck(batch, sentAt);
         }
     }
 
@@ -69,6 +71,8 @@ final class Ordered {
         AtomicReference<Throwable> failure = new AtomicReference<>();
         AtomicLongArray last = new AtomicLongArray(KEYS);
         for (int key = 0; key < KEYS; key++) last.set(key, -1);
+        // A warm-up fills its topic more than once, and so repeats its numbers.
+        boolean isChecked = !topic.equals(RocketLoad.WARM);
         Map<Integer, Integer> ahead = new ConcurrentHashMap<>();
         AtomicBoolean isShared = new AtomicBoolean();
         MessageListenerOrderly listener = (found, context) -> {
@@ -77,7 +81,7 @@ final class Ordered {
                 return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
             }
             try {
-                for (MessageExt each : found) check(last, each.getBody());
+                if (isChecked) for (MessageExt each : found) check(last, each.getBody());
             } catch (IllegalStateException error) {
                 failure.set(error);
             }
@@ -88,7 +92,8 @@ final class Ordered {
             return ConsumeOrderlyStatus.SUCCESS;
         };
         List<DefaultMQPushConsumer> consumers = new ArrayList<>();
-        for (int i = 0; i < CONSUMERS; i++) consumers.add(consumer(topic, listener));
+        String group = "in-order-" + System.nanoTime();
+        for (int i = 0; i < CONSUMERS; i++) consumers.add(consumer(group, topic, listener));
         Set<MessageQueue> queues = consumers.get(0).fetchSubscribeMessageQueues(topic);
         for (MessageQueue each : queues) left.addAndGet(RocketLoad.admin().maxOffset(each));
         for (long end = System.nanoTime() + JOIN_NANOS_MAX; !haveShared(consumers, queues); Thread.sleep(20))
@@ -103,8 +108,8 @@ final class Ordered {
         for (DefaultMQPushConsumer each : consumers) each.shutdown();
     }
 
-    private static DefaultMQPushConsumer consumer(String topic, MessageListenerOrderly listener) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("ordered-" + topic);
+    private static DefaultMQPushConsumer consumer(String group, String topic, MessageListenerOrderly listener) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(RocketLoad.nameServers());
         consumer.setInstanceName("ordered" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

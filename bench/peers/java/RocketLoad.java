@@ -1,7 +1,6 @@
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.concurrent.atomic.*;
-import java.util.function.Supplier;
 import org.apache.rocketmq.client.consumer.*;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.*;
@@ -15,11 +14,10 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * The load for RocketMQ, over its remoting protocol: RocketLoad OPERATION name=value...
  *
  * `create` makes the topics and prints {"master": ADDRESS}. The operations of bench/system.py
- * (produce, single, consume, pop, ordered) print a Sample as JSON. Each works on the topic "warm" first,
- * so that the JVMs compile what comes, then for `seconds` on the topic "bench". Sends warm up for `warm`
- * seconds, reads for `warm-read` seconds. `consume` and `pop` read what `produce` left on both topics;
- * `ordered` fills both by itself. `fill` is `produce` until `messages` are stored; Many.java has `spread` and
- * `waiting`.
+ * (produce, single, consume, pop, in-order) print a Sample as JSON. Each works on the topic "warm" first,
+ * until its rate is steady (WarmUp.java), so that the JVMs compile what comes, then for `seconds` on the topic
+ * "bench". `consume` and `pop` read what `produce` left on both topics; `in-order` fills both by itself.
+ * `fill` is `produce` until `messages` are stored; Many.java has `spread` and `waiting`.
  *
  * `steadily` sends until it is killed, and prints `acknowledged` or `refused` for each attempt.
  *
@@ -30,7 +28,7 @@ public class RocketLoad {
     static final String TOPIC = "bench", WARM = "warm", GROUP = "bench";
     static final int MOST_A_POP = 32;
     static final int PULL_BATCH = 1000;
-    static final Set<String> READS = Set.of("consume", "pop", "ordered");
+    static final Set<String> READS = Set.of("consume", "pop", "in-order");
     static final Map<String, String> given = new HashMap<>();
     static final AtomicLong refused = new AtomicLong();
 
@@ -66,38 +64,57 @@ public class RocketLoad {
             return;
         }
         int size = number("size");
-        double seconds = real("seconds"), warm = real("warm"), warmRead = real("warm-read");
-        boolean isRead = READS.contains(arguments[0]), isSingle = arguments[0].equals("single");
-        // One message after the other calls the code too rarely to have it compiled.
-        if (isSingle) send(WARM, 100, 64, new Meter(size, warm, 0));
-        work(arguments[0], WARM, new Meter(size, warm, 0),
-            () -> isRead ? Meter.fromFirstDelivery(size, warmRead) : new Meter(size, isSingle ? warm / 5 : warm, 0));
+        double seconds = real("seconds");
+        boolean isRead = READS.contains(arguments[0]);
+        String warmed = ", \"warmed\": " + Arrays.toString(warmUp(arguments[0], size));
         refused.set(0);
         String settings = switch (arguments[0]) {
             case "produce", "fill" -> number("window") + " in flight";
             case "single" -> "synchronous send";
             case "consume" -> "DefaultLitePullConsumer, assigned queues, pull batch " + PULL_BATCH;
-            case "ordered" -> Ordered.CONSUMERS + " orderly push consumers, " + Ordered.BATCH + " messages at most at a time, offsets stored every 5 s";
+            case "in-order" -> Ordered.CONSUMERS + " orderly push consumers, " + Ordered.BATCH + " messages at most at a time, offsets stored every 5 s";
             default -> "one pop of " + MOST_A_POP + " in flight a queue, each acknowledged by one batch";
         };
-        Supplier<Meter> meter = () -> isRead ? Meter.fromFirstDelivery(size, seconds)
+        if (arguments[0].equals("in-order")) Ordered.fill(TOPIC, number("batch"), new Meter(size, real("fill"), 0));
+        Meter done = work(arguments[0], TOPIC, isRead ? Meter.fromFirstDelivery(size, seconds)
             : arguments[0].equals("fill") ? Meter.untilMessages(size, number("messages"), seconds)
-            : new Meter(size, seconds, Math.min(1, seconds / 4));
-        Meter done = work(arguments[0], TOPIC, new Meter(size, seconds, 0), meter);
+            : new Meter(size, seconds, Math.min(1, seconds / 4)));
         if (refused.get() > 0) settings += ", " + refused.get() + " refused as busy and sent again";
-        System.out.println(done.json(isRead, settings, ""));
+        System.out.println(done.json(isRead, settings, warmed));
     }
 
-    /** One operation on one topic. `fill` is the meter of the keyed sends, which come first in `ordered`. */
-    static Meter work(String operation, String topic, Meter fill, Supplier<Meter> make) throws Exception {
-        if (operation.equals("ordered")) Ordered.fill(topic, number("batch"), fill);
-        Meter meter = make.get();
+    /** Works on the topic "warm" until the rate is steady; returns the seconds of sends and of reads. */
+    static double[] warmUp(String operation, int size) throws Exception {
+        WarmUp.Slice sends = seconds -> {
+            Meter meter = new Meter(size, seconds, 0);
+            switch (operation) {
+                case "in-order" -> Ordered.fill(WARM, number("batch"), meter);
+                // One message after the other calls the code too rarely to have it compiled.
+                case "single" -> send(WARM, 100, 64, meter);
+                default -> send(WARM, number("batch"), number("window"), meter);
+            }
+            return meter;
+        };
+        // A consume and a pop read what a produce with its own warm-up has stored.
+        boolean isFilled = READS.contains(operation) && !operation.equals("in-order");
+        double sent = isFilled ? 0 : WarmUp.untilSteady(real("warm-least"), real("warm-most"), false, sends);
+        if (operation.equals("single"))
+            sent += WarmUp.untilSteady(real("warm-single-least"), real("warm-single-most"), false,
+                seconds -> work("single", WARM, new Meter(size, seconds, 0)));
+        if (!READS.contains(operation)) return new double[] {sent, 0};
+        double read = WarmUp.untilSteady(real("warm-read-least"), real("warm-read-most"), true,
+            seconds -> work(operation, WARM, Meter.fromFirstDelivery(size, seconds)));
+        return new double[] {sent, read};
+    }
+
+    /** One operation on one topic. */
+    static Meter work(String operation, String topic, Meter meter) throws Exception {
         switch (operation) {
             case "produce", "fill" -> send(topic, number("batch"), number("window"), meter);
             case "single" -> single(topic, meter);
             case "consume" -> consume(topic, meter);
             case "pop" -> pop(topic, meter);
-            case "ordered" -> Ordered.consume(topic, meter);
+            case "in-order" -> Ordered.consume(topic, meter);
             default -> throw new IllegalArgumentException(operation);
         }
         return meter;
