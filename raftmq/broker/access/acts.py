@@ -68,6 +68,8 @@ _ClusterCommand = catalog.PutNode | catalog.RemoveNode | catalog.PutGroup
 _NODE_ACTIONS = ("add", "remove", "replace")
 _SHOWN_MEMBERS = 20
 """Nodes of a partition group that an entry lists."""
+_SHOWN_TOPICS = 10
+"""Topics that an entry lists."""
 
 
 class Words(NamedTuple):
@@ -99,7 +101,7 @@ def _of_command(node: Host, command: catalog.Command) -> Words | None:
         case CreateTopic() | AlterTopic() | DeleteTopic():
             return _of_topic(command)
         case PutConsumerGroup() | DeleteConsumerGroup() | Detach():
-            return _of_group(command)
+            return _of_group(node, command)
         case (
             access.PutUser()
             | access.DropUser()
@@ -153,14 +155,15 @@ def _of_topic(command: CreateTopic | AlterTopic | DeleteTopic) -> Words:
     return Words(_tag(command), "topic", command.name, detail)
 
 
-def _of_group(command: PutConsumerGroup | DeleteConsumerGroup | Detach) -> Words:
+def _of_group(node: Host, command: PutConsumerGroup | DeleteConsumerGroup | Detach) -> Words:
     match command:
         case PutConsumerGroup(name=name, mode=mode, policy=policy):
             detail = f"mode {mode}, {counted(policy.attempts_max, 'attempt')}"
         case DeleteConsumerGroup(name=name):
             detail = "forced" if command.is_forced else ""
-        case Detach(consumer_group=name):
-            detail = f"topic {command.topic}"
+        case Detach(consumer_group=name, number=number):
+            # The catalog goes by the number, if there is one.
+            detail = (_topic(node, number) if number else "") or f"topic {command.topic}"
     return Words(_tag(command), "group", name, detail)
 
 
@@ -221,7 +224,8 @@ def of_request(node: Host, request: Noted) -> Words:
         case ChangeDead(number=number, letters=letters, is_purge=is_purge):
             what = "purge_dead" if is_purge else "redrive_dead"
             detail = counted(len(letters), "dead letter")
-            return Words(what, "group", _group(node, number), f"{_topic(node, number)}{detail}")
+            of = _topic(node, number)
+            return Words(what, "group", _group(node, number), f"{of}, {detail}" if of else detail)
         case Transfer(partition_group=group, to=to):
             detail = f"to node {to}" if to else "to any node"
             return Words("transfer_leader", "partition_group", str(group), detail)
@@ -234,8 +238,11 @@ def of_request(node: Host, request: Noted) -> Words:
 
 
 def _queues(node: Host, queues: list[int]) -> str:
-    topic = node.catalog.topic_of(queues[0])
-    of = f" of topic {topic.name}" if topic is not None else ""
+    topics = {queue >> QUEUE_BITS: node.catalog.topic_of(queue) for queue in queues}
+    names = [topic.name for topic in topics.values() if topic is not None]
+    shown = ", ".join(names[:_SHOWN_TOPICS])
+    more = f" and {len(names) - _SHOWN_TOPICS} more" if len(names) > _SHOWN_TOPICS else ""
+    of = f" of {'topic' if len(names) == 1 else 'topics'} {shown}{more}" if names else ""
     return f"{counted(len(queues), 'queue')}{of}"
 
 
@@ -247,4 +254,4 @@ def _group(node: Host, attachment: int) -> str:
 def _topic(node: Host, attachment: int) -> str:
     found = node.catalog.consumer_groups.attachments.get(attachment)
     topic = node.catalog.topic_of(found.topic_id << QUEUE_BITS) if found is not None else None
-    return f"topic {topic.name}, " if topic is not None else ""
+    return f"topic {topic.name}" if topic is not None else ""

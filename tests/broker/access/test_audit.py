@@ -257,6 +257,28 @@ def test_acts_of_other_logs_have_begun_before_they_are_done() -> None:
     secure(job)
 
 
+def test_entries_name_what_the_act_is_done_to_whatever_else_its_request_names() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("orders", 1)
+        async with cluster.client(cluster.leader(0)) as client:
+            await client.admin("create_topic", "later", 1, "orders")
+            await cluster.wait_known("later")
+            catalog = cluster.nodes[cluster.leader(0)].catalog
+            queues = [catalog.topics[name].queues[0] for name in ("later", "orders")]
+            number, _ = await client.admin("attach", "orders", "billing", "pop", False)
+            # The number is that of another topic's attachment.
+            await client.admin("detach", "later", "billing", number)
+        reset = CommitOffsets("readers", [QueueOffset(queue, 0) for queue in queues], is_reset=True)
+        async with cluster.client(cluster.leader_of(queues[0])) as client:
+            await client.ask(FrameKind.COMMIT, reset, OffsetsCommitted)
+        assert [entry.act.detail for entry in kept(cluster)][-2:] == [
+            "topic orders",
+            "2 queues of topics later, orders",
+        ]
+
+    in_cluster(scenario)
+
+
 def with_reset(
     scenario: Callable[[Cluster, RawClient, int], Awaitable[Any]], *, is_remote: bool = True
 ) -> None:
