@@ -95,6 +95,13 @@ def test_what_a_user_owned_before_its_quota_stays(catalog: Catalog) -> None:
     assert isinstance(by("alice", catalog, CreateTopic("d", 1)), Changed)
 
 
+def test_a_repeat_is_refused_by_no_quota(catalog: Catalog) -> None:
+    by("alice", catalog, CreateTopic("a", 6))
+    give(catalog, topics=1, queues=2)
+    assert isinstance(by("alice", catalog, CreateTopic("a", 6)), Changed)
+    assert isinstance(by("alice", catalog, AlterTopic("a", 6)), Changed)
+
+
 def test_commands_without_an_author_have_no_quota(catalog: Catalog) -> None:
     run(catalog, PutQuota(Subject(SubjectKind.USER, "*"), Quota(topics=1, queues=1, groups=1)))
     for name in ("a", "b"):

@@ -535,11 +535,13 @@ class Catalog(CatalogState):
         if not have <= command.queues <= QUEUES_MAX:
             message = f"{command.name!r} has {have} queues; it can grow up to {QUEUES_MAX}"
             return Refused(Reason.BAD_ARGUMENT, message)
-        if over := over_topics(self, topic.owner, queues=command.queues - have):
+        # A repeat takes nothing, so it is refused by no quota.
+        more = command.queues - have
+        if more and (over := over_topics(self, topic.owner, queues=more)):
             return over
-        more = self._spread(topic, have, command.queues)
-        assert have + len(more) == command.queues, "queues without a group"
-        self.topics[topic.name] = msgspec.structs.replace(topic, groups=topic.groups + more)
+        added = self._spread(topic, have, command.queues)
+        assert have + len(added) == command.queues, "queues without a group"
+        self.topics[topic.name] = msgspec.structs.replace(topic, groups=topic.groups + added)
         self.subscribers.topic_changed(topic.id, self.applied + 1)
         self.consumer_groups.topic_changed(topic.id, self.applied + 1)
         self.memberships.topic_changed(topic.id, command.queues, self.applied + 1)
