@@ -24,7 +24,7 @@ from math import ceil
 import trio
 
 from raftmq.broker.serve.answers import OpenRequest
-from raftmq.broker.serve.connection import Connection
+from raftmq.broker.serve.connection import STEP_SECONDS_MAX, Connection
 from raftmq.broker.timers import Timer, Timers
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply
@@ -187,8 +187,11 @@ class Lanes:
 
     def _turns(self, connection: Connection, lane: Lane) -> Iterator[Frame]:
         """The frames whose turn it is, each once the connection has acted on the one before."""
+        until = trio.current_time() + STEP_SECONDS_MAX
         while lane.held and not connection.is_paused and not connection.is_closed:
-            if lane.held[0].wait(trio.current_time()):
+            now = trio.current_time()
+            # All may be due at once, after a change of the quota: others have their turn, too.
+            if now >= until or lane.held[0].wait(now):
                 return
             held = lane.due = lane.held.popleft()
             self.count -= 1
@@ -199,11 +202,15 @@ class Lanes:
 
 
 SLOWED_MAX = 1000
-"""Subjects that are remembered as slowed."""
+"""Subjects that are remembered as slowed. With more of them, an amount may be too high, by the
+least amount that is remembered."""
 
 
 class Slowed:
-    """How much each subject was slowed, since the node started."""
+    """How much each subject was slowed, since the node started.
+
+    Source: the Space-Saving summary (Metwally, Agrawal, El Abbadi, 2005).
+    """
 
     def __init__(self) -> None:
         self.requests = 0
@@ -219,9 +226,11 @@ class Slowed:
         self.requests += 1
         self.seconds += seconds
         key = (meter.subject.kind.value, meter.subject.name)
-        self._of[key] = self._of.get(key, 0.0) + seconds
-        if len(self._of) > SLOWED_MAX:
-            del self._of[min(self._of, key=self._of.__getitem__)]
+        before = self._of.get(key, 0.0)
+        if key not in self._of and len(self._of) >= SLOWED_MAX:
+            # A newcomer takes over the least amount: else it would always be the least itself.
+            before = self._of.pop(min(self._of, key=self._of.__getitem__))
+        self._of[key] = before + seconds
 
     def most(self, count: int) -> list[tuple[tuple[str, str], float]]:
         """The subjects that were slowed most, with their seconds."""

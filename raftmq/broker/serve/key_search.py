@@ -54,7 +54,9 @@ class KeySearch(Service):
 
     def _look(self, request: FindKey, group: Group, asked: OpenRequest) -> Answer:
         sources = group.index.key_sources(key_hash(request.key))
-        search = _Search(group.store, sources, request, self._bytes_max)
+        room = self._node.quotas.room(asked.connection, [request.topic << QUEUE_BITS])
+        budget = int(min(self._bytes_max, room.size))
+        search = _Search(group.store, sources, request, budget)
         failed = partial(self._node.index_failed, group)
 
         def look_on() -> Answer:

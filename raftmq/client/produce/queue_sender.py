@@ -374,6 +374,7 @@ class QueueSender:
         batch.settle(base_offset, timestamp, is_duplicate, number)
         self._failures = self._strikes = 0
         self._trouble = ""
+        self._retry_at = 0.0
         self._release(batch)
 
     def _release(self, batch: ProducerBatch) -> None:

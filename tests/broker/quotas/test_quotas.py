@@ -4,10 +4,13 @@ import pytest
 import trio
 
 from raftmq.batch import Compression
+from raftmq.broker.quotas import lanes
+from raftmq.broker.quotas.buckets import Meter
 from raftmq.broker.quotas.quotas import HOLD_SECONDS_MAX, RETRY_SECONDS_MAX
 from raftmq.broker.serve.requests import LARGE_BYTES
 from raftmq.broker.settings import Limits
 from raftmq.client import Client
+from raftmq.machine.catalog.quotas import Quota, Subject, SubjectKind
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import encode_frame
@@ -34,6 +37,19 @@ SIZE = 100_000
 """About the bytes of a batch here; the head takes some."""
 
 # Rates
+
+
+def test_a_subject_that_is_slowed_most_is_remembered_though_many_others_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lanes, "SLOWED_MAX", 3)
+    slowed = lanes.Slowed()
+    for number in range(3):
+        slowed.note(Meter(Subject(SubjectKind.USER, f"old-{number}"), Quota()), 5.0)
+    for number in range(100):
+        slowed.note(Meter(Subject(SubjectKind.USER, "worst"), Quota()), 3.0)
+        slowed.note(Meter(Subject(SubjectKind.USER, f"new-{number}"), Quota()), 0.1)
+    assert slowed.most(1)[0][0] == ("user", "worst")
 
 
 def test_batches_of_a_user_take_their_turns_at_the_rate() -> None:
