@@ -112,6 +112,14 @@ class ThreadWorker:
         self._jobs.put(None)
         self._thread.join()
 
+    async def end_with_nursery(self) -> None:
+        """Wait until the nursery of this task is cancelled. No `done` is called from then on: it
+        could start no task in a nursery that is closed."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._is_closed = True
+
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, done = item
@@ -167,7 +175,9 @@ class RealWorld:
 
     def worker(self, name: str, nursery: trio.Nursery) -> ThreadWorker:
         """Start a thread of that name."""
-        return ThreadWorker(name)
+        worker = ThreadWorker(name)
+        nursery.start_soon(worker.end_with_nursery)
+        return worker
 
     async def listen(self, host: str, port: int) -> trio.abc.Listener[trio.abc.Stream]:
         """Listen on a TCP port of one address.

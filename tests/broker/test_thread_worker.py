@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import trio
+import trio.testing
 
 from raftmq.broker import system_world
-from raftmq.broker.system_world import ThreadWorker
+from raftmq.broker.system_world import RealWorld, ThreadWorker
 
 
 def _in_loop(check: Callable[[ThreadWorker], None]) -> None:
@@ -56,6 +57,31 @@ def test_jobs_of_a_closed_worker_are_done_and_not_reported() -> None:
         worker.close()
         await trio.sleep(0.05)
         assert done == ["job"]
+
+    trio.run(main)
+
+
+def test_jobs_are_not_reported_once_the_nursery_of_their_node_is_cancelled() -> None:
+    async def main() -> None:
+        done: list[str] = []
+        may_end, has_ended = threading.Event(), threading.Event()
+
+        def job() -> None:
+            may_end.wait()
+            done.append("job")
+
+        with trio.CancelScope() as outer:
+            async with trio.open_nursery() as nursery:
+                worker = RealWorld().worker("test", nursery)
+                worker.submit(job, lambda result, error: done.append("report"))
+                worker.submit(has_ended.set, lambda result, error: done.append("report"))
+                await trio.testing.wait_all_tasks_blocked()
+                outer.cancel()
+        may_end.set()
+        has_ended.wait()
+        await trio.sleep(0.05)
+        assert done == ["job"]
+        worker.close()
 
     trio.run(main)
 

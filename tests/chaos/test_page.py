@@ -19,6 +19,7 @@ from tests.chaos.sim import test_flows as flows
 from tests.chaos.sim import test_members as members
 from tests.chaos.sim import test_pop_campaign as pop
 from tests.chaos.sim import test_returning as returning
+from tests.chaos.sim import test_users as users
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PLAYED = {
@@ -33,6 +34,7 @@ PLAYED = {
     "clocks": (len(clocks.SEEDS) * len(clocks.WORKLOADS), clocks.SECONDS),
     "clocks-members": (len(clocks.MEMBER_SEEDS), clocks.MEMBER_SECONDS),
     "returning": (len(returning.SEEDS), returning.SECONDS),
+    "users": (len(users.SEEDS) * len(users.WORKLOADS), users.SECONDS),
     "real": (len(real.SEEDS), real.SECONDS),
     "random-logs": (logs.SEEDS * len(logs.MODES), logs.RECORDS),
 }
@@ -70,7 +72,7 @@ def test_page_of_chaos_names_each_campaign_with_its_seeds() -> None:
     rows = re.findall(r"^\| ([a-z-]+) \| .* \| (\d+) \| (\d+)(?: records)? \|$", text, re.MULTILINE)
     assert {name: (int(seeds), float(seconds)) for name, seeds, seconds in rows} == PLAYED
     assert set(sim.WORKLOADS) == set(
-        re.findall(r"`(\w+)`", text.split("| sim | ")[1].split("|")[0])
+        re.findall(r"`(\w+)`", text.split("\n| sim | ")[1].split("|")[0])
     )
 
 

@@ -25,6 +25,8 @@ from tests.chaos.campaigns import play_valid
 
 PLAN = Plan(World.SIM, workload="pop", seconds=6.0, is_secure=True)
 WORKLOADS = ("log", "register", "pop", "flows", "members", "admin")
+SEEDS, SECONDS = range(900, 906), 8.0
+"""Of the campaign `users`: seeds of each workload, and the seconds of a run."""
 BARRING = {"drop-user", "deny-pop", "deny-group"}
 """Faults of access in the simulated world."""
 
@@ -81,8 +83,8 @@ def test_a_gate_that_lets_somebody_in_is_found(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_no_promise_breaks_where_users_come_and_go(workload: str) -> None:
-    plan = Plan(World.SIM, workload=workload, seconds=8.0, is_secure=True)
-    totals = play_valid(plan, range(900, 906), checks=(JUDGED, "intruders refused"))
+    plan = Plan(World.SIM, workload=workload, seconds=SECONDS, is_secure=True)
+    totals = play_valid(plan, SEEDS, checks=(JUDGED, "intruders refused"))
     assert set(totals.faults) >= BARRING
 
 
