@@ -76,7 +76,9 @@ def _of_properties(column: pa.MapArray) -> U64:
     first, last = int(starts[0]), int(starts[-1])
     names = _hash(column.keys.slice(first, last - first))
     values = _hash(column.items.slice(first, last - first))
-    sums = _sums(_mix(names * _NAME + values))
+    entries = _mix(names * _NAME + values)
+    # An empty name with an empty value has the hash 0, and would not count.
+    sums = _sums(np.where(entries == 0, _NAME, entries))
     return _differences(sums, starts - first)
 
 

@@ -55,6 +55,11 @@ def test_digest_differs_when_a_row_does(found, other, data) -> None:  # type: ig
     assert (digest(batch(found)) == digest(batch(changed))) == is_same
 
 
+def test_empty_property_with_an_empty_value_counts() -> None:
+    rows = [{"number": 1, "props": props} for props in ([], [("", "")], [("", ""), ("a", "")])]
+    assert len({digest(batch([row])) for row in rows}) == 3
+
+
 def _canonical(row: dict[str, object]) -> list[object]:
     props = row["props"]
     assert isinstance(props, list)
