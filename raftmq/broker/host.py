@@ -43,7 +43,7 @@ class Source(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What an answer brings of one queue."""
+    """The part of an answer that comes from one queue."""
 
     queue: int
     size: int

@@ -365,7 +365,7 @@ class Gate:
 
     async def _renew(self, asked: OpenRequest, frame: Frame) -> None:
         is_new = False
-        # A node that has left the cluster carries no catalog any more.
+        # A node carries no catalog after it has left the cluster.
         if self._node.group(SYSTEM_GROUP) is not None:
             with trio.move_on_after(RENEW_SECONDS_MAX):
                 is_new = await renew_catalog(self._node)

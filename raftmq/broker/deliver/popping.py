@@ -515,7 +515,7 @@ class Popping(Service):
 
 
 def _taken(popped: Popped, body: Sequence[FramePart]) -> list[Taken]:
-    """What an answer brings; all its queues are of one topic."""
+    """The amounts in an answer; all its queues are of one topic."""
     if not popped.leases:
         return []
     messages = sum(int.from_bytes(lease.bits, "little").bit_count() for lease in popped.leases)

@@ -53,12 +53,12 @@ class Act(msgspec.Struct, frozen=True, array_like=True):
     address: str
     """The address that the request came from; empty: the node's own machine."""
     what: str = ""
-    """What was done, such as `create_topic`. Empty: the act makes no entry, and only the author of
-    what it creates is noted."""
+    """The kind of act, such as `create_topic`. Empty: the act makes no entry, and only the author
+    of its creations is noted."""
     resource: str = ""
-    """What kind of thing it was done to, such as `topic`."""
+    """The kind of resource, such as `topic`."""
     name: str = ""
-    """Which one; empty: the cluster."""
+    """The name of the resource; empty: the cluster."""
     detail: str = ""
     """Further words, for people."""
 
