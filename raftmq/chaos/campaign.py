@@ -22,8 +22,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from itertools import islice
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -538,7 +539,7 @@ def play_all(
     # Children of the caller are no workers of ours, and must not be terminated below.
     others = set(active_children())
     # A forked worker would inherit this process's threads and event loops in the middle of work.
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_interrupts)
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin_worker)
     with pool:
 
         def submit(count: int) -> set[Future[Result]]:
@@ -561,9 +562,18 @@ def play_all(
                 worker.terminate()
 
 
-def _leave_interrupts() -> None:
-    """Ignore Ctrl-C in a worker: a terminal sends Ctrl-C to all processes, and the first acts."""
+def _begin_worker() -> None:
+    """Ignore Ctrl-C in a worker, as a terminal sends it to all processes and the first acts; end
+    with the first process, even if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    first = parent_process()
+    assert first is not None
+    first.join()
+    os._exit(1)
 
 
 def _until(tasks: Iterable[tuple[Plan, int]], deadline: float | None) -> Iterator[tuple[Plan, int]]:

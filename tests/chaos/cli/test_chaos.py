@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -341,37 +342,53 @@ def hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("command", [("run", "--seeds", "1..8", "--time", "600s"), ("soak",)])
-def test_ctrl_c_ends_seeds_under_way_in_all_processes(
-    command: tuple[str, ...], tmp_path: Path
-) -> None:
-    """A terminal tells all of its processes, twice if a person is impatient."""
-    words = [sys.executable, "-m", "raftmq", "chaos", *command, "--jobs", "2"]
-    if command == ("soak",):
-        words += ["--book", str(tmp_path / "soak.json")]
+LONG = ("run", "--seeds", "1..8", "--time", "600s")
+
+
+@contextmanager
+def playing_in_workers(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command in a process group of its own, once its workers play."""
     with subprocess.Popen(
-        words,
+        [sys.executable, "-m", "raftmq", "chaos", *command, "--jobs", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
         preexec_fn=hear_ctrl_c,
     ) as running:
-        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        listed = Path(f"/proc/{running.pid}/task/{running.pid}/children")
         try:
             # Two workers, and the tracker of their shared memory.
-            wait_until(lambda: len(children.read_text().split()) >= 3, what="workers")
+            wait_until(lambda: len(listed.read_text().split()) >= 3, what="workers")
             time.sleep(3)
-            for _ in range(2):
-                with suppress(ProcessLookupError):
-                    os.killpg(running.pid, signal.SIGINT)
-                time.sleep(0.5)
-            _, err = running.communicate(timeout=30)
+            yield running
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", [LONG, ("soak",)])
+def test_ctrl_c_ends_seeds_under_way_in_all_processes(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A terminal tells all of its processes, twice if a person is impatient."""
+    words = ["--book", str(tmp_path / "soak.json")] if command == ("soak",) else []
+    with playing_in_workers(*command, *words) as running:
+        for _ in range(2):
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGINT)
+            time.sleep(0.5)
+        _, err = running.communicate(timeout=30)
     assert b"interrupted: what was " in err, err
     assert running.returncode == ExitCode.INTERRUPTED
+
+
+@pytest.mark.process
+def test_workers_end_with_the_first_process_however_it_ends() -> None:
+    with playing_in_workers(*LONG) as running:
+        running.kill()
+        # Its output ends when the last process that could write there has ended.
+        running.communicate(timeout=30)
 
 
 # check

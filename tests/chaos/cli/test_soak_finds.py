@@ -1,7 +1,8 @@
 """The runs that broke in a soak are played again, and nothing breaks now.
 
 Only the newest are: the faults of an older line meet other events today, as the simulation has
-changed since. Lines of real processes are parsed only: those runs depend on the machine, too.
+changed since. So a run may also get too little done before its heal to say anything. Lines of
+real processes are parsed only: those runs depend on the machine, too.
 """
 
 import shlex
@@ -38,4 +39,5 @@ def test_run_that_broke_in_a_soak_is_good_today(found: Found, raftmq: CommandLin
     program, *arguments = shlex.split(found.replay)
     assert program == "raftmq"
     ended = raftmq(*arguments)
-    assert ended.code == ExitCode.OK, ended.stdout + ended.stderr
+    is_vacuous = ended.code == ExitCode.FAILED and "vacuous: before the heal" in ended.stdout
+    assert ended.code == ExitCode.OK or is_vacuous, ended.stdout + ended.stderr
