@@ -12,6 +12,7 @@ from raftmq.broker.replica.group import Group
 from raftmq.broker.settings import Settings
 from raftmq.consensus import Message
 from raftmq.machine.catalog.catalog import Catalog
+from raftmq.machine.catalog.quotas import Subject
 from raftmq.version import VERSION
 from raftmq.wire.messages import ErrorReply
 
@@ -133,6 +134,12 @@ class Quotas(Protocol):
 
     def charge(self, connection: "Connection", taken: Iterable[Taken]) -> None:
         """An answer to a connection brings these amounts."""
+
+    def in_flight(self, connection: "Connection", topic: int) -> list[tuple[Subject, int]]:
+        """The bounds on messages in flight that hold for a connection and a topic."""
+
+    def note_slowed(self, subject: Subject, seconds: float) -> None:
+        """A request waited, as the quota of a subject is used up."""
 
     def status(self) -> dict[str, Any]:
         """The requests that are held now, and who was slowed most since the node started."""

@@ -229,6 +229,11 @@ class PopGroups:
             heappop(timers)
         return timers[0][0] if timers else None
 
+    def in_flight(self, topic: int, now: int) -> int:
+        """Messages of a topic in the hands of all consumers, and those that they may be handed
+        without asking again."""
+        return sum(group.in_flight(now) for group in self._of_topic.get(topic, {}).values())
+
     def take_handed(self) -> list[Delivery]:
         """Messages handed out since the last call."""
         handed, self.handed = self.handed, []
@@ -365,7 +370,7 @@ class PopGroups:
             return Refused(Reason.BAD_ARGUMENT, f"a lease runs for at most {INVISIBLE_MS_MAX} ms")
         group = attached.group
         invisible_ms = call.invisible_ms or group.policy.invisible_ms
-        if call.count and not group.may_ask(call.consumer, now):
+        if call.count and not group.credits.has_room(call.consumer, now):
             message = (
                 f"{RUNNING_MAX} consumers of group {attached.name!r} wait for messages already: "
                 "let fewer consumers take more messages each"

@@ -73,6 +73,15 @@ class Credits:
         """A consumer's credit, whose time may be over; None: the consumer has none."""
         return self._credits.get(consumer)
 
+    def running(self, now: int) -> int:
+        """The messages that all consumers together may still be handed."""
+        return sum(credit.size for credit in self._credits.values() if credit.until > now)
+
+    def running_of(self, consumer: int, now: int) -> int:
+        """The messages that a consumer may still be handed."""
+        credit = self._credits.get(consumer)
+        return 0 if credit is None or credit.until <= now else credit.size
+
     def first(self, now: int) -> tuple[int, Credit] | None:
         """The consumer whose turn it is, and its credit; None: no credit runs."""
         while self._credits:

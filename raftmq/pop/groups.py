@@ -99,9 +99,10 @@ class PopGroup:
         """Events of messages since `PopGroups` last took them."""
         self.order = policy.order if mode is Mode.ORDERED else None
         """Which messages go out in order; None: the group keeps no order."""
+        self.credits = Credits()
+        """What consumers may be handed without asking again."""
         self._leases = Leases()
         self._retries = Retries()
-        self._credits = Credits()
         self._fill = Fill()
         # Queues that may have something to hand out, in order of turns.
         self._open: OrderedDict[int, None] = OrderedDict()
@@ -231,20 +232,12 @@ class PopGroup:
         its limit is cut down to the limit.
         """
         if count <= 0 or not 0 < consumer <= CONSUMER_MAX:
-            self._credits.drop(consumer)
+            self.credits.drop(consumer)
             return
         invisible_ms = invisible_ms if invisible_ms > 0 else self.policy.invisible_ms
         invisible_ms = min(max(invisible_ms, 1), INVISIBLE_MS_MAX)
         credit = Credit(min(count, COUNT_MAX), invisible_ms, until, is_kept)
-        self._credits.put(consumer, credit, now)
-
-    def may_ask(self, consumer: int, now: int) -> bool:
-        """Whether there is capacity for credit of this consumer."""
-        return self._credits.has_room(consumer, now)
-
-    def credit_of(self, consumer: int) -> Credit | None:
-        """A consumer's credit, whose time may be over; None: the consumer has none."""
-        return self._credits.of(consumer)
+        self.credits.put(consumer, credit, now)
 
     def hand_out(
         self,
@@ -255,13 +248,13 @@ class PopGroup:
     ) -> list[Handed]:
         """Serve the credit, in `room` leases at the most; consumers and queues take turns."""
         self._cut_at = None
-        if not self._credits or not self._open:
+        if not self.credits or not self._open:
             return []
         handed: list[Handed] = []
         served, stalled = dict[int, None](), list[int]()
         is_full = self.is_full
         limit = HANDED_MAX if room is None else min(HANDED_MAX, room)
-        while self._open and (turn := self._credits.first(now)) is not None:
+        while self._open and (turn := self.credits.first(now)) is not None:
             if len(handed) >= limit:
                 # A timer for now: the rest must go out even if no other record comes.
                 self._cut_at = now
@@ -284,7 +277,7 @@ class PopGroup:
             if self.is_fed:
                 # Its window is lower now.
                 self._underfed[queue] = None
-        self._credits.end_hand_out(served)
+        self.credits.end_hand_out(served)
         self._open.update(dict.fromkeys(stalled))
         return handed
 
@@ -293,7 +286,7 @@ class PopGroup:
     ) -> Handed:
         deadline = now + credit.invisible_ms
         self._leases.open(Lease(token, queue, messages, consumer, deadline))
-        self._credits.serve(consumer, credit, messages.size)
+        self.credits.serve(consumer, credit, messages.size)
         self._note(EventKind.HANDED, queue, messages, (consumer, token), deadline)
         return Handed(consumer, token, queue, messages.span, deadline)
 
@@ -340,12 +333,20 @@ class PopGroup:
 
     def leave(self, consumer: int) -> None:
         """A consumer wants no more. Its leases stay until they are settled or run out."""
-        self._credits.drop(consumer)
+        self.credits.drop(consumer)
 
     def held_by(self, consumer: int, now: int) -> Iterator[Handed]:
         """A consumer's running leases, which a new leader sends again."""
         for token, queue, held, deadline in self._leases.of_consumer(consumer, now):
             yield Handed(consumer, token, queue, held, deadline)
+
+    def in_flight(self, now: int) -> int:
+        """Messages in the hands of consumers, and those that they have credit for."""
+        return self._leases.all_in_hand + self.credits.running(now)
+
+    def in_flight_to(self, consumer: int, now: int) -> tuple[int, int]:
+        """The two parts of `in_flight` for one consumer: in its hand, and its credit."""
+        return self._leases.in_hand(consumer), self.credits.running_of(consumer, now)
 
     def held_until(self, consumer: int, token: int, messages: Span, now: int) -> int | None:
         """When the lease on all of these messages ends; None: not all are in this hand."""
@@ -449,6 +450,7 @@ class PopGroup:
     def audit(self) -> dict[str, int]:
         """Messages in each state, recounted; asserts that each one is in exactly one state."""
         found: dict[int, Counter[str]] = {queue: Counter() for queue in self.backlogs}
+        self._leases.audit()
         for lease in self._leases:
             found[lease.queue]["leased"] += lease.messages.size
         for queue, messages in self._retries:
@@ -478,7 +480,7 @@ class PopGroup:
             self._leases.dump(),
             self._retries.dump(),
             [[number, x.queue, list(x.messages), *x[2:]] for number, x in self.dead.items()],
-            self._credits.dump(now),
+            self.credits.dump(now),
             [list(self._open), self.buried, self._cut_at],
         ]
 
@@ -495,7 +497,7 @@ class PopGroup:
         group._retries.load(retries)
         for number, queue, messages, *more in dead:
             group.dead[number] = DeadLetter(queue, Span(*messages), *more)
-        group._credits.load(credit)
+        group.credits.load(credit)
         is_open, group.buried, group._cut_at = rest
         group._open.update(dict.fromkeys(is_open))
         group._underfed = dict.fromkeys(group.backlogs) if group.is_fed else {}

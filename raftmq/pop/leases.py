@@ -32,6 +32,7 @@ locking" (fencing tokens).
 
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
@@ -103,6 +104,8 @@ class Leases:
         self._keys: list[bytes] = []
         self._key_bits: dict[int, int] = {}
         self._over_count = 0
+        # Consumer → its messages in hand, also those of leases that ran out.
+        self._in_hand: dict[int, int] = {}
         # The oldest rows, sorted by consumer once many consumers ask; newer rows are scanned.
         self._by_consumer = np.empty(0, np.int64)
         self._scans = 0
@@ -148,6 +151,7 @@ class Leases:
         self._keys.append(keys)
         if len(keys) > KEY_BYTES:
             self._key_bits[lease.token] = bits
+        self._count(lease.consumer, bits.bit_count())
         self._note(lease.token, lease.deadline)
 
     def find(self, token: int, consumer: int, now: int) -> int | None:
@@ -192,6 +196,7 @@ class Leases:
         left = self._bits[row] ^ taken
         assert not left & taken, "a message is taken that the lease does not hold"
         self._bits[row] = left
+        self._count(self._consumers[row], -taken.bit_count())
         if not left:
             self._over_count += 1
             self._key_bits.pop(self._tokens[row], None)
@@ -249,6 +254,31 @@ class Leases:
             if held is not None:
                 yield token, queue, held, deadline
 
+    def in_hand(self, consumer: int) -> int:
+        """How many messages a consumer has in hand, those of leases that ran out included until
+        they are taken back."""
+        return self._in_hand.get(consumer, 0)
+
+    @property
+    def all_in_hand(self) -> int:
+        """How many messages all consumers have in hand."""
+        return sum(self._in_hand.values())
+
+    def audit(self) -> None:
+        """Assert that the messages in each hand, recounted, are as many as were counted."""
+        found = Counter[int]()
+        for lease in self:
+            found[lease.consumer] += lease.messages.size
+        assert found == self._in_hand, (found, self._in_hand)
+
+    def _count(self, consumer: int, change: int) -> None:
+        count = self._in_hand.get(consumer, 0) + change
+        assert count >= 0, "more messages leave a hand than it held"
+        if count:
+            self._in_hand[consumer] = count
+        else:
+            self._in_hand.pop(consumer, None)
+
     def _rows_of(self, consumer: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
         """The rows of a consumer, those that are over included."""
         consumers = _numbers(self._consumers)
@@ -295,6 +325,9 @@ class Leases:
             self._keys[row] = keys[at : at + size]
             at += size
         self._key_bits = dict(key_bits)
+        self._in_hand = {}
+        for consumer, bits in zip(self._consumers, self._bits, strict=True):
+            self._count(consumer, bits.bit_count())
         self._rebuild_notes()
 
     # Rows

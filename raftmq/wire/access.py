@@ -243,6 +243,8 @@ class QuotaView(_Wire, frozen=True):
     """Queues of these topics."""
     groups: int = 0
     """Consumer groups that the user owns, in the whole cluster."""
+    in_flight: int = 0
+    """Messages in the hands of consumers that pop."""
 
 
 class FoundQuotas(_Wire, frozen=True):

@@ -242,7 +242,7 @@ def test_credit_that_is_kept_stands_until_it_is_used_up_or_its_time_is_over() ->
     for end, size in ((3, 3), (6, 2)):
         group.came(7)
         assert [one.messages.size for one in serve(group, end, start=end)] == [size]
-    assert group.credit_of(1) is None
+    assert group.credits.of(1) is None
     group.ask(1, 5, invisible_ms=1000, until=10, is_kept=True)
     group.came(7)
     assert len(serve(group, 9, start=9)) == 1
@@ -277,7 +277,7 @@ def test_credits_of_consumers_that_vanished_do_not_pile_up() -> None:
     group = PopGroup(Policy())
     for consumer in range(10_000):
         group.ask(consumer, 1, invisible_ms=1000, until=consumer + 10, now=consumer)
-    assert len(group._credits) < 100
+    assert len(group.credits) < 100
 
 
 def test_numbers_over_the_limits_are_cut_down_or_refused() -> None:

@@ -63,9 +63,9 @@ def test_snapshot_has_no_credits_whose_time_is_over() -> None:
     log.now += 1_000
     log.call(Tick())
     (attached,) = log.machine.pop_groups.attached.values()
-    assert attached.group.credit_of(1) is not None
+    assert attached.group.credits.of(1) is not None
     twin = restored(log)
-    assert twin.pop_groups.attached[GROUP].group.credit_of(1) is None
+    assert twin.pop_groups.attached[GROUP].group.credits.of(1) is None
     assert twin.snapshot() == log.machine.snapshot()
 
 
@@ -128,9 +128,9 @@ def test_twin_with_another_history_of_timers_never_differs(modes: Any, crowd: in
 
 
 def another_consumer(group: PopGroup) -> None:
-    (consumer, credit), *_ = [(at, credit) for at, credit in group._credits._credits.items()]
-    group._credits._credits.clear()
-    group._credits.put(consumer + 1, credit, 0)
+    (consumer, credit), *_ = [(at, credit) for at, credit in group.credits._credits.items()]
+    group.credits._credits.clear()
+    group.credits.put(consumer + 1, credit, 0)
 
 
 def another_queue(group: PopGroup) -> None:
@@ -151,7 +151,7 @@ def test_digest_tells_who_was_handed_what(differ: Any) -> None:
         return Changed()
 
     for record in log.records[twin.applied :]:
-        group._credits.put(7, Credit(1, 30_000, log.now + 1000, True), 0)
+        group.credits.put(7, Credit(1, 30_000, log.now + 1000, True), 0)
         differ(group)
         ask, twin.pop_groups._ask = twin.pop_groups._ask, touched  # type: ignore[assignment,method-assign]
         twin.apply(record)

@@ -17,7 +17,7 @@ def is_idle(group: Group, number: int, consumer: int) -> bool:
     if attached is None:
         return True
     now = group.now_ms()
-    credit = attached.group.credit_of(consumer)
+    credit = attached.group.credits.of(consumer)
     holds = next(attached.group.held_by(consumer, now), None) is not None
     return not holds and (credit is None or credit.until <= now)
 
@@ -27,7 +27,7 @@ def has_credit(group: Group, request: Pop) -> bool:
     messages and at least half of them, with an equal lease time, and lasts for the wait."""
     assert isinstance(group.machine, PartitionMachine)
     attached = group.machine.pop_groups.attached.get(request.number)
-    credit = None if attached is None else attached.group.credit_of(request.consumer)
+    credit = None if attached is None else attached.group.credits.of(request.consumer)
     if attached is None or credit is None or not credit.is_kept:
         return False
     invisible_ms = request.invisible_ms or attached.group.policy.invisible_ms

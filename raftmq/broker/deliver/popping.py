@@ -20,7 +20,9 @@ Invariants:
 
 from collections.abc import Sequence
 from functools import partial
+from math import ceil
 
+import trio
 from msgspec.structs import replace
 
 from raftmq.broker.host import Host, Taken
@@ -70,6 +72,7 @@ from raftmq.wire.popping import (
 from .consumers import CONSUMERS_MAX, Consumer, Consumers, Key, OrderFlags
 from .credit import has_credit, is_idle
 from .hand_out import Outgoing, Part, answer, from_disk, from_memory, plan, wanted
+from .in_flight import COUNT_SECONDS, InFlight, Parked
 
 COMMANDS_MAX = 1024
 """Commands of one record."""
@@ -104,6 +107,7 @@ class Popping(Service):
         self._opening: set[tuple[int, int]] = set()
         # Partition group → the machine's next timer, in ms, and the call that lets time pass then.
         self._armed: dict[int, tuple[int, Timer]] = {}
+        self._in_flight = InFlight(node)
         # Resumed consumers that have leases in hand: answered once the step's records are indexed.
         self._met: dict[Consumer, None] = {}
         self.routes = {
@@ -134,23 +138,34 @@ class Popping(Service):
         elif consumer.correlation is not None:
             # A consumer has one POP open: a newer one ends the wait of the one before.
             self._reply(consumer, Popped([], [], bool(consumer.unsent), *consumer.order))
-        correlation = asked.correlation
+        correlation, full = asked.correlation, None
         if self._node.quotas.is_on:
             request = self._cut(request, asked)
+            request, full = self._bound(consumer, request)
         consumer.correlation, consumer.held_ms = (correlation, request), asked.held_ms
         consumer.is_hurried = False
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         seconds = (wait_ms + SLACK_MS) / 1000
         hurry = partial(self._hurry, consumer, correlation)
         consumer.timer = self._timers.call_after(seconds, hurry)
-        if consumer.since is not None:
-            if consumer.unsent:
-                self._answer(consumer)
-                if consumer.correlation is None or consumer.is_reading:
-                    return LATER
-            # Credit that stands serves this request, so no command has to go through the log.
-            if request.is_kept and has_credit(group, request):
+        if consumer.since is not None and consumer.unsent:
+            self._answer(consumer)
+            if consumer.correlation is None or consumer.is_reading:
                 return LATER
+        if full is not None:
+            self._park(consumer, full)
+            # A consumer that is met has to hear which leases it has, by an Ask for no more.
+            if consumer.since is not None:
+                return LATER
+        # Credit that stands serves this request, so no command has to go through the log.
+        elif consumer.since is not None and request.is_kept and has_credit(group, request):
+            return LATER
+        return self._ask(group, consumer, wait_ms)
+
+    def _ask(self, group: Group, consumer: Consumer, wait_ms: int) -> Later:
+        """Ask the machine for what the consumer's POP wants."""
+        assert consumer.correlation is not None
+        correlation, request = consumer.correlation
         ask = calls.Ask(
             request.number,
             request.consumer,
@@ -159,6 +174,8 @@ class Popping(Service):
             request.invisible_ms,
             request.is_kept,
         )
+        if request.count and self._node.quotas.is_on:
+            self._in_flight.ask(consumer.key, consumer.connection, correlation, request.count)
         ticket = Callback(
             partial(self._asked, group, consumer, correlation, request),
             partial(self._ask_failed, consumer, correlation),
@@ -176,6 +193,51 @@ class Popping(Service):
             wait_ms=max(request.wait_ms - asked.held_ms, 0),
             bytes_max=int(min(request.bytes_max, room.size)),
         )
+
+    def _bound(self, consumer: Consumer, request: Pop) -> tuple[Pop, Parked | None]:
+        """The request as the quotas of messages in flight leave it; and how to park it, if they
+        leave nothing of it."""
+        room = self._in_flight.room(consumer.key, consumer.connection)
+        count = int(min(request.count, room.messages))
+        if count or not request.count:
+            return replace(request, count=count), None
+        assert room.subject is not None
+        return replace(request, count=0), Parked(request.count, trio.current_time(), room.subject)
+
+    def _park(self, consumer: Consumer, parked: Parked) -> None:
+        if not self._in_flight.parked:
+            self._timers.call_after(COUNT_SECONDS, self._look_for_room)
+        self._in_flight.parked.put(consumer.key, parked)
+
+    def _look_for_room(self) -> None:
+        """Ask for those parked consumers for which there is room now."""
+        for key, parked in self._in_flight.parked.look():
+            group, consumer = self._node.group(key.partition_group), self._consumers.get(key)
+            if group is None or consumer is None or consumer.correlation is None:
+                self._in_flight.parked.take(key)
+                continue
+            correlation, request = consumer.correlation
+            request, full = self._bound(consumer, replace(request, count=parked.messages))
+            # What an Ask for no more brings is not known yet.
+            if full is not None or consumer.since is None:
+                continue
+            consumer.correlation = correlation, request
+            held_ms = self._end_parking(consumer)
+            wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
+            self._ask(group, consumer, max(wait_ms - held_ms, 0))
+        self.flush()
+        if self._in_flight.parked:
+            self._timers.call_after(COUNT_SECONDS, self._look_for_room)
+
+    def _end_parking(self, consumer: Consumer) -> int:
+        """The POP of a consumer waits for room no longer; for how many ms it did."""
+        parked = self._in_flight.parked.take(consumer.key)
+        if parked is None:
+            return 0
+        seconds = trio.current_time() - parked.since
+        self._node.quotas.note_slowed(parked.subject, seconds)
+        consumer.held_ms += ceil(seconds * 1000)
+        return ceil(seconds * 1000)
 
     def _settle(self, request: Settle, group: Group, asked: OpenRequest) -> Answer:
         if len(request.items) > SETTLE_ITEMS_MAX:
@@ -318,6 +380,7 @@ class Popping(Service):
         results: list[Result],
     ) -> None:
         """The request is applied; leases that the same record handed out follow in `applied`."""
+        self._in_flight.asked(consumer.key, correlation)
         if isinstance(results[0], Refused):
             self._ask_failed(consumer, correlation, refusal(results[0]))
             return
@@ -338,6 +401,7 @@ class Popping(Service):
 
     def _ask_failed(self, consumer: Consumer, correlation: int, error: ErrorReply) -> None:
         """The request was refused, or its fate is unknown: leases wait for the next request."""
+        self._in_flight.asked(consumer.key, correlation)
         if consumer.correlation is not None and consumer.correlation[0] == correlation:
             consumer.connection.refuse(consumer.end_wait(), error)
 
@@ -417,6 +481,7 @@ class Popping(Service):
 
     def _reply(self, consumer: Consumer, popped: Popped, body: Sequence[FramePart] = ()) -> None:
         consumer.is_hurried = False
+        self._end_parking(consumer)
         if consumer.held_ms:
             popped = replace(popped, throttle_ms=consumer.held_ms)
         consumer.connection.reply(FrameKind.POP, consumer.end_wait(), pack(popped), body)

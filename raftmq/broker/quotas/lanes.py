@@ -26,6 +26,7 @@ import trio
 from raftmq.broker.serve.answers import OpenRequest
 from raftmq.broker.serve.connection import STEP_SECONDS_MAX, Connection
 from raftmq.broker.timers import Timer, Timers
+from raftmq.machine.catalog.quotas import Subject
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply
 
@@ -132,7 +133,7 @@ class Lanes:
         seconds = trio.current_time() - due.since
         asked.held_ms = ceil(seconds * 1000)
         if due.meter is not None:
-            self.slowed.note(due.meter, seconds)
+            self.slowed.note(due.meter.subject, seconds)
         return True
 
     def refuse(self, connection: Connection, key: Hashable, reply: ErrorReply) -> None:
@@ -221,11 +222,11 @@ class Slowed:
         """Requests that were told to come again later."""
         self._of: dict[tuple[str, str], float] = {}
 
-    def note(self, meter: Meter, seconds: float) -> None:
+    def note(self, subject: Subject, seconds: float) -> None:
         """A request of a subject was held."""
         self.requests += 1
         self.seconds += seconds
-        key = (meter.subject.kind.value, meter.subject.name)
+        key = (subject.kind.value, subject.name)
         before = self._of.get(key, 0.0)
         if key not in self._of and len(self._of) >= SLOWED_MAX:
             # A newcomer takes over the least amount: else it would always be the least itself.

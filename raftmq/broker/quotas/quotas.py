@@ -334,6 +334,19 @@ class Quotas:
             for meter in self._meters_of(connection, [queue >> QUEUE_BITS]):
                 meter.pour_read(size, messages, now)
 
+    # Messages in flight
+
+    def in_flight(self, connection: Connection, topic: int) -> list[tuple[Subject, int]]:
+        """The bounds on messages in flight that hold for a connection and a topic."""
+        if not self.is_on or connection.from_node:
+            return []
+        meters = self._meters_of(connection, (topic,))
+        return [(meter.subject, meter.quota.in_flight) for meter in meters if meter.quota.in_flight]
+
+    def note_slowed(self, subject: Subject, seconds: float) -> None:
+        """A request waited, as the quota of a subject is used up."""
+        self._lanes.slowed.note(subject, seconds)
+
     # For people
 
     def status(self) -> dict[str, Any]:

@@ -37,7 +37,9 @@ BARRED_SECONDS = 12.0
 """For this long after rights were given back, a client may still be about to raise a denial."""
 QUOTA_EVERY = 3
 """Where nodes know their users, one run in this many has a quota."""
-QUOTA = {"write_messages": 20, "read_messages": 60, "requests": 60, "connections": 60}
+QUOTA = {
+    "write_messages": 20, "read_messages": 60, "requests": 60, "connections": 60, "in_flight": 40,
+}  # fmt: skip
 """The quota of the clients, of which none is the only one: each takes its part now and then."""
 CALL_SECONDS = 8.0
 """Every call of a client ends within this time."""

@@ -29,6 +29,7 @@ COLUMNS = {
     "topics": ">TOPICS",
     "queues": ">QUEUES",
     "groups": ">GROUPS",
+    "in_flight": ">IN FLIGHT",
 }
 """Amount → its column."""
 
@@ -104,6 +105,13 @@ class _Amounts(_Subject):
         metavar="N",
         help="Consumer groups that a user owns.",
     )
+    in_flight: int | None = option(
+        "--in-flight",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Messages of a node in the hands of consumers that pop: of a user's, or of all that "
+        "pop a topic.",
+    )
 
     def given(self) -> dict[str, int]:
         """The amounts with a bound."""
@@ -125,7 +133,7 @@ def quota() -> None:
     \b
     raftmq quota set user billing --write 10MB/s --read 20MB/s
     raftmq quota set user '*' --connections 50
-    raftmq quota set topic orders --write-messages 5000/s
+    raftmq quota set topic orders --write-messages 5000/s --in-flight 100000
     """
 
 

@@ -249,6 +249,7 @@ class Access:
         topics: int = 0,
         queues: int = 0,
         groups: int = 0,
+        in_flight: int = 0,
         timeout: float | None = None,
     ) -> bool:
         """Give a user or topic a quota, in place of the one before; it holds within a second, also
@@ -271,6 +272,7 @@ class Access:
             topics: topics that the user owns, as it created them, in the whole cluster.
             queues: queues of these topics.
             groups: consumer groups that the user owns, in the whole cluster.
+            in_flight: messages in the hands of the user's consumers, or of all that pop the topic.
             timeout: seconds; None: the client's default.
 
         Raises:
@@ -286,6 +288,7 @@ class Access:
             topics=topics,
             queues=queues,
             groups=groups,
+            in_flight=in_flight,
         )
         command = PutQuota(subject_of(kind, name), quota)
         return bool(await change_catalog(self._router, command, timeout))

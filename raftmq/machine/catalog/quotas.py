@@ -74,6 +74,9 @@ class Quota(msgspec.Struct, frozen=True, array_like=True):
     """Queues of these topics."""
     groups: int = 0
     """Consumer groups that the user owns, in the whole cluster."""
+    in_flight: int = 0
+    """Messages in the hands of consumers that pop: of the user's, or of all that pop the topic.
+    What they have asked for, and is not there yet, counts as well."""
 
     def __str__(self) -> str:
         amounts = ((name, getattr(self, name)) for name in self.__struct_fields__)

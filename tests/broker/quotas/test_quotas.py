@@ -5,12 +5,11 @@ import trio
 
 from raftmq.batch import Compression
 from raftmq.broker.quotas import lanes
-from raftmq.broker.quotas.buckets import Meter
 from raftmq.broker.quotas.quotas import HOLD_SECONDS_MAX, RETRY_SECONDS_MAX
 from raftmq.broker.serve.requests import LARGE_BYTES
 from raftmq.broker.settings import Limits
 from raftmq.client import Client
-from raftmq.machine.catalog.quotas import Quota, Subject, SubjectKind
+from raftmq.machine.catalog.quotas import Subject, SubjectKind
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import encode_frame
@@ -45,10 +44,10 @@ def test_a_subject_that_is_slowed_most_is_remembered_though_many_others_are(
     monkeypatch.setattr(lanes, "SLOWED_MAX", 3)
     slowed = lanes.Slowed()
     for number in range(3):
-        slowed.note(Meter(Subject(SubjectKind.USER, f"old-{number}"), Quota()), 5.0)
+        slowed.note(Subject(SubjectKind.USER, f"old-{number}"), 5.0)
     for number in range(100):
-        slowed.note(Meter(Subject(SubjectKind.USER, "worst"), Quota()), 3.0)
-        slowed.note(Meter(Subject(SubjectKind.USER, f"new-{number}"), Quota()), 0.1)
+        slowed.note(Subject(SubjectKind.USER, "worst"), 3.0)
+        slowed.note(Subject(SubjectKind.USER, f"new-{number}"), 0.1)
     assert slowed.most(1)[0][0] == ("user", "worst")
 
 

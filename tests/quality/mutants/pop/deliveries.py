@@ -33,7 +33,7 @@ def keeps_the_place_of_a_credit_that_is_over(patch: Patch) -> None:
         self._credits[consumer] = credit
 
     def sweeping(self: PopGroup, now: int) -> bool:
-        self._credits._sweep(now)
+        self.credits._sweep(now)
         return pass_time(self, now)
 
     patch.set(Credits, "put", put)

@@ -1,0 +1,208 @@
+"""Quotas of messages in flight: how many a consumer may ask for, and consumers that must wait.
+
+    POP ──> room for all quotas ──> Ask for so many, at the most what the POP wants
+               │ none
+               └──> parked until there is room, or the wait of the POP is over
+
+Messages are in flight while they are in a consumer's hand, and when its credit lets it have them
+without asking again: else consumers that wait for messages would get more together than the bound.
+A user's are those of its consumers, also of connections that are gone; a topic's are those of all
+its consumer groups. A node counts the data groups that it leads.
+
+A consumer that waits for messages of an idle topic would keep all the room for its credit. So while
+others are parked, one that asks again gets an equal share of what is left and of its own credit.
+
+Invariants:
+- No Ask makes the messages in flight of a user or topic more than its quota.
+- A count is at most `COUNT_SECONDS` old, and asks since are in it. What came back since is not.
+
+Left out: the hands of consumers that this node, as a new leader, has not heard of yet do not count
+for their user.
+
+Sources: RabbitMQ's prefetch count; Amazon SQS's bound on messages in flight.
+"""
+
+from collections import Counter, OrderedDict
+from itertools import islice
+from math import ceil, inf
+from typing import NamedTuple
+
+import trio
+
+from raftmq.broker.host import Host
+from raftmq.broker.serve.connection import Connection
+from raftmq.machine.catalog.quotas import Subject, SubjectKind
+from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.pop_groups import PopGroups
+
+from .consumers import Key
+
+COUNT_SECONDS = 0.05
+"""The longest that a count is used, and the time from one look for room to the next."""
+LOOK_MAX = 256
+"""Parked consumers that one look goes through; the next look begins with the others."""
+
+
+class Room(NamedTuple):
+    """How many messages a consumer may have credit for."""
+
+    messages: float
+    """`inf`: without a bound."""
+    subject: Subject | None = None
+    """Whose quota leaves the least; None: no quota holds."""
+
+
+class _Asked(NamedTuple):
+    """An Ask that is on its way through the log."""
+
+    correlation: int
+    topic: int
+    user: str
+    messages: int
+
+
+class InFlight:
+    """The messages in flight of those who have a quota of them."""
+
+    def __init__(self, node: Host) -> None:
+        self._node = node
+        self.parked = ParkedConsumers()
+        """Those for whom there was no room."""
+        self._asked: dict[Key, _Asked] = {}
+        # Users that have a quota of them → their consumers that may have messages.
+        self._of_user: dict[str, dict[Key, None]] = {}
+        self._counts: dict[Subject, int] = {}
+        self._counted_at = -inf
+
+    def room(self, key: Key, connection: Connection) -> Room:
+        """The room that all quotas leave to a consumer, whose credit is to be replaced."""
+        topic = self._topic(key)
+        bounds = self._node.quotas.in_flight(connection, topic)
+        if not bounds:
+            return Room(inf)
+        own, rooms = self._own(key), list[Room]()
+        for subject, bound in bounds:
+            left = max(bound - self._count(subject, topic) + own, 0)
+            others = self.parked.count_others(subject, key)
+            rooms.append(Room(ceil(left / (others + 1)), subject))
+        return min(rooms, key=lambda room: room.messages)
+
+    def ask(self, key: Key, connection: Connection, correlation: int, count: int) -> None:
+        """An Ask of a consumer, for a POP of this correlation, is about to be proposed."""
+        topic = self._topic(key)
+        own = self._own(key)
+        for subject, _ in self._node.quotas.in_flight(connection, topic):
+            self._counts[subject] = self._count(subject, topic) + count - own
+            if subject.kind is SubjectKind.USER:
+                self._of_user.setdefault(subject.name, {})[key] = None
+        self._asked[key] = _Asked(correlation, topic, connection.user, count)
+
+    def asked(self, key: Key, correlation: int) -> None:
+        """An Ask of a consumer was applied, or its fate is not known."""
+        asked = self._asked.get(key)
+        if asked is not None and asked.correlation == correlation:
+            del self._asked[key]
+
+    def _topic(self, key: Key) -> int:
+        attachment = self._node.catalog.consumer_groups.attachments.get(key.number)
+        return -1 if attachment is None else attachment.topic_id
+
+    def _own(self, key: Key) -> int:
+        """What a new Ask of the consumer replaces."""
+        asked = self._asked.get(key)
+        return self._to(key)[1] + (0 if asked is None else asked.messages)
+
+    def _to(self, key: Key) -> tuple[int, int]:
+        """The messages in the hand of a consumer, and its credit."""
+        led = self._led(key.partition_group)
+        if led is None or (attached := led[0].attached.get(key.number)) is None:
+            return 0, 0
+        return attached.group.in_flight_to(key.consumer, led[1])
+
+    def _led(self, partition_group: int) -> tuple[PopGroups, int] | None:
+        """The consumer groups of a data group that this node leads, and its time."""
+        group = self._node.group(partition_group)
+        if group is None or not group.is_leader or not isinstance(group.machine, PartitionMachine):
+            return None
+        return group.machine.pop_groups, group.now_ms()
+
+    def _count(self, subject: Subject, topic: int) -> int:
+        now = trio.current_time()
+        if now >= self._counted_at + COUNT_SECONDS:
+            self._counts.clear()
+            self._counted_at = now
+        count = self._counts.get(subject)
+        if count is None:
+            is_user = subject.kind is SubjectKind.USER
+            count = self._count_user(subject.name) if is_user else self._count_topic(topic)
+            self._counts[subject] = count
+        return count
+
+    def _count_user(self, user: str) -> int:
+        total = 0
+        keys = self._of_user.get(user, {})
+        for key in list(keys):
+            count = sum(self._to(key))
+            if not count and key not in self._asked:
+                del keys[key]
+            total += count
+        if not keys:
+            self._of_user.pop(user, None)
+        return total + sum(each.messages for each in self._asked.values() if each.user == user)
+
+    def _count_topic(self, topic: int) -> int:
+        total = sum(each.messages for each in self._asked.values() if each.topic == topic)
+        for number in self._node.groups:
+            if (led := self._led(number)) is not None:
+                groups, now = led
+                total += groups.in_flight(topic, now)
+        return total
+
+
+class Parked(NamedTuple):
+    """The POP of a consumer, which waits for room."""
+
+    messages: int
+    """How many it wants."""
+    since: float
+    """When it came."""
+    subject: Subject
+    """Whose quota is used up."""
+
+
+class ParkedConsumers:
+    """The consumers whose POP waits for room, longest first."""
+
+    def __init__(self) -> None:
+        self._parked: OrderedDict[Key, Parked] = OrderedDict()
+        self._counts = Counter[Subject]()
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def put(self, key: Key, parked: Parked) -> None:
+        """The POP of a consumer waits from now on."""
+        self.take(key)
+        self._parked[key] = parked
+        self._counts[parked.subject] += 1
+
+    def take(self, key: Key) -> Parked | None:
+        """The POP of a consumer waits no longer; None: it did not."""
+        parked = self._parked.pop(key, None)
+        if parked is not None:
+            self._counts[parked.subject] -= 1
+            if not self._counts[parked.subject]:
+                del self._counts[parked.subject]
+        return parked
+
+    def count_others(self, subject: Subject, key: Key) -> int:
+        """How many consumers but this one wait for room in the quota of a subject."""
+        parked = self._parked.get(key)
+        return self._counts[subject] - (parked is not None and parked.subject == subject)
+
+    def look(self) -> list[tuple[Key, Parked]]:
+        """Those to look at now. They have their next turn after all others."""
+        looked = list(islice(self._parked.items(), LOOK_MAX))
+        for key, _ in looked:
+            self._parked.move_to_end(key)
+        return looked
