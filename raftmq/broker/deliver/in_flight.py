@@ -90,8 +90,11 @@ class InFlight:
     def ask(self, key: Key, connection: Connection, correlation: int, count: int) -> None:
         """An Ask of a consumer, for a POP of this correlation, is about to be proposed."""
         topic = self._topic(key)
+        bounds = self._node.quotas.in_flight(connection, topic)
+        if not bounds:
+            return
         own = self._own(key)
-        for subject, _ in self._node.quotas.in_flight(connection, topic):
+        for subject, _ in bounds:
             self._counts[subject] = self._count(subject, topic) + count - own
             if subject.kind is SubjectKind.USER:
                 self._of_user.setdefault(subject.name, {})[key] = None

@@ -365,6 +365,8 @@ class Popping(Service):
         before = self._consumers.get(key)
         if before is not None and before.correlation is not None:
             self._reply(before, Popped([], []))
+        # The connection of a consumer that was parked may be gone.
+        self._in_flight.parked.take(key)
         return self._consumers.meet(key, connection)
 
     def _is_idle(self, key: Key) -> bool:
