@@ -198,8 +198,9 @@ class FoundAudit(_Wire, frozen=True):
 
     entries: list[AuditView]
     """The newest first."""
-    first: int
-    """The number of the oldest entry that is kept; if there is none, that of the next one."""
+    dropped: int
+    """Numbers below `before` whose entries are no longer kept: down to the last entry of a page
+    that is cut, else down to `after`."""
     is_cut: bool = False
     """True: more follow; ask again, before the last one."""
 

@@ -1,5 +1,6 @@
 """The audit log of the catalog, and who owns topics and consumer groups."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,16 @@ def catalog() -> Catalog:
 
 def entries(catalog: Catalog) -> list[Entry]:
     return list(catalog.audit.entries.values())
+
+
+def by(user: str) -> Act:
+    return msgspec.structs.replace(ALICE, user=user)
+
+
+def restored(kept: Audit) -> Audit:
+    made = Audit()
+    made.load(cbor2.loads(cbor2.dumps(msgspec.to_builtins(kept.dump()))))
+    return made
 
 
 def results(catalog: Catalog) -> list[str]:
@@ -236,20 +247,74 @@ def test_owner_stays_when_others_change_or_use_a_thing(catalog: Catalog) -> None
 # Bounds
 
 
-def test_oldest_entries_go_and_numbers_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_entries_of_a_user_alone_go_and_numbers_rise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(audit, "ENTRIES_MAX", 3)
     kept = Audit()
-    assert (kept.first, kept.last) == (1, 0)
+    assert kept.last == 0
     assert [kept.add(ALICE, 5, BEGUN) for _ in range(5)] == [1, 2, 3, 4, 5]
-    assert (kept.first, kept.last, list(kept.entries)) == (3, 5, [3, 4, 5])
+    assert (kept.last, list(kept.entries)) == (5, [3, 4, 5])
     assert kept.end(2, DONE) == Changed(False)
     assert kept.end(4, DONE) == Changed(True)
     assert list(kept.entries) == [3, 4, 5], "the order of the entries is that of their numbers"
-    again = Audit()
-    again.load(msgspec.to_builtins(kept.dump()))
+    again = restored(kept)
     assert again.dump() == kept.dump()
     assert again.add(ALICE, 6, DONE) == 6
-    assert again.first == 4
+    assert list(again.entries) == [4, 5, 6]
+
+
+def test_user_who_makes_many_entries_pushes_out_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "ENTRIES_MAX", 10)
+    kept = Audit()
+    for user in "aaabbc":
+        kept.add(by(user), 5, DONE)
+    for _ in range(1000):
+        kept.add(by("mallory"), 5, DONE)
+    assert list(kept.entries) == [1, 2, 3, 4, 5, 6, 1003, 1004, 1005, 1006]
+    # A user with fewer entries than mallory takes the places of mallory's, then of its own.
+    for _ in range(3):
+        kept.add(by("dave"), 5, DONE)
+    assert list(kept.entries) == [2, 3, 4, 5, 6, 1005, 1006, 1007, 1008, 1009]
+
+
+def test_of_users_with_equally_many_entries_the_oldest_entry_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(audit, "ENTRIES_MAX", 4)
+    kept = Audit()
+    for user in "baab":
+        kept.add(by(user), 5, DONE)
+    assert kept.add(by("c"), 5, DONE) == 5
+    assert list(kept.entries) == [2, 3, 4, 5]
+    assert kept.add(by("d"), 5, DONE) == 6
+    assert list(kept.entries) == [3, 4, 5, 6]
+    # Each user has one: the newest entry stays.
+    assert kept.add(by("e"), 5, DONE) == 7
+    assert list(kept.entries) == [4, 5, 6, 7]
+
+
+@given(
+    st.lists(st.sampled_from("aaaaaabbbcde") | st.none(), min_size=20, max_size=60),
+    st.integers(1, 8),
+)
+def test_entries_equal_a_search_for_the_user_with_most_and_survive_snapshots(
+    users: list[str | None], bound: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audit, "ENTRIES_MAX", bound)
+        kept = Audit()
+        model: list[tuple[int, str]] = []
+        for user in users:
+            if user is None:
+                kept = restored(kept)
+                continue
+            model.append((kept.add(by(user), 5, DONE), user))
+            if len(model) > bound:
+                counts = Counter(user for _, user in model)
+                most = max(counts.values())
+                model.remove(min(row for row in model if counts[row[1]] == most))
+            assert [(number, entry.act.user) for number, entry in kept.entries.items()] == model
 
 
 def test_entries_of_a_longer_log_are_kept_as_far_as_they_fit(
@@ -258,9 +323,11 @@ def test_entries_of_a_longer_log_are_kept_as_far_as_they_fit(
     kept = Audit()
     for _ in range(9):
         kept.add(ALICE, 5, DONE)
+    kept.add(by("bob"), 5, DONE)
     monkeypatch.setattr(audit, "ENTRIES_MAX", 3)
-    kept.add(ALICE, 5, DONE)
-    assert (kept.first, list(kept.entries)) == (8, [8, 9, 10])
+    for made in (kept, restored(kept)):
+        made.add(ALICE, 5, DONE)
+        assert list(made.entries) == [9, 10, 11]
 
 
 @given(st.lists(TEXTS | st.just("ü€𝄞" * 200), min_size=6, max_size=6), TEXTS)

@@ -149,20 +149,21 @@ def _rules_after(access: AccessState, request: FindRules) -> Iterator[Rule]:
 def audit_page(audit: Audit, request: FindAudit) -> FoundAudit:
     """Entries of the audit log, the newest first."""
     views: list[AuditView] = []
-    size = 0
-    newest = min(request.before - 1, audit.last) if request.before else audit.last
-    oldest = max(request.after + 1, audit.first)
-    for number in range(newest, oldest - 1, -1):
-        entry = audit.entries[number]
+    size = gone = 0
+    before = min(request.before or audit.last + 1, audit.last + 1)
+    after = max(request.after, 0)
+    found = audit.between(after, before)
+    for count, entry in enumerate(found, 1):
         if request.user is not None and entry.act.user != request.user:
             continue
         if size >= PAGE_BYTES or 0 < request.limit <= len(views):
-            return FoundAudit(views, audit.first, is_cut=True)
+            return FoundAudit(views, gone, is_cut=True)
         views.append(_audit_view(entry))
+        gone = before - entry.number - count
         size += _ENTRY_BYTES + sum(
             len(text.encode()) for text in msgspec.structs.astuple(entry.act)
         )
-    return FoundAudit(views, audit.first)
+    return FoundAudit(views, max(before - 1 - after, 0) - len(found))
 
 
 def _audit_view(entry: Entry) -> AuditView:

@@ -32,9 +32,10 @@ BEGUN = "begun"
 def audit(session: Session, count: int | None, after: int | None, user: str | None) -> Result:
     """Show acts of administration: who did what, from where, when, with which result.
 
-    With -o json each entry is one line. The cluster keeps the last 10,000 entries; those that are
-    gone are told of. An act with the result `begun` was under way on a node that ended, or is so
-    now: whether it happened is not known. Requests that the rules denied are in the nodes' logs.
+    With -o json each entry is one line. The cluster keeps 10,000 entries; where there are more, the
+    user with most of them loses its oldest one. With --after a note counts those that are gone. An
+    act with the result `begun` was under way on a node that ended, or is so now: whether it
+    happened is not known. Requests that the rules denied are in the nodes' logs.
 
     \b
     raftmq audit --user alice
@@ -47,9 +48,8 @@ def audit(session: Session, count: int | None, after: int | None, user: str | No
     limit = count or SHOWN if after is None else None
     found = session.run(lambda mq: mq.access.audit(after=after or 0, user=user, limit=limit))
     if after is not None and found.dropped:
-        last = after + found.dropped
-        gone = f"entries {after + 1} to {last}" if found.dropped > 1 else f"entry {last}"
-        note(f"{gone} of the audit log can no longer be read: the newest ones are kept")
+        gone = counted(found.dropped, "entry", "entries")
+        note(f"{gone} after number {after} can no longer be read: the audit log was full")
     begun = sum(each.result == BEGUN for each in found.entries)
     rows = [
         (

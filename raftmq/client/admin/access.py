@@ -55,7 +55,8 @@ class AuditLog(NamedTuple):
     entries: list[AuditView]
     """The oldest first."""
     dropped: int
-    """Number of entries after `after` that are no longer kept."""
+    """Number of entries after `after` that are no longer kept, of all users; with `limit` only as
+    far as the log was read."""
 
 
 @typed()
@@ -318,8 +319,8 @@ class Access:
     ) -> AuditLog:
         """Acts of administration: who did what, from where, when, with which result.
 
-        The cluster keeps the last 10,000. An entry with the result `begun` may get another one
-        later; all else in an entry stays.
+        The cluster keeps 10,000. Where there are more, the user with most entries loses its oldest
+        one. An entry with the result `begun` may get another one later; all else in an entry stays.
 
         Args:
             after: only entries with a higher number, as after the last one of an earlier call.
@@ -333,14 +334,14 @@ class Access:
         require(after >= 0, f"after is the number of an entry, or 0, not {after}")
         require(limit is None or limit >= 1, f"limit is 1 or more, not {limit}")
         entries: list[AuditView] = []
-        first = 0
+        dropped = 0
         question = FindAudit(after, user, limit or 0)
         async for page in ask_for_pages(self._router, question, FoundAudit, timeout=timeout):
             entries += page.entries
-            first = page.first
+            dropped += page.dropped
             if limit is not None and len(entries) >= limit:
                 break
-        return AuditLog(entries[:limit][::-1], max(0, first - 1 - after))
+        return AuditLog(entries[:limit][::-1], dropped)
 
 
 def rule_of(user: str, operation: str, resource: str, name: str, *, is_allowed: bool) -> Rule:

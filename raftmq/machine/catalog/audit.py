@@ -14,15 +14,27 @@ before it begins, and again when its outcome is known:
 An entry holds words that the node has written which took the request, so a later version of the
 software may choose other words without a difference between replicas.
 
+At the bound the user with most entries loses its oldest one, so a user who makes many entries
+pushes out its own:
+
+| entries of alice, of bob, of carol | entry of | goes the oldest of |
+|---|---|---|
+| 9,990, 5, 5 | bob | alice |
+| 5,000, 5,000, 0 | carol | alice or bob: of these two, the one whose oldest entry is older |
+
 Invariants:
-- A number is never used twice, and the numbers of the entries that are kept have no gap.
-- Entries and their texts are bounded: at the bound the oldest entry goes.
+- A number is never used twice, and numbers rise: one that is missing is of an entry that went.
+- Entries and their texts are bounded. The newest entry stays, and with `n` users so do the newest
+  `ENTRIES_MAX // n` of each.
+- The entry that goes depends on the kept entries alone, so replicas stay equal over snapshots.
 - An entry with the result `begun` says that its act may or may not have happened.
 - No entry holds a key, a digest or a salt: the words are made of names and numbers.
 
 Sources: the stages of an event in Kubernetes' audit log, RequestReceived and ResponseComplete.
 """
 
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -97,22 +109,25 @@ class Audit:
 
     def __init__(self) -> None:
         self.last = 0
-        """The number of the newest entry, kept or not; 0: there was none."""
+        """The number of the newest entry; 0: there was none."""
         self.entries: dict[int, Entry] = {}
         """Entries by number, the newest last."""
-
-    @property
-    def first(self) -> int:
-        """The number of the oldest entry that is kept; without one, that of the next."""
-        return self.last + 1 - len(self.entries)
+        # User → the numbers of its entries, the oldest first.
+        self._numbers: dict[str, deque[int]] = {}
+        # A row for each user, sorted: the last one is of the user that loses the next entry.
+        self._rows: list[tuple[int, int, str]] = []
 
     def add(self, act: Act, now: int, result: str) -> int:
         """Add an entry; returns its number."""
         self.last += 1
-        self.entries[self.last] = Entry(self.last, now, _cut(act), result)
-        while len(self.entries) > ENTRIES_MAX:
-            del self.entries[next(iter(self.entries))]
-        assert self.first in self.entries, "the numbers have a gap"
+        entry = self.entries[self.last] = Entry(self.last, now, _cut(act), result)
+        user = entry.act.user
+        if user in self._numbers:
+            del self._rows[bisect_left(self._rows, self._row(user))]
+        self._numbers.setdefault(user, deque()).append(self.last)
+        insort(self._rows, self._row(user))
+        self._drop_surplus()
+        assert self.last in self.entries, "the newest entry went"
         return self.last
 
     def end(self, number: int, result: str) -> Result:
@@ -123,6 +138,12 @@ class Audit:
         self.entries[number] = msgspec.structs.replace(entry, result=_cut_text(result))
         return Changed(True)
 
+    def between(self, after: int, before: int) -> list[Entry]:
+        """The entries with numbers between these two, the newest first."""
+        numbers = list(self.entries)
+        found = numbers[bisect_right(numbers, after) : bisect_left(numbers, before)]
+        return [self.entries[number] for number in reversed(found)]
+
     def dump(self) -> list[Any]:
         """All of it as plain values."""
         return [self.last, list(self.entries.values())]
@@ -131,6 +152,24 @@ class Audit:
         """Take the state that `dump` gave."""
         self.last, entries = state
         self.entries = {entry.number: entry for entry in msgspec.convert(entries, list[Entry])}
+        for number, entry in self.entries.items():
+            self._numbers.setdefault(entry.act.user, deque()).append(number)
+        self._rows = sorted(map(self._row, self._numbers))
+
+    def _row(self, user: str) -> tuple[int, int, str]:
+        """The user's place among all: more entries come later, then an older oldest one."""
+        numbers = self._numbers[user]
+        return len(numbers), -numbers[0], user
+
+    def _drop_surplus(self) -> None:
+        while len(self.entries) > ENTRIES_MAX:
+            _, _, user = self._rows.pop()
+            numbers = self._numbers[user]
+            del self.entries[numbers.popleft()]
+            if numbers:
+                insort(self._rows, self._row(user))
+            else:
+                del self._numbers[user]
 
 
 def _cut(act: Act) -> Act:

@@ -437,15 +437,22 @@ def a_log(entries: int) -> Audit:
     return made
 
 
-def numbers(audit: Audit, **question: Any) -> list[int]:
+def read(audit: Audit, **question: Any) -> tuple[list[int], int]:
+    """The numbers of the entries on all pages, and how many are gone."""
     found: list[int] = []
+    dropped = 0
     request = FindAudit(**question)
     while True:
         page = audit_page(audit, request)
         found += [each.number for each in page.entries]
+        dropped += page.dropped
         if not page.is_cut:
-            return found
+            return found, dropped
         request = msgspec.structs.replace(request, before=page.entries[-1].number)
+
+
+def numbers(audit: Audit, **question: Any) -> list[int]:
+    return read(audit, **question)[0]
 
 
 def test_pages_go_from_the_newest_entry_to_the_oldest_wanted() -> None:
@@ -461,6 +468,50 @@ def test_pages_go_from_the_newest_entry_to_the_oldest_wanted() -> None:
         assert set(numbers(made, **strange)) <= set(range(1, 10))
 
 
+def test_pages_count_the_entries_that_are_gone_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.machine.catalog.audit.ENTRIES_MAX", 6)
+    made = a_log(2)
+    for _ in range(9):
+        made.add(msgspec.structs.replace(ALICE, user="mallory"), 5, DONE)
+    left = [11, 10, 9, 8, 2, 1]
+    assert read(made) == (left, 5)
+    for limit in range(1, 7):
+        assert read(made, limit=limit) == (left, 5)
+    assert read(made, after=1, limit=3) == (left[:-1], 5)
+    assert read(made, after=5) == (left[:4], 2)
+    assert read(made, user="bob") == read(made, user="bob", limit=1) == ([2], 5)
+    assert read(made, user="mallory", limit=1) == ([11, 10, 9, 8], 5)
+    assert read(made, user="nobody", after=3) == ([], 4)
+    assert read(made, after=11) == read(made, after=99) == ([], 0)
+    assert read(made, before=-5) == read(made, after=5, before=3) == ([], 0)
+    assert read(made, after=-(10**18), before=10**18) == (left, 5)
+
+
+def test_a_user_of_one_topic_pushes_out_no_entry_of_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("raftmq.machine.catalog.audit.ENTRIES_MAX", 20)
+
+    async def scenario(node: Guarded) -> None:
+        async with node.by_certificate(ROOT) as root:
+            await root.admin.create_topic("mine", 1)
+            await make_user(root, "mallory", "admin topic mine")
+            before = (await root.access.audit()).entries
+            async with node.as_user("mallory") as mallory:
+                for _ in range(40):
+                    async with refused(Reason.TOPIC_EXISTS):
+                        await mallory.admin.create_topic("mine", 2)
+            found = await root.access.audit()
+            assert found.entries[: len(before)] == before
+            assert {each.user for each in found.entries[len(before) :]} == {"mallory"}
+            assert len(found.entries) == 20
+            assert found.dropped == len(before) + 40 - 20
+            exported = await root.access.audit(after=before[-1].number)
+            assert exported.dropped == found.dropped
+
+    with_guarded(scenario, tmp_path)
+
+
 def test_client_reads_the_newest_and_tells_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftmq.machine.catalog.audit.ENTRIES_MAX", 5)
 
@@ -469,14 +520,15 @@ def test_client_reads_the_newest_and_tells_what_is_gone(monkeypatch: pytest.Monk
             await mq.admin.create_topic(f"t{number}", 1)
         found = await mq.access.audit()
         last = found.entries[-1].number
-        assert [each.name for each in found.entries] == [f"t{n}" for n in range(4, 9)]
+        assert {each.user for each in found.entries[:2]} == {ADMIN}
+        assert [each.name for each in found.entries[2:]] == ["t6", "t7", "t8"]
         assert found.dropped == last - 5
         found = await mq.access.audit(limit=2)
         assert [each.name for each in found.entries] == ["t7", "t8"]
         found = await mq.access.audit(after=last - 1)
         assert ([each.name for each in found.entries], found.dropped) == (["t8"], 0)
         found = await mq.access.audit(after=last - 7, user="nobody")
-        assert (found.entries, found.dropped) == ([], 2)
+        assert (found.entries, found.dropped) == ([], 4)
         for call in (mq.access.audit(after=-1), mq.access.audit(limit=0)):
             with pytest.raises(Rejected):
                 await call
