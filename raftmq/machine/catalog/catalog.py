@@ -173,12 +173,16 @@ class Once(msgspec.Struct, frozen=True, array_like=True, tag="once"):
     """The change; carried out once for each `request`."""
 
 
+AuthoredCommand = Once | Change | PutNode | RemoveNode | PutGroup | JoinGroup
+"""Commands that can have an author."""
+
+
 class Authored(msgspec.Struct, frozen=True, array_like=True, tag="authored"):
     """A command with its author. Only nodes write it: a client can't name another author."""
 
     act: Act
     """The author; and what the audit log says of the command, if it makes an entry."""
-    command: Once | Change | PutNode | RemoveNode | PutGroup | JoinGroup
+    command: AuthoredCommand
     """The command."""
 
 
@@ -325,10 +329,11 @@ class Catalog(CatalogState):
         self.audit.add(act, now, outcome)
         return result
 
-    def _subject(self, command: Command) -> object:
+    def _subject(self, command: AuthoredCommand) -> object:
         """All that an act of administration changes here, or what stands for it: equal before and
         after, the act has changed nothing."""
-        match command.change if isinstance(command, Once) else command:
+        inner = command.change if isinstance(command, Once) else command
+        match inner:
             case CreateTopic(name=name) | AlterTopic(name=name) | DeleteTopic(name=name):
                 return self.topics.get(name)
             case PutConsumerGroup(name=name):
@@ -346,7 +351,10 @@ class Catalog(CatalogState):
                 return self.nodes.get(number)
             case PutGroup(group=Group(id=number)):
                 return self.groups.get(number)
-        return None
+            case Subscribe() | Unsubscribe() | Attach() | JoinGroup():
+                return None  # Applications do this all the time: nodes ask for no entry.
+            case _:
+                assert_never(inner)
 
     def _bootstrap(self, command: Bootstrap) -> Result:
         if self.is_bootstrapped:
