@@ -38,6 +38,7 @@ from raftmq.machine.catalog.catalog import (
     Once,
     PutGroup,
     PutNode,
+    Reconfigure,
     RemoveNode,
 )
 from raftmq.machine.catalog.consumer_groups import (
@@ -161,6 +162,10 @@ ACTS: list[tuple[Any, str]] = [
     (RemoveNode(1), Reason.BAD_ARGUMENT.value),
     (PutGroup(Group(1, [2, 1, 3])), DONE),
     (PutGroup(Group(1, [2, 1, 3])), UNCHANGED),
+    (Reconfigure([PutNode(Node(5, "e", 5)), PutGroup(Group(1, [5, 1, 2]))]), DONE),
+    (Reconfigure([PutNode(Node(5, "e", 5)), PutGroup(Group(1, [5, 1, 2]))]), UNCHANGED),
+    # One part changes something.
+    (Reconfigure([PutNode(Node(5, "e", 5)), PutGroup(Group(1, [1, 2, 5]))]), DONE),
 ]
 
 

@@ -4,10 +4,10 @@
 |---|---|
 | ADMIN with a command about topics, groups, users, quotas and the like | the command's name |
 | ADMIN with `Detach` | `detach` |
+| CHANGE_NODE | `add_node`, `remove_node`, `replace_node` |
 | COMMIT by an operator, RESET that moves queues | `reset_offsets` |
 | CHANGE_DEAD | `redrive_dead`, `purge_dead` |
 | TRANSFER | `transfer_leader` |
-| CHANGE_NODE | `add_node`, `remove_node`, `replace_node` |
 
 Commands of applications (a consumer group attaches, joins, changes its filter) make no entry. The
 first use of a consumer group creates it, and so the author goes along.
@@ -50,22 +50,19 @@ from raftmq.wire.messages import ChangeNode, FrameKind, Transfer
 from raftmq.wire.popping import ChangeDead, ResetGroup
 from raftmq.words import counted
 
-Noted = CommitOffsets | ResetGroup | ChangeDead | Transfer | ChangeNode
-"""Requests that may be acts of administration which no single command of the catalog carries out.
-"""
+Noted = CommitOffsets | ResetGroup | ChangeDead | Transfer
+"""Requests that may be acts of administration which no command of the catalog carries out."""
 NOTED_KINDS = frozenset(
     (
         FrameKind.COMMIT,
         FrameKind.RESET,
         FrameKind.CHANGE_DEAD,
         FrameKind.TRANSFER,
-        FrameKind.CHANGE_NODE,
     )
 )
 """Their kinds."""
 
 _ClusterCommand = catalog.PutNode | catalog.RemoveNode | catalog.PutGroup
-_NODE_ACTIONS = ("add", "remove", "replace")
 _SHOWN_MEMBERS = 20
 """Nodes of a partition group that an entry lists."""
 _SHOWN_TOPICS = 10
@@ -93,6 +90,16 @@ def signed(node: Host, connection: Connection, command: catalog.Command) -> cata
         assert isinstance(command, catalog.Once | catalog.Change | JoinGroup)
         return catalog.Authored(Act(user, connection.address), command)
     return command
+
+
+def with_author(
+    node: Host, connection: Connection, change: ChangeNode, command: catalog.Reconfigure
+) -> catalog.Authored:
+    """The command that carries out a change of the nodes, with its author."""
+    at = f"{change.host}:{change.port}" if change.host else ""
+    detail = f"by node {change.new} at {at}" if change.new else at
+    words = Words(f"{change.action}_node", "node", str(change.node), detail)
+    return catalog.Authored(Act(node.gate.user_of(connection), connection.address, *words), command)
 
 
 def _of_command(node: Host, command: catalog.Command) -> Words | None:
@@ -129,6 +136,7 @@ def _of_command(node: Host, command: catalog.Command) -> Words | None:
             | catalog.Bootstrap()
             | catalog.NameNode()
             | catalog.RenewNode()
+            | catalog.Reconfigure()
             | RetireReplica()
             | PruneDeletions()
             # One of those with a number, or with an author already.
@@ -208,8 +216,6 @@ def group_of(node: Host, request: Noted) -> int | None:
             return None
         case ResetGroup() | ChangeDead() | Transfer():
             return request.partition_group
-        case ChangeNode():
-            return catalog.SYSTEM_GROUP
         case _:
             assert_never(request)
 
@@ -229,10 +235,6 @@ def of_request(node: Host, request: Noted) -> Words:
         case Transfer(partition_group=group, to=to):
             detail = f"to node {to}" if to else "to any node"
             return Words("transfer_leader", "partition_group", str(group), detail)
-        case ChangeNode(action=action, node=number, host=host, port=port, new=new):
-            what = f"{action}_node" if action in _NODE_ACTIONS else "change_node"
-            at = f"{host}:{port}" if host else ""
-            return Words(what, "node", str(number), f"by node {new} at {at}" if new else at)
         case _:
             assert_never(request)
 

@@ -350,6 +350,7 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
             catalog.Bootstrap()
             | catalog.NameNode()
             | catalog.RenewNode()
+            | catalog.Reconfigure()
             | membership.RenewMembers()
             | RetireReplica()
             | PruneDeletions()

@@ -25,7 +25,7 @@ A voter may live although a late request used up its id. As long as its node car
 stands for the node: its log is whole, and the next member would have to copy it.
 
 Invariants:
-- The catalog refuses no command of a plan: a request happens as a whole or not at all.
+- The catalog refuses no part of a plan: a request happens as a whole or not at all.
 - A voter is removed only in the same step that all wanted nodes are voters.
 - Voters change only if most of the voters from then on are up, vote, hold what the leader held a
   moment ago, and have answered its roll call.
@@ -38,7 +38,14 @@ from collections.abc import Mapping, Set
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.consensus import Change, ChangeKind, ConfState, ProgressState
 from raftmq.errors import Reason
-from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog, Command, Node, PutGroup, PutNode
+from raftmq.machine.catalog.catalog import (
+    SYSTEM_GROUP,
+    Catalog,
+    Node,
+    PutGroup,
+    PutNode,
+    Reconfigure,
+)
 from raftmq.results import Refused
 from raftmq.wire.address import why_no_address
 from raftmq.wire.messages import ChangeNode, ClusterView, GroupView
@@ -50,11 +57,11 @@ CAUGHT_UP_LAG_MAX = 256
 """Records that a learner may lack when it is made a voter, of those of the last seconds."""
 
 
-def plan(change: ChangeNode, catalog: Catalog) -> list[Command] | Refused:
-    """The catalog commands that a request amounts to. Repeating a request changes nothing.
+def plan(change: ChangeNode, catalog: Catalog) -> Reconfigure | Refused:
+    """The catalog command that a request amounts to. Repeating a request changes nothing.
 
-    All of a request is judged here, as a command that the catalog refuses does not undo those
-    before it.
+    All of a request is judged here, as a part that the catalog refuses does not undo those before
+    it.
     """
     nodes, groups = catalog.nodes, catalog.groups.values()
     refused = _refused(change, catalog)
@@ -63,16 +70,19 @@ def plan(change: ChangeNode, catalog: Catalog) -> list[Command] | Refused:
     staying = [node.id for node in nodes.values() if not node.is_leaving]
     if change.action == "add":
         node = Node(change.node, change.host, change.port)
-        return [PutNode(node), *map(PutGroup, with_node(groups, change.node, staying))]
+        moved = with_node(groups, change.node, staying)
+        return Reconfigure([PutNode(node), *map(PutGroup, moved)])
     old = nodes[change.node]
     leaving = PutNode(Node(old.id, old.host, old.port, is_leaving=True))
     if change.action == "remove":
-        return [leaving, *map(PutGroup, without_node(groups, change.node, staying))]
+        moved = without_node(groups, change.node, staying)
+        return Reconfigure([leaving, *map(PutGroup, moved)])
     moved = with_replacement(groups, change.node, change.new, staying)
     if old.is_leaving and change.new not in nodes:
         # The old node's groups are promised to others already: the new node joins as any other.
         moved = with_node(groups, change.new, staying)
-    return [PutNode(Node(change.new, change.host, change.port)), leaving, *map(PutGroup, moved)]
+    comes = PutNode(Node(change.new, change.host, change.port))
+    return Reconfigure([comes, leaving, *map(PutGroup, moved)])
 
 
 def _refused(change: ChangeNode, catalog: Catalog) -> Refused | None:

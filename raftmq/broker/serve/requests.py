@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from raftmq.access.rules import Resource
 from raftmq.batch import admit, peek
 from raftmq.batch.layout import COMPRESSED, BatchHead
-from raftmq.broker.access.acts import signed
+from raftmq.broker.access.acts import signed, with_author
 from raftmq.broker.cluster.preference import prefer
 from raftmq.broker.cluster.reconfiguration import plan
 from raftmq.broker.cluster.views import view
@@ -37,6 +37,7 @@ from raftmq.machine.catalog.catalog import (
     Once,
     PutGroup,
     PutNode,
+    Reconfigure,
     is_of_users,
 )
 from raftmq.machine.catalog.replicas import RetireReplica, taker_of
@@ -286,8 +287,9 @@ class Requests(Service):
         except msgspec.ValidationError as error:
             return ErrorReply(Reason.BAD_ARGUMENT.value, f"no such command: {error}")
         is_of_node = isinstance(command, BeginAct | EndAct) and asked.connection.from_node
-        if isinstance(command, Authored | BeginAct | EndAct) and not is_of_node:
-            # Else a client could name another author, or fill the audit log.
+        is_internal = isinstance(command, Authored | BeginAct | EndAct | Reconfigure)
+        if is_internal and not is_of_node:
+            # Else a client could name another author, fill the audit log, or move groups unjudged.
             return OF_NODES
         problem = ""
         if isinstance(command, PutNode):
@@ -357,10 +359,11 @@ class Requests(Service):
             if not group.is_settled:
                 # A plan made from a catalog that is about to change would undo that change.
                 return _changing()
-            commands = plan(change, self._node.catalog)
-            if isinstance(commands, Refused):
-                return refusal(commands)
-            return asked.propose(group, commands, lambda _: Done())
+            command = plan(change, self._node.catalog)
+            if isinstance(command, Refused):
+                return refusal(command)
+            authored = with_author(self._node, asked.connection, change, command)
+            return asked.propose(group, [authored], lambda _: Done())
 
         return asked.read(group, ready)
 

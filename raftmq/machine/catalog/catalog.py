@@ -10,6 +10,7 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `RenewNode` | puts a blank folder in the place of a lost one, under a new generation | - |
 | `RemoveNode` | takes out a node that no group uses now | - |
 | `PutGroup` | the members that a partition group shall have | - |
+| `Reconfigure` | several of `PutNode` and `PutGroup`: a change of the nodes | - |
 | `RetireReplica` | a replica's log is deleted or lost: its member id is used up | the next one |
 | `CreateTopic` | a topic with queues, spread over the data groups | the topic's number |
 | `AlterTopic` | more queues | the topic's number |
@@ -151,6 +152,14 @@ class PutGroup(msgspec.Struct, frozen=True, array_like=True, tag="put_group"):
     """The group and its members."""
 
 
+class Reconfigure(msgspec.Struct, frozen=True, array_like=True, tag="reconfigure"):
+    """Change nodes and the members of groups, as one act. Only nodes write it: they judge the whole
+    first (`raftmq.broker.cluster.reconfiguration`), as a part that is refused undoes no other."""
+
+    changes: list[PutNode | PutGroup]
+    """The parts, in the order in which they are carried out."""
+
+
 Change = (
     CreateTopic
     | AlterTopic
@@ -173,7 +182,7 @@ class Once(msgspec.Struct, frozen=True, array_like=True, tag="once"):
     """The change; carried out once for each `request`."""
 
 
-AuthoredCommand = Once | Change | PutNode | RemoveNode | PutGroup | JoinGroup
+AuthoredCommand = Once | Change | PutNode | RemoveNode | PutGroup | Reconfigure | JoinGroup
 """Commands that can have an author."""
 
 
@@ -193,6 +202,7 @@ Command = (
     | RenewNode
     | RemoveNode
     | PutGroup
+    | Reconfigure
     | RetireReplica
     | Once
     | Change
@@ -273,6 +283,9 @@ class Catalog(CatalogState):
                 return self._remove_node(number)
             case PutGroup(group=group):
                 return self._put_group(group)
+            case Reconfigure(changes=changes):
+                results = [self._run_one(each, now) for each in changes]
+                return next((each for each in results if isinstance(each, Refused)), Changed())
             case RetireReplica():
                 return retire(self, command)
             case Once(request=request, change=change):
@@ -351,6 +364,8 @@ class Catalog(CatalogState):
                 return self.nodes.get(number)
             case PutGroup(group=Group(id=number)):
                 return self.groups.get(number)
+            case Reconfigure(changes=changes):
+                return [self._subject(each) for each in changes]
             case Subscribe() | Unsubscribe() | Attach() | JoinGroup():
                 return None  # Applications do this all the time: nodes ask for no entry.
             case _:

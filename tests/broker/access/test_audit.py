@@ -11,11 +11,12 @@ import trio
 from raftmq.broker.access import notes
 from raftmq.broker.access.notes import Notes
 from raftmq.broker.access.requests import audit_page
+from raftmq.broker.replica import group
 from raftmq.chaos.sim.clients import APPLICATION, Clients, Session
 from raftmq.client import Client
 from raftmq.errors import Reason, Rejected
-from raftmq.machine.catalog.audit import BEGUN, DONE, Act, Audit, BeginAct, EndAct, Entry
-from raftmq.machine.catalog.catalog import Authored
+from raftmq.machine.catalog.audit import BEGUN, DONE, UNCHANGED, Act, Audit, BeginAct, EndAct, Entry
+from raftmq.machine.catalog.catalog import Authored, Group, PutGroup, Reconfigure
 from raftmq.machine.catalog.topics import CreateTopic
 from raftmq.tls.local_cluster import ADMIN
 from raftmq.wire.access import TOKEN, AuditView, FindAudit, LogIn
@@ -156,6 +157,7 @@ FORGED: list[msgspec.Struct] = [
     Authored(ALICE, CreateTopic("forged", 1)),
     BeginAct(ALICE),
     EndAct(1, "unchanged"),
+    Reconfigure([PutGroup(Group(1, [1]))]),
 ]
 
 
@@ -217,6 +219,35 @@ def test_denied_requests_are_counted_and_make_no_entry(tmp_path: Path) -> None:
             assert (await root.access.audit()).entries == before
 
     with_guarded(scenario, tmp_path)
+
+
+def test_change_of_nodes_is_one_record_and_one_entry_also_if_the_catalog_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        await mq.admin.create_topic("orders", 1)
+        leaving = next(number for number in cluster.nodes if number != cluster.leader(0))
+        at = cluster.nodes[cluster.leader(0)].catalog.nodes[leaving]
+        await mq.admin.remove_node(leaving)
+        with monkeypatch.context() as patch:
+            # While other changes are under way, a client has to ask again.
+            settled = iter([False, False])
+            patch.setattr(group.Group, "is_settled", property(lambda _: next(settled, True)))
+            await mq.admin.add_node(leaving, at.host, at.port)
+            assert list(settled) == []
+        await mq.admin.add_node(leaving, at.host, at.port)
+        with pytest.raises(Rejected):
+            await mq.admin.add_node(leaving, "elsewhere", at.port)
+        found = [entry for entry in kept(cluster) if entry.act.resource == "node"]
+        number, address = str(leaving), f"{at.host}:{at.port}"
+        assert [(entry.act.what, entry.act.detail, entry.result) for entry in found] == [
+            ("remove_node", "", DONE),
+            ("add_node", address, DONE),
+            ("add_node", address, UNCHANGED),
+        ]
+        assert {(entry.act.user, entry.act.name) for entry in found} == {(APPLICATION, number)}
+
+    secure(job)
 
 
 # Acts of other logs

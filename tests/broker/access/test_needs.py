@@ -164,6 +164,7 @@ OF_NODES: list[msgspec.Struct] = [
     Bootstrap([Node(1, "a", 1)], 1, 1),
     catalog.NameNode(1, "ab"),
     catalog.RenewNode(1, "ab", "cd"),
+    catalog.Reconfigure([catalog.PutGroup(catalog.Group(1, [1]))]),
     membership.RenewMembers([MEMBER], []),
     RetireReplica(1, 1),
     PruneDeletions(7),

@@ -41,10 +41,10 @@ def change(catalog: Catalog, action: str, node: int, new: int = 0, host: str = "
     """Carry out a request as a leader does; why it was refused, or nothing."""
     comes = new or node
     at = () if action == "remove" else (host or f"node{comes}", 7400, new)
-    commands = plan(ChangeNode(action, node, *at), catalog)
-    if isinstance(commands, Refused):
-        return commands.message
-    results = apply(catalog, commands)
+    command = plan(ChangeNode(action, node, *at), catalog)
+    if isinstance(command, Refused):
+        return command.message
+    results = apply(catalog, [command])
     assert not [result for result in results if isinstance(result, Refused)]
     return ""
 
