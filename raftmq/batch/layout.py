@@ -79,6 +79,8 @@ TIME_MS_MAX: Final = 2**62 - 1
 """The latest time: the sum of two fits into 64 bits."""
 HEADER_BYTES_MAX: Final = 64 * 1024
 """The longest CBOR header: a hostile one of this size decodes to about 4 MiB of objects."""
+LENGTH_BYTES: Final = 4
+"""Bytes of a body's length in the columns: a batch has these for each message, not compressed."""
 HEAD_BYTES: Final = 72
 """Bytes of the fixed head."""
 EMPTY_HEADER: Final = b"\x80"

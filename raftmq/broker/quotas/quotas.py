@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import trio
 
 from raftmq.batch import peek
+from raftmq.batch.layout import LENGTH_BYTES
 from raftmq.broker.host import Host, Room, Taken
 from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
 from raftmq.broker.serve.connection import Connection
@@ -221,16 +222,18 @@ class Quotas:
         if group is None or not group.is_leader:
             return None  # The handler refuses it, and another node counts the batch.
         size, now = len(frame.body), trio.current_time()
+        # The count is checked later. A few bytes that claim many messages must not use up a quota.
+        messages = min(head.count, head.columns_bytes // LENGTH_BYTES)
         if is_first and _are_open([meter.writes for meter in meters], now):
             # Nearly all requests come this way.
             for of_bytes, of_messages in [meter.writes for meter in meters]:
                 of_bytes.pour(size, now)
-                of_messages.pour(head.count, now)
+                of_messages.pour(messages, now)
             return None
         claims = [
             _Claim(meter, name, bucket, amount)
             for meter in meters
-            for name, bucket, amount in zip(_WRITES, meter.writes, (size, head.count), strict=True)
+            for name, bucket, amount in zip(_WRITES, meter.writes, (size, messages), strict=True)
             if bucket.rate
         ]
         return self._admit(asked, frame, (FrameKind.PRODUCE, topic), claims)

@@ -1,14 +1,17 @@
 """Quotas on simulated nodes: rates hold, order and order alone is kept, and others pass."""
 
+import struct
+
 import pytest
 import trio
 
-from raftmq.batch import Compression
+from raftmq.batch import MESSAGES_MAX, Compression, encode
 from raftmq.broker.quotas import lanes
 from raftmq.broker.quotas.quotas import HOLD_SECONDS_MAX, RETRY_SECONDS_MAX
 from raftmq.broker.serve.requests import LARGE_BYTES
 from raftmq.broker.settings import Limits
 from raftmq.client import Client
+from raftmq.errors import Reason
 from raftmq.machine.catalog.quotas import Subject, SubjectKind
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
@@ -32,6 +35,8 @@ from .throttled import (
     with_users,
 )
 
+COUNT_AT = 40
+"""Where a batch states the number of its messages."""
 SIZE = 100_000
 """About the bytes of a batch here; the head takes some."""
 
@@ -90,6 +95,22 @@ def test_a_request_that_would_be_held_too_long_is_told_when_to_come_again() -> N
         assert len(await bodies(cluster, QUEUE)) == 11
 
     with_users(scenario)
+
+
+def test_small_batches_that_claim_many_messages_use_up_no_quota() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found(TOPIC, 1)
+        await put_quota(cluster, "topic", TOPIC, write_messages=100)
+        async with cluster.client(cluster.leader_of(QUEUE)) as client:
+            claims = bytearray(encode([b""]).to_bytes(queue=QUEUE))
+            struct.pack_into("<I", claims, COUNT_AT, MESSAGES_MAX)
+            for _ in range(3):
+                with pytest.raises(Refused) as refused:
+                    await client.request(FrameKind.PRODUCE, b"", [bytes(claims)])
+                assert refused.value.reply.code == Reason.CORRUPT_BATCH.value
+            assert not (await client.produce(QUEUE, [b"x"], 0)).throttle_ms
+
+    in_cluster(scenario)
 
 
 def test_other_users_are_not_slowed_and_have_buckets_of_their_own() -> None:
