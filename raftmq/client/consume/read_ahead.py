@@ -33,6 +33,7 @@ import anyio
 
 from raftmq.batch import Batch
 from raftmq.client.message import decode
+from raftmq.client.routing.calls import leader_again
 from raftmq.client.routing.connection import Answer, Connection, Lost
 from raftmq.client.routing.refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
 from raftmq.client.routing.router import Router
@@ -247,9 +248,7 @@ class Fetcher:
         failures = self._failures[group] = self._failures.get(group, 0) + 1
 
         async def find() -> None:
-            if failures > 1 or retry_ms:
-                await anyio.sleep(max(retry_ms / 1000, self._router.delay(failures)))
-            await self._router.leader(group)
+            await leader_again(self._router, group, failures, retry_ms / 1000)
             self._lost.pop(group, None)
             self._is_changed = True
             self.kick()
@@ -289,7 +288,7 @@ class Fetcher:
         if answer.kind != FrameKind.FETCH | REPLY:
             raise ProtocolError(f"a fetch was answered by a frame of kind {answer.kind}")
         fetched = unpack(Fetched, answer.header)
-        self._router.throttled += fetched.throttle_ms / 1000
+        self._router.note_held(fetched.throttle_ms)
         session.answered(fetched.session, [queue.queue for queue in fetched.queues])
         view = memoryview(answer.body)
         position = 0

@@ -33,7 +33,7 @@ import anyio
 from raftmq.batch import Batch
 from raftmq.client.consume.read_ahead import vector
 from raftmq.client.message import decode
-from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX
+from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX, leader_again
 from raftmq.client.routing.connection import Answer, Connection, Lost, Request
 from raftmq.client.routing.refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
 from raftmq.client.routing.router import Router
@@ -300,7 +300,7 @@ class PopSession:
         if answer.kind != _POPPED:
             raise ProtocolError(f"a POP was answered by a frame of kind {answer.kind}")
         popped = unpack(Popped, answer.header)
-        self._router.throttled += popped.throttle_ms / 1000
+        self._router.note_held(popped.throttle_ms)
         # Even an empty answer is what `ask_again` wants: the leader had no messages for us.
         self.is_due, self.why = False, ""
         buffered = self._read(request, popped, memoryview(answer.body))
@@ -447,13 +447,11 @@ class PopSession:
             return
         # A leader that has told how long to wait is not lost before that.
         self.lost_since = anyio.current_time() + retry_ms / 1000
-        failures = self._failures
         self._failures += 1
+        failures = self._failures
 
         async def find() -> None:
-            if failures or retry_ms:
-                await anyio.sleep(max(retry_ms / 1000, self._router.delay(failures)))
-            await self._router.leader(self.group)
+            await leader_again(self._router, self.group, failures, retry_ms / 1000)
             self.lost_since = None
             self._on_news()
 

@@ -37,7 +37,7 @@ from functools import partial
 import anyio
 
 from raftmq.client.gathering import Gathering
-from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX
+from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX, leader_again
 from raftmq.client.routing.connection import Answer, Connection, Lost, Request
 from raftmq.client.routing.refusals import (
     IN_DOUBT,
@@ -343,14 +343,11 @@ class SettlementSender:
         if flight.is_recovering or self._tasks.is_closed:
             return
         flight.is_recovering = True
-        failures = flight.failures
         flight.failures += 1
+        failures = flight.failures
 
         async def find() -> None:
-            # The first retry has no delay: the hint of a new leader is usually right.
-            if failures or retry_ms:
-                await anyio.sleep(max(retry_ms / 1000, self._router.delay(failures)))
-            await self._router.leader(self._group)
+            await leader_again(self._router, self._group, failures, retry_ms / 1000)
             flight.is_recovering = False
             # Calls that ran out of time may have taken all its items back meanwhile.
             if self._flight is flight and flight.request is None:

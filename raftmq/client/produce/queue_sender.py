@@ -50,6 +50,7 @@ from typing import NamedTuple
 import anyio
 
 from raftmq.batch import Compression, Limits
+from raftmq.client.routing.calls import leader_again
 from raftmq.client.routing.connection import Answer, Connection, Lost
 from raftmq.client.routing.refusals import (
     IN_DOUBT,
@@ -336,7 +337,7 @@ class QueueSender:
         try:
             if answer.kind == _PRODUCED:
                 done = unpack(Produced, answer.header)
-                self._host.router.throttled += done.throttle_ms / 1000
+                self._host.router.note_held(done.throttle_ms)
                 # Delayed messages have numbers, and get offsets when they fall due.
                 offset = None if done.number else done.base_offset
                 self._settle(batch, offset, done.timestamp, done.duplicate, done.number)
@@ -398,10 +399,7 @@ class QueueSender:
         await self._judge_first(recovery)
         self._failures += 1
         told = self._retry_at - anyio.current_time()
-        if self._failures > 1 or told > 0:
-            # The first retry has no delay: the hint of a new leader is usually right.
-            await anyio.sleep(max(told, self._host.router.delay(self._failures)))
-        connection = await self._host.router.leader(self._group)
+        connection = await leader_again(self._host.router, self._group, self._failures, told)
         if self._recovery is not recovery:
             return
         # No await from here on: resends and new batches leave in one order.

@@ -1,4 +1,6 @@
-"""One idempotent request to the leader of a partition group, through any number of attempts."""
+"""One idempotent request to the leader of a partition group, through any number of attempts; and
+the wait before another attempt.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -30,6 +32,23 @@ class Leaders(Protocol):
 
     def delay(self, attempt: int) -> float:
         """Seconds to wait before the nth attempt, from 0."""
+
+
+async def leader_again(
+    leaders: Leaders, group: int, failures: int, told_seconds: float = 0.0
+) -> Connection:
+    """An open connection to a group's leader, for a request that has failed; without a limit.
+
+    Args:
+        leaders: the router.
+        group: the partition group.
+        failures: of the request, this one among them: the more, the longer is the wait before.
+        told_seconds: at least this long is waited: the node has asked for it (`retry_ms`).
+    """
+    # The first retry has no delay: the hint of a new leader is usually right.
+    if failures > 1 or told_seconds > 0:
+        await anyio.sleep(max(told_seconds, leaders.delay(failures)))
+    return await leaders.leader(group)
 
 
 class LeaderCall:

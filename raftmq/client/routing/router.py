@@ -138,6 +138,10 @@ class Router:
         """The reverse of `watch`."""
         self._watchers.remove(call)
 
+    def note_held(self, throttle_ms: int) -> None:
+        """A quota held a request for this time, as its answer told."""
+        self.throttled += throttle_ms / 1000
+
     def delay(self, attempt: int) -> float:
         """Seconds to wait before the nth attempt, from 0: random, and growing up to 0.5."""
         longest: float = min(0.5, 0.01 * 2.0 ** min(attempt, 10))
