@@ -4,6 +4,9 @@ At the bound the node reads none of the user's connections: TCP stops the client
 one connection read on, in turn, and all of them once no request of the user is open: the one whose
 turn it is may have other reasons not to read.
 
+A share has its own list of connections that wait: the one of the node (`Load.waiting`) has those of
+all users, and an answer would have to look through them for the next connection of this user.
+
 Invariants:
 - `Share.open` is the number of open requests on the connections of the share.
 """
