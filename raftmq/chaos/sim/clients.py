@@ -41,6 +41,8 @@ QUOTA = {
     "write_messages": 20, "read_messages": 60, "requests": 60, "connections": 60, "in_flight": 40,
 }  # fmt: skip
 """The quota of the clients, of which none is the only one: each takes its part now and then."""
+IN_FLIGHT = 30
+"""The quota of messages in flight of each topic, in these runs."""
 CALL_SECONDS = 8.0
 """Every call of a client ends within this time."""
 
@@ -88,6 +90,8 @@ class Clients:
         """True: the cluster has the users `COLLEAGUE` and `GUEST`, too."""
         self.barred = 0
         """Faults that have taken rights away, or are about to, and have not given them back."""
+        self.in_flight_max = 0
+        """The quota of messages in flight of each topic; 0: there is none."""
         self._barred_until = 0.0
 
     @property
@@ -307,9 +311,11 @@ class Clients:
 
         async def job(mq: Client, _: Session) -> None:
             await mq.access.put_quota("user", APPLICATION, **QUOTA)
+            await mq.access.put_quota("topic", "*", in_flight=IN_FLIGHT)
 
-        if self._cluster.network.is_under_tls and self.seed % QUOTA_EVERY == 1:
-            await self.once(job)
+        is_slow = self._cluster.network.is_under_tls and self.seed % QUOTA_EVERY == 1
+        if is_slow and await self.once(job):
+            self.in_flight_max = IN_FLIGHT
 
     def url(self) -> str:
         """The cluster's address: all nodes that ever had a machine."""

@@ -44,6 +44,7 @@ from raftmq.chaos.sim.checks.availability import Availability
 from raftmq.chaos.sim.checks.check_backs import CheckBacks
 from raftmq.chaos.sim.checks.evidence import gather, judge_servers, vacuous_everywhere
 from raftmq.chaos.sim.checks.guests import Guests
+from raftmq.chaos.sim.checks.in_flight import InFlight
 from raftmq.chaos.sim.checks.intruders import Intruders
 from raftmq.chaos.sim.checks.leaving import Leaving
 from raftmq.chaos.sim.checks.pop_evidence import PopEvidence
@@ -212,6 +213,7 @@ class _Run:
             self._leaving = Leaving(cluster)
             self._clients = clients = Clients(cluster, nursery, seed=schedule.seed)
             self._audit_log = AuditLog(cluster, clients)
+            self._in_flight = InFlight(cluster, clients)
             self._state = state = RunState(
                 cluster, watch, clients, nursery, taps=taps, seed=schedule.seed
             )
@@ -302,6 +304,7 @@ class _Run:
         at_ms = int(self._elapsed * 1000)
         violations += self._noticed(at_ms)
         violations += self._rights.violations
+        violations += self._in_flight.violations
         violations += [Violation("client-bug", at_ms, text) for text in self._clients.failures]
         reports = self._judge_clients(history)
         violations += [v for report in reports for v in _violations(report, at_ms)]
@@ -325,6 +328,7 @@ class _Run:
         compared["answers by their deadlines"] = self.deadlines.compared.total()
         compared.update(self._intruders.compared)
         compared.update(self._rights.compared)
+        compared.update(self._in_flight.compared)
         compared.update(self._availability.compared)
         compared.update(self._leaving.compared)
         # Each comparison so far must occur in every run. A comparison of servers may be empty in

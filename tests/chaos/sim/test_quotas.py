@@ -1,14 +1,17 @@
 """Runs in which quotas slow the clients: their requests wait, and no promise breaks."""
 
+from math import inf
 from typing import Literal
 
 import pytest
 
+from raftmq.broker.deliver.in_flight import InFlight, Room
 from raftmq.broker.quotas.lanes import Lane, Lanes
 from raftmq.broker.serve.answers import OpenRequest
 from raftmq.chaos.campaign import Plan
 from raftmq.chaos.faults import World
 from raftmq.chaos.outcome import Outcome
+from raftmq.chaos.sim.checks.in_flight import COMPARED
 from raftmq.chaos.sim.clients import QUOTA_EVERY
 from raftmq.chaos.sim.run import run
 
@@ -40,6 +43,14 @@ def test_no_promise_breaks_while_quotas_hold_requests(
     outcome = play(workload)
     assert outcome.is_good, outcome.violations
     assert held > 10
+
+
+def test_run_whose_leaders_forget_the_bound_on_messages_in_flight_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert play("pop").compared[COMPARED]
+    monkeypatch.setattr(InFlight, "room", lambda *_: Room(inf))
+    assert "in-flight" in {violation.name for violation in play("pop").violations}
 
 
 def test_run_with_quotas_is_the_same_each_time() -> None:
