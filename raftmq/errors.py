@@ -146,7 +146,7 @@ class Reason(Enum):
     DENIED = "denied"
     """The rules of access do not allow the user to do this."""
     OVER_QUOTA = "over_quota"
-    """The user owns as many topics, queues or consumer groups as its quota allows."""
+    """The user would own more topics, queues or consumer groups than its quota allows."""
     UNKNOWN_USER = "unknown_user"
     """No user of that name exists."""
     CORRUPT_BATCH = "corrupt_batch"

@@ -60,7 +60,7 @@ class Operation(StrEnum):
     operation on the resource allows this one, too; a rule that denies this one wins."""
     ADMIN = "admin"
     """Create, change and delete a resource; dead letters and resets of a consumer group. Of the
-    cluster: nodes, partition groups, users and rules."""
+    cluster: nodes, partition groups, users, rules, quotas and the audit log."""
     ANY = "any"
     """In a rule: all of these."""
 

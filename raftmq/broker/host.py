@@ -58,7 +58,7 @@ class Room(NamedTuple):
     size: float
     """Bytes of batches."""
     messages: float
-    leases: float
+    pop_messages: float
     """Messages to hand out: by their mean size, `size` has room for them as well."""
 
 
@@ -135,7 +135,7 @@ class Quotas(Protocol):
     def charge(self, connection: "Connection", taken: Iterable[Taken]) -> None:
         """An answer to a connection brings these amounts."""
 
-    def in_flight(self, connection: "Connection", topic: int) -> list[tuple[Subject, int]]:
+    def in_flight_bounds(self, connection: "Connection", topic: int) -> list[tuple[Subject, int]]:
         """The bounds on messages in flight that hold for a connection and a topic."""
 
     def note_slowed(self, subject: Subject, seconds: float) -> None:

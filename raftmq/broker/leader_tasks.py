@@ -216,7 +216,8 @@ class LeaderTasks(Service):
     def _propose(
         self, name: str, group: Group, payload: bytes, *, then: Callable[[], None] = lambda: None
     ) -> None:
-        """Propose a task's commands, unless the task is under way; `then` if they are done.
+        """Propose a task's commands, unless the task is under way. `then` is called once they are
+        applied, also if one was refused.
 
         The task stays under way for `REFUSED_SECONDS` if a command is refused.
         """

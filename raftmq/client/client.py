@@ -66,7 +66,7 @@ class Client:
     admin: Admin
     """Topics, consumer groups, nodes."""
     access: Access
-    """Users, tokens, rules of access and quotas."""
+    """Users, tokens, rules of access, quotas and the audit log."""
 
     # The classes that `producer` and `consumer` make; `raftmq.embedded` may replace them.
     _producer_class: Callable[..., Producer] = Producer
@@ -85,7 +85,8 @@ class Client:
     @property
     def throttled(self) -> float:
         """Seconds for which quotas held requests of this client, as the nodes told, over all of its
-        producers and consumers. A program that sees it grow is slowed by a quota."""
+        producers and consumers. A program that sees it grow is slowed by a quota. Waits after a
+        refusal as busy do not count."""
         return self._router.throttled
 
     def producer(

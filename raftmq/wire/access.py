@@ -245,7 +245,7 @@ class QuotaView(_Wire, frozen=True):
     groups: int = 0
     """Consumer groups that the user owns, in the whole cluster."""
     in_flight: int = 0
-    """Messages in the hands of consumers that pop."""
+    """Messages that consumers which pop have in hand or have asked for."""
 
 
 class FoundQuotas(_Wire, frozen=True):

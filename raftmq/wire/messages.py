@@ -400,6 +400,8 @@ class FoundKey(_Wire, frozen=True):
 
     batches: list[FoundBatch]
     """One entry for each batch in the body."""
+    throttle_ms: int = 0
+    """Milliseconds for which a quota held the request."""
 
 
 class FindSubscriptions(_Wire, frozen=True):

@@ -5,7 +5,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from raftmq.client.routing.calls import Leaders, leader_again
+from raftmq.client.routing.calls import Leaders, wait_leader
 
 
 class FakeLeaders:
@@ -38,7 +38,7 @@ def test_a_retry_waits_as_long_as_the_node_told_and_longer_after_failures(
     async def main() -> None:
         leaders: Leaders = FakeLeaders()  # type: ignore[assignment]
         began = anyio.current_time()
-        assert await leader_again(leaders, 7, failures, told) == 7  # type: ignore[comparison-overlap]
+        assert await wait_leader(leaders, 7, failures, told) == 7  # type: ignore[comparison-overlap]
         assert anyio.current_time() - began == pytest.approx(waited)
 
     trio.run(main, clock=MockClock(autojump_threshold=0))

@@ -3,7 +3,6 @@
 | request | act |
 |---|---|
 | ADMIN with a command about topics, groups, users, quotas and the like | the command's name |
-| ADMIN with `Detach` | `detach` |
 | CHANGE_NODE | `add_node`, `remove_node`, `replace_node` |
 | COMMIT by an operator, RESET that moves queues | `reset_offsets` |
 | CHANGE_DEAD | `redrive_dead`, `purge_dead` |
@@ -78,28 +77,35 @@ class Words(NamedTuple):
     detail: str = ""
 
 
-def signed(node: Host, connection: Connection, command: catalog.Command) -> catalog.Command:
+_NO_WORDS = Words("", "", "")
+
+
+def act_of(node: Host, connection: Connection, words: Words = _NO_WORDS) -> Act:
+    """An act of the user at the other end of a connection; without words it makes no entry."""
+    return Act(node.gate.user_of(connection), connection.address, *words)
+
+
+def authored(node: Host, connection: Connection, command: catalog.Command) -> catalog.Command:
     """A client's command with its author, if that matters."""
     inner = command.change if isinstance(command, catalog.Once) else command
     words = _of_command(node, inner)
-    user = node.gate.user_of(connection)
     if words is not None:
         assert isinstance(command, catalog.Once | catalog.Change | _ClusterCommand)
-        return catalog.Authored(Act(user, connection.address, *words), command)
-    if user and isinstance(inner, Attach | JoinGroup):
+        return catalog.Authored(act_of(node, connection, words), command)
+    if isinstance(inner, Attach | JoinGroup) and node.gate.user_of(connection):
         assert isinstance(command, catalog.Once | catalog.Change | JoinGroup)
-        return catalog.Authored(Act(user, connection.address), command)
+        return catalog.Authored(act_of(node, connection), command)
     return command
 
 
-def with_author(
+def authored_change(
     node: Host, connection: Connection, change: ChangeNode, command: catalog.Reconfigure
 ) -> catalog.Authored:
     """The command that carries out a change of the nodes, with its author."""
     at = f"{change.host}:{change.port}" if change.host else ""
     detail = f"by node {change.new} at {at}" if change.new else at
     words = Words(f"{change.action}_node", "node", str(change.node), detail)
-    return catalog.Authored(Act(node.gate.user_of(connection), connection.address, *words), command)
+    return catalog.Authored(act_of(node, connection, words), command)
 
 
 def _of_command(node: Host, command: catalog.Command) -> Words | None:

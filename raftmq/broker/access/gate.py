@@ -8,7 +8,7 @@
 A connection remembers what it was allowed, so a request costs a look into a set. If something of
 that is allowed no more, or its login is valid no more, the connection is ended: what waits on it
 (a fetch, credit of a consumer) would go on without another request. The client connects again and
-is told.
+gets the refusal.
 
 Invariants:
 - A client without a user gets nothing but the answers to HELLO and LOG_IN.
@@ -277,8 +277,8 @@ class Gate:
             if asked.kind == FrameKind.ADMIN and guest.login.user not in self._admins:
                 changed = user_changed_by(self._node, message)
                 if changed in self._admins:
-                    message = f"only an administrator changes the logins of {changed!r}, who is one"
-                    return self._denied(asked, message)
+                    why = f"only an administrator changes the logins of {changed!r}, who is one"
+                    return self._denied(asked, why)
         except Unfound as unfound:
             return unfound.reply
         return None

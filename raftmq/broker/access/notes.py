@@ -30,7 +30,7 @@ from raftmq.broker.tickets import retry_seconds
 from raftmq.machine.catalog.audit import DONE, Act, BeginAct, EndAct
 from raftmq.wire.messages import ErrorReply
 
-from .acts import NOTED_KINDS, Noted, group_of, of_request
+from .acts import NOTED_KINDS, Noted, act_of, group_of, of_request
 
 NOTE_SECONDS_MAX = 3.0
 """The longest wait for the catalog's leader, before the act is refused."""
@@ -59,19 +59,18 @@ class Notes:
         if self._waiting >= NOTES_MAX:
             text = f"{NOTES_MAX} acts wait for the catalog's leader to note them"
             return ErrorReply("busy", text, retry_ms=1000)
-        connection = asked.connection
-        user, words = self._node.gate.user_of(connection), of_request(self._node, message)
-        self._node.start_soon(self._note, Act(user, connection.address, *words), asked, act)
+        noted = act_of(self._node, asked.connection, of_request(self._node, message))
+        self._node.start_soon(self._note, noted, asked, act)
         return LATER
 
     async def _note(self, noted: Act, asked: OpenRequest, act: Callable[[], Answer]) -> None:
-        number = await self._change(BeginAct(noted))
-        if isinstance(number, ErrorReply):
-            why = f"the audit log can't note this, so it was not done: {number.message}"
-            milliseconds = round(1000 * retry_seconds(number))
+        begun = await self._change(BeginAct(noted))
+        if isinstance(begun, ErrorReply):
+            why = f"the audit log can't note this, so it was not done: {begun.message}"
+            milliseconds = round(1000 * retry_seconds(begun))
             asked.answer(ErrorReply("unavailable", why, retry_ms=milliseconds))
             return
-        asked.on_answer = partial(self._answered, number)
+        asked.on_answer = partial(self._answered, begun)
         if asked.connection.is_closed:
             # Perhaps it was ended as its user may no longer do this.
             asked.answer(ErrorReply("unavailable", "the client has left"))

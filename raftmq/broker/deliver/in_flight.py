@@ -2,7 +2,7 @@
 
     POP ──> room for all quotas ──> Ask for so many, at the most what the POP wants
                │ none
-               └──> parked until there is room, or the wait of the POP is over
+               └──> it waits until there is room, or the wait of the POP is over
 
 Messages are in flight while they are in a consumer's hand, and when its credit lets it have them
 without asking again: else consumers that wait for messages would get more together than the bound.
@@ -10,11 +10,11 @@ A user's are those of its consumers, also of connections that are gone; a topic'
 its consumer groups. A node counts the data groups that it leads.
 
 A consumer that waits for messages of an idle topic would keep all the room for its credit. So while
-others are parked, one that asks again gets an equal share of what is left and of its own credit.
+others wait for room, one that asks again gets an equal share of what is left and of its own credit.
 
 Invariants:
 - No Ask makes the messages in flight of a user or topic more than its quota.
-- A count is at most `COUNT_SECONDS` old, and asks since are in it. What came back since is not.
+- A count is at most `COUNT_SECONDS` old. Asks since then are added, settlements are not subtracted.
 
 Left out: the hands of consumers that this node, as a new leader, has not heard of yet do not count
 for their user.
@@ -40,10 +40,10 @@ from .consumers import Key
 COUNT_SECONDS = 0.05
 """The longest that a count is used, and the time from one look for room to the next."""
 LOOK_MAX = 256
-"""Parked consumers that one look goes through; the next look begins with the others."""
+"""Consumers that one look for room goes through; the next look begins with the others."""
 
 
-class Room(NamedTuple):
+class FlightRoom(NamedTuple):
     """How many messages a consumer may have credit for."""
 
     messages: float
@@ -66,7 +66,7 @@ class InFlight:
 
     def __init__(self, node: Host) -> None:
         self._node = node
-        self.parked = ParkedConsumers()
+        self.waiting = WaitingPops()
         """Those for whom there was no room."""
         self._asked: dict[Key, _Asked] = {}
         # Users that have a quota of them → their consumers that may have messages.
@@ -74,24 +74,26 @@ class InFlight:
         self._counts: dict[Subject, int] = {}
         self._counted_at = -inf
 
-    def room(self, key: Key, connection: Connection) -> Room:
+    def room(self, key: Key, connection: Connection) -> FlightRoom:
         """The room that all quotas leave to a consumer, whose credit is to be replaced."""
         topic = self._topic(key)
-        bounds = self._node.quotas.in_flight(connection, topic)
+        bounds = self._node.quotas.in_flight_bounds(connection, topic)
         if not bounds:
-            return Room(inf)
-        own, rooms = self._own(key), list[Room]()
+            return FlightRoom(inf)
+        own, rooms = self._own(key), list[FlightRoom]()
         for subject, bound in bounds:
             left = max(bound - self._count(subject, topic) + own, 0)
-            others = self.parked.count_others(subject, key)
-            rooms.append(Room(ceil(left / (others + 1)), subject))
+            others = self.waiting.count_others(subject, key)
+            rooms.append(FlightRoom(ceil(left / (others + 1)), subject))
         return min(rooms, key=lambda room: room.messages)
 
-    def ask(self, key: Key, connection: Connection, correlation: int, count: int) -> None:
+    def note_ask(self, key: Key, connection: Connection, correlation: int, count: int) -> None:
         """An Ask of a consumer, for a POP of this correlation, is about to be proposed."""
         topic = self._topic(key)
-        bounds = self._node.quotas.in_flight(connection, topic)
+        bounds = self._node.quotas.in_flight_bounds(connection, topic)
         if not bounds:
+            # Perhaps the user had a quota before.
+            self._of_user.pop(connection.user, None)
             return
         own = self._own(key)
         for subject, _ in bounds:
@@ -100,7 +102,7 @@ class InFlight:
                 self._of_user.setdefault(subject.name, {})[key] = None
         self._asked[key] = _Asked(correlation, topic, connection.user, count)
 
-    def asked(self, key: Key, correlation: int) -> None:
+    def drop_ask(self, key: Key, correlation: int) -> None:
         """An Ask of a consumer was applied, or its fate is not known."""
         asked = self._asked.get(key)
         if asked is not None and asked.correlation == correlation:
@@ -113,16 +115,16 @@ class InFlight:
     def _own(self, key: Key) -> int:
         """What a new Ask of the consumer replaces."""
         asked = self._asked.get(key)
-        return self._to(key)[1] + (0 if asked is None else asked.messages)
+        return self._in_flight_to(key)[1] + (0 if asked is None else asked.messages)
 
-    def _to(self, key: Key) -> tuple[int, int]:
+    def _in_flight_to(self, key: Key) -> tuple[int, int]:
         """The messages in the hand of a consumer, and its credit."""
-        led = self._led(key.partition_group)
+        led = self._groups_led(key.partition_group)
         if led is None or (attached := led[0].attached.get(key.number)) is None:
             return 0, 0
         return attached.group.in_flight_to(key.consumer, led[1])
 
-    def _led(self, partition_group: int) -> tuple[PopGroups, int] | None:
+    def _groups_led(self, partition_group: int) -> tuple[PopGroups, int] | None:
         """The consumer groups of a data group that this node leads, and its time."""
         group = self._node.group(partition_group)
         if group is None or not group.is_leader or not isinstance(group.machine, PartitionMachine):
@@ -145,7 +147,7 @@ class InFlight:
         total = 0
         keys = self._of_user.get(user, {})
         for key in list(keys):
-            count = sum(self._to(key))
+            count = sum(self._in_flight_to(key))
             if not count and key not in self._asked:
                 del keys[key]
             total += count
@@ -156,13 +158,13 @@ class InFlight:
     def _count_topic(self, topic: int) -> int:
         total = sum(each.messages for each in self._asked.values() if each.topic == topic)
         for number in self._node.groups:
-            if (led := self._led(number)) is not None:
+            if (led := self._groups_led(number)) is not None:
                 groups, now = led
                 total += groups.in_flight(topic, now)
         return total
 
 
-class Parked(NamedTuple):
+class WaitingPop(NamedTuple):
     """The POP of a consumer, which waits for room."""
 
     messages: int
@@ -173,39 +175,39 @@ class Parked(NamedTuple):
     """Whose quota is used up."""
 
 
-class ParkedConsumers:
+class WaitingPops:
     """The consumers whose POP waits for room, longest first."""
 
     def __init__(self) -> None:
-        self._parked: OrderedDict[Key, Parked] = OrderedDict()
+        self._pops: OrderedDict[Key, WaitingPop] = OrderedDict()
         self._counts = Counter[Subject]()
 
     def __len__(self) -> int:
-        return len(self._parked)
+        return len(self._pops)
 
-    def put(self, key: Key, parked: Parked) -> None:
+    def put(self, key: Key, pop: WaitingPop) -> None:
         """The POP of a consumer waits from now on."""
         self.take(key)
-        self._parked[key] = parked
-        self._counts[parked.subject] += 1
+        self._pops[key] = pop
+        self._counts[pop.subject] += 1
 
-    def take(self, key: Key) -> Parked | None:
+    def take(self, key: Key) -> WaitingPop | None:
         """The POP of a consumer waits no longer; None: it did not."""
-        parked = self._parked.pop(key, None)
-        if parked is not None:
-            self._counts[parked.subject] -= 1
-            if not self._counts[parked.subject]:
-                del self._counts[parked.subject]
-        return parked
+        pop = self._pops.pop(key, None)
+        if pop is not None:
+            self._counts[pop.subject] -= 1
+            if not self._counts[pop.subject]:
+                del self._counts[pop.subject]
+        return pop
 
     def count_others(self, subject: Subject, key: Key) -> int:
         """How many consumers but this one wait for room in the quota of a subject."""
-        parked = self._parked.get(key)
-        return self._counts[subject] - (parked is not None and parked.subject == subject)
+        pop = self._pops.get(key)
+        return self._counts[subject] - (pop is not None and pop.subject == subject)
 
-    def look(self) -> list[tuple[Key, Parked]]:
+    def look(self) -> list[tuple[Key, WaitingPop]]:
         """Those to look at now. They have their next turn after all others."""
-        looked = list(islice(self._parked.items(), LOOK_MAX))
+        looked = list(islice(self._pops.items(), LOOK_MAX))
         for key, _ in looked:
-            self._parked.move_to_end(key)
+            self._pops.move_to_end(key)
         return looked

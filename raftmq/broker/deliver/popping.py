@@ -72,7 +72,7 @@ from raftmq.wire.popping import (
 from .consumers import CONSUMERS_MAX, Consumer, Consumers, Key, OrderFlags
 from .credit import has_credit, is_idle
 from .hand_out import Outgoing, Part, answer, from_disk, from_memory, plan, wanted
-from .in_flight import COUNT_SECONDS, InFlight, Parked
+from .in_flight import COUNT_SECONDS, InFlight, WaitingPop
 
 COMMANDS_MAX = 1024
 """Commands of one record."""
@@ -140,8 +140,8 @@ class Popping(Service):
             self._reply(consumer, Popped([], [], bool(consumer.unsent), *consumer.order))
         correlation, full = asked.correlation, None
         if self._node.quotas.is_on:
-            request = self._cut(request, asked)
-            request, full = self._bound(consumer, request)
+            request = self._within_rates(request, asked)
+            request, full = self._within_flight(consumer, request)
         consumer.correlation, consumer.held_ms = (correlation, request), asked.held_ms
         consumer.is_hurried = False
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
@@ -153,7 +153,7 @@ class Popping(Service):
             if consumer.correlation is None or consumer.is_reading:
                 return LATER
         if full is not None:
-            self._park(consumer, full)
+            self._wait_for_room(consumer, full)
             # A consumer that is met has to hear which leases it has, by an Ask for no more.
             if consumer.since is not None:
                 return LATER
@@ -175,67 +175,69 @@ class Popping(Service):
             request.is_kept,
         )
         if request.count and self._node.quotas.is_on:
-            self._in_flight.ask(consumer.key, consumer.connection, correlation, request.count)
+            self._in_flight.note_ask(consumer.key, consumer.connection, correlation, request.count)
         ticket = Callback(
             partial(self._asked, group, consumer, correlation, request),
             partial(self._ask_failed, consumer, correlation),
         )
         return self._say(group, ask, ticket)
 
-    def _cut(self, request: Pop, asked: OpenRequest) -> Pop:
-        """The request as the quotas leave it: credit beyond the client's wait, and messages that
-        are not sent soon, would stay in its hand unseen."""
+    def _within_rates(self, request: Pop, asked: OpenRequest) -> Pop:
+        """The request as the quotas of rates leave it: credit beyond the client's wait, and
+        messages that are not sent soon, would stay in its hand unseen."""
         attachment = self._node.catalog.consumer_groups.attachments[request.number]
         room = self._node.quotas.room(asked.connection, [attachment.topic_id << QUEUE_BITS])
         return replace(
             request,
-            count=int(min(request.count, room.leases)),
+            count=int(min(request.count, room.pop_messages)),
             wait_ms=max(request.wait_ms - asked.held_ms, 0),
             bytes_max=int(min(request.bytes_max, room.size)),
         )
 
-    def _bound(self, consumer: Consumer, request: Pop) -> tuple[Pop, Parked | None]:
-        """The request as the quotas of messages in flight leave it; and how to park it, if they
-        leave nothing of it."""
+    def _within_flight(self, consumer: Consumer, request: Pop) -> tuple[Pop, WaitingPop | None]:
+        """The request as the quotas of messages in flight leave it; and how it waits, if they leave
+        nothing of it."""
         room = self._in_flight.room(consumer.key, consumer.connection)
         count = int(min(request.count, room.messages))
         if count or not request.count:
             return replace(request, count=count), None
         assert room.subject is not None
-        return replace(request, count=0), Parked(request.count, trio.current_time(), room.subject)
+        return replace(request, count=0), WaitingPop(
+            request.count, trio.current_time(), room.subject
+        )
 
-    def _park(self, consumer: Consumer, parked: Parked) -> None:
-        if not self._in_flight.parked:
+    def _wait_for_room(self, consumer: Consumer, pop: WaitingPop) -> None:
+        if not self._in_flight.waiting:
             self._timers.call_after(COUNT_SECONDS, self._look_for_room)
-        self._in_flight.parked.put(consumer.key, parked)
+        self._in_flight.waiting.put(consumer.key, pop)
 
     def _look_for_room(self) -> None:
-        """Ask for those parked consumers for which there is room now."""
-        for key, parked in self._in_flight.parked.look():
+        """Ask for those consumers that wait for which there is room now."""
+        for key, pop in self._in_flight.waiting.look():
             group, consumer = self._node.group(key.partition_group), self._consumers.get(key)
             if group is None or consumer is None or consumer.correlation is None:
-                self._in_flight.parked.take(key)
+                self._in_flight.waiting.take(key)
                 continue
             correlation, request = consumer.correlation
-            request, full = self._bound(consumer, replace(request, count=parked.messages))
-            # What an Ask for no more brings is not known yet.
+            request, full = self._within_flight(consumer, replace(request, count=pop.messages))
+            # Its first Ask, for no messages, is not applied: the leases in its hand are not known.
             if full is not None or consumer.since is None:
                 continue
             consumer.correlation = correlation, request
-            held_ms = self._end_parking(consumer)
+            held_ms = self._end_waiting(consumer)
             wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
             self._ask(group, consumer, max(wait_ms - held_ms, 0))
         self.flush()
-        if self._in_flight.parked:
+        if self._in_flight.waiting:
             self._timers.call_after(COUNT_SECONDS, self._look_for_room)
 
-    def _end_parking(self, consumer: Consumer) -> int:
+    def _end_waiting(self, consumer: Consumer) -> int:
         """The POP of a consumer waits for room no longer; for how many ms it did."""
-        parked = self._in_flight.parked.take(consumer.key)
-        if parked is None:
+        pop = self._in_flight.waiting.take(consumer.key)
+        if pop is None:
             return 0
-        seconds = trio.current_time() - parked.since
-        self._node.quotas.note_slowed(parked.subject, seconds)
+        seconds = trio.current_time() - pop.since
+        self._node.quotas.note_slowed(pop.subject, seconds)
         consumer.held_ms += ceil(seconds * 1000)
         return ceil(seconds * 1000)
 
@@ -365,8 +367,8 @@ class Popping(Service):
         before = self._consumers.get(key)
         if before is not None and before.correlation is not None:
             self._reply(before, Popped([], []))
-        # The connection of a consumer that was parked may be gone.
-        self._in_flight.parked.take(key)
+        # The connection on which it waited for room may be gone.
+        self._in_flight.waiting.take(key)
         return self._consumers.meet(key, connection)
 
     def _is_idle(self, key: Key) -> bool:
@@ -382,7 +384,7 @@ class Popping(Service):
         results: list[Result],
     ) -> None:
         """The request is applied; leases that the same record handed out follow in `applied`."""
-        self._in_flight.asked(consumer.key, correlation)
+        self._in_flight.drop_ask(consumer.key, correlation)
         if isinstance(results[0], Refused):
             self._ask_failed(consumer, correlation, refusal(results[0]))
             return
@@ -403,7 +405,7 @@ class Popping(Service):
 
     def _ask_failed(self, consumer: Consumer, correlation: int, error: ErrorReply) -> None:
         """The request was refused, or its fate is unknown: leases wait for the next request."""
-        self._in_flight.asked(consumer.key, correlation)
+        self._in_flight.drop_ask(consumer.key, correlation)
         if consumer.correlation is not None and consumer.correlation[0] == correlation:
             consumer.connection.refuse(consumer.end_wait(), error)
 
@@ -483,7 +485,7 @@ class Popping(Service):
 
     def _reply(self, consumer: Consumer, popped: Popped, body: Sequence[FramePart] = ()) -> None:
         consumer.is_hurried = False
-        self._end_parking(consumer)
+        self._end_waiting(consumer)
         if consumer.held_ms:
             popped = replace(popped, throttle_ms=consumer.held_ms)
         consumer.connection.reply(FrameKind.POP, consumer.end_wait(), pack(popped), body)

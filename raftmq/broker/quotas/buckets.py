@@ -26,6 +26,10 @@ BURST_SECONDS = 1.0
 """A subject that was idle may take this many seconds' worth at once."""
 ROUNDING_SECONDS = 1e-6
 """Waits that are shorter come from the rounding of floating point numbers."""
+WRITES = ("write_bytes", "write_messages")
+"""Amounts of what comes in."""
+READS = ("read_bytes", "read_messages")
+"""Amounts of what goes out."""
 MEAN_SHARE = 0.25
 """Weight of the newest answer in the mean size of messages."""
 
@@ -47,12 +51,12 @@ class Bucket:
         """Units a second; 0: without a bound."""
         return self._rate
 
-    def set_rate(self, rate: int, now: float, longest: float) -> None:
-        """Leak at another rate from now on. What a lower rate could not leak within `longest`
-        seconds is let off: it was taken by the rate before."""
+    def set_rate(self, rate: int, now: float, seconds_max: float) -> None:
+        """Leak at another rate from now on. The surplus that a lower rate could not leak within
+        `seconds_max` is dropped: the rate before allowed it."""
         self._level, self._at = self.level(now), now
         if 0 < rate < self._rate:
-            self._level = min(self._level, rate * longest)
+            self._level = min(self._level, rate * seconds_max)
         self._rate = rate
 
     def level(self, now: float) -> float:
@@ -113,17 +117,17 @@ class Meter:
     @property
     def buckets(self) -> dict[str, Bucket]:
         """All buckets by the name of their amount."""
-        names = ("write_bytes", "write_messages", "read_bytes", "read_messages")
-        return dict(zip(names, (*self.writes, *self.reads), strict=True))
+        return dict(zip(WRITES + READS, self.writes + self.reads, strict=True))
 
-    def change(self, quota: Quota, now: float, *, longest: float) -> None:
-        """From now on another quota holds; `longest`: see `Bucket.set_rate`."""
+    def change(self, quota: Quota, now: float, *, seconds_max: float) -> None:
+        """From now on another quota holds; `seconds_max`: see `Bucket.set_rate`."""
         self.quota = quota
         for name, bucket in self.buckets.items():
-            bucket.set_rate(getattr(quota, name), now, longest)
+            bucket.set_rate(getattr(quota, name), now, seconds_max)
 
     def is_empty(self, now: float) -> bool:
-        """True if a new meter would do the same."""
+        """True: nothing is left in the buckets. Only the mean size of messages is lost with the
+        meter."""
         return not any(bucket.level(now) for bucket in self.buckets.values())
 
     def pour_read(self, size: int, messages: int, now: float) -> None:

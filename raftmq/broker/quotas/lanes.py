@@ -9,6 +9,11 @@ client that sends on and on is stopped by TCP. Requests of other lanes pass. Whe
 request comes, the connection acts on its frame from the beginning: the rules of access, and the
 leader of its group, are those of that moment.
 
+    timer ──> `_turns`: the request is `lane.due` ──> the connection acts on its frame, gate first
+          ──> `Quotas.hold` ──> `takes_turn`: it is the one that is due, and passes
+    the gate pauses the connection ──> it stays due, and the gate acts on its frame again
+    refused before `hold` ──> `_take_turns` empties `due`
+
 Invariants:
 - Requests of a lane take their turns in the order in which they came.
 - No request takes its turn before each of its buckets allows it.
@@ -26,11 +31,11 @@ import trio
 from raftmq.broker.serve.answers import OpenRequest
 from raftmq.broker.serve.connection import STEP_SECONDS_MAX, Connection
 from raftmq.broker.timers import Timer, Timers
-from raftmq.machine.catalog.quotas import Subject
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply
 
 from .buckets import Bucket, Meter
+from .slowed import Slowed
 
 TICK_SECONDS = 0.005
 """The shortest time to the next turn of a lane: small requests that are due together share it."""
@@ -86,25 +91,26 @@ class Lane:
         self.timer: Timer | None = None
 
     def wait(self, now: float) -> float:
-        """Seconds until the last request may take its turn, about."""
+        """Seconds until the last request may take its turn, about. The first may wait for buckets
+        of which the last takes nothing."""
         return max((self.held[at].wait(now) for at in (0, -1)), default=0.0) if self.held else 0.0
 
 
 class Lanes:
     """All lanes of a node."""
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(self, timers: Timers, slowed: Slowed) -> None:
+        """`slowed` notes whose requests were held, and for how long."""
         self._timers = timers
+        self._slowed = slowed
         self._of: dict[Connection, dict[Hashable, Lane]] = {}
         self.count = 0
         """Requests that are held."""
         self.size = 0
         """Bytes that they take, about."""
-        self.slowed = Slowed()
-        """The subjects that were slowed."""
 
     def holds(self, connection: Connection) -> bool:
-        """True if requests of a connection are held."""
+        """True if a connection has lanes: requests are held, or one has its turn now."""
         return connection in self._of
 
     def get(self, connection: Connection, key: Hashable) -> Lane | None:
@@ -133,7 +139,7 @@ class Lanes:
         seconds = trio.current_time() - due.since
         asked.held_ms = ceil(seconds * 1000)
         if due.meter is not None:
-            self.slowed.note(due.meter.subject, seconds)
+            self._slowed.note(due.meter.subject, seconds)
         return True
 
     def refuse(self, connection: Connection, key: Hashable, reply: ErrorReply) -> None:
@@ -200,39 +206,3 @@ class Lanes:
             yield held.frame
             if held.recall is not None:
                 yield held.recall
-
-
-SLOWED_MAX = 1000
-"""Subjects that are remembered as slowed. With more of them, an amount may be too high, by the
-least amount that is remembered."""
-
-
-class Slowed:
-    """How much each subject was slowed, since the node started.
-
-    Source: the Space-Saving summary (Metwally, Agrawal, El Abbadi, 2005).
-    """
-
-    def __init__(self) -> None:
-        self.requests = 0
-        """Requests that were held and have had their turn."""
-        self.seconds = 0.0
-        """The seconds for which they were held, together."""
-        self.refused = 0
-        """Requests that were told to come again later."""
-        self._of: dict[tuple[str, str], float] = {}
-
-    def note(self, subject: Subject, seconds: float) -> None:
-        """A request of a subject was held."""
-        self.requests += 1
-        self.seconds += seconds
-        key = (subject.kind.value, subject.name)
-        before = self._of.get(key, 0.0)
-        if key not in self._of and len(self._of) >= SLOWED_MAX:
-            # A newcomer takes over the least amount: else it would always be the least itself.
-            before = self._of.pop(min(self._of, key=self._of.__getitem__))
-        self._of[key] = before + seconds
-
-    def most(self, count: int) -> list[tuple[tuple[str, str], float]]:
-        """The subjects that were slowed most, with their seconds."""
-        return sorted(self._of.items(), key=lambda each: (-each[1], each[0]))[:count]

@@ -40,9 +40,10 @@ from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FindKey, FrameKind
 from raftmq.wire.popping import Leave, Pop
 
-from .buckets import BURST_SECONDS, Bucket, Meter
+from .buckets import BURST_SECONDS, READS, WRITES, Bucket, Meter
 from .lanes import Held, Lanes, size_of
 from .shares import Shares
+from .slowed import Slowed
 
 HOLD_SECONDS_MAX = 3.0
 """The longest that a request is held. A client takes a POP for lost 5 s after its wait, and the
@@ -50,9 +51,9 @@ request needs time of its own."""
 RETRY_SECONDS_MAX = 5.0
 """A client that would wait for longer is to ask again after this time: the quota, or the leader,
 may be another one by then."""
-HELD_SHARE = 4
-"""Requests that are held take up to this part of `limits.requests_bytes_max`: those that wait for a
-quota must not fill the node."""
+HELD_DIVISOR = 4
+"""Requests that are held take up to `limits.requests_bytes_max` divided by this: those that wait
+for a quota must not fill the node."""
 METERS_MAX = 1000
 """Meters from which on those that are empty are forgotten."""
 POP_MESSAGES_FIRST = 16
@@ -61,8 +62,6 @@ SLOWEST = 10
 """Subjects that the node's status names."""
 
 _USER, _TOPIC = SubjectKind.USER, SubjectKind.TOPIC
-_WRITES = ("write_bytes", "write_messages")
-_READS = ("read_bytes", "read_messages")
 _UNBOUNDED = Room(inf, inf, inf)
 
 
@@ -83,11 +82,12 @@ class Quotas:
         """`queues_of` gives the queues of a connection's fetch session."""
         self._node = node
         self._queues_of = queues_of
-        self._lanes = Lanes(node.timers)
+        self._slowed = Slowed()
+        self._lanes = Lanes(node.timers, self._slowed)
         self._shares = Shares()
         self._meters: dict[SubjectKind, dict[str, Meter]] = {kind: {} for kind in SubjectKind}
         self._meters_max = METERS_MAX
-        self._held_bytes_max = node.settings.limits.requests_bytes_max // HELD_SHARE
+        self._held_bytes_max = node.settings.limits.requests_bytes_max // HELD_DIVISOR
         self._version = 0
         self.is_on = False
         """False: there are no quotas, and nothing is held."""
@@ -106,14 +106,13 @@ class Quotas:
 
     def join(self, connection: Connection, user: str) -> None:
         """The client at a connection is a user."""
-        quota = self._find(_USER, user)
-        self._shares.join(connection, user, quota.requests if quota is not None else 0)
+        self._shares.join(connection, user, self._requests_max(user))
 
     def closed(self, connection: Connection) -> None:
         """The connection is gone: drop what is held of it."""
         self._shares.leave(connection)
         self._lanes.closed(connection)
-        self._look()
+        self._set_is_on()
 
     # Changes
 
@@ -130,14 +129,19 @@ class Quotas:
                 if quota is None:
                     del meters[name]
                 if meter.quota != quota:
-                    meter.change(quota or Quota(), now, longest=BURST_SECONDS + HOLD_SECONDS_MAX)
+                    meter.change(
+                        quota or Quota(), now, seconds_max=BURST_SECONDS + HOLD_SECONDS_MAX
+                    )
         for user in self._shares.users():
-            quota = quotas.find(_USER, user)
-            self._shares.bound(user, quota.requests if quota is not None else 0)
+            self._shares.bound(user, self._requests_max(user))
         self._lanes.look_again()
-        self._look()
+        self._set_is_on()
 
-    def _look(self) -> None:
+    def _requests_max(self, user: str) -> int:
+        quota = self._find(_USER, user)
+        return 0 if quota is None else quota.requests
+
+    def _set_is_on(self) -> None:
         self.is_on = bool(len(self._node.catalog.quotas) or self._lanes.count)
 
     def _find(self, kind: SubjectKind, name: str) -> Quota | None:
@@ -233,7 +237,7 @@ class Quotas:
         claims = [
             _Claim(meter, name, bucket, amount)
             for meter in meters
-            for name, bucket, amount in zip(_WRITES, meter.writes, (size, messages), strict=True)
+            for name, bucket, amount in zip(WRITES, meter.writes, (size, messages), strict=True)
             if bucket.rate
         ]
         return self._admit(asked, frame, (FrameKind.PRODUCE, topic), claims)
@@ -249,7 +253,7 @@ class Quotas:
         claims = [
             _Claim(meter, name, bucket, 0)
             for meter in meters
-            for name, bucket in zip(_READS, meter.reads, strict=True)
+            for name, bucket in zip(READS, meter.reads, strict=True)
             if bucket.rate
         ]
         return self._admit(asked, frame, key, claims)
@@ -288,7 +292,7 @@ class Quotas:
         """Pour a request into its buckets, and hold it until they allow it."""
         lane = self._lanes.get(asked.connection, key)
         if lane is not None and self._lanes.takes_turn(lane, asked):
-            self._look()
+            self._set_is_on()
             return None
         if lane is None and not claims:
             return None
@@ -299,9 +303,10 @@ class Quotas:
         if lane is not None:
             wait = max(wait, lane.wait(now))
         size = self._lanes.size + size_of(frame)
-        if wait > HOLD_SECONDS_MAX or (wait and size > self._held_bytes_max):
-            self._lanes.slowed.refused += 1
-            return _busy(longest, wait)
+        is_full = size > self._held_bytes_max
+        if wait > HOLD_SECONDS_MAX or (wait and is_full):
+            self._slowed.refused += 1
+            return _NO_MEMORY if is_full else _busy(longest, wait)
         turns = [(claim.bucket, claim.bucket.pour(claim.amount, now)) for claim in claims]
         if not wait and (lane is None or not lane.held):
             return None
@@ -339,7 +344,7 @@ class Quotas:
 
     # Messages in flight
 
-    def in_flight(self, connection: Connection, topic: int) -> list[tuple[Subject, int]]:
+    def in_flight_bounds(self, connection: Connection, topic: int) -> list[tuple[Subject, int]]:
         """The bounds on messages in flight that hold for a connection and a topic."""
         if not self.is_on or connection.from_node:
             return []
@@ -348,13 +353,13 @@ class Quotas:
 
     def note_slowed(self, subject: Subject, seconds: float) -> None:
         """A request waited, as the quota of a subject is used up."""
-        self._lanes.slowed.note(subject, seconds)
+        self._slowed.note(subject, seconds)
 
     # For people
 
     def status(self) -> dict[str, Any]:
         """The requests that are held now, and who was slowed most since the node started."""
-        slowed = self._lanes.slowed
+        slowed = self._slowed
         return {
             "held": self._lanes.count,
             "held_bytes": self._lanes.size,
@@ -378,6 +383,13 @@ def _are_open(pairs: list[tuple[Bucket, Bucket]], now: float) -> bool:
 
 def _lane_of(request: Pop | Leave) -> Hashable:
     return (FrameKind.POP, request.partition_group, request.number, request.consumer)
+
+
+_NO_MEMORY = ErrorReply(
+    "busy",
+    "this node holds as many requests for quotas as it has memory for",
+    retry_ms=ceil(HOLD_SECONDS_MAX * 1000),
+)
 
 
 def _busy(claim: _Claim | None, wait: float) -> ErrorReply:

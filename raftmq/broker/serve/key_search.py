@@ -66,7 +66,7 @@ class KeySearch(Service):
             if not is_over:
                 return look_on()
             self._node.quotas.charge(asked.connection, map(_taken, search.found))
-            return _described(group, search.found)
+            return _described(group, search.found, asked.held_ms)
 
         return look_on()
 
@@ -109,7 +109,7 @@ def _taken(record: Record) -> Taken:
     return Taken(head.queue, len(record.payload), head.count)
 
 
-def _described(group: Group, records: list[Record]) -> WithBody:
+def _described(group: Group, records: list[Record], held_ms: int) -> WithBody:
     batches: list[FoundBatch] = []
     body: list[memoryview] = []
     for record in records:
@@ -119,4 +119,4 @@ def _described(group: Group, records: list[Record]) -> WithBody:
         if placement is not None:
             batches.append(FoundBatch(queue, placement.base_offset, record.timestamp, len(payload)))
             body.append(payload)
-    return WithBody(FoundKey(batches), body)
+    return WithBody(FoundKey(batches, held_ms), body)

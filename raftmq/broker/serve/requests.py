@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from raftmq.access.rules import Resource
 from raftmq.batch import admit, peek
 from raftmq.batch.layout import COMPRESSED, BatchHead
-from raftmq.broker.access.acts import signed, with_author
+from raftmq.broker.access.acts import authored, authored_change
 from raftmq.broker.cluster.preference import prefer
 from raftmq.broker.cluster.reconfiguration import plan
 from raftmq.broker.cluster.views import view
@@ -317,7 +317,7 @@ class Requests(Service):
         if isinstance(command, PutGroup) and not self._keeps_members(group, command):
             return _changing()
         if not asked.connection.from_node:
-            command = signed(self._node, asked.connection, command)
+            command = authored(self._node, asked.connection, command)
         return asked.propose(group, [command], AdminDone)
 
     def _seeded(self, command: Command) -> Command:
@@ -362,8 +362,8 @@ class Requests(Service):
             command = plan(change, self._node.catalog)
             if isinstance(command, Refused):
                 return refusal(command)
-            authored = with_author(self._node, asked.connection, change, command)
-            return asked.propose(group, [authored], lambda _: Done())
+            signed = authored_change(self._node, asked.connection, change, command)
+            return asked.propose(group, [signed], lambda _: Done())
 
         return asked.read(group, ready)
 

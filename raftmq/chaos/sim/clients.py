@@ -40,7 +40,7 @@ QUOTA_EVERY = 3
 QUOTA = {
     "write_messages": 20, "read_messages": 60, "requests": 60, "connections": 60, "in_flight": 40,
 }  # fmt: skip
-"""The quota of the clients, of which none is the only one: each takes its part now and then."""
+"""The quota of `APPLICATION`: so low that each amount delays requests in some run."""
 IN_FLIGHT = 30
 """The quota of messages in flight of each topic, in these runs."""
 CALL_SECONDS = 8.0
@@ -257,7 +257,7 @@ class Clients:
     async def admit(self) -> None:
         """Give the clients their rights, and in some runs a quota."""
         await self.allow()
-        await self.slow()
+        await self.give_quotas()
 
     async def allow(self) -> None:
         """Give the clients the rights that they need, where the cluster knows its users."""
@@ -306,15 +306,11 @@ class Clients:
         # For a while each address may be that of a node of another cluster.
         return error.reason is Reason.WRONG_CLUSTER
 
-    async def slow(self) -> None:
-        """Give the clients a quota, in some runs in which the cluster knows its users."""
-
-        async def job(mq: Client, _: Session) -> None:
-            await mq.access.put_quota("user", APPLICATION, **QUOTA)
-            await mq.access.put_quota("topic", "*", in_flight=IN_FLIGHT)
-
-        is_slow = self._cluster.network.is_under_tls and self.seed % QUOTA_EVERY == 1
-        if is_slow and await self.once(job):
+    async def give_quotas(self) -> None:
+        """Give the clients quotas, in some runs in which the cluster knows its users."""
+        if self._cluster.network.is_under_tls and self.seed % QUOTA_EVERY == 1:
+            await self.surely(lambda mq: mq.access.put_quota("user", APPLICATION, **QUOTA))
+            await self.surely(lambda mq: mq.access.put_quota("topic", "*", in_flight=IN_FLIGHT))
             self.in_flight_max = IN_FLIGHT
 
     def url(self) -> str:

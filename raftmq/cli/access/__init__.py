@@ -1,1 +1,2 @@
-"""Commands about access: users with their passwords, tokens of programs, rules, the audit log."""
+"""Commands about access: users with their passwords, tokens of programs, rules, quotas, the audit
+log."""

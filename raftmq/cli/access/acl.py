@@ -84,7 +84,8 @@ def acl() -> None:
     pop       get messages of a topic from a group that pops; read allows it, too
     write     send to a topic; begin and decide transactions of a producer group
     describe  see that a resource exists, with its settings; allowed with any other
-    admin     create, change and delete a resource; of the cluster: nodes, users and rules
+    admin     create, change and delete a resource; of the cluster: nodes, users,
+              rules, quotas, the audit log
     any       in a rule: all of these
 
     \b

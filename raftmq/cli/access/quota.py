@@ -1,7 +1,6 @@
 """`raftmq quota`: the quotas of users and topics."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,9 +10,6 @@ from raftmq.cli.options import argument, option, with_options
 from raftmq.cli.output import Note, Result, Table, note, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import BYTE_RATE, COUNT_RATE
-
-if TYPE_CHECKING:
-    from raftmq.client import Client
 
 # As in `raftmq.machine.catalog.quotas`, whose import would slow down the help.
 USER = "user"
@@ -109,16 +105,13 @@ class _Amounts(_Subject):
         "--in-flight",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Messages of a node in the hands of consumers that pop: of a user's, or of all that "
-        "pop a topic.",
+        help="Messages that consumers which pop have in hand or have asked for: a user's "
+        "consumers, or all of a topic.",
     )
 
     def given(self) -> dict[str, int]:
         """The amounts with a bound."""
         return {name: amount for name in COLUMNS if (amount := getattr(self, name))}
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
 
 
 @click.group(cls=HintedGroup)
@@ -178,11 +171,7 @@ def list_(session: Session, kind: str | None, name: str | None) -> Result:
 @with_session
 def drop(session: Session, options: _Subject) -> None:
     """Drop the quota of a user or topic (KIND); that of '*' holds for it then."""
-
-    async def call(mq: "Client") -> bool:
-        return await mq.access.drop_quota(options.kind, options.name)
-
-    if not session.run(call):
+    if not session.run(lambda mq: mq.access.drop_quota(options.kind, options.name)):
         fix = "`raftmq quota list` shows those that there are"
         raise Failure(f"there is no quota of {options}", fix=fix)
     note(f"dropped: the quota of {options}")

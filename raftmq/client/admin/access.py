@@ -273,7 +273,8 @@ class Access:
             topics: topics that the user owns, as it created them, in the whole cluster.
             queues: queues of these topics.
             groups: consumer groups that the user owns, in the whole cluster.
-            in_flight: messages in the hands of the user's consumers, or of all that pop the topic.
+            in_flight: messages that consumers which pop have in hand or have asked for: the user's
+                consumers, or all consumers of the topic.
             timeout: seconds; None: the client's default.
 
         Raises:

@@ -109,8 +109,9 @@ async def find_by_key(
     for group in sorted(set(topic.groups)):
         request = FindKey(group, topic.id, key.encode(), since_ms, limit)
         frame = await router.call_leader(group, FrameKind.KEY, request, timeout=left())
-        position = 0
-        for entry in unpack(FoundKey, frame.header).batches:
+        answer, position = unpack(FoundKey, frame.header), 0
+        router.note_held(answer.throttle_ms)
+        for entry in answer.batches:
             payload = frame.body[position : position + entry.size]
             position += entry.size
             if len(payload) != entry.size:

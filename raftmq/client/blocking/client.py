@@ -144,7 +144,7 @@ class BlockingClient(Face[Client]):
         self.admin = BlockingAdmin(loop, client.admin)
         """Topics, consumer groups, nodes."""
         self.access = BlockingAccess(loop, client.access)
-        """Users, tokens, rules of access and quotas."""
+        """Users, tokens, rules of access, quotas and the audit log."""
 
     @property
     def throttled(self) -> float:

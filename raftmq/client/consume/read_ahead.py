@@ -33,7 +33,7 @@ import anyio
 
 from raftmq.batch import Batch
 from raftmq.client.message import decode
-from raftmq.client.routing.calls import leader_again
+from raftmq.client.routing.calls import wait_leader
 from raftmq.client.routing.connection import Answer, Connection, Lost
 from raftmq.client.routing.refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
 from raftmq.client.routing.router import Router
@@ -248,7 +248,7 @@ class Fetcher:
         failures = self._failures[group] = self._failures.get(group, 0) + 1
 
         async def find() -> None:
-            await leader_again(self._router, group, failures, retry_ms / 1000)
+            await wait_leader(self._router, group, failures, retry_ms / 1000)
             self._lost.pop(group, None)
             self._is_changed = True
             self.kick()

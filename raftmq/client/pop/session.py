@@ -33,7 +33,7 @@ import anyio
 from raftmq.batch import Batch
 from raftmq.client.consume.read_ahead import vector
 from raftmq.client.message import decode
-from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX, leader_again
+from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX, wait_leader
 from raftmq.client.routing.connection import Answer, Connection, Lost, Request
 from raftmq.client.routing.refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
 from raftmq.client.routing.router import Router
@@ -451,7 +451,7 @@ class PopSession:
         failures = self._failures
 
         async def find() -> None:
-            await leader_again(self._router, self.group, failures, retry_ms / 1000)
+            await wait_leader(self._router, self.group, failures, retry_ms / 1000)
             self.lost_since = None
             self._on_news()
 

@@ -37,7 +37,7 @@ from functools import partial
 import anyio
 
 from raftmq.client.gathering import Gathering
-from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX, leader_again
+from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX, wait_leader
 from raftmq.client.routing.connection import Answer, Connection, Lost, Request
 from raftmq.client.routing.refusals import (
     IN_DOUBT,
@@ -347,7 +347,7 @@ class SettlementSender:
         failures = flight.failures
 
         async def find() -> None:
-            await leader_again(self._router, self._group, failures, retry_ms / 1000)
+            await wait_leader(self._router, self._group, failures, retry_ms / 1000)
             flight.is_recovering = False
             # Calls that ran out of time may have taken all its items back meanwhile.
             if self._flight is flight and flight.request is None:

@@ -50,7 +50,7 @@ from typing import NamedTuple
 import anyio
 
 from raftmq.batch import Compression, Limits
-from raftmq.client.routing.calls import leader_again
+from raftmq.client.routing.calls import wait_leader
 from raftmq.client.routing.connection import Answer, Connection, Lost
 from raftmq.client.routing.refusals import (
     IN_DOUBT,
@@ -399,7 +399,7 @@ class QueueSender:
         await self._judge_first(recovery)
         self._failures += 1
         told = self._retry_at - anyio.current_time()
-        connection = await leader_again(self._host.router, self._group, self._failures, told)
+        connection = await wait_leader(self._host.router, self._group, self._failures, told)
         if self._recovery is not recovery:
             return
         # No await from here on: resends and new batches leave in one order.

@@ -34,20 +34,21 @@ class Leaders(Protocol):
         """Seconds to wait before the nth attempt, from 0."""
 
 
-async def leader_again(
-    leaders: Leaders, group: int, failures: int, told_seconds: float = 0.0
+async def wait_leader(
+    leaders: Leaders, group: int, failures: int, retry_seconds: float
 ) -> Connection:
-    """An open connection to a group's leader, for a request that has failed; without a limit.
+    """Wait, then give an open connection to a group's leader, for a request that has failed;
+    without a limit.
 
     Args:
         leaders: the router.
         group: the partition group.
         failures: of the request, this one among them: the more, the longer is the wait before.
-        told_seconds: at least this long is waited: the node has asked for it (`retry_ms`).
+        retry_seconds: the shortest wait, as the node asked for it (`retry_ms`).
     """
     # The first retry has no delay: the hint of a new leader is usually right.
-    if failures > 1 or told_seconds > 0:
-        await anyio.sleep(max(told_seconds, leaders.delay(failures)))
+    if failures > 1 or retry_seconds > 0:
+        await anyio.sleep(max(retry_seconds, leaders.delay(failures)))
     return await leaders.leader(group)
 
 

@@ -11,13 +11,13 @@ before it begins, and again when its outcome is known:
 | `BeginAct(act)` | 8: `redrive_dead`, result `begun` |
 | `EndAct(8, "done")` | 8: the result is `done` |
 
-An entry holds words that the node has written which took the request, so a later version of the
-software may choose other words without a difference between replicas.
+The node that took the request writes the words of an entry, so a later version of the software may
+choose other words without a difference between replicas.
 
 At the bound the user with most entries loses its oldest one, so a user who makes many entries
 pushes out its own:
 
-| entries of alice, of bob, of carol | entry of | goes the oldest of |
+| entries of alice, of bob, of carol | entry of | loses its oldest |
 |---|---|---|
 | 9,990, 5, 5 | bob | alice |
 | 5,000, 5,000, 0 | carol | alice or bob: of these two, the one whose oldest entry is older |
@@ -157,7 +157,7 @@ class Audit:
         self._rows = sorted(map(self._row, self._numbers))
 
     def _row(self, user: str) -> tuple[int, int, str]:
-        """The user's place among all: more entries come later, then an older oldest one."""
+        """Sorts users: more entries later, and among equals the one with the older oldest entry."""
         numbers = self._numbers[user]
         return len(numbers), -numbers[0], user
 

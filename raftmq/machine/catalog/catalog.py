@@ -26,7 +26,7 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `Once` | one of those from `CreateTopic` on, once (`repeats`) | its result |
 | `JoinGroup`, … | who reads which queue (`membership`) | what the member has |
 | `Authored` | a command with its author; most make an entry (`audit`) | its result |
-| `BeginAct`, `EndAct` | an entry about an act of another log | its number; - |
+| `BeginAct`, `EndAct` | an entry about an act of another log | its number; whether it changed |
 
 Invariants:
 - Every command may be repeated: the second time changes nothing, and it answers the same. A change
@@ -333,18 +333,18 @@ class Catalog(CatalogState):
         is_repeat = isinstance(command, Once) and command.request in self.repeats
         if is_repeat or not act.what:
             return self._run_one(command, now, act.user)
-        before = self._subject(command)
+        before = self._changed_part(command)
         result = self._run_one(command, now, act.user)
         if isinstance(result, Refused):
             outcome = result.reason.value
         else:
-            outcome = UNCHANGED if self._subject(command) == before else DONE
+            outcome = UNCHANGED if self._changed_part(command) == before else DONE
         self.audit.add(act, now, outcome)
         return result
 
-    def _subject(self, command: AuthoredCommand) -> object:
-        """All that an act of administration changes here, or what stands for it: equal before and
-        after, the act has changed nothing."""
+    def _changed_part(self, command: AuthoredCommand) -> object:
+        """The part of the catalog that an act may change, or that part's version. If it is equal
+        before and after, the act changed nothing."""
         inner = command.change if isinstance(command, Once) else command
         match inner:
             case CreateTopic(name=name) | AlterTopic(name=name) | DeleteTopic(name=name):
@@ -352,7 +352,7 @@ class Catalog(CatalogState):
             case PutConsumerGroup(name=name):
                 return self.consumer_groups.groups.get(name)
             case DeleteConsumerGroup(name=name):
-                # A group of which only offsets are kept has no entry.
+                # A group of which only offsets are kept is not in `groups`.
                 return self.consumer_groups.groups.get(name), self.deletions.last
             case Detach():
                 return self.consumer_groups.version
@@ -365,7 +365,7 @@ class Catalog(CatalogState):
             case PutGroup(group=Group(id=number)):
                 return self.groups.get(number)
             case Reconfigure(changes=changes):
-                return [self._subject(each) for each in changes]
+                return [self._changed_part(each) for each in changes]
             case Subscribe() | Unsubscribe() | Attach() | JoinGroup():
                 return None  # Applications do this all the time: nodes ask for no entry.
             case _:

@@ -15,16 +15,16 @@ from .state import CatalogState
 def over_topics(
     catalog: CatalogState, owner: str, *, topics: int = 0, queues: int
 ) -> Refused | None:
-    """The refusal of so many more topics and queues of a user; None: it may have them."""
+    """The refusal of `topics` and `queues` more of a user; None: it may have them."""
     quota = _quota(catalog, owner)
     if quota is None or not (quota.topics or quota.queues):
         return None
     owned = [topic for topic in catalog.topics.values() if topic.owner == owner]
     has_queues = sum(len(topic.groups) for topic in owned)
     if topics and 0 < quota.topics < len(owned) + topics:
-        return _over(owner, "topics", len(owned), quota.topics)
+        return _over(owner, "topics", len(owned), topics, quota.topics)
     if 0 < quota.queues < has_queues + queues:
-        return _over(owner, "queues", has_queues, quota.queues)
+        return _over(owner, "queues", has_queues, queues, quota.queues)
     return None
 
 
@@ -34,16 +34,17 @@ def over_groups(catalog: CatalogState, owner: str) -> Refused | None:
     if quota is None or not quota.groups:
         return None
     owned = sum(group.owner == owner for group in catalog.consumer_groups.groups.values())
-    return _over(owner, "groups", owned, quota.groups) if owned >= quota.groups else None
+    return _over(owner, "groups", owned, 1, quota.groups) if owned >= quota.groups else None
 
 
 def _quota(catalog: CatalogState, owner: str) -> Quota | None:
     return catalog.quotas.find(SubjectKind.USER, owner) if owner else None
 
 
-def _over(owner: str, what: str, owned: int, bound: int) -> Refused:
+def _over(owner: str, what: str, owned: int, more: int, bound: int) -> Refused:
     message = (
-        f"user {owner!r} owns {owned} {what}, and its quota is {bound}: delete some, or let an "
-        f"administrator raise it with `raftmq quota set user {owner} --{what}`"
+        f"user {owner!r} owns {owned} {what} and would own {owned + more}, and its quota is "
+        f"{bound}: delete some, or let an administrator raise it with `raftmq quota set user "
+        f"{owner} --{what}`"
     )
     return Refused(Reason.OVER_QUOTA, message)

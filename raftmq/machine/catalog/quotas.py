@@ -75,8 +75,8 @@ class Quota(msgspec.Struct, frozen=True, array_like=True):
     groups: int = 0
     """Consumer groups that the user owns, in the whole cluster."""
     in_flight: int = 0
-    """Messages in the hands of consumers that pop: of the user's, or of all that pop the topic.
-    What they have asked for, and is not there yet, counts as well."""
+    """Messages that consumers which pop have in hand or have asked for: the user's consumers, or
+    all consumers of the topic."""
 
     def __str__(self) -> str:
         amounts = ((name, getattr(self, name)) for name in self.__struct_fields__)
@@ -167,7 +167,7 @@ def why_no_quota(subject: Subject, quota: Quota) -> str:
     for name in Quota.__struct_fields__:
         amount = getattr(quota, name)
         if not 0 <= amount <= AMOUNT_MAX:
-            return f"{name} is 0, without a bound, to {AMOUNT_MAX}, not {amount}"
+            return f"{name} must be 0 (no bound) to {AMOUNT_MAX}, not {amount}"
         if amount and name in OF_USERS and subject.kind is not SubjectKind.USER:
             return f"{name} is counted by user: a topic has none"
     return ""

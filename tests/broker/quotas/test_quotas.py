@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from raftmq.batch import MESSAGES_MAX, Compression, encode
-from raftmq.broker.quotas import lanes
+from raftmq.broker.quotas import slowed
 from raftmq.broker.quotas.quotas import HOLD_SECONDS_MAX, RETRY_SECONDS_MAX
 from raftmq.broker.serve.requests import LARGE_BYTES
 from raftmq.broker.settings import Limits
@@ -46,14 +46,14 @@ SIZE = 100_000
 def test_a_subject_that_is_slowed_most_is_remembered_though_many_others_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lanes, "SLOWED_MAX", 3)
-    slowed = lanes.Slowed()
+    monkeypatch.setattr(slowed, "SLOWED_MAX", 3)
+    counts = slowed.Slowed()
     for number in range(3):
-        slowed.note(Subject(SubjectKind.USER, f"old-{number}"), 5.0)
+        counts.note(Subject(SubjectKind.USER, f"old-{number}"), 5.0)
     for number in range(100):
-        slowed.note(Subject(SubjectKind.USER, "worst"), 3.0)
-        slowed.note(Subject(SubjectKind.USER, f"new-{number}"), 0.1)
-    assert slowed.most(1)[0][0] == ("user", "worst")
+        counts.note(Subject(SubjectKind.USER, "worst"), 3.0)
+        counts.note(Subject(SubjectKind.USER, f"new-{number}"), 0.1)
+    assert counts.most(1)[0][0] == ("user", "worst")
 
 
 def test_batches_of_a_user_take_their_turns_at_the_rate() -> None:

@@ -31,11 +31,11 @@ def no_envelopes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def some_envelopes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def signed(node: Host, connection: Connection, command: Command) -> Command:
+    def authored(node: Host, connection: Connection, command: Command) -> Command:
         is_left_out = isinstance(command, Once) and isinstance(command.change, PutConsumerGroup)
-        return command if is_left_out else acts.signed(node, connection, command)
+        return command if is_left_out else acts.authored(node, connection, command)
 
-    monkeypatch.setattr(requests, "signed", signed)
+    monkeypatch.setattr(requests, "authored", authored)
 
 
 def second_entries(monkeypatch: pytest.MonkeyPatch) -> None:

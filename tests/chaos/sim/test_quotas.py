@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from raftmq.broker.deliver.in_flight import InFlight, Room
+from raftmq.broker.deliver.in_flight import FlightRoom, InFlight
 from raftmq.broker.quotas.lanes import Lane, Lanes
 from raftmq.broker.serve.answers import OpenRequest
 from raftmq.chaos.campaign import Plan
@@ -49,7 +49,7 @@ def test_run_whose_leaders_forget_the_bound_on_messages_in_flight_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert play("pop").compared[COMPARED]
-    monkeypatch.setattr(InFlight, "room", lambda *_: Room(inf))
+    monkeypatch.setattr(InFlight, "room", lambda *_: FlightRoom(inf))
     assert "in-flight" in {violation.name for violation in play("pop").violations}
 
 

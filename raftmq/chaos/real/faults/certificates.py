@@ -54,7 +54,7 @@ async def _let_expire(state: RunState, node: int) -> None:
         renew(folder, folder, f"node-{node}", days=LIFE_SECONDS / 86_400)
         expires = trio.current_time() + LIFE_SECONDS
         try:
-            await _taken_up(state, node)
+            await _wait_taken_up(state, node)
             await trio.sleep_until(expires + 0.2)
             state.note(node, "has a certificate that has expired")
             others = [other for other in state.everyone if other != node]
@@ -63,7 +63,7 @@ async def _let_expire(state: RunState, node: int) -> None:
             is_seen = await wait_found(is_refused, timeout=REFUSED_SECONDS_MAX, look_seconds=0.2)
         finally:
             renew(folder, folder, f"node-{node}", days=DAYS)
-        await _taken_up(state, node)
+        await _wait_taken_up(state, node)
         state.note(node, "has a valid certificate again")
     if not is_seen:
         raise Skipped("no other node was seen to refuse the certificate")
@@ -86,23 +86,23 @@ async def _rotate(state: RunState) -> None:
     async with state.certifying:
         other = begin_authority(folder)
         trust(folder, folder, other)
-        await _settle(state)
+        await _wait_all_read(state)
         give_out(folder, other)
         state.note(0, "all have certificates of another authority")
-        await _settle(state)
+        await _wait_all_read(state)
         trust(folder, other)
-        await _taken_up(state, *state.everyone)
+        await _wait_taken_up(state, *state.everyone)
         state.counts["authorities replaced"] += 1
 
 
-async def _settle(state: RunState) -> None:
+async def _wait_all_read(state: RunState) -> None:
     """Wait until the nodes have taken up their files, and let clients read theirs."""
-    await _taken_up(state, *state.everyone)
+    await _wait_taken_up(state, *state.everyone)
     state.workload.restart()
     await trio.sleep(CLIENTS_SECONDS)
 
 
-async def _taken_up(state: RunState, *nodes: int) -> None:
+async def _wait_taken_up(state: RunState, *nodes: int) -> None:
     """Wait until each of these nodes that runs has taken up what was just written; one that stands
     still does so when it goes on."""
     running = [node for node in nodes if state.nodes.is_running(node)]

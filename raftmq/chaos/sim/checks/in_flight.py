@@ -55,6 +55,8 @@ class InFlight:
             if count:
                 self.compared[COMPARED] += 1
             if count > bound * LEADERS and not self.violations:
-                text = f"node {node}, group {group.number}: {count} of topic {topic}, {bound} may be"
+                text = (
+                    f"node {node}, group {group.number}: {count} of topic {topic}, {bound} may be"
+                )
                 at_ms = int(self._cluster.agenda.now * 1000)
                 self.violations.append(Violation("in-flight", at_ms, text))

@@ -186,6 +186,8 @@ def _of_cluster() -> Iterator[tuple[FrameKind, msgspec.Struct]]:
     yield FrameKind.RULES, access.FindRules()
     yield FrameKind.JUDGE, access.JudgeAct(INTRUDER, "any", "cluster")
     yield FrameKind.AUDIT, access.FindAudit()
+    yield FrameKind.QUOTAS, access.FindQuotas()
+    yield FrameKind.ADMIN, Admin(["put_quota", ["user", INTRUDER], []])
     yield FrameKind.PROBE, Probe(1, "intruder")
 
 

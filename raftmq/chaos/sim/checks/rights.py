@@ -1,7 +1,7 @@
 """Do rights hold on each node, as long as its catalog gives them, and no longer?
 
-Each request of a user is looked at twice: when the node acts on it, and when the node answers. What
-the request needs is found here, and not by the node's table.
+Each request of a user is looked at twice: when the node acts on it, and when the node answers. This
+module finds the needs of a request itself, without the node's table.
 
 | the node's catalog | the answer must be |
 |---|---|
@@ -25,7 +25,7 @@ Invariants:
 - Observing changes nothing: no call here has an effect on a node.
 - A node is judged by its own catalog: one that is cut off may go on by an old one.
 
-Left out: requests but sends, fetches, pops and settlements; passwords.
+Left out: requests other than sends, fetches, pops and settlements; passwords.
 """
 
 from collections import Counter
