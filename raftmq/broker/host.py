@@ -99,9 +99,6 @@ class Gate(Protocol):
     def sees(self, connection: "Connection", resource: Resource) -> Callable[[str], bool]:
         """Which resources of a kind the other end may see in lists."""
 
-    def user_of(self, connection: "Connection") -> str:
-        """The user at the other end; empty: it has none."""
-
     is_on: bool
     """False: everybody may do everything."""
 

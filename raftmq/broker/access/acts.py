@@ -80,9 +80,9 @@ class Words(NamedTuple):
 _NO_WORDS = Words("", "", "")
 
 
-def act_of(node: Host, connection: Connection, words: Words = _NO_WORDS) -> Act:
+def act_of(connection: Connection, words: Words = _NO_WORDS) -> Act:
     """An act of the user at the other end of a connection; without words it makes no entry."""
-    return Act(node.gate.user_of(connection), connection.address, *words)
+    return Act(connection.user, connection.address, *words)
 
 
 def authored(node: Host, connection: Connection, command: catalog.Command) -> catalog.Command:
@@ -91,21 +91,21 @@ def authored(node: Host, connection: Connection, command: catalog.Command) -> ca
     words = _of_command(node, inner)
     if words is not None:
         assert isinstance(command, catalog.Once | catalog.Change | _ClusterCommand)
-        return catalog.Authored(act_of(node, connection, words), command)
-    if isinstance(inner, Attach | JoinGroup) and node.gate.user_of(connection):
+        return catalog.Authored(act_of(connection, words), command)
+    if isinstance(inner, Attach | JoinGroup) and connection.user:
         assert isinstance(command, catalog.Once | catalog.Change | JoinGroup)
-        return catalog.Authored(act_of(node, connection), command)
+        return catalog.Authored(act_of(connection), command)
     return command
 
 
 def authored_change(
-    node: Host, connection: Connection, change: ChangeNode, command: catalog.Reconfigure
+    connection: Connection, change: ChangeNode, command: catalog.Reconfigure
 ) -> catalog.Authored:
     """The command that carries out a change of the nodes, with its author."""
     at = f"{change.host}:{change.port}" if change.host else ""
     detail = f"by node {change.new} at {at}" if change.new else at
     words = Words(f"{change.action}_node", "node", str(change.node), detail)
-    return catalog.Authored(act_of(node, connection, words), command)
+    return catalog.Authored(act_of(connection, words), command)
 
 
 def _of_command(node: Host, command: catalog.Command) -> Words | None:

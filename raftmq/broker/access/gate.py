@@ -283,11 +283,6 @@ class Gate:
             return unfound.reply
         return None
 
-    def user_of(self, connection: Connection) -> str:
-        """The user at the other end; empty: it has none, or the cluster does not know its users."""
-        guest = self._guests.get(connection)
-        return guest.login.user if guest is not None and guest.login is not None else ""
-
     def sees(self, connection: Connection, resource: Resource) -> Sees:
         """Which resources of a kind the other end may see in lists."""
         if not self.is_on or connection.from_node:
@@ -331,7 +326,7 @@ class Gate:
         self.denied += 1
         where = connection.address or "this machine"
         kind = FrameKind(asked.kind).name.lower()
-        self.last_denied = f"{kind} of {self.user_of(connection)!r} from {where}"
+        self.last_denied = f"{kind} of {connection.user!r} from {where}"
         return ErrorReply(Reason.DENIED.value, why)
 
     def _why_denied(self, user: str, act: Act, *, is_named: bool) -> str:

@@ -59,7 +59,7 @@ class Notes:
         if self._waiting >= NOTES_MAX:
             text = f"{NOTES_MAX} acts wait for the catalog's leader to note them"
             return ErrorReply("busy", text, retry_ms=1000)
-        noted = act_of(self._node, asked.connection, of_request(self._node, message))
+        noted = act_of(asked.connection, of_request(self._node, message))
         self._node.start_soon(self._note, noted, asked, act)
         return LATER
 

@@ -362,7 +362,7 @@ class Requests(Service):
             command = plan(change, self._node.catalog)
             if isinstance(command, Refused):
                 return refusal(command)
-            signed = authored_change(self._node, asked.connection, change, command)
+            signed = authored_change(asked.connection, change, command)
             return asked.propose(group, [signed], lambda _: Done())
 
         return asked.read(group, ready)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from raftmq.broker.access import acts
-from raftmq.broker.access.gate import Gate
 from raftmq.broker.host import Host
 from raftmq.broker.serve import requests
 from raftmq.broker.serve.connection import Connection
@@ -14,6 +14,7 @@ from raftmq.chaos.faults import World
 from raftmq.chaos.outcome import Outcome
 from raftmq.chaos.sim.checks.audit_log import JUDGED
 from raftmq.chaos.sim.run import run
+from raftmq.machine.catalog.audit import Act
 from raftmq.machine.catalog.catalog import Command, Once
 from raftmq.machine.catalog.consumer_groups import PutConsumerGroup
 from raftmq.machine.repeats import Repeats
@@ -27,7 +28,7 @@ def play() -> Outcome:
 
 
 def no_envelopes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "signed", lambda _node, _connection, command: command)
+    monkeypatch.setattr(requests, "authored", lambda _node, _connection, command: command)
 
 
 def some_envelopes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +44,12 @@ def second_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def authors_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Gate, "user_of", lambda *_: "")
+    act_of = acts.act_of
+
+    def unknown(connection: Connection, *words: acts.Words) -> Act:
+        return msgspec.structs.replace(act_of(connection, *words), user="")
+
+    monkeypatch.setattr(acts, "act_of", unknown)
 
 
 @pytest.mark.parametrize("breach", [no_envelopes, some_envelopes, second_entries, authors_unknown])
