@@ -22,6 +22,10 @@ from bench.counting.usage import Usage, memory
 from bench.scenarios import SCENARIOS, SYSTEMS
 from bench.system import Sample, System, Unsupported
 
+SHARE_MIN = 0.01
+"""A read that takes a smaller part of its time is no measurement: the client had most messages when
+it counted the first one."""
+
 
 def main(arguments: list[str]) -> None:
     """Run the cell that the arguments name."""
@@ -47,11 +51,28 @@ def run(system_name: str, scenario_name: str, seconds: float, scale: float = 1.0
         with system, Usage(system.server_pids) as usage:
             _say({"phase": "running"})
             for sample in scenario.run(system, seconds, scale):
-                _say({"scenario": left.pop(0), **_measured(system, sample, usage)})
+                name = left.pop(0)
+                if sample.seconds < SHARE_MIN * seconds:
+                    _say({"scenario": name, "unsupported": _too_short(sample)})
+                else:
+                    _say({"scenario": name, **_measured(system, sample, usage)})
             _say({"phase": "stopping"})
     except Unsupported as reason:
         for name in left:
             _say({"scenario": name, "unsupported": str(reason)})
+
+
+def _too_short(sample: Sample) -> str:
+    """The reason why a read that ended so soon has no row.
+
+    >>> _too_short(Sample(4312, 10_000, 0.0095, None, None, 0.0))
+    '4,312 messages came within 10 ms: too few were stored to measure this'
+    """
+    milliseconds = 1000 * sample.seconds
+    return (
+        f"{sample.messages:,} messages came within {milliseconds:.0f} ms: too few were stored to "
+        "measure this"
+    )
 
 
 def _measured(system: System, sample: Sample, usage: Usage) -> dict[str, object]:

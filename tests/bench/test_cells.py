@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.cell import run
+
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +46,17 @@ def wait_until_running(cell: "subprocess.Popen[str]") -> None:
         if json.loads(line) == {"phase": "running"}:
             return
     pytest.fail("the cell ended before it ran")
+
+
+def test_read_that_is_too_short_to_measure_has_no_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bench.cell.SHARE_MIN", 1000.0)
+    run("floor", "consume-1MiB", 0.1)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    reasons = {line["scenario"]: line["unsupported"] for line in lines if "scenario" in line}
+    assert list(reasons) == ["produce-1MiB", "consume-1MiB"]
+    assert "too few were stored" in reasons["consume-1MiB"]
 
 
 @pytest.mark.parametrize(
