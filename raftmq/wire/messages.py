@@ -157,8 +157,7 @@ class Hello(_Wire, frozen=True):
     software: str
     """Name and version, for people."""
     host: str = ""
-    """From a node: the host at which it is reached, so that a node that joins gets answers; empty
-    from a client."""
+    """From a node: the host at which it is reached; from a client: empty."""
     port: int = 0
     """From a node: the port at that host; 0 from a client."""
 
@@ -598,5 +597,4 @@ class RepairedRange(_Wire, frozen=True):
     stand in the log; the sender has checked each."""
 
     count: int
-    """Number of records; a request with a higher `low` gets more. Of a snapshot: bytes of its
-    file."""
+    """Number of records; a higher `low` gets more. Of a snapshot: bytes of its file."""

@@ -6,11 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bench.cell import run
+from bench.scenarios import SCENARIOS, SYSTEMS
+from bench.system import Sample
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
@@ -48,15 +52,27 @@ def wait_until_running(cell: "subprocess.Popen[str]") -> None:
     pytest.fail("the cell ended before it ran")
 
 
+class ReadAtOnce(AbstractContextManager["ReadAtOnce"]):
+    """A system whose client has all messages when it counts the first one."""
+
+    name, version, settings, server_pids = "floor", "", "", (os.getpid(),)
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 def test_read_that_is_too_short_to_measure_has_no_row(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bench.cell.SHARE_MIN", 1000.0)
-    run("floor", "consume-1MiB", 0.1)
+    samples = [Sample(100, 10, seconds, None, None, 0.0) for seconds in (1.0, 0.01)]
+    scenario = SimpleNamespace(rows=["produce-1MiB", "consume-1MiB"], run=lambda *_: samples)
+    monkeypatch.setitem(SCENARIOS, "consume-1MiB", scenario)
+    monkeypatch.setitem(SYSTEMS, "floor", SimpleNamespace(make=ReadAtOnce))
+    run("floor", "consume-1MiB", 2.0)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    reasons = {line["scenario"]: line["unsupported"] for line in lines if "scenario" in line}
-    assert list(reasons) == ["produce-1MiB", "consume-1MiB"]
-    assert "too few were stored" in reasons["consume-1MiB"]
+    stored, read = [line for line in lines if "scenario" in line]
+    assert stored["messages_per_s"] == 100
+    assert read["unsupported"].startswith("100 messages came within 10 ms")
 
 
 @pytest.mark.parametrize(

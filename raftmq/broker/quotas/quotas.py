@@ -306,7 +306,7 @@ class Quotas:
         is_full = size > self._held_bytes_max
         if wait > HOLD_SECONDS_MAX or (wait and is_full):
             self._slowed.refused += 1
-            return _NO_MEMORY if is_full else _busy(longest, wait)
+            return _no_memory(wait) if is_full else _busy(longest, wait)
         turns = [(claim.bucket, claim.bucket.pour(claim.amount, now)) for claim in claims]
         if not wait and (lane is None or not lane.held):
             return None
@@ -385,11 +385,10 @@ def _lane_of(request: Pop | Leave) -> Hashable:
     return (FrameKind.POP, request.partition_group, request.number, request.consumer)
 
 
-_NO_MEMORY = ErrorReply(
-    "busy",
-    "this node holds as many requests for quotas as it has memory for",
-    retry_ms=ceil(HOLD_SECONDS_MAX * 1000),
-)
+def _no_memory(wait: float) -> ErrorReply:
+    """The refusal of a request that would have to wait, where there is no memory for another."""
+    text = "this node holds as many requests for quotas as it has memory for"
+    return ErrorReply("busy", text, retry_ms=ceil(min(wait, RETRY_SECONDS_MAX) * 1000))
 
 
 def _busy(claim: _Claim | None, wait: float) -> ErrorReply:

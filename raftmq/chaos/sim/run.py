@@ -210,10 +210,9 @@ class _Run:
                 cluster.limits, cluster.descriptors_max = LIMITS, DESCRIPTORS
             await cluster.found()
             self._watch = watch = Watch(cluster)
-            self._leaving = Leaving(cluster)
             self._clients = clients = Clients(cluster, nursery, seed=schedule.seed)
+            self._leaving, self._in_flight = Leaving(cluster), InFlight(cluster, clients)
             self._audit_log = AuditLog(cluster, clients)
-            self._in_flight = InFlight(cluster, clients)
             self._state = state = RunState(
                 cluster, watch, clients, nursery, taps=taps, seed=schedule.seed
             )

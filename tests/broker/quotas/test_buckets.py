@@ -76,7 +76,7 @@ def test_another_rate_keeps_the_order_of_those_that_wait(
     for gap, amount in asked:
         now += gap
         positions.append(bucket.pour(amount, now))
-    bucket.set_rate(rate, now, longest=4.0)
+    bucket.set_rate(rate, now, seconds_max=4.0)
     waits = [bucket.wait(position, now) for position in positions]
     assert waits == sorted(waits)
     if rate < RATE:
@@ -98,7 +98,7 @@ def test_without_a_rate_nothing_waits_and_a_later_rate_asks_nothing_of_the_past(
     bucket = Bucket(0)
     position = bucket.pour(1_000_000, 0.0)
     assert bucket.wait(bucket.poured, 0.0) == 0.0
-    bucket.set_rate(1, 1.0, longest=4.0)
+    bucket.set_rate(1, 1.0, seconds_max=4.0)
     assert bucket.wait(position, 1.0) == 0.0
     assert bucket.wait(bucket.poured, 1.0) == 0.0
 
@@ -110,9 +110,9 @@ def test_a_higher_rate_shortens_the_wait_and_none_ends_it() -> None:
     assert bucket.wait(position, 0.0) == pytest.approx(2.0)
     # 20 are left before it.
     assert bucket.wait(position, 1.0) == pytest.approx(1.0)
-    bucket.set_rate(16, 1.0, longest=4.0)
+    bucket.set_rate(16, 1.0, seconds_max=4.0)
     assert bucket.wait(position, 1.0) == pytest.approx(0.25)
-    bucket.set_rate(0, 1.0, longest=4.0)
+    bucket.set_rate(0, 1.0, seconds_max=4.0)
     assert bucket.wait(position, 1.0) == 0.0
 
 
