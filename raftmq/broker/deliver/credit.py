@@ -23,12 +23,13 @@ def is_idle(group: Group, number: int, consumer: int) -> bool:
 
 
 def has_credit(group: Group, request: Pop) -> bool:
-    """True if credit that stands serves the request: the credit is for at most `request.count`
-    messages and at least half of them, with an equal lease time, and lasts for the wait."""
+    """True if credit that stands serves the request, and both are kept: the credit is for at most
+    `request.count` messages and at least half of them, with an equal lease time, and lasts for the
+    wait."""
     assert isinstance(group.machine, PartitionMachine)
     attached = group.machine.pop_groups.attached.get(request.number)
     credit = None if attached is None else attached.group.credits.of(request.consumer)
-    if attached is None or credit is None or not credit.is_kept:
+    if attached is None or credit is None or not (credit.is_kept and request.is_kept):
         return False
     invisible_ms = request.invisible_ms or attached.group.policy.invisible_ms
     return (

@@ -9,15 +9,17 @@ without asking again: else consumers that wait for messages would get more toget
 A user's are those of its consumers, also of connections that are gone; a topic's are those of all
 its consumer groups. A node counts the data groups that it leads.
 
-A consumer that waits for messages of an idle topic would keep all the room for its credit. So while
-others wait for room, one that asks again gets an equal share of what is left and of its own credit.
+Credit that stands may become messages in hand before a new Ask is applied, so it counts in full
+until it ends, and no POP renews it beyond the quota. While others wait for room, one that asks gets
+an equal share of what is left.
 
 Invariants:
 - No Ask makes the messages in flight of a user or topic more than its quota.
 - A count is at most `COUNT_SECONDS` old. Asks since then are added, settlements are not subtracted.
 
 Left out: the hands of consumers that this node, as a new leader, has not heard of yet do not count
-for their user.
+for their user. A consumer that asks again loses its place among those that wait: one that waits for
+a short time gets nothing while others wait for longer and take all the room.
 
 Sources: RabbitMQ's prefetch count; Amazon SQS's bound on messages in flight.
 """
@@ -55,7 +57,6 @@ class FlightRoom(NamedTuple):
 class _Asked(NamedTuple):
     """An Ask that is on its way through the log."""
 
-    correlation: int
     topic: int
     user: str
     messages: int
@@ -68,21 +69,22 @@ class InFlight:
         self._node = node
         self.waiting = WaitingPops()
         """Those for whom there was no room."""
-        self._asked: dict[Key, _Asked] = {}
+        # By consumer and correlation of the POP.
+        self._asked: dict[tuple[Key, int], _Asked] = {}
         # Users that have a quota of them → their consumers that may have messages.
         self._of_user: dict[str, dict[Key, None]] = {}
         self._counts: dict[Subject, int] = {}
         self._counted_at = -inf
 
     def room(self, key: Key, connection: Connection) -> FlightRoom:
-        """The room that all quotas leave to a consumer, whose credit is to be replaced."""
+        """The room that all quotas leave to a consumer."""
         topic = self._topic(key)
         bounds = self._node.quotas.in_flight_bounds(connection, topic)
         if not bounds:
             return FlightRoom(inf)
-        own, rooms = self._own(key), list[FlightRoom]()
+        rooms = list[FlightRoom]()
         for subject, bound in bounds:
-            left = max(bound - self._count(subject, topic) + own, 0)
+            left = max(bound - self._count(subject, topic), 0)
             others = self.waiting.count_others(subject, key)
             rooms.append(FlightRoom(ceil(left / (others + 1)), subject))
         return min(rooms, key=lambda room: room.messages)
@@ -95,27 +97,19 @@ class InFlight:
             # Perhaps the user had a quota before.
             self._of_user.pop(connection.user, None)
             return
-        own = self._own(key)
         for subject, _ in bounds:
-            self._counts[subject] = self._count(subject, topic) + count - own
+            self._counts[subject] = self._count(subject, topic) + count
             if subject.kind is SubjectKind.USER:
                 self._of_user.setdefault(subject.name, {})[key] = None
-        self._asked[key] = _Asked(correlation, topic, connection.user, count)
+        self._asked[key, correlation] = _Asked(topic, connection.user, count)
 
     def drop_ask(self, key: Key, correlation: int) -> None:
         """An Ask of a consumer was applied, or its fate is not known."""
-        asked = self._asked.get(key)
-        if asked is not None and asked.correlation == correlation:
-            del self._asked[key]
+        self._asked.pop((key, correlation), None)
 
     def _topic(self, key: Key) -> int:
         attachment = self._node.catalog.consumer_groups.attachments.get(key.number)
         return -1 if attachment is None else attachment.topic_id
-
-    def _own(self, key: Key) -> int:
-        """What a new Ask of the consumer replaces."""
-        asked = self._asked.get(key)
-        return self._in_flight_to(key)[1] + (0 if asked is None else asked.messages)
 
     def _in_flight_to(self, key: Key) -> tuple[int, int]:
         """The messages in the hand of a consumer, and its credit."""
@@ -146,9 +140,10 @@ class InFlight:
     def _count_user(self, user: str) -> int:
         total = 0
         keys = self._of_user.get(user, {})
+        asking = {key for key, _ in self._asked}
         for key in list(keys):
             count = sum(self._in_flight_to(key))
-            if not count and key not in self._asked:
+            if not count and key not in asking:
                 del keys[key]
             total += count
         if not keys:

@@ -108,6 +108,7 @@ class Popping(Service):
         # Partition group → the machine's next timer, in ms, and the call that lets time pass then.
         self._armed: dict[int, tuple[int, Timer]] = {}
         self._in_flight = InFlight(node)
+        self._is_looking = False
         # Resumed consumers that have leases in hand: answered once the step's records are indexed.
         self._met: dict[Consumer, None] = {}
         self.routes = {
@@ -141,7 +142,8 @@ class Popping(Service):
         correlation, full = asked.correlation, None
         if self._node.quotas.is_on:
             request = self._within_rates(request, asked)
-            request, full = self._within_flight(consumer, request)
+            if consumer.since is None or not has_credit(group, request):
+                request, full = self._within_flight(consumer, request)
         consumer.correlation, consumer.held_ms = (correlation, request), asked.held_ms
         consumer.is_hurried = False
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
@@ -158,7 +160,7 @@ class Popping(Service):
             if consumer.since is not None:
                 return LATER
         # Credit that stands serves this request, so no command has to go through the log.
-        elif consumer.since is not None and request.is_kept and has_credit(group, request):
+        elif consumer.since is not None and has_credit(group, request):
             return LATER
         return self._ask(group, consumer, wait_ms)
 
@@ -166,16 +168,10 @@ class Popping(Service):
         """Ask the machine for what the consumer's POP wants."""
         assert consumer.correlation is not None
         correlation, request = consumer.correlation
-        ask = calls.Ask(
-            request.number,
-            request.consumer,
-            request.count,
-            wait_ms,
-            request.invisible_ms,
-            request.is_kept,
-        )
-        if request.count and self._node.quotas.is_on:
-            self._in_flight.note_ask(consumer.key, consumer.connection, correlation, request.count)
+        number, me, count = request.number, request.consumer, request.count
+        ask = calls.Ask(number, me, count, wait_ms, request.invisible_ms, request.is_kept)
+        if count > 0 and self._node.quotas.is_on:
+            self._in_flight.note_ask(consumer.key, consumer.connection, correlation, count)
         ticket = Callback(
             partial(self._asked, group, consumer, correlation, request),
             partial(self._ask_failed, consumer, correlation),
@@ -197,9 +193,11 @@ class Popping(Service):
     def _within_flight(self, consumer: Consumer, request: Pop) -> tuple[Pop, WaitingPop | None]:
         """The request as the quotas of messages in flight leave it; and how it waits, if they leave
         nothing of it."""
+        if request.count <= 0:
+            return request, None
         room = self._in_flight.room(consumer.key, consumer.connection)
         count = int(min(request.count, room.messages))
-        if count or not request.count:
+        if count:
             return replace(request, count=count), None
         assert room.subject is not None
         return replace(request, count=0), WaitingPop(
@@ -207,18 +205,29 @@ class Popping(Service):
         )
 
     def _wait_for_room(self, consumer: Consumer, pop: WaitingPop) -> None:
-        if not self._in_flight.waiting:
-            self._timers.call_after(COUNT_SECONDS, self._look_for_room)
+        self._look_soon()
         self._in_flight.waiting.put(consumer.key, pop)
+
+    def _look_soon(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            self._timers.call_after(COUNT_SECONDS, self._look_for_room)
 
     def _look_for_room(self) -> None:
         """Ask for those consumers that wait for which there is room now."""
+        self._is_looking = False
         for key, pop in self._in_flight.waiting.look():
-            group, consumer = self._node.group(key.partition_group), self._consumers.get(key)
-            if group is None or consumer is None or consumer.correlation is None:
+            consumer = self._consumers.get(key)
+            if consumer is None or consumer.correlation is None:
                 self._in_flight.waiting.take(key)
                 continue
             correlation, request = consumer.correlation
+            # Meanwhile the consumer group, or its topic, may be deleted.
+            group = self._group(request)
+            if isinstance(group, ErrorReply):
+                self._in_flight.waiting.take(key)
+                consumer.connection.refuse(consumer.end_wait(), group)
+                continue
             request, full = self._within_flight(consumer, replace(request, count=pop.messages))
             # Its first Ask, for no messages, is not applied: the leases in its hand are not known.
             if full is not None or consumer.since is None:
@@ -229,7 +238,7 @@ class Popping(Service):
             self._ask(group, consumer, max(wait_ms - held_ms, 0))
         self.flush()
         if self._in_flight.waiting:
-            self._timers.call_after(COUNT_SECONDS, self._look_for_room)
+            self._look_soon()
 
     def _end_waiting(self, consumer: Consumer) -> int:
         """The POP of a consumer waits for room no longer; for how many ms it did."""
