@@ -100,7 +100,7 @@ class PopGroup:
         self.order = policy.order if mode is Mode.ORDERED else None
         """Which messages go out in order; None: the group keeps no order."""
         self.credits = Credits()
-        """What consumers may be handed without asking again."""
+        """Consumers that wait for messages, and how many each may get."""
         self._leases = Leases()
         self._retries = Retries()
         self._fill = Fill()

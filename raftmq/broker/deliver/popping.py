@@ -240,9 +240,9 @@ class Popping(Service):
         if self._in_flight.waiting:
             self._look_soon()
 
-    def _end_waiting(self, consumer: Consumer) -> int:
+    def _end_waiting(self, consumer: Consumer, *, keeps_place: bool = False) -> int:
         """The POP of a consumer waits for room no longer; for how many ms it did."""
-        pop = self._in_flight.waiting.take(consumer.key)
+        pop = self._in_flight.waiting.take(consumer.key, keeps_place=keeps_place)
         if pop is None:
             return 0
         seconds = trio.current_time() - pop.since
@@ -494,7 +494,7 @@ class Popping(Service):
 
     def _reply(self, consumer: Consumer, popped: Popped, body: Sequence[FramePart] = ()) -> None:
         consumer.is_hurried = False
-        self._end_waiting(consumer)
+        self._end_waiting(consumer, keeps_place=not popped.leases)
         if consumer.held_ms:
             popped = replace(popped, throttle_ms=consumer.held_ms)
         consumer.connection.reply(FrameKind.POP, consumer.end_wait(), pack(popped), body)

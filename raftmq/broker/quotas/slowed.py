@@ -1,4 +1,4 @@
-"""Who was slowed by a quota, and how much, since the node started."""
+"""The users and topics that quotas have slowed since the node started, and for how long."""
 
 from raftmq.machine.catalog.quotas import Subject
 

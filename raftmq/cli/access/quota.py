@@ -1,6 +1,7 @@
 """`raftmq quota`: the quotas of users and topics."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -41,6 +42,11 @@ class _Subject:
         return f"{self.kind} {self.name}"
 
 
+def _count(name: str, text: str) -> Any:
+    """An option with a number from 1 on."""
+    return option(name, type=click.IntRange(min=1), metavar="N", help=text)
+
+
 @dataclass(frozen=True, slots=True)
 class _Amounts(_Subject):
     """A user or topic, and the amounts of its quota; 0: no bound."""
@@ -73,40 +79,19 @@ class _Amounts(_Subject):
         metavar="RATE",
         help="Messages that a node sends out, as 5000/s.",
     )
-    connections: int | None = option(
-        "--connections",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Open connections of a user to a node.",
-    )
-    requests: int | None = option(
+    connections: int | None = _count("--connections", "Open connections of a user to a node.")
+    requests: int | None = _count(
         "--requests",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Requests of a user that wait for an answer of a node; consumers that wait for "
-        "messages have one each.",
+        "Requests of a user that wait for an answer of a node; consumers that wait for messages "
+        "have one each.",
     )
-    topics: int | None = option(
-        "--topics",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Topics that a user owns, as it created them.",
-    )
-    queues: int | None = option(
-        "--queues", type=click.IntRange(min=1), metavar="N", help="Queues of these topics."
-    )
-    groups: int | None = option(
-        "--groups",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Consumer groups that a user owns.",
-    )
-    in_flight: int | None = option(
+    topics: int | None = _count("--topics", "Topics that a user owns, as it created them.")
+    queues: int | None = _count("--queues", "Queues of these topics.")
+    groups: int | None = _count("--groups", "Consumer groups that a user owns.")
+    in_flight: int | None = _count(
         "--in-flight",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Messages that consumers which pop have in hand or have asked for: a user's "
-        "consumers, or all of a topic.",
+        "Messages that consumers which pop have in hand or have asked for: a user's consumers, or "
+        "all of a topic.",
     )
 
     def given(self) -> dict[str, int]:

@@ -220,6 +220,54 @@ def test_pops_after_one_another_and_negative_counts_get_no_more_than_the_quota()
     with_messages(scenario)
 
 
+async def work(cluster: Cluster, consumer: Any, me: int, wait_ms: int, until: float) -> int:
+    """Take a message at a time and work on it; how many it was until that time."""
+    done = 0
+    async with cluster.client(cluster.leader_of(QUEUE), user=ALICE) as client:
+        own = consumer(me, client)
+        while trio.current_time() < until:
+            popped, _ = await own.pop(1, wait_ms=wait_ms)
+            await trio.sleep(0.2 if popped.leases else 0)
+            await ack_all(own, popped)
+            done += taken(popped)
+    return done
+
+
+def test_consumer_that_waits_for_short_times_gets_its_share_of_the_room() -> None:
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        await alice.produce(QUEUE, [b"x"] * 200, MESSAGES)
+        counts: dict[int, int] = {}
+        until = trio.current_time() + 20
+
+        async def count(me: int, wait_ms: int) -> None:
+            counts[me] = await work(cluster, consumer, me, wait_ms, until)
+
+        async with trio.open_nursery() as nursery:
+            for me, wait_ms in ((1, 10_000), (2, 10_000), (3, 500)):
+                nursery.start_soon(count, me, wait_ms)
+        assert counts[3] >= min(counts[1], counts[2]) / 2, counts
+
+    with_messages(scenario, bound=1)
+
+
+def test_new_leader_counts_what_the_consumer_that_asks_has_in_hand() -> None:
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        one = consumer(1)
+        assert taken((await one.pop(5))[0]) == 5
+        before = cluster.leader_of(QUEUE)
+        after = next(node for node in cluster.nodes if node != before)
+        cluster.nodes[before].groups[1].transfer(cluster.nodes[after].groups[1].raft.id)
+        await cluster.wait_until(lambda: cluster.leader_of(QUEUE) == after)
+        async with cluster.client(cluster.leader_of(QUEUE), user=ALICE) as client:
+            again = consumer(1, client)
+            # The new leader sends again what the consumer has in hand, and no more.
+            counts = [taken((await again.pop(5, wait_ms=300))[0]) for _ in range(3)]
+            assert counts == [5, 0, 0]
+        assert in_flight(cluster) == 5
+
+    with_messages(scenario)
+
+
 def test_raised_quota_holds_for_consumers_that_wait() -> None:
     async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
         await consumer(1).pop(5)
