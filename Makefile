@@ -38,7 +38,7 @@ campaign: tools  ## run the long tests: random faults for minutes, mutants of wh
 	$(PYTEST) -m campaign
 
 all-tests: tools  ## both in one run: the campaigns use the time that the others wait
-	$(PYTEST)
+	$(PYTEST) --durations=30 --durations-min=20
 
 .PHONY: tools
 tools: setup

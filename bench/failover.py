@@ -23,7 +23,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -168,9 +167,8 @@ def main(arguments: list[str]) -> int:
     rows = [gap for gap in found.values() if gap["gaps_ms"]]
     Console(width=120).print(table(rows))
     if options.out and rows:
-        date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         command = shlex.join(["python", "-m", "bench.failover", *arguments])
-        gaps = Gaps(date=date, command=command, commit=machine.commit(), rows=rows)
+        gaps = Gaps(date=machine.now(), command=command, commit=machine.commit(), rows=rows)
         text = json.dumps(gaps, indent=1)
         (options.out / page.GAPS).write_text(text + "\n")
         page.write(options.out)

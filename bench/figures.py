@@ -8,9 +8,10 @@ Invariants:
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -89,6 +90,12 @@ def table(figures: Sequence[Figure]) -> Table:
     return shown
 
 
-def write(figures: Sequence[Figure], path: Path) -> None:
-    """Write the figures for programs: a JSON list with an object for each figure."""
-    path.write_text(json.dumps([asdict(each) for each in figures], indent=2) + "\n")
+def write(path: Path, facts: Mapping[str, Any], figures: Sequence[Figure]) -> None:
+    """Write figures for programs, as `write_json`."""
+    write_json(path, facts, figures=[asdict(each) for each in figures])
+
+
+def write_json(path: Path, facts: Mapping[str, Any], **found: object) -> None:
+    """Write a result for programs: an object with the facts of the run (`bench.machine.run_facts`,
+    taken before it) and what was found."""
+    path.write_text(json.dumps({**facts, **found}, indent=2) + "\n")

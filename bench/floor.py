@@ -2,7 +2,7 @@
 
 Three `floor_server` processes, and the load in this process: it keeps a window of frames in flight,
 or one frame, or reads the log back. A frame's body stands for a whole batch: 100 messages of 100
-bytes are one body of 10,000 opaque bytes, as they are one record in raftmq.
+bytes are one body of 10,000 opaque bytes, and one record of its log.
 
 The ratio of a broker's rate to the floor's shows the cost of all that the broker adds (records,
 checksums, consensus, queues, offsets).

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from bench.results import Figure, Row
+from bench.results import GrowthFigure, Row
 from bench.scenarios import Cell
 
 
@@ -46,7 +46,7 @@ class Grown:
     """The results of one scenario of growth."""
 
     rows: list[Row]
-    figures: list[Figure]
+    figures: list[GrowthFigure]
 
 
 class Journal:
@@ -102,7 +102,7 @@ class Journal:
         elif "growth" in line:
             rows, figures = line["rows"], line["figures"]
             self.grown[str(line["growth"])] = Grown(
-                cast("list[Row]", rows), cast("list[Figure]", figures)
+                cast("list[Row]", rows), cast("list[GrowthFigure]", figures)
             )
         else:
             cell = Cell(cast("int", line["round"]), str(line["scenario"]), str(line["system"]))

@@ -2,10 +2,14 @@
 
 import os
 import platform
+import shlex
 import subprocess
+import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 PROBE_WRITES = 200
 PROBE_BYTES = 4096
@@ -23,6 +27,24 @@ def describe() -> dict[str, str]:
         "write + fdatasync of 4 KiB": f"{_sync_ms():.2f} ms (median of {PROBE_WRITES})",
         "load average before": f"{os.getloadavg()[0]:.2f}",
     }
+
+
+def run_facts() -> dict[str, Any]:
+    """Date, command and commit of the run that begins now, and the machine before it. The command
+    is that of the process."""
+    program = sys.modules["__main__"].__spec__
+    command = ["python", "-m", program.name] if program is not None else ["python"]
+    return {
+        "date": now(),
+        "command": shlex.join([*command, *sys.argv[1:]]),
+        "commit": commit(),
+        "machine": describe(),
+    }
+
+
+def now() -> str:
+    """The date and time, as results tell it."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def commit() -> str:

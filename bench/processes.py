@@ -8,8 +8,8 @@ Two ways to end them, because a benchmark that leaves servers behind spoils the 
 | SIGKILL of the benchmark | the kernel: each child asked for SIGKILL at its parent's death |
 
 Invariants:
-- A child is a session leader: Ctrl-C at the terminal reaches the benchmark only, which then stops
-  its children in order.
+- A child is a session leader: Ctrl-C at the terminal reaches the benchmark only, which then kills
+  its children.
 - Nothing is written outside the cluster's temporary folder, which is removed at the end. So no
   server stops in order, for which brokers on the JVM take more than five seconds.
 

@@ -283,12 +283,12 @@ class RaftmqSystem(Clustered):
     async def _pop(self, size: int, batch: int, window: int, seconds: float) -> Sample:
         """One task pops batch after batch, and acknowledges each without waiting; another task
         counts the confirmed acknowledgements. The consumer prefetches `window` batches."""
-        meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
         entries = -await self._log_entries()
         async with (
             raftmq.connect(self.url) as mq,
             mq.consumer(TOPIC, group="bench-pop", mode="pop", prefetch=window * batch) as consumer,
         ):
+            meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
             popped = settled = 0
             is_over = False
 
@@ -331,9 +331,8 @@ class RaftmqSystem(Clustered):
         async with raftmq.connect(self.url) as mq:
             sent = await _send_keyed(mq, size, batch, window, fill_seconds)
             order, settled = KeyOrder(), 0
-            meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
 
-            async def take(consumer: raftmq.client.PopConsumer) -> None:
+            async def take(consumer: raftmq.client.PopConsumer, meter: Meter) -> None:
                 while settled < sent and not meter.is_over():
                     messages = await consumer.pop(batch, wait=0.2)
                     order.check(messages.bodies)
@@ -348,8 +347,9 @@ class RaftmqSystem(Clustered):
                 ) as second,
                 trio.open_nursery() as nursery,
             ):
+                meter = Meter(size=size, seconds=seconds, warm_up_seconds=0.0)
                 for consumer in (first, second):
-                    nursery.start_soon(take, consumer)
+                    nursery.start_soon(take, consumer, meter)
                 while settled < sent and not meter.is_over():
                     await trio.sleep(CONFIRM_SECONDS)
                     for consumer in (first, second):

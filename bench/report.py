@@ -10,9 +10,10 @@ Invariants:
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from bench.results import FIGURES, Figure, Gap, Gaps, Result, Row, Skip, by_scenario, is_met
+from bench.results import FIGURES, Gap, Gaps, GrowthFigure, Result, Row, Skip, by_scenario, is_met
 from bench.scenarios import GROWTH, SCENARIOS
 from bench.standing import best_peers, losses, lost_costs, targets
+from bench.system import warm_up_before
 
 INSTALL_LINES = """\
 make peers
@@ -58,7 +59,7 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def figure_cells(figure: Figure) -> tuple[str, str, str, str]:
+def figure_cells(figure: GrowthFigure) -> tuple[str, str, str, str]:
     """A figure as texts for people: name, value, target, `yes` or `no` for a met target."""
     unit = f" {figure['unit']}" if figure["unit"] else ""
     wanted = ""
@@ -98,6 +99,8 @@ def markdown(result: Result, gaps: Gaps | None = None) -> str:
 
 def _heading(result: Result) -> str:
     facts = "\n".join(f"| {name} | {value} |" for name, value in result.machine.items())
+    produce = result.seconds * SCENARIOS["produce-100B"].times
+    settling = warm_up_before(result.seconds)
     return f"""\
 # Benchmarks
 
@@ -111,13 +114,15 @@ system after another in each scenario.
 A consume reads back what the produce with messages of its size stored just before, on its cluster.
 Compare the ratios; the absolute numbers belong to this machine and this hour.
 Each row is the median of its `rounds`; `s` is the length of the measured part.
-Sends last {result.seconds:g} s, or a multiple where a read follows that would be over too soon.
-Reads end with the last stored message, or after {result.seconds:g} s.
+Sends count for {result.seconds:g} s, in `produce-100B` for {produce:g} s; those of the
+{settling:g} s before, a quarter of it but 1 s at most, do not.
+Reads count from open consumers on (Kafka's and RocketMQ's from the first delivery on), until the
+last stored message or for {result.seconds:g} s.
 Servers on the JVM (Kafka, RocketMQ) repeat the same work first until its rate rises no more, and
-*Versions and settings* says how long that took; for the others the first part of the sends does not
-count, {min(1.0, result.seconds / 4):g} s of them.
-Three scenarios grow, and have a second table: the consumers, queues or messages that a system
-reached, each in its own unit (*Versions and settings* names it), within a limit of time.
+*Versions and settings* says how long that took.
+A scenario with further figures has a second table: three of them grow, and it tells the consumers,
+queues or messages that a system reached, each in its own unit (*Versions and settings* names it),
+within a limit of time.
 {_continued(result.continues)}\
 *The floor* is the same bytes through bare replication: frames, write, fdatasync on a majority, and
 no broker logic.
@@ -174,7 +179,7 @@ def _scenario_table(name: str, table: Mapping[str, Row]) -> str:
 
 
 def _figures_table(rows: Sequence[Row]) -> str:
-    """The figures of a scenario that grows, each row's note, and its unit; else nothing."""
+    """The further figures of a scenario, and each row's note; else nothing."""
     found = figure_names(rows)
     if not found:
         return ""
@@ -221,7 +226,7 @@ A round in which nothing was acknowledged for 90 s has failed, and is in no numb
 """
 
 
-def _growth(rows: Sequence[Row], figures: Sequence[Figure]) -> str:
+def _growth(rows: Sequence[Row], figures: Sequence[GrowthFigure]) -> str:
     if not figures:
         return ""
     heading = """\
@@ -235,7 +240,7 @@ The servers' processor time a message does not depend on who else uses the machi
     return "\n".join([heading, *(_growth_of(n, rows, figures) for n in GROWTH if n in found)])
 
 
-def _growth_of(name: str, rows: Sequence[Row], figures: Sequence[Figure]) -> str:
+def _growth_of(name: str, rows: Sequence[Row], figures: Sequence[GrowthFigure]) -> str:
     rates = "\n".join(
         f"| {row['scenario'].partition('-')[2]} | {system} | {rate} | {megabytes} | {p50} | {p99} |"
         for row in rows
@@ -258,7 +263,7 @@ def _growth_of(name: str, rows: Sequence[Row], figures: Sequence[Figure]) -> str
 """
 
 
-def _figure_line(figure: Figure) -> str:
+def _figure_line(figure: GrowthFigure) -> str:
     name, got, wanted, verdict = figure_cells(figure)
     return f"| {name} | {got} | {wanted} | {verdict.replace('no', '**no**')} |"
 
@@ -299,13 +304,14 @@ Messages a second; the floor is no peer, and some peers acknowledge before anyth
 Kafka, NATS and RabbitMQ have a second row by their own load tools (`-own`). RocketMQ's load is Java
 on RocketMQ's own client library, as its tool would be.
 raftmq, Kafka and RocketMQ have six queues; NATS has one stream and RabbitMQ one queue, each a Raft
-group with one leader, where raftmq's queues have three leaders.
-RabbitMQ is the newest version in Debian 12's package sources; RabbitMQ 4 could not be had.
-*Ordered by key* acknowledges single messages, whose keys any consumer may take. Kafka and RocketMQ
-have no such consumers: their order is that of a queue which one consumer owns, *in order by queue*,
-and raftmq's row there is a group with assigned queues.
-There raftmq's commits are awaited and synced on a majority, after each fetch, and its client checks
-a checksum of each batch; Kafka's commits are asynchronous and lie in page caches.
+group with one leader. raftmq's and Kafka's queues have three leaders, RocketMQ's one master.
+RabbitMQ is the newest version among Debian 12's packages; RabbitMQ 4 is not, and was not measured.
+*Ordered by key*: in raftmq any consumer may take a key, and can settle each message by itself; here
+it acknowledges the lists that it gets. RabbitMQ's row there has one active consumer of one queue,
+and NATS one message out at a time. Kafka and RocketMQ have no such consumers.
+*In order by queue*: each consumer owns queues. raftmq's row is a group with assigned queues: each
+fetch is followed by an awaited commit, synced on a majority, and the client checks each batch's
+checksum. Kafka's commits are asynchronous and reach page caches.
 
 | scenario | raftmq | fastest peer | its rate | raftmq over it |
 |---|---:|---|---:|---:|

@@ -78,7 +78,7 @@ class Skip(TypedDict):
     reason: str
 
 
-class Figure(TypedDict):
+class GrowthFigure(TypedDict):
     """One number of a scenario of growth."""
 
     scenario: str
@@ -126,7 +126,7 @@ class Result:
     machine: Mapping[str, str]
     rows: Sequence[Row]
     skipped: Sequence[Skip]
-    figures: Sequence[Figure] = ()
+    figures: Sequence[GrowthFigure] = ()
     continues: Sequence[str] = ()
     """Dates of the stopped runs that this one continued."""
     commits: Sequence[str] = ()
@@ -147,7 +147,7 @@ def with_ratios(rows: Iterable[Row]) -> list[Row]:
     return [{**row, "ratio_to_floor": _ratio(row, floors.get(row["scenario"]))} for row in rows]
 
 
-def is_met(figure: Figure) -> bool | None:
+def is_met(figure: GrowthFigure) -> bool | None:
     """Does the figure meet its target? None if it has no target."""
     value, wanted = figure["value"], figure["wanted"]
     if wanted is None:

@@ -11,7 +11,7 @@ A cell of consume reads back what it stored by the load of produce, and gives bo
 `--only consume` the row of the produce is dropped.
 
 Then raftmq alone goes through the scenarios of growth (`bench.growth`), each a process of its own
-too. They take their windows and rounds from within; `--scale` shrinks their amounts for a trial.
+too. Their windows last `--seconds`, 2 s at most; `--scale` shrinks their amounts for a trial.
 
 A run says first how long it will take; with `--plan`, that is all. Each finished cell is kept in
 `benchmarks.part.jsonl` beside the result files (`bench.journal`): after a stop, or a failed cell,
@@ -34,7 +34,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import cast
@@ -62,7 +61,7 @@ STOP_SECONDS_MAX = 20.0
 CELL_SECONDS_MAX = 300.0
 """Time of a cell beside its measurements, at most: a cell that takes longer hangs."""
 GROWTH_SECONDS_MAX = 900.0
-"""A scenario of growth takes two to four minutes."""
+"""Time of a scenario of growth, at most: one that takes longer hangs."""
 GROWTH_WINDOW_SECONDS_MAX = 2.0
 GROWTH_ROUNDS = 4
 PART = "benchmarks.part.jsonl"
@@ -93,7 +92,7 @@ def main(arguments: list[str]) -> int:
         return 0
     facts = machine.describe()
     continued = list(journal.starts)
-    journal.begin(_now(), machine.commit())
+    journal.begin(machine.now(), machine.commit())
     if len(journal.commits) > 1:
         errors.print(f"[yellow]warning:[/] rows of commits {', '.join(journal.commits)}")
     signal.signal(signal.SIGTERM, _interrupt)
@@ -112,7 +111,7 @@ def main(arguments: list[str]) -> int:
     rows, unsupported = _summarize(planned, journal)
     grown = [journal.grown[name] for name in growth if name in journal.grown]
     result = results.Result(
-        date=_now(),
+        date=machine.now(),
         command=shlex.join(["python", "-m", "bench.run", *arguments]),
         seconds=chosen.seconds,
         rounds=chosen.rounds,
@@ -284,7 +283,7 @@ def _run_growth(
             lines, failure = _run_child(command, task, progress, GROWTH_SECONDS_MAX)
             if lines:
                 rows = cast("list[results.Row]", lines[0]["rows"])
-                figures = cast("list[results.Figure]", lines[0]["figures"])
+                figures = cast("list[results.GrowthFigure]", lines[0]["figures"])
                 journal.note_growth(name, Grown(rows, figures))
             else:
                 errors.print(f"[red]failed[/] {name}:")
@@ -404,10 +403,6 @@ def _skip(cell: Cell, reason: str) -> results.Skip:
 
 def _first_line(outcome: Outcome) -> str:
     return outcome.reason.splitlines()[0]
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _write(result: results.Result, folder: Path) -> None:

@@ -6,7 +6,7 @@
 | single | one publish at a time, awaited |
 | consume | reading back the messages that produce stored, on the same cluster |
 | pop | reading them back as consumers of a queue: each message leased and acknowledged |
-| ordered | keyed messages, in order by key: two consumers acknowledge single messages |
+| ordered | keyed messages, in order by key: two consumers, either of which may take a key |
 | in_order | the same by queue: each queue belongs to one of two consumers, who commits offsets |
 | waiting | a message to one of many consumers that wait, one at a time, from send to arrival |
 | spread | acknowledged publishes, each batch to the next one of many queues |
@@ -32,11 +32,10 @@ A run leaves out cells that have no counterpart or would repeat another row:
 | `-own` | ordered, in_order | the tools have no such consumers |
 | pysyncobj | all rounds but the first | no ratio of raftmq's refers to it |
 | floor, pysyncobj, `-fsync`, `-own` | operations that grow | no queues, or the same servers again |
-| all | operations that grow, in all rounds but the first | they take a minute each |
+| all | operations that grow, in all rounds but the first | a cell takes up to two minutes |
 """
 
 import importlib
-import importlib.util
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -219,7 +218,7 @@ SCENARIOS = {
         Scenario("pop-100B", "Pop and acknowledge, 100 B", "pop", 100, 100, 256),
         Scenario(
             "ordered-100B",
-            "Ordered by key, acks of single messages, 100 B",
+            "Ordered by key, any consumer may take a key, 100 B",
             "ordered",
             100,
             100,
@@ -338,7 +337,7 @@ def without_fills(wanted: Sequence[Cell]) -> list[Cell]:
 
 
 def _raftmq() -> System:
-    # The benchmarks of other systems must work without raftmq's client, which this file imports.
+    # The benchmarks of other systems must work without raftmq's client, which that file imports.
     module = importlib.import_module("bench.raftmq_system")
     system: System = module.RaftmqSystem()
     return system
@@ -390,6 +389,4 @@ SYSTEMS = {
 
 def why_unavailable(name: str) -> str | None:
     """None if the system can run here, else one line that says how to install it."""
-    if name == "raftmq" and importlib.util.find_spec("bench.raftmq_system") is None:
-        return "bench/raftmq_system.py is not there yet"
     return SYSTEMS[name].make().available()

@@ -46,6 +46,13 @@ class Unsupported(Exception):
     """The system has no such operation, or refuses this size; the message says which."""
 
 
+class NothingCounted(RuntimeError):
+    """A measurement ended without one message: there is no rate."""
+
+    def __init__(self) -> None:
+        super().__init__("nothing was acknowledged in the measured part")
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One measurement. All fields cover the measured part only, without the warm-up."""
@@ -134,7 +141,7 @@ class System(Protocol):
     ) -> Sample:
         """Fill an empty log by keyed messages (`bench.keys`) for `fill_seconds`; then two consumers
         of a group take all of them, the messages of a key in the order of their sending, and
-        acknowledge single messages, timed, for `seconds` at most."""
+        acknowledge them, timed, for `seconds` at most."""
 
     def in_order(
         self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
@@ -162,6 +169,11 @@ class Grows(System, Protocol):
         at the consumer. Figure: the consumers."""
 
 
+def warm_up_before(seconds: float) -> float:
+    """Length of the part of sends before a measured part of `seconds`."""
+    return min(WARM_UP_SECONDS_MAX, seconds / 4)
+
+
 class Meter:
     """Counts acknowledgements between the end of the warm-up and the deadline.
 
@@ -180,7 +192,7 @@ class Meter:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if warm_up_seconds is None:
-            warm_up_seconds = min(WARM_UP_SECONDS_MAX, seconds / 4) if messages_max is None else 0.0
+            warm_up_seconds = warm_up_before(seconds) if messages_max is None else 0.0
         self._clock = clock
         self._size = size
         self._start = clock() + warm_up_seconds
@@ -190,6 +202,14 @@ class Meter:
         self._messages_max = math.inf if messages_max is None else messages_max
         self._counts: list[int] | None = None if messages_max is None else []
         self._latencies = array("d")
+
+    def restart(self) -> None:
+        """Count from now on, without a warm-up, unless a message was counted: consumers are open
+        and ask for messages from here on."""
+        if self._messages == 0:
+            seconds = self.deadline - self._start
+            self._start = self._last = self._clock()
+            self.deadline = self._start + seconds
 
     def is_over(self) -> bool:
         """Has the deadline passed, or are all messages counted? Then the load must send no more."""
@@ -218,10 +238,10 @@ class Meter:
         """The measurement. `until_last` ends it at the last event, for work that may run out.
 
         Raises:
-            RuntimeError: nothing was counted.
+            NothingCounted: there was none.
         """
         if self._messages == 0:
-            raise RuntimeError("nothing was acknowledged in the measured part")
+            raise NothingCounted
         end = self._last if until_last or self._counts is not None else self.deadline
         latencies = np.sort(self._latencies).tolist()
         return Sample(

@@ -15,7 +15,7 @@ slice would not do, as any disturbance makes one slow.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bench.system import Sample
+from bench.system import NothingCounted, Sample
 
 SLICE_SECONDS = 2.0
 GAIN = 1.05
@@ -37,14 +37,20 @@ SENDS, READS, SINGLES = Bounds(8.0, 30.0), Bounds(4.0, 16.0), Bounds(2.0, 10.0)
 
 def until_steady(work: Callable[[float], Sample], bounds: Bounds) -> float:
     """Repeat a slice of work, which gets its length in seconds, until its rate is steady; returns
-    the seconds that were worked. Work that runs out of messages may end a slice early."""
+    the seconds that were worked. Work that runs out of messages may end a slice early; a slice in
+    which nothing was counted has the rate 0."""
     reference, calm, worked = 0.0, 0, 0.0
     for _ in range(round(bounds.most / SLICE_SECONDS)):
-        sample = work(SLICE_SECONDS)
-        worked += sample.seconds
+        try:
+            sample = work(SLICE_SECONDS)
+        except NothingCounted:
+            seconds, rate = SLICE_SECONDS, 0.0
+        else:
+            seconds, rate = sample.seconds, sample.messages_per_s
+        worked += seconds
         calm += 1
-        if sample.messages_per_s >= GAIN * reference:
-            reference, calm = sample.messages_per_s, 0
+        if rate > 0 and rate >= GAIN * reference:
+            reference, calm = rate, 0
         if worked >= bounds.most or (worked >= bounds.least and calm >= CALM_SLICES):
             break
     return worked

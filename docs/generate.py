@@ -330,9 +330,13 @@ def messages_page() -> str:
 
 
 def bounded(kind: str) -> str:
-    """The type of a message's field: of a number with a range also the range."""
+    """The type of a message's field: of a number with a range also the range, of a list with a
+    bound also the bound."""
     from raftmq.wire import numbers
 
+    plain = re.sub(r"\bBounded\[(\w+)\]", r"list[\1]", kind)
+    if plain != kind:
+        return f"{plain}, up to {numbers.LIST_MAX:,}"
     alias = getattr(numbers, kind, None)
     if alias is None:
         return kind

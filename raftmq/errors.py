@@ -142,7 +142,7 @@ class Reason(Enum):
     """The two ends do not agree on TLS: one of them does not speak it, or does not accept the
     other's certificate."""
     UNAUTHENTICATED = "unauthenticated"
-    """The node wants to know its user, and the client gave no login, or one that is not valid."""
+    """The cluster requires a login, and the client gave none, or one that is not valid."""
     DENIED = "denied"
     """The rules of access do not allow the user to do this."""
     OVER_QUOTA = "over_quota"

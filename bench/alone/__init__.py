@@ -8,6 +8,9 @@
 | `embedded` | the queue inside one process |
 | `collector` | pauses of Python's garbage collector in a node with much state |
 | `idle` | a cluster at rest, by partition groups |
+| `security` | the cost of TLS and of users |
+| `half_open` | a client's rate among half-open connections |
+| `fairness` | one user's work beside another at full speed |
 
 Each is a command of its own, such as `python -m bench.alone.popping`. Start reading at `idle.py`,
 the shortest.

@@ -8,21 +8,18 @@ process of its own; and again in checked mode.
 """
 
 import argparse
-import json
-import os
-import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
 
 import anyio
 
 import raftmq
+from bench.figures import write_json
+from bench.machine import run_facts
 
 INTERVALS = (0.005, 0.0002)
 SENDS = 400
@@ -122,31 +119,21 @@ def table(backend: str, figures: Figures) -> str:
     return "\n".join(lines)
 
 
-def document(found: Mapping[str, Figures], load: float) -> dict[str, Any]:
-    """The figures of all event loops as JSON, with the machine's load before them."""
-    return {
-        "taken": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "load average before": load,
-        "runs": ["switch interval 5 ms", "0.2 ms", "5 ms, checked"],
-        "figures": found,
-    }
-
-
 def main() -> None:
     """Measure on trio and on asyncio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="a disk to measure on")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
-    load = round(os.getloadavg()[0], 2)
+    facts = run_facts()
     found: dict[str, Figures] = {}
     for backend in ("trio", "asyncio"):
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             found[backend] = anyio.run(measure, Path(folder), backend=backend)
         print(f"\n{table(backend, found[backend])}")
     if options.json:
-        options.json.write_text(json.dumps(document(found, load), indent=2) + "\n")
+        runs = ["switch interval 5 ms", "0.2 ms", "5 ms, checked"]
+        write_json(options.json, facts, runs=runs, figures=found)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ as well: on two machines the differences are smaller.
 
 import argparse
 import contextlib
-import json
 import statistics
 import subprocess
 import sys
@@ -29,7 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 import raftmq
-from bench.machine import describe
+from bench.figures import write_json
+from bench.machine import run_facts
 from bench.raftmq_system import QUEUES, RaftmqSystem, Security
 from bench.scenarios import SCENARIOS
 from bench.system import Sample
@@ -187,7 +187,6 @@ def ratios(found: Sequence[Row], row: Row) -> tuple[float, float]:
 def document(found: Sequence[Row], options: argparse.Namespace) -> dict[str, Any]:
     """The result for programs."""
     return {
-        "machine": describe(),
         "rounds": options.rounds,
         "seconds": options.seconds,
         "quota_bytes": options.quota,
@@ -213,6 +212,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.load:
         trio.run(load, options.load)
+    facts = run_facts()
     found = rows(options.rounds, options.seconds, options.quota)
     table = Table("work", "beside", box=None, pad_edge=False)
     for heading in ("messages/s", "ratio", "p50 ms", "ratio", "other MB/s"):
@@ -224,7 +224,7 @@ def main(arguments: list[str]) -> int:
         table.add_row(title, row.beside.value, *(f"{figure:,.2f}" for figure in figures))
     Console(width=120).print(table)
     if options.json:
-        options.json.write_text(json.dumps(document(found, options), indent=2) + "\n")
+        write_json(options.json, facts, **document(found, options))
     return 0
 
 

@@ -11,7 +11,6 @@ out others, at a node that has fewer places than there are strangers.
 """
 
 import argparse
-import json
 import multiprocessing
 import resource
 import selectors
@@ -28,7 +27,8 @@ from typing import Any
 import trio
 
 import raftmq
-from bench.machine import describe
+from bench.figures import write_json
+from bench.machine import run_facts
 from raftmq import testing
 
 BEGUN = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
@@ -177,6 +177,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args(arguments)
+    facts = run_facts()
     found = trio.run(
         measure, options.connections, options.reopened, options.rounds, options.seconds
     )
@@ -184,14 +185,13 @@ def main(arguments: list[str]) -> int:
     print(f"among {options.connections} half-open connections: {ratio:.2f} of the rate alone")
     if options.json:
         document: dict[str, Any] = {
-            "machine": describe(),
             "connections": options.connections,
             "reopened": options.reopened,
             "seconds": options.seconds,
             "rounds": [[round(each, 1) for each in rates] for rates in found],
             "ratio": round(ratio, 3),
         }
-        options.json.write_text(json.dumps(document, indent=2) + "\n")
+        write_json(options.json, facts, **document)
     return 0
 
 

@@ -16,20 +16,19 @@ early; its lateness is 0.
 """
 
 import argparse
-import json
 import resource
 import statistics
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
 
 import trio
 from rich.console import Console
-from rich.table import Table
 
 import raftmq
+from bench.figures import Figure, table, write
+from bench.machine import run_facts
 from bench.raftmq_system import TOPIC, RaftmqSystem
 from bench.system import percentile
 from raftmq.batch import encode
@@ -50,19 +49,6 @@ NACK_EVERY = 500
 """One message in this many fails."""
 NACK_SECONDS = 1.0
 SINGLES = 300
-
-
-class Figure(TypedDict):
-    """One line of the result."""
-
-    name: str
-    """Name of the measured quantity."""
-    value: float
-    """The measured value."""
-    unit: str
-    """Unit of the value; empty: a plain number."""
-    wanted: float | None
-    """The target, an upper bound; None: the figure is only reported."""
 
 
 class MachineLog:
@@ -120,15 +106,11 @@ def leases(count: int) -> list[Figure]:
         begun = time.perf_counter()
         log.add(Kind.COMMANDS, tick, 1000)
         steps.append(time.perf_counter() - begun)
+    memory, longest = grown / 1024, 1000 * max(steps)
     return [
-        Figure(name=f"{count:,} leases: memory", value=grown / 1024, unit="MiB", wanted=300.0),
-        Figure(
-            name=f"{count:,} leases run out: longest step",
-            value=1000 * max(steps),
-            unit="ms",
-            wanted=100.0,
-        ),
-        Figure(name="the same: steps", value=len(steps), unit="", wanted=None),
+        Figure(f"{count:,} leases: memory", memory, "MiB", 300.0, is_limit=True),
+        Figure(f"{count:,} leases run out: longest step", longest, "ms", 100.0, is_limit=True),
+        Figure("the same: steps", len(steps)),
     ]
 
 
@@ -199,12 +181,11 @@ async def _late(url: str, seconds: float) -> list[Figure]:
     late = sorted(flow.late)
     assert len(late) > 20, f"{len(late)} messages failed"
     rate = flow.sent / seconds
+    p50, p99 = percentile(late, 0.5) or 0, percentile(late, 0.99) or 0
     return [
-        Figure(name="late: messages a second", value=rate, unit="", wanted=None),
-        Figure(name="late: retries, p50", value=percentile(late, 0.5) or 0, unit="ms", wanted=None),
-        Figure(
-            name="late: retries, p99", value=percentile(late, 0.99) or 0, unit="ms", wanted=50.0
-        ),
+        Figure("late: messages a second", rate),
+        Figure("late: retries, p50", p50, "ms"),
+        Figure("late: retries, p99", p99, "ms", 50.0, is_limit=True),
     ]
 
 
@@ -220,16 +201,11 @@ async def _latency(url: str, seconds: float) -> list[Figure]:
         await flow.run(with_failures=False)
     single = 1000 * statistics.median(singles)
     latencies = sorted(flow.latencies)
-    p99 = percentile(latencies, 0.99) or 0
+    p50, p99 = percentile(latencies, 0.5) or 0, percentile(latencies, 0.99) or 0
     return [
-        Figure(name="latency: single awaited send, p50", value=single, unit="ms", wanted=None),
-        Figure(
-            name="latency: send to hand-out, p50",
-            value=percentile(latencies, 0.5) or 0,
-            unit="ms",
-            wanted=None,
-        ),
-        Figure(name="latency: send to hand-out, p99", value=p99, unit="ms", wanted=5 * single),
+        Figure("latency: single awaited send, p50", single, "ms"),
+        Figure("latency: send to hand-out, p50", p50, "ms"),
+        Figure("latency: send to hand-out, p99", p99, "ms", 5 * single, is_limit=True),
     ]
 
 
@@ -245,20 +221,6 @@ def measure(names: Sequence[str], count: int, seconds: float) -> list[Figure]:
     return figures
 
 
-def table(figures: Sequence[Figure]) -> Table:
-    """The figures as a table for people."""
-    shown = Table(box=None, pad_edge=False)
-    for heading in ("figure", "value", "at most", "met"):
-        shown.add_column(heading, justify="left" if heading == "figure" else "right")
-    for each in figures:
-        wanted = each["wanted"]
-        unit = f" {each['unit']}" if each["unit"] else ""
-        met = "" if wanted is None else ("yes" if each["value"] <= wanted else "no")
-        limit = "" if wanted is None else f"{wanted:,.1f}{unit}"
-        shown.add_row(each["name"], f"{each['value']:,.1f}{unit}", limit, met)
-    return shown
-
-
 def main(arguments: list[str]) -> int:
     """Measure, print the table, write the JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench.alone.popping")
@@ -267,10 +229,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", default=",".join(SCENARIOS), help="scenarios, with commas")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args(arguments)
+    facts = run_facts()
     figures = measure(options.only.split(","), options.leases, options.seconds)
     Console(width=120).print(table(figures))
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+        write(options.json, facts, figures)
     return 0
 
 

@@ -9,7 +9,6 @@ under TLS as well, and links between nodes too; with users it is one that rules 
 """
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.machine import describe
+from bench.figures import write_json
+from bench.machine import run_facts
 from bench.raftmq_system import RaftmqSystem, Security
 from bench.scenarios import SCENARIOS
 
@@ -82,7 +82,6 @@ def rows(works: Sequence[str], rounds: int, seconds: float) -> list[Row]:
 def document(found: Sequence[Row], rounds: int, seconds: float) -> dict[str, Any]:
     """The result for programs."""
     return {
-        "machine": describe(),
         "rounds": rounds,
         "seconds": seconds,
         "rows": [
@@ -98,6 +97,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--json", type=Path, help="write the rows here too")
     options = parser.parse_args(arguments)
+    facts = run_facts()
     found = rows(WORKS, options.rounds, options.seconds)
     table = Table("work", box=None, pad_edge=False)
     for heading in ("plain", "TLS", "ratio", "with users", "ratio"):
@@ -108,8 +108,7 @@ def main(arguments: list[str]) -> int:
         table.add_row(row.name, *(f"{figure:,.2f}" for figure in figures))
     Console(width=100).print(table)
     if options.json:
-        text = json.dumps(document(found, options.rounds, options.seconds), indent=2)
-        options.json.write_text(text + "\n")
+        write_json(options.json, facts, **document(found, options.rounds, options.seconds))
     return 0
 
 

@@ -21,7 +21,6 @@ Sources: Notify and ONS reported that such an index saved up to 32 % of their br
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +34,8 @@ from rich.table import Table
 from bench import processes
 from bench.cores import filters
 from bench.counting.usage import cpu_seconds
+from bench.figures import write_json
+from bench.machine import run_facts
 from raftmq import connect
 from raftmq.batch import Batch
 from raftmq.broker.local_nodes import node_settings, toml_text
@@ -248,6 +249,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.serve:
         return serve(*options.serve)
+    facts = run_facts()
     rows = []
     for scenario in SCENARIOS:
         print(f"{scenario} ...", file=sys.stderr)
@@ -256,7 +258,7 @@ def main(arguments: list[str]) -> int:
     Console(width=120).print(table(rows))
     print(f"the index saves {saved(rows):.1%} of the scanning broker's CPU")
     if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+        write_json(options.json, facts, rows=rows)
     return 0
 
 

@@ -28,6 +28,7 @@ from rich.console import Console
 
 from bench.cores.filters import best_us
 from bench.figures import Figure, table, write
+from bench.machine import run_facts
 from raftmq.access.rules import Act, Operation, Resource, Rule
 from raftmq.machine.catalog.access import AccessCommand, AccessState, PutRule, PutUser
 from raftmq.machine.commands import decode_commands, encode_commands
@@ -181,10 +182,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="the best one counts")
     parser.add_argument("--json", type=Path, help="write the rows here too")
     options = parser.parse_args(arguments)
+    facts = run_facts()
     figures = measure(options.users, options.rules, options.verdicts, options.rounds)
     Console(width=140).print(table(figures))
     if options.json:
-        write(figures, options.json)
+        write(options.json, facts, figures)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ of a ratio take turns. A table goes to stdout, progress to stderr, and JSON to t
 
 import argparse
 import gc
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +30,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from bench.figures import write_json
+from bench.machine import run_facts
 from raftmq.batch import Batch, encode
 from raftmq.filters import Index
 from raftmq.filters.formula import Atom, Formula, Values
@@ -247,10 +248,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=4, help="the best one counts")
     parser.add_argument("--beside", type=int, default=100_000, help="expressions to add one to")
     options = parser.parse_args(arguments)
+    facts = run_facts()
     rows = measure(options.expressions, options.messages, options.rounds, options.beside)
     Console(width=140).print(table(rows))
     if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+        write_json(options.json, facts, rows=rows)
 
 
 if __name__ == "__main__":

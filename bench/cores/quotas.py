@@ -24,8 +24,10 @@ from rich.console import Console
 
 from bench.cores.filters import best_us
 from bench.figures import Figure, table, write
+from bench.machine import run_facts
 from raftmq.batch import encode
 from raftmq.broker.host import Host, Taken
+from raftmq.broker.loop_budget import Turns
 from raftmq.broker.quotas.quotas import Quotas
 from raftmq.broker.serve.answers import OpenRequest
 from raftmq.broker.serve.connection import Connection
@@ -92,7 +94,7 @@ async def measure(requests: int, rounds: int) -> list[Figure]:
     connection = cast("Connection", _Client())
     body = bytes(encode([bytes(100)] * 100).to_bytes(queue=QUEUE))
     frame = Frame(FrameKind.PRODUCE, 1, b"", body)
-    asked = OpenRequest(connection, frame)
+    asked = OpenRequest(connection, frame, Turns(lambda *_: None))
     found: list[Figure] = []
     for kind, subjects in SUBJECTS.items():
         quotas = made(subjects)
@@ -115,10 +117,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="the best one counts")
     parser.add_argument("--json", type=Path, help="write the rows here too")
     options = parser.parse_args(arguments)
+    facts = run_facts()
     figures = trio.run(measure, options.requests, options.rounds)
     Console(width=140).print(table(figures))
     if options.json:
-        write(figures, options.json)
+        write(options.json, facts, figures)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.results import Figure, Row
+from bench.results import GrowthFigure, Row
 from bench.system import percentile
 
 
@@ -44,7 +44,7 @@ class Outcome:
     scenario: str
     version: str
     rows: list[Row] = field(default_factory=list)
-    figures: list[Figure] = field(default_factory=list)
+    figures: list[GrowthFigure] = field(default_factory=list)
 
     def add(
         self,

@@ -137,10 +137,10 @@ class Kafka(Clustered):
         )
         stored = first.sample().messages // batch
         figures = {"queues": len(made), "s to create": round(time.perf_counter() - began, 2)}
-        warmed = until_steady(
-            lambda slice_: self._publish(MANY, *load, slice_, partitions=made).sample(), SENDS
-        )
-        meter = self._publish(MANY, *load, seconds, partitions=made)
+        # One producer for all: a new one needs seconds until its first message to
+        # thousands of partitions is acknowledged.
+        warmed = SENDS.most
+        meter = self._publish(MANY, *load, seconds, warm_up_seconds=warmed, partitions=made)
         settings = f"partitions of 3 replicas, in topics of {CREATE_PARTITIONS}"
         if stored < len(made):
             settings += f", {stored} of them with a batch after {CREATE_SECONDS_MAX:g} s"
@@ -400,6 +400,7 @@ class Kafka(Clustered):
         window: int,
         seconds: float,
         *,
+        warm_up_seconds: float | None = None,
         messages: int | None = None,
         partitions: Sequence[tuple[str, int]] = (),
     ) -> Meter:
@@ -410,7 +411,9 @@ class Kafka(Clustered):
         stay = max(1, BATCH_BYTES // (batch * size))
         own = [(topic, number) for number in range(PARTITIONS) for _ in range(stay)]
         turns = itertools.cycle(partitions or own)
-        meter = Meter(size=size, seconds=seconds, messages_max=messages)
+        meter = Meter(
+            size=size, seconds=seconds, warm_up_seconds=warm_up_seconds, messages_max=messages
+        )
         body = os.urandom(size)
         plain: dict[str, Any] = {"value": body}
         in_flight = 0

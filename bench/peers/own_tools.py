@@ -49,7 +49,23 @@ _FIGURES = (
 _CONSUMER = ["max.poll.records=10000", "max.partition.fetch.bytes=4194304"]
 
 
-class KafkaOwn(Kafka):
+class _OwnTool:
+    """Operations that no tool has."""
+
+    def ordered(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Unsupported."""
+        raise Unsupported(NO_ORDER)
+
+    def in_order(
+        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
+    ) -> Sample:
+        """Unsupported."""
+        raise Unsupported(NO_ORDER)
+
+
+class KafkaOwn(_OwnTool, Kafka):
     """Kafka's brokers under Kafka's own tools."""
 
     def __init__(self) -> None:
@@ -99,18 +115,6 @@ class KafkaOwn(Kafka):
         note = "the tool's time includes joining the group, a second or more"
         return replace(sample, settings=f"{sample.settings}; {note}")
 
-    def ordered(
-        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
-    ) -> Sample:
-        """Unsupported."""
-        raise Unsupported(NO_ORDER)
-
-    def in_order(
-        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
-    ) -> Sample:
-        """Unsupported."""
-        raise Unsupported(NO_ORDER)
-
     def _perform_produce(self, topic: str, size: int, messages: int) -> Sample:
         """Send `messages`; a quarter is the warm-up of the tool."""
         settings = [
@@ -151,7 +155,7 @@ class KafkaOwn(Kafka):
         return output_of(command, seconds_max=TOOL_SECONDS_MAX)
 
 
-class NatsOwn(Nats):
+class NatsOwn(_OwnTool, Nats):
     """NATS's servers under `nats bench`, which speaks the servers' batches."""
 
     _has_batches = True
@@ -189,18 +193,6 @@ class NatsOwn(Nats):
     def pop(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """`consume` with an acknowledgement of each message."""
         return self._bench(self._stored(), size, "consume", "--acks", "explicit", "--batch", "1000")
-
-    def ordered(
-        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
-    ) -> Sample:
-        """Unsupported."""
-        raise Unsupported(NO_ORDER)
-
-    def in_order(
-        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
-    ) -> Sample:
-        """Unsupported."""
-        raise Unsupported(NO_ORDER)
 
     def _run(self, size: int, seconds: float, kind: str, *arguments: str) -> Sample:
         """Three runs: one of a few messages, one of two seconds, whose rate tells how many take the
@@ -240,7 +232,7 @@ class NatsOwn(Nats):
         )
 
 
-class RabbitmqOwn(Rabbitmq):
+class RabbitmqOwn(_OwnTool, Rabbitmq):
     """RabbitMQ's nodes under PerfTest."""
 
     name = "rabbitmq-own"
@@ -272,18 +264,6 @@ class RabbitmqOwn(Rabbitmq):
         prefetch = max(4, min(PREFETCH, (32 << 20) // size))
         arguments = ("-x0", "-y1", f"-q{prefetch}", f"-A{max(1, prefetch // 20)}")
         return self._perf_test(size, seconds, "received", *arguments)
-
-    def ordered(
-        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
-    ) -> Sample:
-        """Unsupported."""
-        raise Unsupported(NO_ORDER)
-
-    def in_order(
-        self, *, size: int, batch: int, window: int, fill_seconds: float, seconds: float
-    ) -> Sample:
-        """Unsupported."""
-        raise Unsupported(NO_ORDER)
 
     def _perf_test(self, size: int, seconds: float, counted: str, *arguments: str) -> Sample:
         duration = math.ceil(max(seconds, OWN_SECONDS)) + PERF_TEST_SKIPPED

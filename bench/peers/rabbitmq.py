@@ -441,6 +441,7 @@ class _Reader:
         self._group = prefetch // 4
         self._unacked = 0
         self._channel = channel
+        meter.restart()
         channel.basic_qos(prefetch_count=prefetch, callback=lambda _: self._consume(iter(queues)))
 
     def _consume(self, queues: Iterator[str]) -> None:

@@ -33,6 +33,7 @@ from rich.console import Console
 
 import raftmq
 from bench.figures import Figure, compared, table, write
+from bench.machine import run_facts
 from bench.pipeline.jobs_data import TABLE, changed, live, send, snapshot, table_after, write_sides
 from raftmq import pipeline, testing
 from raftmq.pipeline.cdc.digest import digest_in_spark, digest_of
@@ -205,10 +206,11 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of rows")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
+    facts = run_facts()
     figures = run(arguments.only.split(","), arguments.rounds, arguments.scale)
     Console().print(table(figures))
     if arguments.json:
-        write(figures, arguments.json)
+        write(arguments.json, facts, figures)
 
 
 if __name__ == "__main__":

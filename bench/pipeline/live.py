@@ -39,7 +39,7 @@ from anyio.from_thread import start_blocking_portal
 from pyarrow import compute, parquet
 
 import raftmq
-from bench.machine import describe, warning
+from bench.machine import run_facts, warning
 from raftmq import testing
 
 TOPIC = "trades"
@@ -66,8 +66,9 @@ def main() -> None:
         return
     if (words := warning()) is not None:
         print(words, file=sys.stderr)
+    facts = run_facts()
     found = [measure(int(rate), given.seconds, given.warm) for rate in given.rates.split(",")]
-    text = json.dumps({"machine": describe(), "rates": found}, indent=2)
+    text = json.dumps({**facts, "rates": found}, indent=2)
     if given.json is None:
         print(text)
     else:

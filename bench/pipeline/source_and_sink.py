@@ -35,6 +35,7 @@ from rich.console import Console
 
 import raftmq
 from bench.figures import Figure, Way, compared, table, write
+from bench.machine import run_facts
 from bench.pipeline.twins import EachSource, RowSource
 from raftmq import pipeline, testing
 
@@ -234,10 +235,11 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(SCENARIOS), help=", ".join(SCENARIOS))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    facts = run_facts()
     figures = run(arguments.only.split(","), arguments.messages, arguments.rounds)
     Console().print(table(figures))
     if arguments.json:
-        write(figures, arguments.json)
+        write(arguments.json, facts, figures)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ denied by: deny * any topic orders-secret
 denied: no rule allows it
 
 Invariants:
-- A verdict looks up the name, and the beginnings of those lengths that the prefixes of the user and
-  of `*` have: at most 128 looks for each, however many rules there are.
+- A verdict makes at most 129 look-ups for the user and 129 for `*`, however many rules there are:
+  the exact name, and one beginning for each length of a prefix (0 to 127 characters).
 - Whether an act is allowed does not depend on the order in which rules were put.
 
 Sources: Kafka's ACLs (KIP-11; prefixes, KIP-290) for users, resources, and that a denial wins.
@@ -48,16 +48,17 @@ class Operation(StrEnum):
     __hash__ = str.__hash__
 
     READ = "read"
-    """Of a topic: read any of its messages, by offset or key. Of a consumer group: take part in it.
-    Of the cluster: read the events of all logs."""
+    """Of a topic: read any of its messages, by offset, key or trace. Of a consumer group: take part
+    in it. Of the cluster: read the events of all logs."""
     POP = "pop"
     """Of a topic: get its messages from a consumer group that pops. A rule about `READ` is about
     this, too."""
     WRITE = "write"
     """Of a topic: send messages. Of a producer group: begin its transactions and decide them."""
     DESCRIBE = "describe"
-    """See that a resource exists, its settings and its backlog. A rule that allows any other
-    operation on the resource allows this one, too; a rule that denies this one wins."""
+    """See that a resource exists, its settings and its backlog. Of the cluster: the status of its
+    nodes. A rule that allows any other operation on the resource allows this one, too; a rule that
+    denies this one wins."""
     ADMIN = "admin"
     """Create, change and delete a resource; dead letters and resets of a consumer group. Of the
     cluster: nodes, partition groups, users, rules, quotas and the audit log."""
@@ -125,7 +126,7 @@ class Verdict(NamedTuple):
 
     is_allowed: bool
     rule: Rule | None
-    """The rule that decides; None: no rule does, and the default counts."""
+    """The rule that decides; None: the default counts, or the user is an administrator."""
 
     def __str__(self) -> str:
         word = "allowed" if self.is_allowed else "denied"
@@ -240,18 +241,18 @@ class Rules:
         for who in (user, EVERYBODY):
             own = self._of.get(who)
             for rule in own.about(resource, name) if own is not None else ():
-                if rule.is_allowed:
-                    if allowing is None and _allows(rule, operation):
-                        allowing = rule
-                elif rule.operation in (operation, Operation.ANY) or (
-                    # Who may pop a topic gets all its messages.
-                    rule.operation is Operation.READ and operation is Operation.POP
+                if not rule.is_allowed:
+                    if _covers(rule, operation):
+                        return Verdict(False, rule)
+                elif allowing is None and (
+                    operation is Operation.DESCRIBE or _covers(rule, operation)
                 ):
-                    return Verdict(False, rule)
+                    allowing = rule
         return Verdict(is_open if allowing is None else True, allowing)
 
 
-def _allows(rule: Rule, operation: Operation) -> bool:
-    if operation is Operation.DESCRIBE or rule.operation in (operation, Operation.ANY):
-        return True
-    return operation is Operation.POP and rule.operation is Operation.READ
+def _covers(rule: Rule, operation: Operation) -> bool:
+    # Who may pop a topic gets all its messages, so a rule about reading is about popping, too.
+    return rule.operation in (operation, Operation.ANY) or (
+        rule.operation is Operation.READ and operation is Operation.POP
+    )

@@ -1,17 +1,16 @@
-"""Passwords by SCRAM-SHA-256: a client proves that it knows a password, and shows it to nobody.
+"""Passwords by SCRAM-SHA-256: a client proves that it knows a password, and never sends it.
 
-    client                       node
-    Proof.first ───────────────> Check       looks up salt and keys of the user
-                <─────────────── Check.challenge
-    Proof.final ───────────────> Check.verify
-                <─────────────── its own proof: the node knows the keys, too
-    Proof.check
+    client                       node                RFC 5802
+    Proof.first ───────────────> Check               client-first-message
+                <─────────────── Check.challenge     server-first-message: salt, iteration count
+    Proof.final ───────────────> Check.verify        client-final-message: ClientProof
+    Proof.check <─────────────── its own proof       server-final-message: ServerSignature
 
 The node keeps `StoredKeys`, which do not contain the password. A holder of them can try passwords,
-at `ITERATIONS` rounds each; can pose as the node; and with an overheard exchange as the user.
+at `ITERATIONS` of PBKDF2 each; can pose as the node; and with an overheard exchange as the user.
 
 Left out: binding the proof to the TLS connection (`tls-server-end-point`): a client that verifies
-the node's certificate talks to nobody else.
+the node's certificate talks to that node alone.
 
 Sources: RFC 5802, RFC 7677, by way of the library `scramp`.
 """
@@ -25,7 +24,7 @@ from scramp.core import ScramServer
 from scramp.utils import saslprep
 
 ITERATIONS = 100_000
-"""Rounds of PBKDF2 for new passwords: about 40 ms of a client's processor at each login."""
+"""Iteration count of PBKDF2 for new passwords: about 40 ms of a client's processor a login."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,127}")
 _MECHANISM = ScramMechanism("SCRAM-SHA-256")
@@ -42,14 +41,16 @@ class StoredKeys(NamedTuple):
     """The keys of one password."""
 
     stored_key: bytes
+    """RFC 5802's StoredKey: checks a client's proof."""
     server_key: bytes
+    """ServerKey: signs the node's own proof."""
 
     def __repr__(self) -> str:
         return "StoredKeys(...)"
 
 
 def length_of(password: str) -> int:
-    """The number of characters in a password that count: some count for nothing.
+    """The length of a password in characters after SASLprep, which drops some.
 
     Raises:
         ValueError: the password has characters that RFC 4013 (SASLprep) does not allow.
@@ -61,7 +62,8 @@ def length_of(password: str) -> int:
 
 
 def make_keys(password: str, salt: bytes, iterations: int = ITERATIONS) -> StoredKeys:
-    """The keys that a node keeps of a password.
+    """The keys that a node keeps of a password. PBKDF2 takes about 40 ms for `ITERATIONS`, so the
+    call belongs on a thread.
 
     Raises:
         ValueError: as `length_of`.
@@ -89,8 +91,7 @@ class Proof:
         """The first message."""
 
     def final(self, challenge: str) -> str:
-        """The second message: the proof. It takes the password's rounds of work, so it belongs on
-        a thread.
+        """The second message: the proof. As `make_keys` the call belongs on a thread.
 
         Raises:
             BadLogin: the challenge makes no sense.
@@ -136,7 +137,7 @@ class Check:
 
         Args:
             salt: the salt of all the user's passwords.
-            iterations: their rounds.
+            iterations: their iteration count.
             keys: the keys of each password that is valid now.
             nonce: random, for this exchange alone.
 
@@ -176,7 +177,8 @@ def _user_in(first: str) -> str:
     if len(parts) != 4 or parts[0] != "n" or parts[1] or not parts[2].startswith("n="):
         raise BadLogin("this is no first message of SCRAM-SHA-256 without channel binding")
     name = parts[2][2:]
-    # Names of users have none of the characters that SCRAM would escape or prepare at length.
+    # Wider than the rule for names: the catalog decides which users exist. No character here needs
+    # the escapes of SCRAM.
     if _NAME.fullmatch(name) is None:
         raise BadLogin("this is no name of a user")
     return name

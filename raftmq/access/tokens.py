@@ -1,8 +1,8 @@
 """Tokens of programs: `raftmq_ID_SECRET`.
 
 The cluster keeps ID and the digest of SECRET, which has 256 random bits: a digest without salt or
-rounds is enough. The fixed beginning lets scanners of source code find a token that was committed
-by mistake.
+iterations is enough. The fixed beginning lets scanners of source code find a token that was
+committed by mistake.
 
 >>> token = draw_token(bytes(8), bytes(32))
 >>> token
@@ -17,8 +17,10 @@ from base64 import urlsafe_b64encode
 
 ID_BYTES, SECRET_BYTES = 8, 32
 """Random bytes of the two parts."""
+ID_CHARACTERS = 2 * ID_BYTES
+"""Length of the public part."""
 _PREFIX = "raftmq_"
-_TOKEN = re.compile(_PREFIX + r"([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
+_TOKEN = re.compile(rf"{_PREFIX}([0-9a-f]{{{ID_CHARACTERS}}})_([A-Za-z0-9_-]{{43}})")
 
 
 def draw_token(id_bytes: bytes, secret_bytes: bytes) -> str:
@@ -32,6 +34,12 @@ def parts_of(token: str) -> tuple[str, str]:
     """A token's public and secret part; both empty: the text is no token."""
     found = _TOKEN.fullmatch(token)
     return (found[1], found[2]) if found is not None else ("", "")
+
+
+def has_ended(until_ms: int, now_ms: int) -> bool:
+    """Whether the end of a token or password, in milliseconds since 1970, is over; 0: it has no
+    end."""
+    return until_ms != 0 and now_ms >= until_ms
 
 
 def digest_of(secret: str) -> bytes:

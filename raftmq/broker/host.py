@@ -4,7 +4,8 @@ Parts of the broker import this face and never `node`, so that no import leads b
 part that needs one other part gets it when it is made.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from struct import pack as pack_struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from raftmq.access.rules import Resource
@@ -14,12 +15,14 @@ from raftmq.consensus import Message
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.machine.catalog.quotas import Subject
 from raftmq.version import VERSION
+from raftmq.wire.fetches import FetchedQueue
 from raftmq.wire.messages import ErrorReply
 
 if TYPE_CHECKING:
     # Parts that the core simulator runs import this face, and that simulator loads no event loop.
     from raftmq.broker.cluster.peer_identities import PeerIdentities
     from raftmq.broker.cluster.peers import PeerLink
+    from raftmq.broker.loop_budget import Turns
     from raftmq.broker.serve.connection import Connection
     from raftmq.broker.serve.load import Load
     from raftmq.broker.timers import Timers
@@ -41,6 +44,25 @@ class Source(NamedTuple):
         """The queue's first kept offset; its end if nothing is kept."""
         earliest = self.group.index.earliest(queue)
         return self.end if earliest is None else earliest
+
+    def describe(
+        self,
+        queue: int,
+        *,
+        bases: Sequence[int],
+        timestamps: Sequence[int],
+        sizes: Sequence[int],
+    ) -> FetchedQueue:
+        """The part of an answer about one queue: of each batch the base offset, stamp and size."""
+        count = len(bases)
+        return FetchedQueue(
+            queue,
+            self.earliest(queue),
+            self.end,
+            pack_struct(f"<{count}Q", *bases),
+            pack_struct(f"<{count}q", *timestamps),
+            pack_struct(f"<{count}I", *sizes),
+        )
 
 
 class Taken(NamedTuple):
@@ -126,8 +148,19 @@ class Quotas(Protocol):
     def join(self, connection: "Connection", user: str) -> None:
         """The client at a connection is a user."""
 
+    def connections_of(self, user: str) -> "Iterable[Connection]":
+        """The open connections of a user."""
+
     def room(self, connection: "Connection", queues: Iterable[int]) -> Room:
         """How much an answer to a connection may bring of these queues."""
+
+    def must_wait(self, connection: "Connection", topics: Iterable[int]) -> bool:
+        """Whether a request to read these topics would be held now."""
+
+    def expect(
+        self, connection: "Connection", correlation: int, size: int, queues: Iterable[int]
+    ) -> None:
+        """Up to `size` bytes of these queues are being read from disk for an answer."""
 
     def charge(self, connection: "Connection", taken: Iterable[Taken]) -> None:
         """An answer to a connection brings these amounts."""
@@ -135,11 +168,11 @@ class Quotas(Protocol):
     def in_flight_bounds(self, connection: "Connection", topic: int) -> list[tuple[Subject, int]]:
         """The bounds on messages in flight that hold for a connection and a topic."""
 
-    def note_slowed(self, subject: Subject, seconds: float) -> None:
+    def note_throttled(self, subject: Subject, seconds: float) -> None:
         """A request waited, as the quota of a subject is used up."""
 
     def status(self) -> dict[str, Any]:
-        """The requests that are held now, and who was slowed most since the node started."""
+        """The requests that are held now, and whose were held longest since the node started."""
 
 
 class Host(Protocol):
@@ -175,6 +208,8 @@ class Host(Protocol):
     """Network, disk, clock and randomness."""
     timers: "Timers"
     """Calls at a later time."""
+    turns: "Turns"
+    """Calls for many requests at once."""
 
     @property
     def gate(self) -> Gate:

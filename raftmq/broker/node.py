@@ -38,6 +38,7 @@ from raftmq.broker.deliver.feeds import Feeds
 from raftmq.broker.deliver.group_deletion import Forgetting
 from raftmq.broker.deliver.popping import Popping
 from raftmq.broker.host import SOFTWARE, Source
+from raftmq.broker.loop_budget import Turns
 from raftmq.broker.quotas.quotas import Quotas
 from raftmq.broker.replica.after_apply import AfterApply
 from raftmq.broker.replica.disk import WINDOWS_MAX, DiskLoop
@@ -62,14 +63,14 @@ from raftmq.broker.replica.retention import Retention
 from raftmq.broker.replica.snapshots import Snapshots
 from raftmq.broker.replica.space import Space
 from raftmq.broker.serve.answers import OpenRequest, elsewhere
-from raftmq.broker.serve.backlogs import Backlogs
-from raftmq.broker.serve.connection import SILENT_SECONDS_MAX, Connection, Refusal
+from raftmq.broker.serve.connection import UNACKNOWLEDGED_SECONDS_MAX, Connection, Refusal
 from raftmq.broker.serve.dispatcher import Dispatcher
 from raftmq.broker.serve.events import EventRequests
 from raftmq.broker.serve.fetches import Fetches
 from raftmq.broker.serve.group_coordinator import GroupCoordinator
 from raftmq.broker.serve.key_search import KeySearch
 from raftmq.broker.serve.load import Load, places_for_connections
+from raftmq.broker.serve.pop_group_requests import PopGroupRequests
 from raftmq.broker.serve.requests import Requests
 from raftmq.broker.serve.traces import TraceRequests
 from raftmq.broker.serve.transactions import TransactionRequests
@@ -139,6 +140,7 @@ class Node:
         """Partition groups whose logs are lost here, while another member id is asked for."""
         self._blank_catalog = Catalog()
         self._marked: dict[Group, None] = {}
+        self.turns = Turns(self.start_soon)
         self._wake = trio.Event()
         self._version_looked_at = 0
         self._stop = trio.Event()
@@ -298,7 +300,7 @@ class Node:
             software=SOFTWARE,
             frame_bytes_max=limits.frame_bytes_max,
             batch_bytes_max=limits.batch_bytes_max,
-            wants_login=connection.is_limited,
+            wants_login=connection.needs_login,
         )
 
     def trust_changed(self) -> None:
@@ -314,7 +316,7 @@ class Node:
         if frame.kind == FrameKind.RAFT:
             self._take_raft(connection, frame)
             return
-        asked = OpenRequest(connection, frame)
+        asked = OpenRequest(connection, frame, self.turns)
         if self.is_serving or frame.kind in _BEFORE_SERVING:
             asked.answer(self._dispatcher.answer(frame, asked))
         else:
@@ -430,7 +432,7 @@ class Node:
         self.links: Links = Links(self, nursery)
         """Connections to the other nodes."""
         self._fetches = Fetches(self, timers=self.timers, reader=self._reader, limits=limits)
-        self.quotas = Quotas(self, self._fetches.sessions.queues_of)
+        self.quotas = Quotas(self, self._fetches.sessions.topics_of)
         """Quotas of users and topics."""
         self._popping = Popping(self, timers=self.timers, reader=self._reader, limits=limits)
         self.retention = Retention(self.settings.log)
@@ -487,7 +489,7 @@ class Node:
         others: list[Service] = [
             Admission(self),
             Requests(self, fetches=self._fetches, reader=self._reader, limits=limits),
-            Backlogs(self),
+            PopGroupRequests(self),
             TraceRequests(self, self._reader),
             EventRequests(self, self._reader),
             KeySearch(self, self._reader, bytes_max=limits.fetch_bytes_max),
@@ -498,7 +500,7 @@ class Node:
         # Of the services that have something to flush: `settle` runs after each read.
         self._flushes = [s.flush for s in self._services if type(s).flush is not Service.flush]
         tables = (each.routes for each in (*self._services, *others))
-        self._dispatcher = Dispatcher(tables, (self.gate.check, self.quotas.hold), Notes(self))
+        self._dispatcher = Dispatcher(tables, self.gate, self.quotas.hold, Notes(self))
 
     def _keep_up(self) -> None:
         """Do what a node does now and then, whether it leads a group or not."""
@@ -523,7 +525,7 @@ class Node:
         await trio.serve_listeners(self._serve_one, [listener])
 
     async def _serve_one(self, stream: trio.abc.Stream) -> None:
-        give_up_after(stream, SILENT_SECONDS_MAX)
+        give_up_after(stream, UNACKNOWLEDGED_SECONDS_MAX)
         await Connection(stream, self, self.settings.limits, self.load).serve()
 
     async def _pump(self) -> None:
@@ -533,12 +535,10 @@ class Node:
             self.settle()
 
     def settle(self) -> None:
-        """Let the marked groups act on all that has come in.
-
-        Called at the end of each step that brings something in, so that an answer does not wait for
-        another turn of the event loop; the pump task does it for all other marks.
-        """
+        """Let the marked groups act on all that has come in. Called at the end of each step: an
+        answer waits for no other turn of the loop. The pump task does it for all other marks."""
         self.load.step.begin()
+        self.turns.begin()
         for flush in self._flushes:
             flush()
         while self._marked:

@@ -1,7 +1,7 @@
 """All settings of a node, as frozen structs: what each one means, its unit, and its default.
 
-A TOML file has one table a struct (`[node]`, `[raft]`, `[log]`, `[limits]`); `raftmq serve -c
-FILE` reads it. Nothing else in the broker reads the environment or a global.
+A TOML file has one table a struct (`[node]`, `[raft]`, `[log]`, `[limits]`, `[tls]`, `[access]`);
+`raftmq serve -c FILE` reads it. Nothing else in the broker reads the environment or a global.
 """
 
 from typing import Annotated

@@ -5,7 +5,9 @@
 | `id`, `cluster`, `incarnation`, `generation`, `software` | who |
 | `host`, `port`, `pid`, `data` | where |
 | `uptime_ms`, `connections`, `request_bytes`, `disk_passes`, `unwritten_bytes` | how it is |
-| `quotas` | requests that quotas hold, and who was slowed most: see `Quotas.status` |
+| `handshakes_failed`, `logins_failed`, `requests_denied` | numbers since the node started |
+| `handshake_error` | why the last handshake of TLS failed |
+| `quotas` | requests that quotas hold, and whose they held longest: see `Quotas.status` |
 | `leads` | numbers of the partition groups it leads |
 | `groups` | one map for each replica: see `_group_status` |
 | `scrub` | rounds done, bytes read, and where the scrub of the sealed segments is |

@@ -106,6 +106,8 @@ class Mutant:
     """The mutant is hunted on random logs of consumer groups, not on clusters."""
     workload: Literal["", "log", "register", "pop", "members", "flows", "admin"] = ""
     """Workload of the whole brokers that the mutant is hunted on; empty: on other worlds."""
+    is_secure: bool = False
+    """Of whole brokers: nodes know their users, and clients have quotas in every third run."""
     seconds: float = 0.0
     """Length of a run with whole brokers; 0: a minute, with pauses between the faults."""
     nodes: int = 3

@@ -10,7 +10,7 @@ from raftmq.cli.exits import Failure
 from raftmq.cli.lazy import HintedGroup
 from raftmq.cli.output import Result, Table, note, with_output
 from raftmq.machine.names import why_no_name
-from raftmq.tls.local_cluster import tls_settings
+from raftmq.tls.local_cluster import DAYS, tls_settings
 from raftmq.tls.names import USER, CertificateName, node_name
 from raftmq.wire.address import why_no_address
 
@@ -51,8 +51,8 @@ def cert() -> None:
 @click.option(
     "--days",
     type=click.FloatRange(0, 3650, min_open=True),
-    default=365.0,
-    help="How long it is valid.  [default: 365]",
+    default=DAYS,
+    help=f"How long it is valid.  [default: {DAYS:g}]",
 )
 def make(
     folder: Path,
@@ -99,14 +99,15 @@ def make(
 def revoke(folder: Path, certificate: Path) -> None:
     """Put CERTIFICATE on the list of revoked ones, `crl.pem`.
 
-    Copy the list to the nodes: each takes it up within a second, and ends its connections.
+    Copy the list to each node, and to each client whose URL names one with `crl`. A node takes it
+    up within a second, and ends all its connections: those that are still trusted connect again.
     """
     try:
         _authority(folder, may_begin=False).revoke(certificate)
     except ValueError as error:
         fix = "name the folder of the authority that made it with --dir"
         raise Failure(f"{certificate} cannot be revoked: {error}", fix=fix) from error
-    note(f"{certificate} is on {folder / 'crl.pem'}: copy that list to each node")
+    note(f"{certificate} is on {folder / 'crl.pem'}: copy that list to each node and client")
 
 
 @cert.command()

@@ -85,7 +85,7 @@ class Client:
     @property
     def throttled(self) -> float:
         """Seconds for which quotas held requests of this client, as the nodes told, over all of its
-        producers and consumers. A program that sees it grow is slowed by a quota. Waits after a
+        producers and consumers. A program that sees it grow is held up by a quota. Waits after a
         refusal as busy do not count."""
         return self._router.throttled
 

@@ -45,7 +45,7 @@ class Login:
         if given not in ([True, True, False], [False, False, True]):
             raise _wrong("a login is either `user` and `password`, or a `token`")
         if self.token and not all(parts_of(self.token)):
-            raise _wrong("the token is none: it begins with raftmq_ and has two parts")
+            raise _wrong("this is no token: `raftmq token make USER` makes one, raftmq_ID_SECRET")
 
     def __repr__(self) -> str:
         return f"Login(user={self.user!r})" if self.user else "Login(token=...)"
@@ -91,7 +91,8 @@ def read_login(path: str) -> Login:
         raise _wrong(f"the login file {path!r}: {error.strerror or error}") from error
     except ValueError:
         # The error would quote the file's text.
-        raise _wrong(f"the login file {path!r} is no TOML") from None
+        right = '`user = "NAME"` and `password = "..."`, or `token = "raftmq_..."`'
+        raise _wrong(f"the login file {path!r} is no TOML: write {right}") from None
     if not found.keys() <= {"user", "password", "token"} or not all(
         isinstance(value, str) for value in found.values()
     ):
@@ -105,7 +106,7 @@ async def log_in(login: Login, say: Say) -> None:
     Raises:
         Rejected: `UNAUTHENTICATED`, the login is wrong or has ended, or the node does not prove
             that it knows the password's keys (the cause says which). `BAD_ARGUMENT`, a name or
-            password that no user can have, or a cluster that does not know its users. Whatever
+            password that no user can have, or access control is off in the cluster. Whatever
             `say` raises.
     """
     try:
@@ -135,7 +136,7 @@ async def _prove(login: Login, say: Say) -> None:
     if not answer.data:
         raise _not_wanted()
     try:
-        # The rounds of the password take about 40 ms.
+        # PBKDF2 takes about 40 ms.
         final = await anyio.to_thread.run_sync(proof.final, answer.data)
         last = await say(LogIn(SCRAM, final))
         proof.check(last.data)
@@ -146,7 +147,7 @@ async def _prove(login: Login, say: Say) -> None:
 
 def _not_wanted() -> Rejected:
     # A process that poses as a node would say so as well.
-    return _wrong("this cluster does not know its users (access.is_on): leave out `login`")
+    return _wrong("access control is off in this cluster (access.is_on): leave out `login`")
 
 
 def _wrong(message: str) -> Rejected:

@@ -19,7 +19,7 @@ from raftmq.wire.streams import set_patience
 from .socket_stream import SocketStream
 from .tls import ClientTls
 
-SILENT_SECONDS_MAX = 30.0
+UNACKNOWLEDGED_SECONDS_MAX = 30.0
 """A connection whose node acknowledges nothing for this time is given up, also without requests.
 """
 
@@ -103,7 +103,7 @@ class RealWorld:
             raise OSError(f"{host}:{port} is no address: {error}") from error
         raw: Any = stream.extra(SocketAttribute.raw_socket)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        set_patience(raw, SILENT_SECONDS_MAX)
+        set_patience(raw, UNACKNOWLEDGED_SECONDS_MAX)
         if isinstance(raw, socket.socket):
             sock = socket.socket(fileno=raw.detach())
         elif self._tls is None:

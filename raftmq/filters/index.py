@@ -140,6 +140,11 @@ class Matches(Generic[Id]):
         """The ids whose filter matches at least one message."""
         return frozenset(self._formulas)
 
+    def cost(self, subscriber: Id) -> int:
+        """The cost of `mask`: see `BatchView.cost`."""
+        formula = self._formulas.get(subscriber, FALSE)
+        return max(view.cost(formula) for view in self._views)
+
     def mask(self, subscriber: Id) -> "np.ndarray":
         """One bool a message: does the filter of this id match it? All false for an unknown one.
 
@@ -223,18 +228,17 @@ class Index(Generic[Id]):
         """`match_batch` for an event loop: None after each bit of the work, and then the result.
 
         A bit takes some microseconds for most filters, and is bounded by `PART_MESSAGES` times the
-        longest filter. The index must not change before the end.
+        longest filter. Where texts are long, each comparison is a bit, and the masks of all filters
+        that match are made, too. The index must not change before the end.
         """
         from .masks import BatchView
 
         changes = self._changes
         views = BatchView.parts(batch)
         found: set[_Entry[Id]] = set()
-        for view in views:
-            match = _match_rows if view.count <= FEW else _match_view
-            for _ in match(self._root, view, found):
-                yield None
-                assert self._changes == changes, "the index changed while it matched a batch"
+        for _ in _match_views(self._root, views, found):
+            yield None
+            assert self._changes == changes, "the index changed while it matched a batch"
         yield Matches(views, {each: entry.formula for entry in found for each in entry.ids})
 
     def explain(self) -> str:
@@ -384,6 +388,22 @@ def _match_row(node: _Node[Id], row: Row, found: set[_Entry[Id]]) -> None:
                     nodes.append(child)
 
 
+def _match_views(
+    root: _Node[Id], views: "list[BatchView]", found: set[_Entry[Id]]
+) -> Iterator[None]:
+    """Find the entries that match any message, and have their masks made where that takes long."""
+    from .masks import STEP_BYTES
+
+    for view in views:
+        match = _match_rows if view.count <= FEW and not view.is_long else _match_view
+        yield from match(root, view, found)
+    for view in views:
+        # A reader makes the others in one step.
+        for entry in found:
+            if view.cost(entry.formula) > STEP_BYTES:
+                yield from view.mask_in_steps(entry.formula)
+
+
 def _match_rows(node: _Node[Id], view: "BatchView", found: set[_Entry[Id]]) -> Iterator[None]:
     """Find the entries that match any message, from this node down; a step is one message."""
     for row in view.rows:
@@ -399,17 +419,17 @@ def _match_view(
 ) -> Iterator[None]:
     """Find the entries that match any of these messages (None: all), from this node down.
 
-    A step is one formula, or a few messages at a node below.
+    A step is one formula, one comparison on long texts, or a few messages at a node below.
     """
     from .masks import OTHER
 
     found.update(node.always)
     for residual in node.residuals():
         if not found.issuperset(residual.entries):
+            yield from view.mask_in_steps(residual.formula)
             mask = view.mask(residual.formula)
             if mask.any() if positions is None else mask[positions].any():
                 found.update(residual.entries)
-            yield
     for name, table in node.tables.items():
         coded = view.coded(name)
         for code, places in coded.split(positions):
@@ -418,7 +438,7 @@ def _match_view(
                 continue
             if not (child.rest or child.ranges or child.tables):
                 found.update(child.always)
-            elif len(places) > FEW:
+            elif len(places) > FEW or view.is_long:
                 yield from _match_view(child, view, found, places)
             else:
                 for place in places.tolist():

@@ -5,8 +5,8 @@ A comparison becomes one numpy operation on a column of numbers, one look-up on 
 texts that are mostly distinct. A property whose values are of several kinds has several columns
 that no message shares; a comparison holds where it holds in one of them.
 
-A view belongs to one batch, or to some messages of it in a row, and keeps every mask it made, so
-formulas that filters share are evaluated once.
+A view belongs to one batch, or to some messages of it in a row, and keeps the masks that it made
+last, so formulas that filters share are mostly evaluated once.
 
 Numbers compare exactly, as Python compares them: int64 and float64 are never brought to a common
 type, which would round; the constant is moved to a neighbour that compares the same instead.
@@ -26,7 +26,7 @@ made from UTF-8 as fast as a comparison of Python strings runs.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Final, cast
 
@@ -35,13 +35,22 @@ import numpy as np
 from raftmq.batch import Batch, PropertyColumn, PropertyKind
 from raftmq.errors import CorruptRecord
 
-from .formula import TAG, Atom, Formula, Operator, Other, Values
+from .formula import TAG, Atom, Formula, Group, Operator, Other, Values
 from .scalar import Plain, RowTest, row_test, value_test
 
 ROWS_MAX: Final = 12
 """Messages up to which a view is evaluated row by row: that is faster there."""
 PART_MESSAGES: Final = 4096
 """Messages that the index goes through at once: a longer batch would hold up the event loop."""
+LONG_TEXT: Final = 1024
+"""Bytes beyond which one text makes a message too long to be evaluated row by row."""
+STEP_BYTES: Final = 256 * 1024
+"""Bytes of texts and messages, for all comparisons together, up to which a formula is evaluated in
+one step: the slowest searches go through them in 20 ms, comparisons of two properties in 40 ms."""
+KEPT_BYTES: Final = 512 * 1024
+"""Bytes of the masks that a view keeps: matched batches are kept for a while, with their views."""
+_KEPT_ENTRY_BYTES: Final = 128
+"""Bytes of a kept mask beside its messages, about."""
 CONSTANTS_FEW: Final = 16
 """Constants of an IN up to which they are compared one by one; more are compared at once."""
 ABSENT: Final = 0
@@ -115,18 +124,70 @@ class BatchView:
         views = [cls(batch, start, min(start + PART_MESSAGES, len(batch))) for start in starts]
         for view in views[1:]:
             view._tables = views[0]._tables
+            view._texts = views[0]._texts
         return views
+
+    @property
+    def is_long(self) -> bool:
+        """Whether some text of the batch is so long that comparisons go one by one."""
+        return self._texts[1] > LONG_TEXT
+
+    def cost(self, formula: Formula) -> int:
+        """Bytes of texts and messages that making the mask of a formula goes through, about; 0: the
+        mask is there. More than `STEP_BYTES` has to be made in steps."""
+        if formula in self._masks:
+            return 0
+        if isinstance(formula, Group):
+            return sum(map(self.cost, formula.terms))
+        texts = self._texts[0]
+        other = formula.constant.other if isinstance(formula.constant, Other) else ""
+        return self.count + texts.get(formula.name, 0) + texts.get(other, 0)
+
+    @cached_property
+    def _texts(self) -> tuple[dict[str, int], int]:
+        """Bytes of the texts of each property, and of the longest text."""
+        try:
+            columns = [column for column in self._batch.columns if column.kind in _TEXTS]
+        except CorruptRecord:
+            return {}, 0
+        longest = max((int(c.parts[0].array().max(initial=0)) for c in columns), default=0)
+        sizes: dict[str, int] = {}
+        for column in columns:
+            sizes[column.name] = sizes.get(column.name, 0) + len(column.parts[1].content)
+        return sizes, longest
+
+    def mask_in_steps(self, formula: Formula) -> Iterator[None]:
+        """Have `mask(formula)` made, one comparison a step where they take long."""
+        if isinstance(formula, Group) and self.cost(formula) > STEP_BYTES:
+            # Made here and not by `mask`: some terms may be forgotten by the end.
+            combined = np.full(self.count, formula.is_all)
+            for term in formula.terms:
+                yield from self.mask_in_steps(term)
+                if formula.is_all:
+                    combined &= self.mask(term)
+                    if not combined.any():
+                        break
+                else:
+                    combined |= self.mask(term)
+            self._keep(formula, combined)
+        self.mask(formula)
+        yield
 
     def mask(self, formula: Formula) -> np.ndarray:
         """One bool a message: does the formula hold?"""
         known = self._masks.get(formula)
-        if known is None:
-            known = self._masks[formula] = self._evaluate(formula)
-            known.flags.writeable = False
-        return known
+        return self._keep(formula, self._evaluate(formula)) if known is None else known
+
+    def _keep(self, formula: Formula, mask: np.ndarray) -> np.ndarray:
+        """Keep a mask; the oldest one makes room."""
+        mask.flags.writeable = False
+        if len(self._masks) * (self.count + _KEPT_ENTRY_BYTES) > KEPT_BYTES:
+            del self._masks[next(iter(self._masks))]
+        self._masks[formula] = mask
+        return mask
 
     def _evaluate(self, formula: Formula) -> np.ndarray:
-        if self.count <= ROWS_MAX:
+        if self.count <= ROWS_MAX and not self.is_long:
             return self._by_rows(row_test(formula))
         if isinstance(formula, Atom):
             return self._atom(formula)
@@ -233,6 +294,8 @@ class BatchView:
         table = self._tables.get(atom)
         if table is None:
             table = np.fromiter(map(value_test(atom), distinct), np.bool_, len(distinct))
+            if len(self._tables) * (len(distinct) + _KEPT_ENTRY_BYTES) > KEPT_BYTES:
+                self._tables.clear()
             self._tables[atom] = table
         return cast("np.ndarray", table[codes])
 

@@ -23,7 +23,7 @@ indexes.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -212,11 +212,26 @@ class LogIndex:
         places = range(1, len(entries), 2)
         at = bisect_left(places, since, key=lambda at: sealed[entries[at]].last) if since else 0
         kept = list(entries[2 * at : 2 * at + 1])
+        closed = self._closed_before(since) if since else ()
         for name, builder in self._builders.items():
             first = builder.earliest(queue)
-            if first is not None and name not in self._closed_before(since):
+            if first is not None and name not in closed:
                 kept.append(first)
         return min(kept, default=None)
+
+    def begin_later(self, queues: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Those of some queues that do not begin at offset 0, each with the first offset kept: as
+        `earliest`, for tens of thousands of queues at once."""
+        builders = list(self._builders.values())
+        for queue in queues:
+            entries = self._directory.get(queue)
+            first = entries[0] if entries else None
+            for builder in builders:
+                found = builder.earliest(queue)
+                if found is not None and (first is None or found < first):
+                    first = found
+            if first:
+                yield queue, first
 
     def end(self, queue: int) -> int | None:
         """The offset after the last message of a queue; None if no batch of it is kept."""

@@ -102,8 +102,9 @@ class Limits(msgspec.Struct, frozen=True):
 class PartitionMachine:
     """The state of one data group after a prefix of its log."""
 
-    record_version = 2
-    """The version of records that this software writes, and the newest that it applies."""
+    record_version = 3
+    """The version of records that this software writes, and the newest that it applies: the second
+    one has runs of a key, the third redriven messages that do not wait for parked ones."""
     state_version = _STATE_VERSION
     """The version of snapshots: machines of one version and one log give equal bytes."""
 
@@ -153,7 +154,7 @@ class PartitionMachine:
                 f"record {record.index} has version {record.version}, this software knows up to "
                 f"{self.record_version}: upgrade this node"
             )
-        self.pop_groups.begin(record.timestamp)
+        self.pop_groups.begin(record.timestamp, record.version)
         self.offsets.pass_time(record.timestamp)
         self.delays.pass_time(record.timestamp)
         self.transactions.pass_time(record.timestamp)
@@ -167,7 +168,8 @@ class PartitionMachine:
                     pass
         elif record.kind == Kind.COMMANDS:
             results.extend(self._run(bytes(record.payload), record.timestamp))
-        step = _DIGEST.pack(record.index, record.crc, placed)
+        # Not bytes: each addition would copy all before it, and thousands of leases may begin.
+        step = bytearray(_DIGEST.pack(record.index, record.crc, placed))
         if results:
             # Words of a refusal may differ between versions of the software, its reason may not.
             step += _encode([x.reason if isinstance(x, Refused) else x for x in results])
@@ -176,7 +178,7 @@ class PartitionMachine:
             step += _DELIVERY_DIGEST.pack(number, consumer, token, queue, base, attempt, deadline)
             step += bits.to_bytes((bits.bit_length() + 7) // 8, "little")
         self.applied = record.index
-        self.digest = google_crc32c.extend(self.digest, step)
+        self.digest = google_crc32c.extend(self.digest, bytes(step))
         return results
 
     def _append(self, record: Record) -> Appended | Delayed | Refused:

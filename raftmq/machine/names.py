@@ -2,7 +2,7 @@
 
 | name | refused by | at |
 |---|---|---|
-| topic | the catalog | each replica, alike |
+| topic, user, subject of a quota | the catalog | each replica, alike |
 | consumer group, instance, producer group | the broker | the request that brings a new one |
 
 Machines take any consumer group, instance and producer group of 1 to 127 characters: logs of older
@@ -14,7 +14,10 @@ software may hold other names, and all replicas must apply a record alike.
 
 import re
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,126}")
+NAME_CHARACTERS_MAX = 127
+"""The longest name."""
+
+_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{NAME_CHARACTERS_MAX - 1}}}")
 
 
 def why_no_name(name: str, what: str) -> str:
@@ -22,6 +25,6 @@ def why_no_name(name: str, what: str) -> str:
     if _NAME.fullmatch(name):
         return ""
     return (
-        f"{name[:140]!r} is not a {what} name: 1 to 127 of A-Z a-z 0-9 . _ -, "
+        f"{name[:140]!r} is not a {what} name: 1 to {NAME_CHARACTERS_MAX} of A-Z a-z 0-9 . _ -, "
         "starting with a letter, digit or underscore"
     )

@@ -54,6 +54,8 @@ from .repeats import Repeats
 from .settlements import Settlements, Settling
 from .subscriptions import Subscriptions
 
+SHOWN_MAX = 1024
+"""Queues in which a group is shown when it begins: each takes an event and a backlog."""
 LEASES_MAX = 4 * HANDED_MAX
 """Leases that one record opens, over all groups: the next record serves the other consumers."""
 ASKED_MAX = 100_000
@@ -62,6 +64,8 @@ WAIT_MS_MAX = 10 * 60 * 1000
 """No credit stands for longer: its consumer asks again."""
 NACK_MS_MAX = 7 * 24 * 3600 * 1000
 """No failed message waits for longer."""
+REDRIVE_VERSION = 3
+"""The version of records from which on redriven messages do not wait for parked ones after them."""
 
 
 class Delivery(NamedTuple):
@@ -138,14 +142,17 @@ class PopGroups:
         # Number → which of its timers counts; others in the heap are void.
         self._timer: dict[int, int] = {}
         self._touched: set[int] = set()
+        # The version of the record that is being applied.
+        self._version = 0
         # (group, consumer) of requests that do not wait: their credit ends with their record.
         self._momentary: list[tuple[PopGroup, int]] = []
 
     # Around a record
 
-    def begin(self, now: int) -> None:
-        """Let time pass, before the record of this time is applied."""
+    def begin(self, now: int, version: int) -> None:
+        """Let time pass, before the record of this time and version is applied."""
         assert not self._touched, "groups that `finish` has not served"
+        self._version = version
         self.claims.pass_time(now)
         timers = self._timers
         due: list[int] = []
@@ -308,12 +315,20 @@ class PopGroups:
         is_filtered = bool(self._subscriptions.of(call.topic, call.consumer_group))
         group = PopGroup(call.policy, call.mode, is_filtered)
         self._attach(call.number, Attached(call.topic, call.consumer_group, call.version, group))
-        starts = dict(zip(call.queues, call.starts, strict=False))
-        for queue, end in ends.items():
-            if queue >> QUEUE_BITS == call.topic:
-                group.follow(queue, self._kept(queue, starts.get(queue, 0), end))
-                # So that the backlog knows what is kept, as those of older attachments do.
-                group.trim(queue, self.earliest.get(queue, 0))
+        # There may be 65,536 queues: most begin at 0, and others at their end.
+        begins = dict.fromkeys([q for q in ends if q >> QUEUE_BITS == call.topic], 0)
+        trimmed = [queue for queue in begins if queue in self.earliest]
+        for queue in trimmed:
+            begins[queue] = self._kept(queue, 0, ends[queue])
+        for queue, start in zip(call.queues, call.starts, strict=False):
+            if queue in begins:
+                end = ends[queue]
+                begins[queue] = end if start < 0 else self._kept(queue, start, end)
+        group.begin(begins)
+        # So that the backlogs know what is kept, as those of older attachments do, and events show
+        # the group in each queue: of very many queues, in those that retention has trimmed.
+        for queue in begins if len(begins) <= SHOWN_MAX else trimmed:
+            group.trim(queue, self.earliest.get(queue, 0))
         # Trimmed messages are traced under this record, not under the next one of the group.
         self._touched.add(call.number)
         return Changed()
@@ -421,7 +436,8 @@ class PopGroups:
         attached = self.attached.get(call.number)
         if attached is None:
             return _unknown(call.number)
-        change = attached.group.purge if call.is_purge else attached.group.redrive
+        redrive = partial(attached.group.redrive, is_old=self._version < REDRIVE_VERSION)
+        change: Callable[..., Result] = attached.group.purge if call.is_purge else redrive
         if not call.bases and not call.bits:
             done = [change(letter) for letter in call.letters]
         elif len(call.letters) == len(call.bases) == len(call.bits):
@@ -437,10 +453,16 @@ class PopGroups:
         attached = self.attached.get(call.number)
         if attached is None:
             return _unknown(call.number)
+        offsets: dict[int, int] = {}
         for queue, offset in zip(call.queues, call.offsets, strict=False):
+            # Logs may hold a reset that names a queue twice: each counts, in its turn.
+            if queue in offsets:
+                attached.group.reset(offsets)
+                offsets = {}
             # A request may name any queue.
             if queue >> QUEUE_BITS == attached.topic and queue in ends:
-                attached.group.reset(queue, self._kept(queue, offset, ends[queue]))
+                offsets[queue] = self._kept(queue, offset, ends[queue])
+        attached.group.reset(offsets)
         self._touched.add(call.number)
         return Changed()
 

@@ -47,6 +47,7 @@ from typing import Any
 import msgspec
 
 from raftmq.errors import Reason
+from raftmq.machine.names import NAME_CHARACTERS_MAX
 from raftmq.pop.spans import Span, span
 from raftmq.results import Changed, Delayed, Refused
 
@@ -66,8 +67,6 @@ ENDED_MAX = 65_536
 """Outcomes that are remembered; the oldest goes first."""
 ENDED_MS_MAX = 7 * 24 * 3600 * 1000
 """How long outcomes are remembered."""
-NAME_CHARACTERS_MAX = 127
-"""Characters of a producer group's name."""
 NOTE_CHARACTERS_MAX = 1000
 """Longest note of a transaction, in characters."""
 

@@ -81,7 +81,7 @@ def _classes() -> Fact:
     file = class_archive.kept(java.find(cache), spark_home.find(cache), cache)
     if file.exists():
         return Fact("classes", True, f"kept, {file.stat().st_size / 1e6:.0f} MB: {file}")
-    fix = "`raftmq pipeline prepare`, once: Spark starts in two thirds of the time"
+    fix = "`raftmq pipeline prepare`, once: Spark's first query comes some seconds sooner"
     return Fact("classes", True, "not kept", fix)
 
 

@@ -278,8 +278,14 @@ class Backlog:
         if not is_parked:
             self.end_turn(messages)
 
-    def redrive(self, messages: Piece, *, is_parked: bool) -> None:
-        """The messages left their dead letter, to go out as if for the first time."""
+    def redrive(self, messages: Piece, *, is_parked: bool, is_old: bool) -> None:
+        """The messages left their dead letter, to go out as if for the first time.
+
+        Args:
+            messages: with the attempt 0.
+            is_parked: whether the letter held up messages.
+            is_old: by the rule of old records, see `keyed`.
+        """
         self.dead -= messages.size
         assert self.dead >= 0, "more messages are redriven than are dead"
         self.put_back(messages)

@@ -9,7 +9,7 @@ Invariants:
 - Credit whose time is over is the same as none: no place, answer or snapshot depends on whether it
   is still in memory. Replicas forget it at different moments, as their timers differ.
 - At most `RUNNING_MAX` consumers have credit that runs; a consumer beyond them is refused.
-- Credit whose time is over is forgotten before it is more than half of all.
+- Above `_SWEEP_MIN` consumers, credit whose time is over is forgotten before it is more than half.
 
 Sources: RabbitMQ's rabbit_fifo (a queue of consumers that have credit).
 """
@@ -76,6 +76,10 @@ class Credits:
     def running(self, now: int) -> int:
         """The messages that all consumers together may still be handed."""
         return sum(credit.size for credit in self._credits.values() if credit.until > now)
+
+    def running_by_consumer(self, now: int) -> dict[int, int]:
+        """The messages that each consumer may still be handed."""
+        return {each: credit.size for each, credit in self._credits.items() if credit.until > now}
 
     def running_of(self, consumer: int, now: int) -> int:
         """The messages that a consumer may still be handed."""

@@ -6,6 +6,8 @@ A letter keeps its number until its last message has left it, and no number is u
 repeated command that names a letter and some of its messages means the same messages.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from raftmq.errors import Reason
@@ -45,17 +47,17 @@ class DeadLetter(NamedTuple):
         return None if part is None else self._replace(messages=part.span, keys=part.keys)
 
 
-def keep_before(dead: dict[int, DeadLetter], queue: int, offset: int) -> int:
-    """Forget a queue's dead messages from an offset on, as a reset hands them out again, and unpark
-    the letters before it. The result is how many messages stay dead."""
-    count = 0
-    for number, letter in [item for item in dead.items() if item[1].queue == queue]:
-        kept, _ = letter.piece.before(offset)
+def keep_before(dead: dict[int, DeadLetter], offsets: Mapping[int, int]) -> Counter[int]:
+    """Forget the dead messages of queues from these offsets on, as a reset hands them out again,
+    and unpark the letters before. The result is how many messages of each queue stay dead."""
+    count = Counter[int]()
+    for number, letter in [item for item in dead.items() if item[1].queue in offsets]:
+        kept, _ = letter.piece.before(offsets[letter.queue])
         if kept is None:
             del dead[number]
         else:
             dead[number] = letter._replace(messages=kept.span, is_parked=False, keys=kept.keys)
-            count += kept.size
+            count[letter.queue] += kept.size
     return count
 
 

@@ -25,8 +25,7 @@ ordered group a dead letter ends its message's turn, unless the policy is blocki
 
 Invariants:
 - Conservation: each message that was ever looked at is in exactly one state; `audit` checks that.
-- While a lease runs, no other consumer gets its messages, and only its consumer and token settle
-  them.
+- While a lease runs, no other consumer gets its messages; only its consumer and token settle them.
 - An acked message is never handed out again.
 - The state is bounded: with `PIECES_MAX` leases, retries and dead letters, or `LETTERS_MAX` dead
   letters, nothing fresh goes out until some are settled, redriven or purged.
@@ -37,8 +36,8 @@ Sources: RabbitMQ's rabbit_fifo (hand-out inside the apply of any command, while
 RocketMQ's POP (no rebalance); Kafka's share groups (KIP-932), which replicate no acquisition.
 """
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -49,6 +48,7 @@ from raftmq.log.traces import BEFORE, FROM, MessageEvent
 from raftmq.results import Changed, Refused, Result
 
 from .backlog import Backlog, Counts
+from .backlogs import Backlogs
 from .credit import Credit, Credits
 from .dead_letters import DeadLetter, keep_before, no_letter
 from .keyed import KeyedBacklog
@@ -65,15 +65,13 @@ EXPIRIES_MAX = 2_500
 """Leases taken back in one step: a million that run out at once must not stop the loop."""
 HANDED_MAX = 4096
 """Leases opened in one step, for the same reason; the next record opens the rest."""
-COUNT_MAX = 65_536
+CREDIT_MAX = 65_536
 """Messages that one consumer has credit for; a larger count is cut down to this one."""
 PIECES_MAX = 1 << 20
 """Leases, retries and dead letters of a group, beyond which nothing fresh goes out."""
 LETTERS_MAX = 100_000
 """Dead letters beyond which nothing fresh goes out: each may have a long reason."""
 
-OFFSET_MAX = 1 << 63
-"""After all offsets."""
 By = tuple[int, int]
 """The consumer that settles, and the token of its lease."""
 NO_CONSUMER: By = (0, 0)
@@ -89,7 +87,7 @@ class PopGroup:
         """How the group is served; only `Mode.ORDERED` keeps an order."""
         self.is_filtered = is_filtered
         """Whether a filter chooses the group's messages."""
-        self.backlogs: dict[int, Backlog] = {}
+        self.backlogs = Backlogs(self._backlog)
         """Queue → the messages of the queue that are not settled."""
         self.dead: dict[int, DeadLetter] = {}
         """Dead letters by number; numbers grow, and none is used twice."""
@@ -116,10 +114,13 @@ class PopGroup:
 
     def follow(self, queue: int, start: int) -> None:
         """Read a queue from an offset on. Nothing changes if the group reads it already."""
-        if queue in self.backlogs:
-            return
-        self.backlogs[queue] = self._backlog(start)
-        self.came(queue)
+        if queue not in self.backlogs:
+            self.begin({queue: start})
+
+    def begin(self, starts: Mapping[int, int]) -> None:
+        """Read queues from these offsets on, which the group does not read yet."""
+        self.backlogs.begin(starts)
+        self._came_all(starts)
 
     def _backlog(self, start: int) -> Backlog:
         if self.order is Order.KEY:
@@ -133,6 +134,13 @@ class PopGroup:
             self._open[queue] = None
             if self.is_fed:
                 self._underfed[queue] = None
+
+    def _came_all(self, queues: Iterable[int]) -> None:
+        # A third of the time of `OrderedDict.update`.
+        for queue in queues:
+            self._open[queue] = None
+        if self.is_fed:
+            self._underfed.update(dict.fromkeys(queues))
 
     def trim(self, queue: int, earliest: int) -> None:
         """Retention removed a queue's messages before the offset `earliest`."""
@@ -163,14 +171,15 @@ class PopGroup:
         """The group's filter was set, replaced or removed. A replacement holds for later messages;
         a first filter, and the removal, hold for all messages that were not handed out."""
         has_turned, self.is_filtered = is_filtered != self.is_filtered, is_filtered
-        for queue, backlog in self.backlogs.items():
+        # Nothing was fed to the others: their windows are made as the filter is by then.
+        for queue, backlog in self.backlogs.made():
+            # Messages ahead of the consumers may be traced as passed: they are fresh again.
+            if has_turned and not is_filtered and backlog.known > backlog.next:
+                self.events.append(MessageEvent(EventKind.UNFILTERED, queue, backlog.next, FROM))
             if has_turned:
                 backlog.set_filtered(is_filtered)
-            # Messages ahead of the consumers may be traced as passed: they are fresh again.
-            if has_turned and not is_filtered:
-                self.events.append(MessageEvent(EventKind.UNFILTERED, queue, backlog.next, FROM))
             backlog.set_fed(self.is_fed)
-            self.came(queue)
+        self._came_all(self.backlogs)
 
     def known(self, queue: int) -> int:
         """The offset up to which all of a queue is known; without a window, the next fresh one."""
@@ -199,18 +208,12 @@ class PopGroup:
         return fed
 
     def wants_feed(self, ends: Mapping[int, int]) -> list[tuple[int, int]]:
-        """Queues of which too little is known, each with the offset to feed from; by number."""
+        """Queues of which too little is known, each with the offset to feed from; the first
+        `FED_QUEUES_MAX` by number."""
         if self._was_crowded and not self._fill.is_crowded:
             self._underfed = dict.fromkeys(self.backlogs)
         self._was_crowded = self._fill.is_crowded
-        found: list[tuple[int, int]] = []
-        for queue in sorted(self._underfed):
-            backlog = self.backlogs[queue]
-            if backlog.wants_feed(ends.get(queue, 0)):
-                found.append((queue, backlog.known))
-            else:
-                del self._underfed[queue]
-        return found
+        return self.backlogs.feeds(self._underfed, ends)
 
     # Calls of consumers
 
@@ -228,15 +231,14 @@ class PopGroup:
 
         Unless the credit is kept, the first hand-out that takes from it ends it, even with fewer
         than `count` messages. A count of 0, or a consumer's number outside 1 to `CONSUMER_MAX`,
-        only drops the last credit. An `invisible_ms` of 0 takes the policy's value. A value over
-        its limit is cut down to the limit.
+        only drops the last credit. `invisible_ms` is cut to its limit; 0 takes the policy's value.
         """
         if count <= 0 or not 0 < consumer <= CONSUMER_MAX:
             self.credits.drop(consumer)
             return
         invisible_ms = invisible_ms if invisible_ms > 0 else self.policy.invisible_ms
         invisible_ms = min(max(invisible_ms, 1), INVISIBLE_MS_MAX)
-        credit = Credit(min(count, COUNT_MAX), invisible_ms, until, is_kept)
+        credit = Credit(min(count, CREDIT_MAX), invisible_ms, until, is_kept)
         self.credits.put(consumer, credit, now)
 
     def hand_out(
@@ -258,6 +260,9 @@ class PopGroup:
             if len(handed) >= limit:
                 # A timer for now: the rest must go out even if no other record comes.
                 self._cut_at = now
+                break
+            self.backlogs.drop_idle(self._open, ends, is_fed=self.is_fed)
+            if not self._open:
                 break
             consumer, credit = turn
             queue = next(iter(self._open))
@@ -340,6 +345,10 @@ class PopGroup:
         for token, queue, held, deadline in self._leases.of_consumer(consumer, now):
             yield Handed(consumer, token, queue, held, deadline)
 
+    def still_held(self, handed: Handed, now: int) -> Handed | None:
+        """See `Leases.still_held`."""
+        return self._leases.still_held(handed, now)
+
     def in_flight(self, now: int) -> int:
         """Messages in the hands of consumers, and those that they have credit for."""
         return self._leases.all_in_hand + self.credits.running(now)
@@ -361,8 +370,7 @@ class PopGroup:
         return min((timer for timer in timers if timer is not None), default=None)
 
     def pass_time(self, now: int) -> bool:
-        """Take back leases that ran out, wake retries that fell due, up to a bound; True if there
-        is more to do."""
+        """Take back leases that ran out, wake due retries, up to a bound; True if there is more."""
         for queue, messages in joined_by_queue(self._leases.take_expired(now, EXPIRIES_MAX)):
             self.backlogs[queue].leased -= messages.size
             assert self.backlogs[queue].leased >= 0, "more messages expire than were leased"
@@ -374,14 +382,13 @@ class PopGroup:
             self._note(EventKind.READY, queue, messages)
             self.backlogs[queue].wake(messages)
             self._reopen(queue)
-        timer = self.next_timer
-        return timer is not None and timer <= now
+        return (timer := self.next_timer) is not None and timer <= now
 
     # Calls of operators
 
-    def redrive(self, number: int, messages: Span | None = None) -> Result:
-        """Hand messages of a dead letter out again as if for the first time: all, or the named
-        ones; the result is how many. Messages that retention removed meanwhile become lost."""
+    def redrive(self, number: int, messages: Span | None = None, *, is_old: bool = False) -> Result:
+        """Hand messages of a dead letter out again as if for the first time, all or the named ones;
+        the result is how many. Those that retention removed are lost. `is_old`: see `keyed`."""
         letter = self._unbury(number, messages)
         if letter is None:
             return no_letter(number)
@@ -392,7 +399,7 @@ class PopGroup:
             backlog.lose_dead(gone, is_parked=letter.is_parked)
         if kept is not None:
             self._note(EventKind.REDRIVEN, letter.queue, kept)
-            backlog.redrive(kept, is_parked=letter.is_parked)
+            backlog.redrive(kept, is_parked=letter.is_parked, is_old=is_old)
         self._reopen(letter.queue)
         return Changed(0 if kept is None else kept.size)
 
@@ -422,20 +429,20 @@ class PopGroup:
             self.backlogs[letter.queue].unpark(letter.piece, left)
         return taken
 
-    def reset(self, queue: int, offset: int) -> None:
-        """Go on from an offset of a queue, forward or back. Leases and retries there end, and dead
-        letters from the offset on go, as their messages are handed out again."""
-        before = self.backlogs.get(queue)
-        if before is None:
-            return
-        self.events.append(MessageEvent(EventKind.SKIPPED, queue, offset, BEFORE))
-        self.events.append(MessageEvent(EventKind.RESET, queue, offset, FROM))
-        self._leases.drop_before(queue, OFFSET_MAX)
-        self._retries.drop_before(queue, OFFSET_MAX)
-        dead = keep_before(self.dead, queue, offset)
-        self.backlogs[queue] = self._backlog(offset)
-        self.backlogs[queue].replace(before, dead)
-        self.came(queue)
+    def reset(self, offsets: Mapping[int, int]) -> None:
+        """Go on from these offsets of queues, forward or back. Leases and retries there end, and
+        dead letters from the offset on go, as their messages are handed out again."""
+        offsets = {queue: at for queue, at in offsets.items() if queue in self.backlogs}
+        self._leases.drop(offsets.keys())
+        self._retries.drop(offsets.keys())
+        dead = keep_before(self.dead, offsets)
+        for queue, offset in offsets.items():
+            self.events.append(MessageEvent(EventKind.SKIPPED, queue, offset, BEFORE))
+            self.events.append(MessageEvent(EventKind.RESET, queue, offset, FROM))
+            before = self.backlogs[queue]
+            self.backlogs[queue] = self._backlog(offset)
+            self.backlogs[queue].replace(before, dead[queue])
+            self.came(queue)
 
     @property
     def is_full(self) -> bool:
@@ -445,27 +452,17 @@ class PopGroup:
 
     def counts(self, queue: int) -> Counts:
         """Messages in each state, of a queue that the group reads; from counters, not a scan."""
-        return self.backlogs[queue].counts
+        return self.backlogs.look(queue).counts
 
     def audit(self) -> dict[str, int]:
         """Messages in each state, recounted; asserts that each one is in exactly one state."""
-        found: dict[int, Counter[str]] = {queue: Counter() for queue in self.backlogs}
         self._leases.audit()
-        for lease in self._leases:
-            found[lease.queue]["leased"] += lease.messages.size
-        for queue, messages in self._retries:
-            found[queue]["waiting"] += messages.size
-        for letter in self.dead.values():
-            found[letter.queue]["dead"] += letter.messages.size
-        totals = Counter[str]()
-        for queue, backlog in self.backlogs.items():
-            counts = backlog.counts
-            for word in ("leased", "waiting", "dead"):
-                assert found[queue][word] == getattr(counts, word), (queue, word, counts)
-            begun = backlog.next - backlog.begun - backlog.jumped
-            assert sum(counts) == begun, f"{counts} of queue {queue} do not add up to {begun}"
-            totals.update(counts._asdict())
-        return dict(totals)
+        found: dict[str, list[tuple[int, int]]] = {
+            "leased": [(each.queue, each.messages.size) for each in self._leases],
+            "waiting": [(queue, messages.size) for queue, messages in self._retries],
+            "dead": [(each.queue, each.messages.size) for each in self.dead.values()],
+        }
+        return self.backlogs.audit(found)
 
     def dump(self, now: int) -> list[Any]:
         """All of it as plain values, at the time of the last record."""
@@ -476,7 +473,7 @@ class PopGroup:
                 self.is_filtered,
                 None if self.order is None else self.order.value,
             ],
-            [[queue, *backlog.dump()] for queue, backlog in self.backlogs.items()],
+            self.backlogs.dump(),
             self._leases.dump(),
             self._retries.dump(),
             [[number, x.queue, list(x.messages), *x[2:]] for number, x in self.dead.items()],
@@ -490,9 +487,7 @@ class PopGroup:
         kind, backlogs, leases, retries, dead, credit, rest = values
         group = cls(msgspec.convert(kind[0], Policy), Mode(kind[1]), kind[2])
         group.order = None if kind[3] is None else Order(kind[3])
-        for queue, *state in backlogs:
-            group.backlogs[queue] = group._backlog(0)
-            group.backlogs[queue].load(state)
+        group.backlogs.load(backlogs)
         group._leases.load(leases)
         group._retries.load(retries)
         for number, queue, messages, *more in dead:

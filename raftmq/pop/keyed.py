@@ -14,6 +14,10 @@ A key is *busy* from when a run of its messages goes out until their turns end: 
 thrown away, lost to retention, or a dead letter that is not parked. A message that failed stays in
 its turn while it waits, so it holds up its key and nothing else.
 
+By old records (before version 3 of a data group's) a redriven letter that was not parked waited in
+longer runs for all parked ones of its key, those after it too. A log of old records gives the state
+that it gave.
+
 With a run of 1, messages of one key never share a lease: so no settlement, in whatever order, can
 break the order. In a longer run, a message that leaves the lease by other means than an ack takes
 along the later ones of its key in that lease (`behind`): their attempt does not count, and they
@@ -172,15 +176,15 @@ class KeyedBacklog(Backlog):
         return sum(1 << offset - base for offset in found)
 
     @property
-    def has_returned(self) -> bool:
-        """Whether there may be messages to hand out, fresh ones included."""
+    def may_serve(self) -> bool:
+        """As in the base class, fresh messages included: those in the window are known."""
         assert self.window is not None
         is_open = self._chained < HELD_MAX and bool(self.window.mask)
         return is_open or bool(self._freed) or bool(self._ready)
 
     def has_some(self, end: int) -> bool:
-        """As `has_returned`: a message behind the window does not go out."""
-        return self.has_returned
+        """As `may_serve`: a message behind the window does not go out."""
+        return self.may_serve
 
     # Hand-out
 
@@ -478,7 +482,7 @@ class KeyedBacklog(Backlog):
         # `held` is the count, and a full backlog goes by it; the chains hold the messages.
         assert bool(self._chained) == bool(self._chains), f"{self._chained} held in chains"
 
-    def redrive(self, messages: Piece, *, is_parked: bool) -> None:
+    def redrive(self, messages: Piece, *, is_parked: bool, is_old: bool) -> None:
         """The messages left their dead letter: parked ones have their turn, others queue up."""
         self.dead -= messages.size
         assert self.dead >= 0, "more messages are redriven than are dead"
@@ -497,7 +501,10 @@ class KeyedBacklog(Backlog):
         if self._run > 1 and is_parked:
             self.end_turn(messages)
         for key in keys if self._run > 1 else ():
-            if key and key not in self._busy:
+            turns, chain = self._busy.get(key, 0), self._chains.get(key)
+            # Parked messages keep a key busy, and hold up those after them alone.
+            is_next = chain is not None and self._comes_next(key, chain[0], turns)
+            if key and (not turns if is_old else is_next):
                 self._free(key)
         self._check_chains()
 

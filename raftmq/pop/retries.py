@@ -7,7 +7,7 @@ Invariants:
 - Retries fall due by time, then queue, then offset, whatever the order of the failures.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -59,6 +59,11 @@ class Retries:
                     self._rows.append((row[0], queue, *kept))
         heapify(self._rows)
         return sorted(dropped)
+
+    def drop(self, queues: Collection[int]) -> None:
+        """Drop all messages of some queues, in one pass for all of them."""
+        self._rows = [row for row in self._rows if row[1] not in queues]
+        heapify(self._rows)
 
     def dump(self) -> list[list[Any]]:
         """The retries as plain values."""

@@ -76,6 +76,8 @@ class Authority:
 
         Raises:
             FileExistsError: the holder has a certificate in this folder.
+            OSError: a file cannot be written; a key that was written before stays, and blocks
+                another attempt.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         is_node = name.kind == NODE
@@ -105,7 +107,8 @@ class Authority:
         """Put a certificate on the list of revoked ones; nodes follow the file by themselves.
 
         Raises:
-            ValueError: another authority has made it.
+            ValueError: the file holds no certificate, or another authority has made it.
+            OSError: a file cannot be read or written.
         """
         revoked = x509.load_pem_x509_certificate(certificate.read_bytes())
         try:

@@ -31,6 +31,10 @@ def certify(folder: Path, cluster: str, nodes: Iterable[int], *hosts: str) -> No
         cluster: the cluster's id.
         nodes: the numbers of the nodes.
         hosts: the names and addresses of the machine.
+
+    Raises:
+        FileExistsError: a node has a certificate in this folder.
+        OSError, ValueError: as `Authority`.
     """
     # Imported here: a cluster without certificates needs no such library.
     from .authority import Authority

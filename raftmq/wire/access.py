@@ -10,7 +10,7 @@ administrators.
 | AUDIT | `FindAudit`, `FoundAudit` | - | - |
 | QUOTAS | `FindQuotas`, `FoundQuotas` | - | - |
 
-Where a node wants to know its users, the first request on a connection is a `LogIn`, unless the
+Where a node requires a login, the first request on a connection is a `LogIn`, unless the
 client's certificate names a user. Until then frames are short, and everything else is refused as
 `unauthenticated`. Users, rules and quotas are changed with `messages.Admin`:
 see `raftmq.machine.catalog.access` and `.quotas` for the commands.
@@ -77,7 +77,7 @@ class UserView(_Wire, frozen=True):
     salt: bytes
     """The salt of the passwords; empty: the user has none."""
     iterations: int
-    """Their rounds of PBKDF2."""
+    """Their iteration count of PBKDF2."""
     created_ms: int
     """When the user was created, milliseconds since 1970."""
     tokens: list[TokenView]

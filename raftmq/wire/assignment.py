@@ -16,6 +16,7 @@ reads the committed offset, and names the epoch in each commit.
 import msgspec
 
 from .messages import _Wire
+from .numbers import Bounded
 
 
 class QueueOffset(_Wire, frozen=True):
@@ -35,7 +36,7 @@ class CommitOffsets(_Wire, frozen=True):
 
     consumer_group: str
     """The name of the consumer group."""
-    offsets: list[QueueOffset]
+    offsets: Bounded[QueueOffset]
     """For each queue the offset of the next message to read."""
     sequence: int = 0
     """The owner's or sender's number of this commit, higher with each; a commit that a higher

@@ -3,6 +3,7 @@
 import msgspec
 
 from .messages import ErrorReply, _Wire
+from .numbers import Bounded
 
 NO_SESSION = -1
 """The epoch of a `Fetch` without a session."""
@@ -22,7 +23,7 @@ class FetchFrom(_Wire, frozen=True):
 class Fetch(_Wire, frozen=True):
     """Read batches of queues led by this node, waiting until there is something to read."""
 
-    queues: list[FetchFrom]
+    queues: Bounded[FetchFrom]
     """The queues to read. The node that is asked must lead their partition groups. In a session
     that goes on: only queues that are new, or are to be read from another offset."""
     wait_ms: int
@@ -37,12 +38,13 @@ class Fetch(_Wire, frozen=True):
     """The version of the group's subscription, as `Subscribe` gave it: wait until the queues' log
     knows it. 0: any version. In a session, group and version of its first request hold."""
     session: int = 0
-    """The session that goes on, as `Fetched` named it; 0: none yet."""
+    """The session that goes on, as `Fetched` named it; 0: none yet. A session of more queues than
+    one request may name is not kept."""
     epoch: int = NO_SESSION
     """-1: without a session, or the end of `session`. 0: begin one. From 1 on: the number of the
     request within the session, of which one is open at a time; any other number is refused with
     `unknown_session`, and the client begins again."""
-    forgotten: list[int] = msgspec.field(default_factory=list)
+    forgotten: Bounded[int] = msgspec.field(default_factory=list)
     """Queues that leave the session. A queue that was answered with an error has left it."""
 
 

@@ -41,7 +41,7 @@ from typing import Any
 
 import msgspec
 
-from .numbers import NodeNumber, NodeNumberOrNone
+from .numbers import Bounded, NodeNumber, NodeNumberOrNone
 
 PROTOCOL = 1
 """The protocol's version. A peer of another version is refused at `Hello`."""
@@ -203,7 +203,7 @@ class Produced(_Wire, frozen=True):
 class Metadata(_Wire, frozen=True):
     """Ask any node for the routing table: nodes, leaders of partition groups, and topics."""
 
-    topics: list[str] | None = None
+    topics: Bounded[str] | None = None
     """The topics wanted; None: all. A name that does not exist is left out of the answer."""
     is_latest: bool = False
     """True: only the leader of the system group answers, with all that was decided before it was
@@ -342,8 +342,8 @@ class FindOffset(_Wire, frozen=True):
 class FindOffsets(_Wire, frozen=True):
     """Ask for offsets by time. All queues' partition groups must be led by the node asked."""
 
-    queues: list[FindOffset]
-    """The questions, 5,000 at the most."""
+    queues: Bounded[FindOffset]
+    """The questions."""
 
 
 class FoundOffset(_Wire, frozen=True):
@@ -534,8 +534,7 @@ class Probe(_Wire, frozen=True):
     incarnation: str
     """The name of the asking node's data folder."""
     joins: bool = False
-    """True from a blank folder: the leader of the system group makes sure that it still leads
-    before it answers."""
+    """True from a blank folder: the system group's leader first makes sure that it still leads."""
     replaces: str = ""
     """The lost data folder whose place the asking node wants, by the name that a peer knew; empty:
     it wants none."""

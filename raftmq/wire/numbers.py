@@ -1,14 +1,16 @@
-"""Numbers of requests that have a range: a number outside of it is refused where it is decoded.
+"""Numbers and lists of requests that have a range: those outside are refused when decoded.
 
 `unpack` raises `Misfit`, which names the field and the bound, and the node refuses the request with
-`bad_argument`. So such a number reaches no log.
+`bad_argument`. So such a number reaches no log, and such a list no handler. A node acts on a
+request in one step of its event loop, where each entry of a list takes some microseconds; a client
+that has more entries asks in parts.
 
-Left out: numbers whose bounds are state, as the offsets of a queue, and those that the machines
-refuse with a text of their own, as the length of a lease: logs may hold such requests already, and
-all replicas must treat them alike.
+Left out: numbers whose bounds are state, as the offsets of a queue; numbers and lists that the
+machines refuse with a text of their own, as the length of a lease: logs may hold such requests
+already, and all replicas must treat them alike; and lists of the nodes' own messages.
 """
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
@@ -33,3 +35,10 @@ Natural = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 """A term, an index, or the number of a group: 0 to 2^63 - 1."""
 Amount = Annotated[int, Meta(ge=0)]
 """A number of milliseconds or bytes: not negative."""
+
+T = TypeVar("T")
+
+LIST_MAX = 5_000
+"""Entries of a list: a `Fetch` of this number of queues takes a node about 20 ms."""
+Bounded = Annotated[list[T], Meta(max_length=LIST_MAX)]
+"""A list of up to `LIST_MAX` entries."""

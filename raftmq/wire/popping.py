@@ -46,11 +46,12 @@ class Pop(_Wire, frozen=True):
     consumer: DrawnNumber
     """The consumer that asks: random, 1 to 2^63 - 1."""
     count: int
-    """The largest number of messages wanted, cut to 65,536. 0: only make the attachment known
-    here."""
+    """The largest number of messages wanted, cut to 65,536, and for a topic with more than 1,024
+    queues to 1,024. 0: only make the attachment known here."""
     wait_ms: Amount
-    """Milliseconds to wait when there are no messages, cut to the node's limit; 0 answers at
-    once."""
+    """Milliseconds to wait when there are no messages, cut to the node's limit. 0 answers at once;
+    in a group with a filter or ordered by key, of whose next messages the leader has still to tell
+    the replicas, within 500."""
     invisible_ms: int
     """Milliseconds for which the messages are this consumer's alone, from 1,000, cut to 12 hours;
     0: by the group's policy."""
@@ -97,7 +98,8 @@ class Popped(_Wire, frozen=True):
     its messages are sent again when it can. Of a large batch a part may come alone, as a batch of
     its own: its base is the offset of the part's first message."""
     is_more: bool = False
-    """True if more messages were handed out than fitted: ask again at once."""
+    """True if more messages were handed out than fitted, or the leader does not know yet which ones
+    a resumed consumer has: ask again at once."""
     is_serial: bool = False
     """True in a group that keeps the order of queues: if a message leaves a lease by other means
     than an ack, all later messages of that lease leave it, too."""
@@ -108,8 +110,8 @@ class Popped(_Wire, frozen=True):
     """Milliseconds for which a quota held the request."""
 
 
-SETTLE_ITEMS_MAX = 4096
-"""Items in one `Settle`."""
+SETTLE_ITEMS_MAX = 2048
+"""Items in one `Settle`, each about 10 us of a record's apply."""
 
 
 class SettleItem(_Wire, frozen=True):
@@ -143,7 +145,7 @@ class Settle(_Wire, frozen=True):
     """From 1, one more with each request of this consumer to this partition group; by handle: any
     number above the last one by handle."""
     items: list[SettleItem]
-    """The steps, in order; 4,096 at the most."""
+    """The steps, in order; 2,048 at the most."""
     by_handle: bool = False
     """True: the consumer's messages are settled by handle, perhaps by another process. These
     requests have a sequence of their own."""
@@ -175,7 +177,7 @@ class Settled(_Wire, frozen=True):
 
 class Leave(_Wire, frozen=True):
     """A consumer wants no more messages. Those in its hand stay there until they are settled or
-    their lease runs out."""
+    their lease runs out. On another connection than the consumer's last one it has no effect."""
 
     partition_group: int
     """The partition group's number; the request goes to its leader."""
@@ -250,7 +252,7 @@ class FindDead(_Wire, frozen=True):
     after: int = 0
     """For the next page: the letter of the last entry of the one before."""
     limit: int = 1000
-    """The largest number of letters wanted; the node cuts it to 1 to 5,000."""
+    """The largest number of letters wanted; the node cuts it to 1 to 2,000."""
 
 
 class DeadView(_Wire, frozen=True):
@@ -290,7 +292,7 @@ class ChangeDead(_Wire, frozen=True):
     number: int
     """The attachment's number."""
     letters: list[int]
-    """Numbers of the letters; 4,096 at the most. Letters that are gone are passed over."""
+    """Numbers of the letters; 2,048 at the most. Letters that are gone are passed over."""
     is_purge: bool = False
     """True: throw the messages away; False: hand them out again."""
     bases: list[int] = msgspec.field(default_factory=list)
@@ -318,7 +320,7 @@ class ResetGroup(_Wire, frozen=True):
     number: int
     """The attachment's number."""
     queues: list[int]
-    """Numbers of queues, 10,000 at the most."""
+    """Numbers of queues, each once; 2,000 at the most."""
     offsets: list[int]
     """For each queue the next offset to hand out, cut to the range that the queue holds; -1: the
     queue's end."""
@@ -326,7 +328,7 @@ class ResetGroup(_Wire, frozen=True):
     """A random number, equal in each repeat; 0: a repeat may take effect twice."""
 
 
-RESET_QUEUES_MAX = 10_000
+RESET_QUEUES_MAX = 2_000
 """Queues in one `ResetGroup`."""
 
 

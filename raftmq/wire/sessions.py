@@ -9,6 +9,7 @@ refused from then on, and the answer says what they stored. A repeat is safe: th
 """
 
 from .messages import _Wire
+from .numbers import Bounded
 
 
 class ClaimSessions(_Wire, frozen=True):
@@ -18,7 +19,7 @@ class ClaimSessions(_Wire, frozen=True):
     """The partition group's number; the request goes to its leader."""
     producer: int
     """The producer's id, 1 to 2^63 - 1."""
-    queues: list[int]
+    queues: Bounded[int]
     """Numbers of queues of the group, each once."""
     label: int
     """The number of the work that is written, 1 to 2^63 - 1. Equal to the last label: go on with

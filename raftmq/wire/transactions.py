@@ -17,6 +17,7 @@ rolls it back when a lease of its inputs ends.
 import msgspec
 
 from .messages import _Wire
+from .numbers import Bounded
 
 
 class TransactionInput(_Wire, frozen=True):
@@ -46,7 +47,7 @@ class BeginTransaction(_Wire, frozen=True):
     `A-Z a-z 0-9 . _ -`; empty with inputs."""
     note: str
     """A note that tells these producers the subject; up to 1,000 characters."""
-    inputs: list[TransactionInput] = msgspec.field(default_factory=list)
+    inputs: Bounded[TransactionInput] = msgspec.field(default_factory=list)
     """The messages that a commit acknowledges, 10,000 at the most; all must be in hand."""
 
 

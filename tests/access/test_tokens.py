@@ -5,8 +5,15 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from raftmq.access.tokens import ID_BYTES, SECRET_BYTES, digest_of, draw_token, parts_of
-from raftmq.machine.catalog.access import KEY_BYTES, TOKEN_ID_CHARACTERS
+from raftmq.access.tokens import (
+    ID_BYTES,
+    ID_CHARACTERS,
+    SECRET_BYTES,
+    digest_of,
+    draw_token,
+    parts_of,
+)
+from raftmq.machine.catalog.access import KEY_BYTES
 
 from .structs import STRANGE_TEXTS
 
@@ -24,7 +31,7 @@ def test_parts_of_a_token_are_those_that_it_was_drawn_from(id_: bytes, secret: b
     assert f"raftmq_{public}_{rest}" == token
     assert public == id_.hex()
     # The catalog takes both.
-    assert len(public) == TOKEN_ID_CHARACTERS
+    assert len(public) == ID_CHARACTERS
     assert public.isalnum()
     assert len(digest_of(rest)) == KEY_BYTES
 

@@ -47,6 +47,7 @@ def test_table_marks_what_is_missed_and_json_holds_all(tmp_path: Path) -> None:
     assert [list(column.cells) for column in shown.columns[1:]] == [
         ["2,000 rows/s", "0.40 "], ["≥ 5", "≤ 0.3"],
     ]  # fmt: skip
-    write(figures, tmp_path / "figures.json")
+    write(tmp_path / "figures.json", {"date": "today"}, figures)
     content = json.loads((tmp_path / "figures.json").read_text())
-    assert [Figure(**each) for each in content] == figures
+    assert content["date"] == "today"
+    assert [Figure(**each) for each in content["figures"]] == figures

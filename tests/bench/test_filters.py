@@ -29,7 +29,9 @@ def test_rows_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixt
     path = tmp_path / "filters.json"
     arguments = ["--expressions", "300", "--messages", "70", "--beside", "100", "--rounds", "1"]
     filters.main([*arguments, "--json", str(path)])
-    rows = json.loads(path.read_text())
+    content = json.loads(path.read_text())
+    assert {"date", "command", "commit", "machine"} < content.keys()
+    rows = content["rows"]
     assert [row["wanted"] for row in rows] == [5.0, 100.0, 100.0, 30.0, 30.0, 1.0]
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].split()[0] == "what"

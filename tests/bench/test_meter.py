@@ -39,6 +39,19 @@ def test_work_that_ran_out_is_measured_until_its_last_delivery() -> None:
     assert sample.p50_ms is None
 
 
+def test_reads_are_timed_from_open_consumers_on() -> None:
+    clock = Clock()
+    meter = Meter(size=1, seconds=4.0, warm_up_seconds=0.0, clock=clock)
+    clock.now = 103.0
+    meter.restart()
+    clock.now = 105.0
+    meter.on_delivery(300)
+    # A second consumer of the same work opens: the clock goes on.
+    meter.restart()
+    assert meter.deadline == 107.0
+    assert meter.sample(until_last=True).seconds == pytest.approx(2.0)
+
+
 def test_meter_is_over_at_its_deadline_and_not_before() -> None:
     clock = Clock()
     meter = Meter(size=1, seconds=4.0, warm_up_seconds=1.0, clock=clock)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bench.system import Sample
+from bench.system import NothingCounted, Sample
 from bench.warm_up import SLICE_SECONDS, Bounds, until_steady
 
 BOUNDS = Bounds(4.0, 20.0)
@@ -22,6 +22,18 @@ def rising(*rates: int, seconds: float = SLICE_SECONDS) -> Callable[[float], Sam
 
 def test_warm_up_ends_when_two_slices_bring_no_gain() -> None:
     assert until_steady(rising(100, 150, 200, 204, 206), BOUNDS) == 5 * SLICE_SECONDS
+
+
+def test_slices_in_which_nothing_comes_are_worked_time_without_a_gain() -> None:
+    slices = rising(100, 100)
+    empty = [True, False, False, False]
+
+    def work(wanted: float) -> Sample:
+        if empty.pop(0):
+            raise NothingCounted
+        return slices(wanted)
+
+    assert until_steady(work, BOUNDS) == 4 * SLICE_SECONDS
 
 
 def test_one_slow_slice_does_not_end_the_warm_up() -> None:

@@ -164,6 +164,8 @@ class Cluster(sim.Cluster):
 
     user = ""
     """The user of clients that name none, where nodes know their users."""
+    whole_clients = 0
+    """Processes with the real client that were started: each draws from a seed of its own."""
 
     @asynccontextmanager
     async def connection(

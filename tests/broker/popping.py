@@ -6,7 +6,7 @@ from typing import Any
 import trio
 
 from raftmq.batch import Batch
-from raftmq.broker.settings import Log
+from raftmq.broker.settings import Limits, Log
 from raftmq.pop.actions import Action
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import FrameKind
@@ -109,10 +109,12 @@ def with_group(
     is_latest: bool = False,
     mode: str = "pop",
     log: Log | None = None,
+    limits: Limits | None = None,
 ) -> Any:
     """Run a job with a topic of one queue, a consumer group, and a connection to its leader."""
 
     async def scenario(cluster: Cluster) -> Any:
+        cluster.limits = limits or cluster.limits
         await cluster.found("orders", 1)
         async with cluster.client(cluster.leader(0)) as client:
             number, _ = await client.admin("attach", "orders", "billing", mode, is_latest)

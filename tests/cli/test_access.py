@@ -20,7 +20,6 @@ from raftmq.cli.access.login_file import LoginFile
 from raftmq.cli.exits import Failure
 from raftmq.client.admin.access import TOKEN_SECONDS
 from raftmq.errors import OutcomeUnknown, Unavailable
-from raftmq.machine.catalog.access import TOKEN_ID_CHARACTERS
 from tests.cli.command_line import CommandLine
 from tests.cli.local_cluster import LocalCluster
 from tests.cli.test_commands import completed
@@ -471,4 +470,3 @@ def test_words_of_the_commands_are_those_of_the_rules() -> None:
     assert [*acl.RESOURCES] == [each.value for each in rules.Resource]
     assert acl.EVERYBODY == rules.EVERYBODY
     assert token.DAYS * 86_400 == TOKEN_SECONDS
-    assert token.ID_CHARACTERS == TOKEN_ID_CHARACTERS

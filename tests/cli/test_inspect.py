@@ -12,7 +12,7 @@ import pytest
 from raftmq.cli.node.inspect import _shown
 from raftmq.log.files import RealFiles
 from raftmq.machine.catalog.access import PutToken, PutUser
-from raftmq.machine.catalog.audit import Act
+from raftmq.machine.catalog.audit import AdminAct
 from raftmq.machine.catalog.catalog import Authored, Once
 from tests.cli.command_line import CommandLine
 
@@ -197,7 +197,7 @@ def test_keys_of_passwords_and_digests_of_tokens_are_not_shown() -> None:
         PutUser("alice", bytes(16), 4096, secret, secret, 0, secret),
         PutToken("alice", "a" * 16, secret),
     ):
-        act = Act("root", "", "put_user", "user", "alice")
+        act = AdminAct("root", "", "put_user", "user", "alice")
         for command in (
             change,
             Once(7, change),

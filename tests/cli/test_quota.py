@@ -56,7 +56,7 @@ def test_a_quota_slows_what_is_sent(url: str, raftmq: CommandLine) -> None:
     for _ in range(3):
         raftmq.ok("produce", "slow", *["x"] * 12)
     status = raftmq.ok("cluster", "status", "-o", "json").stdout
-    assert '"slowed_most"' in status
+    assert '"throttled_most"' in status
     assert '"slow"' in status
 
 

@@ -34,17 +34,19 @@ PYTHON_MS = 10.0
 ATTEMPTS = 12
 
 
-def paths(group: click.Group, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def commands(
+    group: click.Group, prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None, name
-        yield (*prefix, name)
+        yield (*prefix, name), command
         if isinstance(command, click.Group):
-            yield from paths(command, (*prefix, name))
+            yield from commands(command, (*prefix, name))
 
 
-ALL = list(paths(cli))
+ALL = [path for path, _ in commands(cli)]
 
 
 def test_every_command_of_the_issue_exists() -> None:
@@ -74,6 +76,19 @@ def test_list_of_commands_shows_each_with_its_line(raftmq: CommandLine) -> None:
         for name, (_, line) in commands.items():
             assert f"  {name}" in ended.stdout
             assert line.split()[0] in ended.stdout
+
+
+def test_no_option_takes_a_secret() -> None:
+    """Every user of a machine can read the arguments of its processes."""
+    flags = {
+        name: option.is_flag
+        for _, command in commands(cli)
+        for option in command.params
+        if isinstance(option, click.Option)
+        for name in option.opts
+        if any(secret in name for secret in ("password", "secret", "token"))
+    }
+    assert flags == {"--no-password": True, "--password-stdin": True}
 
 
 def imported(arguments: list[str]) -> set[str]:

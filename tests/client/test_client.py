@@ -403,7 +403,7 @@ async def test_long_answers_are_put_together_from_their_pages(cluster: FakeClust
 async def test_offsets_of_very_many_queues_are_asked_for_and_committed_in_parts(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftmq.client.consume.offsets.QUEUES_AT_ONCE", 4)
+    monkeypatch.setattr("raftmq.client.consume.offsets.LIST_MAX", 4)
     cluster.create_topic(queues=30)
     async with connect(URL, world=cluster) as mq:
         await mq.admin.reset_group("g", "orders", to="earliest")

@@ -285,7 +285,7 @@ async def test_progress_that_fenced_an_earlier_holder_is_not_unavailable(
 async def test_commit_of_many_queues_of_which_a_part_is_done_is_not_unavailable(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(raftmq.client.consume.offsets, "QUEUES_AT_ONCE", 1)
+    monkeypatch.setattr(raftmq.client.consume.offsets, "LIST_MAX", 1)
     fill(cluster, queues=6, messages=1)
     commits: list[int] = []
 

@@ -48,7 +48,7 @@ async def test_topic_that_was_made_again_is_opened(cluster: FakeCluster) -> None
 async def test_topics_are_asked_for_in_parts(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker closes the connection of a header over 1 MiB."""
+    """A broker closes the connection of a header over 256 KiB."""
     monkeypatch.setattr(raftmq.client.routing.metadata, "NAMES_MAX", 2)
     fill(cluster, queues=1, messages=1)
     for number in range(5):

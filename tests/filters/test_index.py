@@ -2,16 +2,16 @@
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
 import pytest
 
-from raftmq.filters import Filter, FilterSyntaxError, Index, masks
+from raftmq.filters import Filter, FilterSyntaxError, Index, masks, scalar
 from raftmq.filters import compile as compile_filter
 from raftmq.filters.cover import cover
-from raftmq.filters.formula import Atom
+from raftmq.filters.formula import Atom, Pattern
 from raftmq.filters.index import (
     FEW,
     LEVELS_MAX,
@@ -21,6 +21,7 @@ from raftmq.filters.index import (
     SPREAD_ATOMS_MAX,
     SPREAD_MAX,
 )
+from raftmq.filters.like import matcher
 from raftmq.filters.parser import parse
 from raftmq.filters.scalar import ValueTest, assume, plain_row, row_test, value_test
 from tests.filters.batches import TAGS, batch_of, random_batch
@@ -417,3 +418,55 @@ def test_texts_with_quotes_are_found() -> None:
         index.add(text, f"city = '{quoted}'")
     for text in TEXTS:
         assert index.match({"city": text}) == {text}
+
+
+@pytest.mark.parametrize("count", [1, 3, FEW + 30])
+@pytest.mark.parametrize("seed", range(3))
+def test_long_texts_are_matched_as_short_ones(
+    count: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masks, "LONG_TEXT", 0)
+    monkeypatch.setattr(masks, "STEP_BYTES", 0)
+    monkeypatch.setattr(masks, "PART_MESSAGES", FEW)
+    random = Random(seed)
+    write = writer(random)
+    filters = {each: compile_filter(random_filter(random, write)) for each in range(60)}
+    index: Index[int] = Index()
+    for each, found in filters.items():
+        index.add(each, found.text)
+    check_batch(random, index, filters, count)
+
+
+@pytest.mark.parametrize("key", ["", "type = 'x' AND "])
+def test_step_makes_one_comparison_of_a_long_text(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masks, "PART_MESSAGES", 20)
+    searched: list[int] = [0]
+
+    def counted(constant: Pattern) -> Callable[[str], bool]:
+        def fits(text: str) -> bool:
+            searched[-1] += len(text)
+            return matcher(constant)(text)
+
+        return fits
+
+    monkeypatch.setattr(scalar, "matcher", counted)
+    index: Index[int] = Index()
+    for each in range(30):
+        patterns = " OR ".join(f"a LIKE '%_x{each}y{n}%'" for n in range(20))
+        index.add(each, f"{key}({patterns} OR b = 1)")
+    rows: list[dict[str, Any]] = [{"a": "x", "type": "x", "b": each % 30} for each in range(40)]
+    rows[7]["a"] = rows[33]["a"] = "x" * 100_000
+    matches = None
+    for step in index.match_in_steps(batch_of(rows)):
+        searched.append(0)
+        matches = step
+    assert max(searched) < 2 * 100_000
+    searched[:] = [0]
+    assert matches is not None
+    assert matches.ids == set(range(30))
+    for each in range(30):
+        assert matches.mask(each).tolist() == [row["b"] == 1 for row in rows]
+    # A fetch finds the masks made.
+    assert searched == [0]

@@ -186,3 +186,35 @@ def test_values_of_no_known_type_are_present_and_equal_nothing() -> None:
     assert compile_filter("a = 5").matches({"a": Level.HIGH})
     assert compile_filter("a = 5").matches({"a": np.float64(5)})
     assert compile_filter("a IS NULL").matches({"a": None})
+
+
+@pytest.mark.parametrize("value", ["number", "text"])
+def test_masks_of_many_comparisons_take_bounded_memory(value: str) -> None:
+    index: Index[int] = Index()
+    for each in range(10):
+        index.add(each, " OR ".join(f"a < -{each}.{n} OR a < '-{each}{n}'" for n in range(1, 500)))
+    numbers = range(2 * masks.PART_MESSAGES)
+    batch = batch_of([{"a": each if value == "number" else f"{each % 200}"} for each in numbers])
+    matches = index.match_batch(batch)
+    assert not matches.ids
+    for view in matches._views:
+        kept = [*view._masks.values(), *view._tables.values()]
+        assert sum(each.nbytes for each in kept) < 3 * masks.KEPT_BYTES
+
+
+def test_forgotten_masks_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masks, "KEPT_BYTES", 0)
+    monkeypatch.setattr(masks, "STEP_BYTES", 0)
+    random = Random(4)
+    writer = Writer(random, clean=True)
+    for _ in range(40):
+        batch, messages = random_batch(random, 30)
+        found = compile_filter(f"({writer.text()})")
+        expected = [found.matches(props, tag=tag) for props, tag in messages]
+        index: Index[int] = Index()
+        index.add(1, found.text)
+        assert index.match_batch(batch).mask(1).tolist() == expected
+        view = BatchView(batch)
+        for _ in view.mask_in_steps(found.formula):
+            pass
+        assert view.mask(found.formula).tolist() == expected

@@ -168,7 +168,10 @@ class Group:
 
     def check(self) -> None:
         index, naive = self.index, self.naive
-        for queue in [*self.ends, 99]:
+        known = {queue: index.earliest(queue) for queue in [*self.ends, 99]}
+        later = {queue: first for queue, first in known.items() if first}
+        assert dict(index.begin_later(known)) == later
+        for queue in known:
             rows = naive.of(queue)
             assert index.earliest(queue) == (rows[0][0].base_offset if rows else None)
             for base in [size.base for size in self.store.segments()]:

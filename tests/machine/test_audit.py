@@ -22,7 +22,7 @@ from raftmq.machine.catalog.audit import (
     NAME_BYTES_MAX,
     UNCHANGED,
     WORD_BYTES_MAX,
-    Act,
+    AdminAct,
     Audit,
     BeginAct,
     EndAct,
@@ -57,8 +57,8 @@ from tests.access.structs import TEXTS
 from .test_catalog import NODES, run
 
 GOLDEN = Path(__file__).parent / "golden"
-ALICE = Act("alice", "10.0.0.7", "create_topic", "topic", "orders", "8 queues")
-USE = Act("alice", "10.0.0.7")
+ALICE = AdminAct("alice", "10.0.0.7", "create_topic", "topic", "orders", "8 queues")
+USE = AdminAct("alice", "10.0.0.7")
 """Alice does what makes no entry."""
 
 
@@ -73,7 +73,7 @@ def entries(catalog: Catalog) -> list[Entry]:
     return list(catalog.audit.entries.values())
 
 
-def by(user: str) -> Act:
+def by(user: str) -> AdminAct:
     return msgspec.structs.replace(ALICE, user=user)
 
 
@@ -237,7 +237,7 @@ def test_what_is_created_has_its_author_as_owner(catalog: Catalog) -> None:
 
 
 def test_owner_stays_when_others_change_or_use_a_thing(catalog: Catalog) -> None:
-    bob, use = Act("bob", "", "alter_topic"), Act("bob", "")
+    bob, use = AdminAct("bob", "", "alter_topic"), AdminAct("bob", "")
     run(catalog, Authored(ALICE, CreateTopic("orders", 1)))
     run(catalog, Authored(bob, CreateTopic("orders", 1)))
     run(catalog, Authored(bob, AlterTopic("orders", 4)))
@@ -338,7 +338,7 @@ def test_entries_of_a_longer_log_are_kept_as_far_as_they_fit(
 @given(st.lists(TEXTS | st.just("ü€𝄞" * 200), min_size=6, max_size=6), TEXTS)
 def test_texts_of_any_kind_are_cut_to_their_bounds(texts: list[str], result: str) -> None:
     catalog = Catalog()
-    run(catalog, BeginAct(Act(*texts)))
+    run(catalog, BeginAct(AdminAct(*texts)))
     run(catalog, EndAct(1, result * 50))
     (entry,) = entries(catalog)
     bounds: tuple[int, ...] = (AUTHOR_BYTES_MAX, AUTHOR_BYTES_MAX, WORD_BYTES_MAX, WORD_BYTES_MAX)

@@ -1,5 +1,6 @@
 """The data group's machine: offsets, exactly-once publish, committed offsets, snapshots."""
 
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from raftmq.log.record import encode as encode_record
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import DropQueues, Limits, PartitionMachine, Trim
 from raftmq.machine.offsets import CommitOffsets
+from raftmq.pop.leases import Handed
+from raftmq.pop.spans import Span
 from raftmq.results import Appended, Changed, Refused, Result, UnsupportedVersion
 
 
@@ -128,7 +131,7 @@ def test_damaged_commands_in_the_log_are_refused_not_raised() -> None:
 
 def test_record_of_a_newer_version_stops_the_node() -> None:
     with pytest.raises(UnsupportedVersion, match="upgrade"):
-        Log().add(Kind.BATCH, b"", version=3)
+        Log().add(Kind.BATCH, b"", version=PartitionMachine.record_version + 1)
 
 
 def test_offsets_are_committed_per_group_and_may_go_back() -> None:
@@ -251,3 +254,15 @@ def test_each_accepted_message_has_one_offset_and_offsets_have_no_gap(
         for producer in (1, 2, 3):
             sequence = [name[1:] for name in names if name[0] == producer]
             assert sequence == sorted(sequence)
+
+
+def test_time_of_a_record_grows_with_the_leases_that_begin_and_not_with_their_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log()
+    handed = [(1, Handed(2, token, 7, Span(token, 1, 1), 9)) for token in range(40_000)]
+    monkeypatch.setattr(log.machine.pop_groups, "finish", lambda *_: handed)
+    began = time.process_time()
+    log.send(0)
+    # As long as bytes were added to bytes, it took more than a minute.
+    assert time.process_time() - began < 2

@@ -352,6 +352,9 @@ class MembersComeAndGo(RuleBasedStateMachine):
         ]
         assert sorted(queue for queue, _, _ in owned) == (list(range(7)) if self.members else [])
         for queue, member, epoch in owned:
+            assignment = self.table.memberships.of_member[member]
+            assert (member, epoch) == (assignment.owners[queue], assignment.epochs[queue])
+        for queue, member, epoch in owned:
             assert self.owner_of.setdefault((queue, epoch), member) == member
             epoch_before, member_before = self.last.get(queue, (0, 0))
             assert epoch >= epoch_before

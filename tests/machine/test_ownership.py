@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from raftmq.errors import Reason
-from raftmq.machine.catalog.audit import Act
+from raftmq.machine.catalog.audit import AdminAct
 from raftmq.machine.catalog.catalog import Authored, Bootstrap, Catalog, Node, Once
 from raftmq.machine.catalog.consumer_groups import Attach, DeleteConsumerGroup, PutConsumerGroup
 from raftmq.machine.catalog.membership import JoinGroup
@@ -29,7 +29,7 @@ def catalog() -> Catalog:
 
 def by(user: str, catalog: Catalog, command: Any) -> Result:
     """Run a command of a user."""
-    return run(catalog, Authored(Act(user, ""), command))
+    return run(catalog, Authored(AdminAct(user, ""), command))
 
 
 def give(catalog: Catalog, **amounts: int) -> None:

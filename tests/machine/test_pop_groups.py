@@ -13,6 +13,7 @@ from raftmq.log.record import encode as encode_record
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import DropQueues, PartitionMachine
 from raftmq.machine.pop_groups import Delivery
+from raftmq.machine.settlements import Settlements, Settling
 from raftmq.pop.actions import FENCED, OVER_LIMIT, Action
 from raftmq.pop.calls import (
     Ask,
@@ -29,7 +30,8 @@ from raftmq.pop.calls import (
 from raftmq.pop.leases import Handed
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.spans import Span, run
-from raftmq.results import Refused, Result
+from raftmq.results import Changed, Refused, Result
+from raftmq.wire.popping import SETTLE_ITEMS_MAX
 
 TOPIC = 1
 QUEUE = TOPIC << 16
@@ -422,6 +424,19 @@ def test_settlements_by_handle_are_counted_apart_from_the_consumers_own() -> Non
     assert log.call(late) == [Reason.OUT_OF_ORDER]
     log.call(CloseGroups([1]))
     assert len(log.machine.pop_groups._settlements) == 0
+
+
+def test_repeats_are_forgotten_by_the_results_of_others_too() -> None:
+    settlements, mine = Settlements(), Settling(1, ALICE, by_handle=False)
+    assert settlements.once(mine, 1, lambda: [1], now=0) == Changed([1])
+    for number in range(1, 490):
+        other = Settling(1, ALICE + number, by_handle=False)
+        settlements.once(other, 1, lambda: [1] * SETTLE_ITEMS_MAX, now=number)
+        assert (mine in settlements._last) == (number < 489)
+    # Results that say which messages were settled count by their length.
+    settlements = Settlements()
+    settlements.once(mine, 1, lambda: [1, bytes(8), bytes(7)], now=0)
+    assert settlements._weight == 4
 
 
 def test_running_credits_of_a_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

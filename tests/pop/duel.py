@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from random import Random
 from typing import Any
 
 import cbor2
+import msgspec
 
 from raftmq.chaos.ledger.twins import woken_in_vain
 from raftmq.errors import Reason
@@ -41,6 +41,8 @@ class Kind:
     is_filtered: bool = False
     is_blocking: bool = False
     run: int = 1
+    is_changing: bool = False
+    """Operators reset queues, and let dead letters block or not."""
 
     def group(self) -> PopGroup:
         policy = Policy((10, 50), 3, 100, self.order or Order.KEY, self.is_blocking, self.run)
@@ -61,6 +63,11 @@ KINDS = {
     "runs, filtered, blocking": Kind(Order.KEY, is_filtered=True, is_blocking=True, run=RUN_MAX),
     "serial": Kind(Order.QUEUE),
     "serial, filtered, blocking": Kind(Order.QUEUE, is_filtered=True, is_blocking=True),
+    "plain, changing": Kind(is_changing=True),
+    "keyed, changing": Kind(Order.KEY, is_changing=True),
+    "runs, changing": Kind(Order.KEY, run=RUN_MAX, is_changing=True),
+    "runs of 2, filtered, changing": Kind(Order.KEY, is_filtered=True, run=2, is_changing=True),
+    "serial, changing": Kind(Order.QUEUE, is_changing=True),
 }
 
 
@@ -73,7 +80,9 @@ class Message:
     key: int
     matches: bool
     word: str
-    """unknown, fresh, passed, leased, waiting, ready, dead, acked, lost or purged."""
+    """unknown, fresh, passed, leased, waiting, ready, dead, acked, lost, purged or skipped."""
+    born: int
+    """The index of the last record before it."""
     token: int = 0
     attempt: int = 0
     due: int = 0
@@ -83,6 +92,10 @@ class Message:
     """The events of this message that the group reported."""
     is_late: bool = False
     """It was a dead letter that held up no other message: its turn is past."""
+    is_parked: bool = False
+    """It is a dead letter that holds up the messages after it."""
+    is_jumped: bool = False
+    """A reset jumped over it: no count has it."""
 
 
 @dataclass
@@ -104,6 +117,9 @@ class Duel:
     """How often the events were looked at: for them the index of a record."""
 
     def __post_init__(self) -> None:
+        self.is_blocking = self.kind.is_blocking
+        # Messages that were settled and go out again: counts of settled messages stay.
+        self.settled_before: dict[int, Counter[str]] = {queue: Counter() for queue in QUEUES}
         self.ends = dict.fromkeys(QUEUES, self.begun)
         self.known = dict.fromkeys(QUEUES, self.begun)
         self.earliest = dict.fromkeys(QUEUES, 0)
@@ -136,7 +152,8 @@ class Duel:
         for key, match in zip(keys, matches, strict=True):
             offset = self.ends[queue]
             self.ends[queue] += 1
-            self.messages[queue, offset] = Message(queue, offset, key, match, word)
+            each = Message(queue, offset, key, match, word, born=self.checks)
+            self.messages[queue, offset] = each
         self.tell("came", queue)
         self.serve()
 
@@ -168,7 +185,7 @@ class Duel:
         until = self.now + wait
         named = {"invisible_ms": invisible, "until": until, "is_kept": is_kept, "now": self.now}
         self.tell("ask", consumer, size, **named)
-        most = min(size, groups.COUNT_MAX)
+        most = min(size, groups.CREDIT_MAX)
         self.credits[consumer] = (most, until, invisible or 100, is_kept)
         self.serve()
 
@@ -223,7 +240,7 @@ class Duel:
                 held = [each for each in held if each is first[self.turn(each)]]
         for each in held:
             if verb == "reject":
-                each.word = "dead"
+                self.bury(each)
             elif verb == "give_back":
                 self.not_begun(each)
             else:
@@ -252,11 +269,15 @@ class Duel:
 
     def failed(self, each: Message, delay: int | None = None) -> None:
         if each.attempt >= 3:
-            each.word = "dead"
+            self.bury(each)
             return
         delay = (10, 50)[each.attempt - 1] if delay is None else delay
         each.word = "waiting" if delay else "ready"
         each.due = self.now + delay
+
+    def bury(self, each: Message) -> None:
+        each.word = "dead"
+        each.is_parked = self.is_blocking and self.kind.order is not None
 
     def settle_foreign(self, one: Handed, consumer: int) -> None:
         consumer = consumer if consumer != one.consumer else 99
@@ -311,7 +332,8 @@ class Duel:
             return
         number = sorted(dead)[pick % len(dead)]
         letter = dead[number]
-        assert letter.is_parked == self.kind.is_blocking
+        mine = [self.messages[letter.queue, offset] for offset in letter.messages.offsets()]
+        assert {each.is_parked for each in mine} == {letter.is_parked}
         named = None if part is None else span(letter.messages.base - 1, part)
         meant = list(letter.messages.offsets())
         if named is not None:
@@ -330,13 +352,41 @@ class Duel:
             each = self.messages[letter.queue, offset]
             assert each.word == "dead"
             each.attempt = 0
-            each.is_late = not letter.is_parked
+            each.is_late, each.is_parked = not letter.is_parked, False
             if verb == "purge":
                 each.word = "purged"
             elif offset not in here:
                 each.word = "lost"
             else:
                 each.word = "fresh" if self.kind.order is Order.KEY else "ready"
+        self.serve()
+
+    def alter(self) -> None:
+        """From now on dead letters block, or no longer do."""
+        self.is_blocking = not self.is_blocking
+        for one in (self.first, self.twin):
+            one.policy = msgspec.structs.replace(one.policy, is_blocking=self.is_blocking)
+        self.check()
+
+    def reset(self, queue: int, offset: int) -> None:
+        """A queue goes on from an offset that retention kept, forward or back."""
+        offset = min(max(offset, self.begun, self.earliest[queue]), self.ends[queue])
+        following = self.first.backlogs[queue].next
+        self.tell("reset", {queue: offset})
+        for each in [each for each in self.messages.values() if each.queue == queue]:
+            is_counted = each.offset < following and not each.is_jumped
+            is_settled = each.word in {"acked", "passed", "lost", "purged"}
+            each.is_parked = False
+            if each.offset >= offset:
+                self.settled_before[queue][each.word] += is_counted and is_settled
+                each.word = "unknown" if self.kind.is_fed else "fresh"
+                each.is_late = each.is_jumped = False
+                each.token = each.attempt = each.due = 0
+            elif not is_settled and each.word != "dead":
+                each.word, each.is_jumped = "skipped", True
+            elif not is_counted:
+                each.is_jumped = True
+        self.known[queue] = offset
         self.serve()
 
     # Checks
@@ -405,8 +455,7 @@ class Duel:
     def in_the_way(self) -> Iterator[Message]:
         """Messages that are not settled."""
         for each in self.messages.values():
-            is_parked = each.word == "dead" and self.kind.is_blocking
-            if is_parked or each.word in {"fresh", "ready", "leased", "waiting"}:
+            if each.is_parked or each.word in {"fresh", "ready", "leased", "waiting"}:
                 yield each
 
     def nothing_is_kept_back(self) -> None:
@@ -433,7 +482,10 @@ class Duel:
                 # A parked or waiting message holds up only the messages after it.
                 first = min(waiting, key=lambda each: each.offset)
                 is_out = any(each.word == "leased" for each in waiting)
-                is_right = is_out or first.word not in {"fresh", "ready"} or first.is_late
+                # A message whose turn is past waits for the turn of others, and not for parked ones
+                # after it.
+                is_out |= first.is_late and any(each.word == "waiting" for each in waiting)
+                is_right = is_out or first.word not in {"fresh", "ready"}
                 assert self.kind.run == 1 or is_right
 
     def is_held_up(self, queue: int) -> bool:
@@ -452,8 +504,9 @@ class Duel:
             words = Counter(
                 "held" if each.word == "fresh" or self.stands_in_line(each) else each.word
                 for each in mine
-                if each.offset < following
+                if each.offset < following and not each.is_jumped
             )
+            words += self.settled_before[queue]
             assert not words["unknown"]
             self.seen.update(each.word for each in mine)
             found = self.tell("counts", queue)._asdict()
@@ -505,7 +558,7 @@ class Duel:
         """The rows of a segment give each message the events that the group reported."""
         section = memoryview(self.builder.section())
         for (queue, offset), each in self.messages.items():
-            after = offset % 2 * self.checks // 2
+            after = max(each.born, offset % 2 * self.checks // 2)
             found = list(find(rows_of(section, queue), queue=queue, offset=offset, after=after))
             later = [row for row in each.events if row.index > after]
             assert found == later, each
@@ -526,51 +579,3 @@ class Duel:
         is_crowded = sum(map(self.width, QUEUES)) >= windows.FED_MAX
         bound: int = getattr(windows, f"{'CROWDED' if is_crowded else 'WINDOW'}_{which}")
         return bound
-
-
-def drive(kind: Kind, seed: int, steps: int) -> Duel:
-    """A duel with steps drawn from a seed."""
-    draw = Random(seed)
-    duel = Duel(kind, begun=draw.choice([0, 3]))
-    for _ in range(steps):
-        step(duel, draw)
-    duel.rebuild()
-    duel.find_events()
-    return duel
-
-
-def step(duel: Duel, draw: Random) -> None:
-    """One step of a duel."""
-    queue, consumer = draw.choice(QUEUES), draw.choice(CONSUMERS)
-    recent = duel.handed[-12:]
-    match draw.choices(range(11), (3, 3, 5, 10, 1, 1, 3, 1, 2, 1, 1))[0]:
-        case 0:
-            size = draw.randint(1, 40)
-            keys = [draw.choice([0, 1, 1, 2, 3, 0xFFFFFFFF]) for _ in range(size)]
-            duel.append(queue, keys, [draw.random() < 0.5 for _ in range(size)])
-        case 1:
-            duel.feed(queue, draw.randint(0, 30))
-            duel.feed_elsewhere(queue, draw.choice([-5, -1, 1, 5]))
-        case 2:
-            numbers = [draw.randint(0, most) for most in (30, 100, 60)]
-            duel.ask(consumer, *numbers, is_kept=draw.random() < 0.5)
-        case 3 if recent:
-            one = draw.choice(recent)
-            bits = draw.randint(1, (1 << one.messages.stop - one.messages.base) - 1)
-            duel.settle(one, draw.choice([bits, one.messages.bits]), draw.choice(VERBS))
-        case 4 if recent:
-            duel.settle_foreign(draw.choice(recent), consumer)
-        case 5 if recent:
-            duel.extend(draw.choice(recent), draw.randint(1, 200))
-        case 6:
-            duel.pass_time(draw.choice([0, 1, 9, 10, 49, 50, 120]))
-            duel.clock_moves(draw.choice([0, 0, 0, 1, 10, 120]))
-        case 7:
-            duel.trim(queue, draw.randint(1, 30))
-        case 8:
-            part = draw.choice([None, draw.randint(1, 0xFFFF)])
-            duel.attend(draw.choice(["redrive", "purge"]), draw.randrange(1000), part)
-        case 9:
-            duel.leave(consumer)
-        case _:
-            duel.rebuild()

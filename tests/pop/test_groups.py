@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from raftmq.pop import backlog, credit, groups, keyed, leases, pieces, serial, windows
-from raftmq.pop.groups import COUNT_MAX, EXPIRIES_MAX, PopGroup
+from raftmq.pop.groups import CREDIT_MAX, EXPIRIES_MAX, PopGroup
 from raftmq.pop.policy import INVISIBLE_MS_MAX, Mode, Order, Policy
 from raftmq.pop.spans import Span, run
 from raftmq.results import Changed, Refused
-from tests.pop.duel import CONSUMERS, KINDS, QUEUES, VERBS, Duel, drive
+from tests.pop.drawn_duels import drive
+from tests.pop.duel import CONSUMERS, KINDS, QUEUES, VERBS, Duel
 
 KEYS = st.sampled_from([0, 0, 1, 2, 3, 0xFFFFFFFF])
 
@@ -95,6 +96,16 @@ class Game(RuleBasedStateMachine):
     def attend_to_dead_letters(self, verb: str, pick: int, part: int | None) -> None:
         self.duel.attend(verb, pick, part)
 
+    @precondition(lambda self: self.duel.kind.is_changing)
+    @rule(queue=st.sampled_from(QUEUES), offset=st.integers(0, 40))
+    def reset(self, queue: int, offset: int) -> None:
+        self.duel.reset(queue, offset)
+
+    @precondition(lambda self: self.duel.kind.is_changing)
+    @rule()
+    def alter(self) -> None:
+        self.duel.alter()
+
     @rule()
     def replica_is_rebuilt_from_a_snapshot(self) -> None:
         self.duel.rebuild()
@@ -113,7 +124,7 @@ def test_long_duels_end_in_agreement(kind: str) -> None:
 TIGHT = (
     (groups, "EXPIRIES_MAX", 2),
     (groups, "HANDED_MAX", 2),
-    (groups, "COUNT_MAX", 12),
+    (groups, "CREDIT_MAX", 12),
     (leases, "_STALE_MIN", 2),
     (leases, "_SMALL_MAX", 3),
     (credit, "_SWEEP_MIN", 2),
@@ -285,7 +296,7 @@ def test_numbers_over_the_limits_are_cut_down_or_refused() -> None:
     group.follow(7, 0)
     group.ask(1, 1 << 70, invisible_ms=1 << 70, until=10**9)
     handed = serve(group, 1 << 40)
-    assert [one.messages.size for one in handed] == [COUNT_MAX]
+    assert [one.messages.size for one in handed] == [CREDIT_MAX]
     assert handed[0].deadline == INVISIBLE_MS_MAX
     for invisible in (0, -1, INVISIBLE_MS_MAX + 1):
         assert isinstance(group.extend(1, 1, 0, invisible_ms=invisible), Refused)

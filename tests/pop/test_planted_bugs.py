@@ -21,7 +21,8 @@ from raftmq.pop import (
 )
 from raftmq.pop.pieces import Piece
 from raftmq.pop.spans import Span
-from tests.pop.duel import KINDS, drive
+from tests.pop.drawn_duels import drive
+from tests.pop.duel import KINDS
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 NOTICED = (AssertionError, KeyError, IndexError, ValueError)
@@ -176,6 +177,13 @@ def hold_as_if_new(self: Any, offsets: list[int], key: int, attempt: int = 0) ->
 HOLD = keyed.KeyedBacklog._hold
 
 
+def redrive_as_it_was(self: Any, messages: Piece, *, is_parked: bool, is_old: bool) -> None:
+    REDRIVE(self, messages, is_parked=is_parked, is_old=True)
+
+
+REDRIVE = keyed.KeyedBacklog.redrive
+
+
 def all_failed(self: Any, messages: Piece) -> tuple[Piece, None]:
     return messages, None
 
@@ -235,6 +243,10 @@ BUGS: dict[str, tuple[str, Plant]] = {
     "dead letter that is redriven overtakes its key": (
         "keyed",
         instead(keyed.KeyedBacklog, "redrive", backlog.Backlog.redrive),
+    ),
+    "dead letter that is redriven waits for parked ones after it": (
+        "runs, changing",
+        instead(keyed.KeyedBacklog, "redrive", redrive_as_it_was),
     ),
     "parked message does not block its key": (
         "keyed, filtered, blocking",

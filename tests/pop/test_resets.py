@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Collection
 
 import pytest
 
@@ -13,6 +14,7 @@ from raftmq.machine.machine import PartitionMachine
 from raftmq.pop.actions import FENCED, Action
 from raftmq.pop.calls import ChangeDead, Feed, Lose, OpenGroup, ResetGroup, Step
 from raftmq.pop.groups import PopGroup
+from raftmq.pop.leases import Leases
 from raftmq.pop.message_events import follow
 from raftmq.pop.policy import Mode, Order, Policy
 from raftmq.pop.spans import run
@@ -211,3 +213,41 @@ def test_request_that_arrives_again_does_nothing_and_gets_its_answer(
     # The oldest requests are forgotten, and carried out again.
     assert log.call(ChangeDead(1, [1], True, [], [], 9), redriven, back) == [0, 0, None]
     assert [h.messages for h in log.ask(BOB, 10)] == [run(0, 4, 1)]
+
+
+def test_queues_are_reset_together_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    drop = Leases.drop
+
+    def counting(self: Leases, queues: Collection[int]) -> None:
+        passes.append(len(queues))
+        drop(self, queues)
+
+    monkeypatch.setattr(Leases, "drop", counting)
+    log = opened()
+    for queue in range(QUEUE, QUEUE + 5):
+        log.send(4, queue=queue)
+    handed = log.ask(ALICE, 20)
+    assert sum(each.messages.size for each in handed) == 20
+    queues = [QUEUE + 3, QUEUE, QUEUE + 1]
+    assert log.call(ResetGroup(1, queues, [1, 4, 2])) == [None]
+    assert passes == [3]
+    group(log).audit()
+    again = {each.queue: each.messages for each in log.ask(BOB, 20)}
+    assert again == {QUEUE + 3: run(1, 3, 1), QUEUE + 1: run(2, 2, 1)}
+    # The leases of other queues go on.
+    kept = [each for each in handed if each.queue in (QUEUE + 2, QUEUE + 4)]
+    assert all(group(log).held_until(ALICE, x.token, x.messages, log.now) for x in kept)
+    assert len(kept) == 2
+
+
+def test_reset_of_an_old_log_that_names_a_queue_twice_counts_twice() -> None:
+    log = opened()
+    log.send(9)
+    (first,) = log.ask(ALICE, 9)
+    log.settle(1, only(log, 3, Action.REJECT, first.token))
+    assert log.call(ResetGroup(1, [QUEUE, QUEUE], [2, 5])) == [None]
+    group(log).audit()
+    # The first one took the dead letter at 3, the second one decides where the group goes on.
+    assert not group(log).dead
+    assert [each.messages for each in log.ask(BOB, 9)] == [run(5, 4, 1)]

@@ -84,7 +84,8 @@ def test_a_right_is_taken_away_on_all_nodes_under_load() -> None:
                     await root.access.drop_rule(rule)
                     nursery.cancel_scope.deadline = trio.current_time() + HELD_SECONDS_MAX
                 assert not nursery.cancel_scope.cancelled_caught
-                with pytest.raises(Rejected):
+                # It may go to a connection that is being ended, and then again.
+                with pytest.raises((Rejected, OutcomeUnknown), match="may not write"):
                     await producer.send(b"another")
             queues = (await root.admin.describe_topic("orders")).queues
             assert set(reasons) <= {Reason.DENIED}

@@ -60,7 +60,9 @@ def type_rule(type_: Any) -> str:
     if type_ is Any:
         return "any"
     if get_origin(type_) is Annotated:
-        _, bounds = get_args(type_)
+        bare, bounds = get_args(type_)
+        if get_origin(bare) is list:
+            return f"[*{bounds.max_length} {type_rule(get_args(bare)[0])}]"
         return f"{bounds.ge}..{bounds.le}" if bounds.le is not None else f"int .ge {bounds.ge}"
     if type_ in PLAIN:
         return PLAIN[type_]

@@ -65,7 +65,9 @@ def structs(type_: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
 def of_annotation(type_: Any) -> st.SearchStrategy[Any]:
     """Values of an annotation as the messages use them: X, X | None, list[X], dict[str, Any]."""
     if get_origin(type_) is Annotated:
-        _, bounds = get_args(type_)
+        bare, bounds = get_args(type_)
+        if get_origin(bare) is list:
+            return of_annotation(bare)
         return st.integers(bounds.ge, 2**64 - 1 if bounds.le is None else bounds.le)
     arguments = getattr(type_, "__args__", None)
     if not arguments:

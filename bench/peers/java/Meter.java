@@ -26,12 +26,16 @@ final class Meter {
         last = start;
     }
 
+    /** Time in which the first delivery must come. Of a consumer's first pulls, about one in five is
+     *  answered by nothing for 30 s, the client's limit: such a read is given up. */
+    private static final long FIRST_NANOS_MAX = 10_000_000_000L;
+
     /** A meter whose time begins with the first delivery, which is not counted: joining a group is
      *  left out of a rate. */
     static Meter fromFirstDelivery(int size, double seconds) {
         Meter meter = new Meter(size, seconds, 0);
         meter.isWaiting = true;
-        meter.deadline += 60_000_000_000L;
+        meter.deadline += FIRST_NANOS_MAX;
         return meter;
     }
 

@@ -18,13 +18,13 @@ final class WarmUp {
         for (int left = (int) Math.round(most / SLICE_SECONDS); left > 0; left--) {
             Meter meter = slice.run(SLICE_SECONDS);
             double seconds = meter.seconds(isRead), rate = meter.messages() / seconds;
-            worked += meter.messages() == 0 ? 0 : seconds;
+            worked += meter.messages() == 0 ? SLICE_SECONDS : seconds;
             calm++;
             if (rate > 0 && rate >= GAIN * reference) {
                 reference = rate;
                 calm = 0;
             }
-            if (worked >= least && calm >= CALM_SLICES) break;
+            if (worked >= most || (worked >= least && calm >= CALM_SLICES)) break;
         }
         return worked;
     }

@@ -24,7 +24,7 @@ import msgspec
 from raftmq.broker.host import Host
 from raftmq.broker.serve.connection import Connection
 from raftmq.machine.catalog import access, catalog
-from raftmq.machine.catalog.audit import Act, BeginAct, EndAct
+from raftmq.machine.catalog.audit import AdminAct, BeginAct, EndAct
 from raftmq.machine.catalog.consumer_groups import (
     Attach,
     DeleteConsumerGroup,
@@ -69,7 +69,7 @@ _SHOWN_TOPICS = 10
 
 
 class Words(NamedTuple):
-    """An act without its author: see `Act`."""
+    """An act without its author: see `AdminAct`."""
 
     what: str
     resource: str
@@ -80,9 +80,9 @@ class Words(NamedTuple):
 _NO_WORDS = Words("", "", "")
 
 
-def act_of(connection: Connection, words: Words = _NO_WORDS) -> Act:
+def act_of(connection: Connection, words: Words = _NO_WORDS) -> AdminAct:
     """An act of the user at the other end of a connection; without words it makes no entry."""
-    return Act(connection.user, connection.address, *words)
+    return AdminAct(connection.user, connection.address, *words)
 
 
 def authored(node: Host, connection: Connection, command: catalog.Command) -> catalog.Command:

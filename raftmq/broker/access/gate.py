@@ -3,12 +3,12 @@
     greet ──> the certificate names a user, or there is none yet
     LOG_IN ──> a password or a token is checked: the connection has a user
     each request ──> its acts (`needs`) ──> allowed before on this connection? else the rules judge
-    the catalog's users or rules change ──> each connection is judged anew
+    the catalog's users or rules change ──> each connection is judged again
 
-A connection remembers what it was allowed, so a request costs a look into a set. If something of
-that is allowed no more, or its login is valid no more, the connection is ended: what waits on it
-(a fetch, credit of a consumer) would go on without another request. The client connects again and
-gets the refusal.
+A connection remembers the acts that it was allowed, so a request costs one look into a set. If one
+of them is no longer allowed, or the login has ended, the node ends the connection: a fetch or a
+consumer's credit that waits on it would go on without another request. The client connects again
+and gets the refusal.
 
 Invariants:
 - A client without a user gets nothing but the answers to HELLO and LOG_IN.
@@ -33,7 +33,8 @@ from raftmq.access.scram import BadLogin
 from raftmq.access.tokens import parts_of
 from raftmq.broker.cluster.views import renew_catalog
 from raftmq.broker.host import Host
-from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
+from raftmq.broker.loop_budget import Turn
+from raftmq.broker.serve.answers import LATER, Answer, OpenRequest, of_nodes
 from raftmq.broker.serve.connection import Connection, Refusal
 from raftmq.broker.serve.pages import Sees
 from raftmq.broker.timers import Timer
@@ -53,35 +54,41 @@ from .logins import (
     is_valid,
     login_by_token,
 )
-from .needs import ADMIN_CLUSTER, NEEDS, Unfound, is_by_name, user_changed_by
+from .needs import ADMIN_CLUSTER, NEEDS, RefusedEarly, is_by_name, user_changed_by
 
 LOGIN_CHARACTERS_MAX = 1024
 """The longest message of a login."""
 ACTS_MAX = 4096
 """Acts that a connection remembers. A connection that was allowed more is ended at each change of
 users or rules, unless its user is an administrator."""
+ACTS_MIN = 32
+"""Acts that a connection remembers in any case: more than most clients have."""
+ACTS_SHARED_MAX = 131_072
+"""Acts beyond these that all connections remember together: about 45 MB, and 0.8 s of verdicts at
+each change of users or rules. A connection for whose acts there is no room has more than it may."""
 NONCE_BYTES = 18
 """Random bytes of a node's nonce."""
 FRESH_SECONDS = 1.0
-"""After its leader has answered, the catalog here counts as new for this long."""
+"""Seconds after the leader's answer for which the catalog here counts as fresh."""
 RENEW_SECONDS_MAX = 3.0
 """The longest wait for that answer."""
 RECHECK_SECONDS_MAX = 10.0
-"""A login that ends later than this is looked at again after this time: the clock by which it ends
-may jump meanwhile."""
+"""The longest time between two checks of a login that expires: the wall clock may jump."""
+JUDGED_TURNS = 3
+"""Length of a turn in which connections are judged again, in turns of `loop_budget`: about as long
+as a busy connection has, which many may have before it comes round again."""
 
 _UNAUTHENTICATED = ErrorReply(
     Reason.UNAUTHENTICATED.value,
-    "this cluster wants to know its users: give `login`, or a certificate that names a user",
+    "this cluster requires a login: give `login`, or a certificate that names a user",
 )
-_OF_NODES = ErrorReply(Reason.TLS.value, "only nodes may ask this")
 _BAD_LOGIN = ErrorReply(Reason.UNAUTHENTICATED.value, "the login is not valid")
 
 
-class _Guest:
-    """A connection of a client."""
+class _Client:
+    """The client at one connection, as the gate knows it."""
 
-    __slots__ = ("allowed", "exchange", "is_wide", "login", "timer", "waiting")
+    __slots__ = ("allowed", "exchange", "has_more_acts", "login", "timer", "waiting")
 
     def __init__(self, login: Login | None) -> None:
         self.login = login
@@ -90,8 +97,8 @@ class _Guest:
         """A login that has begun."""
         self.allowed: set[Act] = set()
         """Acts that were allowed."""
-        self.is_wide = False
-        """True: more acts were allowed than are remembered."""
+        self.has_more_acts = False
+        """True: the connection was allowed more acts than it may remember."""
         self.timer: Timer | None = None
         """The end of the login."""
         self.waiting: Timer | None = None
@@ -105,8 +112,10 @@ class Gate:
         self._node = node
         self._settings = node.settings.access
         self._admins = frozenset(self._settings.admins)
-        self._guests: dict[Connection, _Guest] = {}
+        self._clients: dict[Connection, _Client] = {}
         self._version = 0
+        self._acts_shared = 0
+        """How many of `ACTS_SHARED_MAX` are taken."""
         self._is_following = False
         self._fresh_until = -inf
         self._key = b""
@@ -137,26 +146,27 @@ class Gate:
             return
         users = users_in(connection.names or (), self._node.settings.node.cluster)
         if len(users) > 1:
-            message = f"the certificate names several users: {', '.join(users)}"
+            found = ", ".join(users)
+            message = f"the certificate names several users: {found}; use one of a single user"
             raise Refusal(ErrorReply(Reason.UNAUTHENTICATED.value, message))
         if users and (why := self._node.quotas.why_no_connection(users[0])):
             raise Refusal(ErrorReply("busy", why, retry_ms=1000))
-        self._guests[connection] = _Guest(Login(users[0]) if users else None)
+        self._clients[connection] = _Client(Login(users[0]) if users else None)
         if users:
             self._node.quotas.join(connection, users[0])
-        connection.is_limited = not users
+        connection.needs_login = not users
 
     def log_in(self, frame: Frame, asked: OpenRequest) -> Answer:
         """Check a login."""
         request = unpack(LogIn, frame.header)
-        guest, catalog = self._guests.get(asked.connection), self._node.catalog
-        if guest is None:
-            return LoggedIn("")  # A cluster that does not know its users takes every login.
+        client, catalog = self._clients.get(asked.connection), self._node.catalog
+        if client is None:
+            return LoggedIn("")  # Without access control every login is taken.
         # For every login alike: one that waits only for users who are not known here would tell
         # who they are.
         if not self._is_fresh:
             return self._when_fresh(asked, frame)
-        if guest.allowed or guest.is_wide:
+        if client.allowed or client.has_more_acts:
             message = "a login comes before the first request that needs a right"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
         data = request.data
@@ -167,23 +177,23 @@ class Gate:
         if request.mechanism != SCRAM:
             message = f"{request.mechanism[:40]!r} is no mechanism of logins: {SCRAM}, {TOKEN}"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
-        exchange, guest.exchange = guest.exchange, None
+        exchange, client.exchange = client.exchange, None
         if exchange is not None:
             return self._attempt(asked, exchange.user, partial(exchange.verify, data))
         try:
-            guest.exchange = Exchange(
+            client.exchange = Exchange(
                 data, catalog.access, nonce=self._nonce(), now_ms=self._node.world.now_ms()
             )
         except BadLogin:
             return _BAD_LOGIN
-        return LoggedIn(guest.exchange.challenge)
+        return LoggedIn(client.exchange.challenge)
 
     def _attempt(
         self, asked: OpenRequest, name: str, check: Callable[[], tuple[Login, str]]
     ) -> Answer:
         """Check a login now, or in its turn after failures."""
         connection = asked.connection
-        seconds = self.failures.wait(connection.address, name)
+        seconds = self.failures.take_turn(connection.address, name)
         if seconds <= 0:
             return self._checked(connection, name, check)
         if seconds > DELAY_SECONDS_MAX:
@@ -191,8 +201,8 @@ class Gate:
             return ErrorReply("busy", message, retry_ms=1000)
         # One attempt at a time: more of them would be held here, and counted by no limit.
         connection.pause()
-        guest = self._guests[connection]
-        guest.waiting = self._node.timers.call_after(
+        client = self._clients[connection]
+        client.waiting = self._node.timers.call_after(
             seconds, partial(self._has_turn, asked, name, check)
         )
         return LATER
@@ -200,14 +210,14 @@ class Gate:
     def _has_turn(
         self, asked: OpenRequest, name: str, check: Callable[[], tuple[Login, str]]
     ) -> None:
-        asked.connection.go_on()
+        asked.connection.resume()
         asked.answer(self._checked(asked.connection, name, check))
 
     def _checked(
         self, connection: Connection, name: str, check: Callable[[], tuple[Login, str]]
     ) -> Answer:
-        guest = self._guests.get(connection)
-        if guest is None:
+        client = self._clients.get(connection)
+        if client is None:
             return LATER  # The client went away while it waited.
         try:
             login, last = check()
@@ -217,16 +227,16 @@ class Gate:
         except BadLogin:
             self.failures.failed(connection.address, name)
             return _BAD_LOGIN
-        why = self._node.load.why_no_client(connection) if connection.is_limited else ""
+        why = self._node.load.why_no_client(connection) if connection.needs_login else ""
         if login.user != connection.user:
             why = why or self._node.quotas.why_no_connection(login.user)
         if why:
             return ErrorReply("busy", why, retry_ms=1000)
         self.failures.succeeded(connection.address, name)
-        guest.login = login
+        client.login = login
         self._node.quotas.join(connection, login.user)
-        connection.unlimit()
-        self._watch(connection, guest)
+        connection.lift_limits()
+        self._watch(connection, client)
         return LoggedIn(last, login.user)
 
     def _by_token(self, text: str) -> Login:
@@ -241,56 +251,67 @@ class Gate:
 
     def closed(self, connection: Connection) -> None:
         """The connection is gone."""
-        guest = self._guests.pop(connection, None)
-        for timer in (guest.timer, guest.waiting) if guest is not None else ():
+        client = self._clients.pop(connection, None)
+        if client is None:
+            return
+        self._forget(client)
+        for timer in (client.timer, client.waiting):
             if timer is not None:
                 timer.cancel()
 
     # What may pass
 
-    def check(self, asked: OpenRequest, frame: Frame, message: Any) -> Answer | None:
-        """The refusal of a request that may not pass; None: it may. `LATER`: the request is acted
-        on again, once the catalog here is new enough to refuse by."""
+    def admit(self, asked: OpenRequest) -> ErrorReply | None:
+        """The refusal of a request whose kind the other end may not send; None: it may. The node
+        asks before it decodes the header: strangers cost no such work."""
         connection = asked.connection
         if connection.from_node:
             return None
         if asked.kind in NODE_KINDS and connection.names is not None:
-            return _OF_NODES
+            return of_nodes(Reason.TLS)
         if not self.is_on or asked.kind == FrameKind.LOG_IN:
             return None
-        guest = self._guests.get(connection)
-        if guest is None or guest.login is None:
-            return _UNAUTHENTICATED
-        # Until all connections were judged anew, what was allowed before does not count.
+        client = self._clients.get(connection)
+        return _UNAUTHENTICATED if client is None or client.login is None else None
+
+    def check(self, asked: OpenRequest, frame: Frame, message: Any) -> Answer | None:
+        """The refusal of an admitted request that may not pass; None: it may. `LATER`: the request
+        is acted on again, once the catalog here is new enough to refuse by."""
+        connection = asked.connection
+        if connection.from_node or not self.is_on or asked.kind == FrameKind.LOG_IN:
+            return None
+        client = self._clients[connection]
+        assert client.login is not None, "a request of a stranger was admitted"
+        # Until all connections are judged again, earlier verdicts do not count.
         is_old = self._node.catalog.access.version != self._version
-        if is_old and not self._is_valid(guest.login):
+        if is_old and not self._is_valid(client.login):
             return _BAD_LOGIN
         try:
             for act in NEEDS[asked.kind](self._node, message):
-                is_known = act in guest.allowed and not is_old
-                if not is_known and not self._allow(guest, guest.login, act):
+                is_known = act in client.allowed and not is_old
+                if not is_known and not self._allow(client, client.login, act):
                     if not self._is_fresh:
                         return self._when_fresh(asked, frame)
                     is_named = is_by_name(asked.kind, message)
-                    why = self._why_denied(guest.login.user, act, is_named=is_named)
+                    why = self._why_denied(client.login.user, act, is_named=is_named)
                     return self._denied(asked, why)
-            if asked.kind == FrameKind.ADMIN and guest.login.user not in self._admins:
+            if asked.kind == FrameKind.ADMIN and client.login.user not in self._admins:
                 changed = user_changed_by(self._node, message)
                 if changed in self._admins:
                     why = f"only an administrator changes the logins of {changed!r}, who is one"
                     return self._denied(asked, why)
-        except Unfound as unfound:
-            return unfound.reply
+        except RefusedEarly as early:
+            return early.reply
         return None
 
     def sees(self, connection: Connection, resource: Resource) -> Sees:
         """Which resources of a kind the other end may see in lists."""
         if not self.is_on or connection.from_node:
             return lambda _: True
-        guest = self._guests.get(connection)
-        if guest is None or guest.login is None:
+        client = self._clients.get(connection)
+        if client is None or client.login is None:
             return lambda _: False
-        user = guest.login.user
+        user = client.login.user
         return lambda name: self.judge(user, Act(Operation.DESCRIBE, resource, name)).is_allowed
 
     def judge(self, user: str, act: Act) -> Verdict:
@@ -298,26 +319,38 @@ class Gate:
         if not self.is_on or user in self._admins:
             return Verdict(True, None)
         rules = self._node.catalog.access.rules
-        # Who is allowed by no rule does not administer the cluster: such a user could make rules.
+        # The open default leaves out the cluster: its administrators can give themselves any right.
         is_open = self._settings.is_open and act.resource is not Resource.CLUSTER
         return rules.judge(user, act, is_open=is_open)
 
     def why(self, user: str, act: Act) -> str:
         """The verdict on an act of a user, with its reason, for people."""
         if not self.is_on:
-            return "allowed: the cluster does not know its users (access.is_on)"
+            return "allowed: access control is off (access.is_on)"
         if user in self._admins:
             return f"allowed: {user} is an administrator by the settings of node {self._node.id}"
         return str(self.judge(user, act))
 
-    def _allow(self, guest: _Guest, login: Login, act: Act) -> bool:
+    def _allow(self, client: _Client, login: Login, act: Act) -> bool:
         if not self.judge(login.user, act).is_allowed:
             return False
-        if len(guest.allowed) < ACTS_MAX:
-            guest.allowed.add(act)
-        else:
-            guest.is_wide = True
+        if act not in client.allowed:
+            self._remember(client, act)
         return True
+
+    def _remember(self, client: _Client, act: Act) -> None:
+        count = len(client.allowed)
+        is_shared = count >= ACTS_MIN
+        if count >= ACTS_MAX or (is_shared and self._acts_shared >= ACTS_SHARED_MAX):
+            client.has_more_acts = True
+        else:
+            self._acts_shared += is_shared
+            client.allowed.add(act)
+
+    def _forget(self, client: _Client) -> None:
+        self._acts_shared -= max(len(client.allowed) - ACTS_MIN, 0)
+        assert self._acts_shared >= 0, "more acts were given back than were taken"
+        client.allowed.clear()
 
     def _denied(self, asked: OpenRequest, why: str) -> ErrorReply:
         """Count a denial. It gets no entry in the audit log: else a user without rights could push
@@ -364,7 +397,7 @@ class Gate:
         if self._node.group(SYSTEM_GROUP) is not None:
             with trio.move_on_after(RENEW_SECONDS_MAX):
                 is_new = await renew_catalog(self._node)
-        asked.connection.go_on()
+        asked.connection.resume()
         if is_new:
             self._fresh_until = trio.current_time() + FRESH_SECONDS
             asked.connection.act_again([frame])
@@ -382,59 +415,76 @@ class Gate:
             self._node.start_soon(self._follow)
 
     async def _follow(self) -> None:
-        """Judge all connections anew, in turns of the loop: some were allowed thousands of acts."""
+        """Judge all connections again, in turns of the loop: some have thousands of acts."""
         while (version := self._node.catalog.access.version) != self._version:
-            for connection, guest in list(self._guests.items()):
-                await trio.lowlevel.checkpoint()
-                if guest.login is not None and not self._is_still_allowed(guest, guest.login):
-                    self._end(connection, guest)
+            await trio.lowlevel.checkpoint()
+            turn = Turn(JUDGED_TURNS)
+            # A request that waits may bring a message at any moment. And a connection of thousands
+            # of acts must not keep the others' rights alive.
+            for connection, client in sorted(self._clients.items(), key=_urgency):
+                login = client.login
+                is_allowed = login is None or await self._is_still_allowed(client, login, turn)
+                if is_allowed:
+                    self._watch(connection, client)
                 else:
-                    self._watch(connection, guest)
+                    self._end(connection, client)
+                await turn.pause_if_over()
             # Only now: until then requests are judged without what was allowed before.
             self._version = version
         self._is_following = False
 
-    def _end(self, connection: Connection, guest: _Guest) -> None:
+    def _end(self, connection: Connection, client: _Client) -> None:
         # Its task may have read more already, and acts on it before it ends.
-        guest.allowed.clear()
-        if guest.login is not None and not self._is_valid(guest.login):
-            guest.login = None
+        self._forget(client)
+        if client.login is not None and not self._is_valid(client.login):
+            client.login = None
         connection.end()
 
-    def _is_still_allowed(self, guest: _Guest, login: Login) -> bool:
+    async def _is_still_allowed(self, client: _Client, login: Login, turn: Turn) -> bool:
         if not self._is_valid(login):
             return False
         if login.user in self._admins:
             return True
-        return not guest.is_wide and all(
-            self.judge(login.user, act).is_allowed for act in guest.allowed
-        )
+        if client.has_more_acts:
+            return False
+        # A copy: requests in a pause may add acts, which are judged as they come.
+        for act in tuple(client.allowed):
+            if not self.judge(login.user, act).is_allowed:
+                return False
+            await turn.pause_if_over()
+        return True
 
     def _is_valid(self, login: Login) -> bool:
         return is_valid(login, self._node.catalog.access, self._node.world.now_ms())
 
-    def _watch(self, connection: Connection, guest: _Guest) -> None:
+    def _watch(self, connection: Connection, client: _Client) -> None:
         """See to it that a connection ends with its login."""
-        if guest.timer is not None:
-            guest.timer.cancel()
-            guest.timer = None
-        until_ms = guest.login.until_ms(self._node.catalog.access) if guest.login else 0
+        if client.timer is not None:
+            client.timer.cancel()
+            client.timer = None
+        until_ms = client.login.until_ms(self._node.catalog.access) if client.login else 0
         if until_ms is None:
-            self._end(connection, guest)
+            self._end(connection, client)
         elif until_ms:
             seconds = (until_ms - self._node.world.now_ms()) / 1000
-            guest.timer = self._node.timers.call_after(
+            client.timer = self._node.timers.call_after(
                 min(max(seconds, 0.0), RECHECK_SECONDS_MAX), partial(self._look_again, connection)
             )
 
     def _look_again(self, connection: Connection) -> None:
-        guest = self._guests.get(connection)
-        if guest is None or guest.login is None:
+        client = self._clients.get(connection)
+        if client is None or client.login is None:
             return
-        if self._is_valid(guest.login):
-            self._watch(connection, guest)
+        if self._is_valid(client.login):
+            self._watch(connection, client)
         else:
-            self._end(connection, guest)
+            self._end(connection, client)
+
+
+def _urgency(known: tuple[Connection, _Client]) -> tuple[bool, int]:
+    """The order in which connections are judged again."""
+    connection, client = known
+    return not connection.open_requests, len(client.allowed)
 
 
 def _seeing(act: Act) -> Act:

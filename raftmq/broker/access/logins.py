@@ -12,7 +12,7 @@ Invariants:
   failure, up to `DELAY_SECONDS_MAX`. An attempt is not checked before its turn.
 - Nothing of a password, proof or token goes into a text.
 
-Left out: hiding users whose password has other rounds, or another length of salt, than
+Left out: hiding users whose password has another iteration count, or length of salt, than
 `Access.put_user` gives: the challenge shows both.
 """
 
@@ -22,8 +22,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from raftmq.access.scram import ITERATIONS, BadLogin, Check, StoredKeys
-from raftmq.access.tokens import digest_of, parts_of
+from raftmq.access.tokens import digest_of, has_ended, parts_of
 from raftmq.machine.catalog.access import KEY_BYTES, SALT_BYTES_MIN, AccessState, User
+from raftmq.machine.names import NAME_CHARACTERS_MAX
 
 DELAY_SECONDS = 0.2
 """The wait after the first failure; each further one doubles it, up to `DELAY_SECONDS_MAX`."""
@@ -31,9 +32,7 @@ DELAY_SECONDS_MAX = 5.0
 """The longest wait, below the time that a connection has for its login. Attempts that come at the
 same time wait one after the other, and those that would wait longer are refused."""
 FORGET_SECONDS = 600.0
-"""A name and address without a failure for this long wait no more."""
-SHOWN_CHARACTERS = 127
-"""Characters of a name that are shown: as many as a user's name may have."""
+"""Failures of a name and address are forgotten this long after the last turn ended."""
 ADDRESS_NAMES_MAX = 100
 """Names with failures of one address; further names share a line."""
 FAILURES_MAX = 10_000
@@ -56,7 +55,7 @@ class Login(NamedTuple):
 
     def until_ms(self, access: AccessState) -> int | None:
         """Until when it is valid, by the catalog as it is: milliseconds since 1970, 0 without an
-        end; None: it is valid no more."""
+        end; None: it is no longer valid."""
         if self.token:
             token = access.tokens.get(self.token)
             return None if token is None else token.until_ms
@@ -72,7 +71,7 @@ class Login(NamedTuple):
 def is_valid(login: Login, access: AccessState, now_ms: int) -> bool:
     """Whether a login counts now."""
     until_ms = login.until_ms(access)
-    return until_ms is not None and (until_ms == 0 or now_ms < until_ms)
+    return until_ms is not None and not has_ended(until_ms, now_ms)
 
 
 class Exchange:
@@ -91,7 +90,7 @@ class Exchange:
         salt, iterations = (
             (user.salt, user.iterations)
             if user is not None and keys
-            else (_salt_of_nobody(access, self.user), ITERATIONS)
+            else (_decoy_salt(access, self.user), ITERATIONS)
         )
         self._is_known = bool(keys)
         # Always two, or the time would tell who is known, or has just changed the password.
@@ -116,7 +115,7 @@ def login_by_token(text: str, access: AccessState, now_ms: int) -> Login:
     """The login of a token.
 
     Raises:
-        BadLogin: there is no such token, or it is valid no more.
+        BadLogin: there is no such token, or it is no longer valid.
     """
     id_, secret = parts_of(text)
     token = access.tokens.get(id_)
@@ -134,12 +133,12 @@ def _valid_keys(user: User, now_ms: int) -> list[StoredKeys]:
     return [
         StoredKeys(keys.stored_key, keys.server_key)
         for keys in user.keys
-        if not keys.until_ms or now_ms < keys.until_ms
+        if not has_ended(keys.until_ms, now_ms)
     ]
 
 
-def _salt_of_nobody(access: AccessState, name: str) -> bytes:
-    """A salt for a user that does not exist, by which nobody can tell that."""
+def _decoy_salt(access: AccessState, name: str) -> bytes:
+    """A salt for an unknown user, by which a client cannot tell that the user is unknown."""
     digest = hmac.digest(access.seed, name.encode("utf-8", "surrogatepass"), "sha256")
     return digest[:SALT_BYTES_MIN]
 
@@ -159,7 +158,7 @@ class Failures:
         self.last = ""
         """The name and address of the last one, for people; empty: there was none."""
 
-    def wait(self, address: str, name: str) -> float:
+    def take_turn(self, address: str, name: str) -> float:
         """Seconds until the next attempt may be checked; it has its turn then, and others wait
         behind it. More than `DELAY_SECONDS_MAX`: it gets no turn, as many wait already."""
         now, key = self._now(), self._key(address, name)
@@ -178,7 +177,7 @@ class Failures:
     def failed(self, address: str, name: str) -> None:
         """An attempt has failed."""
         self.count += 1
-        self.last = f"{name[:SHOWN_CHARACTERS]!r} from {address or 'this machine'}"
+        self.last = f"{name[:NAME_CHARACTERS_MAX]!r} from {address or 'this machine'}"
         key = self._key(address, name)
         failures, until = self._of.get(key, (0, 0.0))
         # Attempts that have their turn already keep it.

@@ -3,8 +3,11 @@
 | value in the table | who may ask |
 |---|---|
 | a function from the message to acts | whoever may do all of them |
-| `NOTHING` | every user: the answer shows only what the user may see, or is for nobody else |
+| `NOTHING` | every user |
 | `NODES` | nodes of the cluster |
+
+The answer to a request that needs `NOTHING` shows only what the user may see, or concerns its own
+connection; or the request completes a deletion that is committed.
 
 A topic or group that does not exist is judged by its name all the same, so that a refusal does not
 tell whether it exists.
@@ -21,8 +24,10 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from raftmq.access.rules import Act, Operation, Resource
-from raftmq.batch import peek
+from raftmq.batch import Flag, peek
 from raftmq.broker.host import Host
+from raftmq.broker.replica.group import Group
+from raftmq.broker.serve.answers import of_nodes, unknown_attachment
 from raftmq.errors import CorruptRecord, Reason
 from raftmq.machine.catalog import access, catalog, membership, quotas
 from raftmq.machine.catalog.audit import BeginAct, EndAct
@@ -34,11 +39,12 @@ from raftmq.machine.catalog.consumer_groups import (
     PutConsumerGroup,
 )
 from raftmq.machine.catalog.deletions import PruneDeletions
-from raftmq.machine.catalog.membership import NAME_CHARACTERS_MAX
 from raftmq.machine.catalog.replicas import RetireReplica
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
 from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.names import NAME_CHARACTERS_MAX
+from raftmq.machine.pop_groups import InHand
 from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.assignment import CommitOffsets, Heartbeat
 from raftmq.wire.delays import CancelDelayed
@@ -65,7 +71,12 @@ from raftmq.wire.popping import (
 )
 from raftmq.wire.sessions import ClaimSessions
 from raftmq.wire.traces import FindTrace
-from raftmq.wire.transactions import BeginTransaction, EndTransaction, FindTransactions
+from raftmq.wire.transactions import (
+    BeginTransaction,
+    EndTransaction,
+    FindTransactions,
+    TransactionInput,
+)
 
 Acts = Iterable[Act]
 _Needs = Callable[[Host, Any], Acts]
@@ -75,8 +86,8 @@ READ_CLUSTER: Final = Act(Operation.READ, Resource.CLUSTER)
 ADMIN_CLUSTER: Final = Act(Operation.ADMIN, Resource.CLUSTER)
 
 
-class Unfound(Exception):
-    """A request names something that this node does not know; `reply` refuses it."""
+class RefusedEarly(Exception):
+    """A request is refused before its acts are judged; `reply` is the refusal."""
 
     def __init__(self, reply: ErrorReply) -> None:
         super().__init__(reply.message)
@@ -90,7 +101,7 @@ def NOTHING(_node: Host, _message: object) -> Acts:  # reads as a value of the t
 
 def NODES(_node: Host, _message: object) -> Acts:
     """Refuse: only nodes send this, and `Gate.check` lets nodes pass before this table."""
-    raise Unfound(ErrorReply(Reason.DENIED.value, "only the cluster's nodes ask this"))
+    raise RefusedEarly(of_nodes(Reason.DENIED))
 
 
 def topic(operation: Operation, name: str) -> Act:
@@ -109,13 +120,13 @@ def _check_length(name: str) -> None:
     # Connections remember acts: names that nothing can have would be kept for nothing.
     if len(name) > NAME_CHARACTERS_MAX:
         message = f"{name[:40]!r}... is no name: it has {len(name)} characters"
-        raise Unfound(ErrorReply(Reason.BAD_NAME.value, message))
+        raise RefusedEarly(ErrorReply(Reason.BAD_NAME.value, message))
 
 
-def _something(items: Sequence[object], what: str) -> None:
+def _require_some(items: Sequence[object], what: str) -> None:
     """Refuse a request about nothing: it would be a record of a log all the same."""
     if not items:
-        raise Unfound(ErrorReply(Reason.BAD_ARGUMENT.value, f"the request names no {what}"))
+        raise RefusedEarly(ErrorReply(Reason.BAD_ARGUMENT.value, f"the request names no {what}"))
 
 
 def _of_queues(node: Host, operation: Operation, queues: Iterable[int]) -> Acts:
@@ -128,18 +139,14 @@ def _topic_name(node: Host, queue: int) -> str:
     found = node.catalog.topic_of(queue)
     if found is None:
         message = f"queue {queue} belongs to no topic"
-        raise Unfound(ErrorReply(Reason.UNKNOWN_TOPIC.value, message))
+        raise RefusedEarly(ErrorReply(Reason.UNKNOWN_TOPIC.value, message))
     return found.name
 
 
 def _attachment(node: Host, number: int) -> Attachment:
     groups = node.catalog.consumer_groups
-    if number > groups.number_last:
-        message = f"attachment {number} is not known here yet"
-        raise Unfound(ErrorReply("unavailable", message, retry_ms=20))
-    if number not in groups.attachments:
-        message = f"there is no attachment {number} of a consumer group: it was deleted"
-        raise Unfound(ErrorReply(Reason.UNKNOWN_GROUP.value, message))
+    if (unknown := unknown_attachment(groups, number)) is not None:
+        raise RefusedEarly(unknown)
     return groups.attachments[number]
 
 
@@ -149,10 +156,20 @@ def _of_attachment(node: Host, operation: Operation, number: int) -> Acts:
 
 def _produce(node: Host, frame: Frame) -> Acts:
     try:
-        queue = peek(frame.body).queue
+        head = peek(frame.body)
     except CorruptRecord:
-        return ()  # The handler refuses it.
-    return (topic(Operation.WRITE, _topic_name(node, queue)),)
+        return  # The handler refuses it.
+    yield topic(Operation.WRITE, _topic_name(node, head.queue))
+    found = node.group(node.catalog.group_of(head.queue) or catalog.SYSTEM_GROUP)
+    if found is None or not isinstance(found.machine, PartitionMachine):
+        return  # Likewise.
+    transaction = found.machine.transactions.open.get(head.producer)
+    if transaction is not None:
+        # Transactions are seen in lists: a message of anybody else could make the commit fail.
+        yield from _of_transaction(node, transaction.producer_group, transaction.inputs)
+    elif head.flags & Flag.DELIVERY and found.is_leader:
+        # This may be a message of a transaction that is not known here yet.
+        _require_current(found)
 
 
 def _fetch(node: Host, request: Fetch) -> Acts:
@@ -219,17 +236,41 @@ def _of_member(node: Host, member: int) -> Acts:
     return () if assignment is None else (group(Operation.READ, assignment.consumer_group),)
 
 
+def _join(node: Host, command: membership.JoinGroup) -> Acts:
+    yield topic(Operation.READ, command.topic)
+    yield group(Operation.READ, command.consumer_group)
+    known = node.catalog.memberships.of_member.get(command.member)
+    if known is not None and known.consumer_group != command.offsets_name:
+        # The machine refuses this, too, and names the other group.
+        message = f"member {command.member} takes part in another group already"
+        raise RefusedEarly(ErrorReply(Reason.BAD_ARGUMENT.value, message))
+
+
 def _cancel(node: Host, request: CancelDelayed) -> Acts:
-    _something(request.queues, "message")
+    _require_some(request.queues, "message")
     return _of_queues(node, Operation.WRITE, request.queues)
 
 
 def _begin(node: Host, request: BeginTransaction) -> Acts:
-    _something([*filter(None, [request.producer_group]), *request.inputs], "producer group")
-    if request.producer_group:
-        yield group(Operation.WRITE, request.producer_group)
-    for number in {each.number: None for each in request.inputs}:
+    _require_some([*filter(None, [request.producer_group]), *request.inputs], "producer group")
+    yield from _of_transaction(node, request.producer_group, request.inputs)
+
+
+def _of_transaction(
+    node: Host, producer_group: str, inputs: Iterable[InHand | TransactionInput]
+) -> Acts:
+    """The acts that a transaction needs: to begin it, to add to it, and to end it."""
+    if producer_group:
+        yield group(Operation.WRITE, producer_group)
+    for number in {each.number: None for each in inputs}:
         yield from _of_attachment(node, Operation.READ, number)
+
+
+def _require_current(found: Group) -> None:
+    """Refuse a request by transactions that a new leader may not know yet."""
+    if not found.is_current:
+        message = f"the new leader of partition group {found.number} is still taking over"
+        raise RefusedEarly(ErrorReply("unavailable", message, group=found.number, retry_ms=20))
 
 
 def _end(node: Host, request: EndTransaction) -> Acts:
@@ -237,9 +278,7 @@ def _end(node: Host, request: EndTransaction) -> Acts:
     machine = None if found is None else found.machine
     if found is None or not isinstance(machine, PartitionMachine) or not found.is_leader:
         return  # The handler refuses it.
-    if not found.is_current:
-        message = f"the new leader of partition group {found.number} is still taking over"
-        raise Unfound(ErrorReply("unavailable", message, group=found.number, retry_ms=20))
+    _require_current(found)
     transaction = machine.transactions.open.get(request.transaction)
     if transaction is None:
         # An ended transaction answers its outcome by its number. The end of one that never began
@@ -248,16 +287,13 @@ def _end(node: Host, request: EndTransaction) -> Acts:
             yield group(Operation.WRITE, request.producer_group)
         elif not machine.transactions.has_ended(request.transaction):
             message = f"no transaction {request.transaction} is open here"
-            raise Unfound(ErrorReply(Reason.UNKNOWN_TRANSACTION.value, message))
+            raise RefusedEarly(ErrorReply(Reason.UNKNOWN_TRANSACTION.value, message))
         return
     if request.is_commit:
         queues = [half.queue for half in transaction.halves]
         known = [queue for queue in queues if node.catalog.topic_of(queue)]
         yield from _of_queues(node, Operation.WRITE, known)
-    if transaction.producer_group:
-        yield group(Operation.WRITE, transaction.producer_group)
-    for number in {each.number: None for each in transaction.inputs}:
-        yield from _of_attachment(node, Operation.READ, number)
+    yield from _of_transaction(node, transaction.producer_group, transaction.inputs)
 
 
 def _transactions(_: Host, request: FindTransactions) -> Acts:
@@ -270,7 +306,7 @@ def _why(node: Host, request: FindTrace) -> Acts:
 
 
 def _sessions(node: Host, request: ClaimSessions) -> Acts:
-    _something(request.queues, "queue")
+    _require_some(request.queues, "queue")
     return _of_queues(node, Operation.WRITE, request.queues)
 
 
@@ -322,14 +358,17 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
                 return _of_attachment(node, Operation.ADMIN, number)
             attachment = node.catalog.consumer_groups.attachments.get(number)
             if attachment is not None and attachment.consumer_group != command.consumer_group:
-                message = f"attachment {number} is not of group {command.consumer_group[:127]!r}"
-                raise Unfound(ErrorReply(Reason.UNKNOWN_GROUP.value, message))
-            return (group(Operation.ADMIN, command.consumer_group),)
+                shown = command.consumer_group[:NAME_CHARACTERS_MAX]
+                message = f"attachment {number} is not of group {shown!r}"
+                raise RefusedEarly(ErrorReply(Reason.UNKNOWN_GROUP.value, message))
+            # The answer to a command without a number tells whether the topic exists.
+            own = group(Operation.ADMIN, command.consumer_group)
+            return own, topic(Operation.DESCRIBE, command.topic)
         case membership.JoinGroup():
-            own = group(Operation.READ, command.consumer_group)
-            return topic(Operation.READ, command.topic), own
+            return _join(node, command)
         case membership.RegrantQueues():
-            return (group(Operation.READ, command.consumer_group),)
+            own = group(Operation.READ, command.consumer_group)
+            return own, topic(Operation.DESCRIBE, command.topic)
         case membership.LeaveGroup(member=member) | membership.ReleaseQueues(member=member):
             return _of_member(node, member)
         case (

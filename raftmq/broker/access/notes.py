@@ -27,7 +27,7 @@ from raftmq.broker.cluster.catalog_changes import change_catalog
 from raftmq.broker.host import Host
 from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
 from raftmq.broker.tickets import retry_seconds
-from raftmq.machine.catalog.audit import DONE, Act, BeginAct, EndAct
+from raftmq.machine.catalog.audit import DONE, AdminAct, BeginAct, EndAct
 from raftmq.wire.messages import ErrorReply
 
 from .acts import NOTED_KINDS, Noted, act_of, group_of, of_request
@@ -63,7 +63,7 @@ class Notes:
         self._node.start_soon(self._note, noted, asked, act)
         return LATER
 
-    async def _note(self, noted: Act, asked: OpenRequest, act: Callable[[], Answer]) -> None:
+    async def _note(self, noted: AdminAct, asked: OpenRequest, act: Callable[[], Answer]) -> None:
         begun = await self._change(BeginAct(noted))
         if isinstance(begun, ErrorReply):
             why = f"the audit log can't note this, so it was not done: {begun.message}"
@@ -75,7 +75,7 @@ class Notes:
             # Perhaps it was ended as its user may no longer do this.
             asked.answer(ErrorReply("unavailable", "the client has left"))
         else:
-            asked.connection.resume(lambda: asked.answer(act()))
+            asked.connection.run_in_step(lambda: asked.answer(act()))
 
     def _answered(self, number: int, refusal: ErrorReply | None) -> None:
         if refusal is None:

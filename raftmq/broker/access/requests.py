@@ -5,16 +5,17 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from raftmq.access.rules import OPERATIONS, Act, Operation, Resource, Rule
+from raftmq.access.tokens import has_ended
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.broker.serve.answers import Answer, OpenRequest
 from raftmq.broker.serve.dispatcher import frame_route, group_route, system_group
-from raftmq.broker.serve.pages import PAGE_BYTES
+from raftmq.broker.serve.pages import PAGE_BYTES, first_page
 from raftmq.broker.service import Service
 from raftmq.errors import Reason
 from raftmq.machine.catalog.access import AccessState, Token, User
 from raftmq.machine.catalog.audit import Audit, Entry
-from raftmq.machine.catalog.quotas import EVERY, Quota, QuotaState, SubjectKind
+from raftmq.machine.catalog.quotas import EVERY, QuotaState, SubjectKind
 from raftmq.wire.access import (
     AuditView,
     FindAudit,
@@ -91,18 +92,20 @@ class AccessRequests(Service):
 
 
 def users_page(access: AccessState, request: FindUsers, now_ms: int) -> FoundUsers:
-    """Users by name, after the entry that the request names."""
-    views: list[UserView] = []
-    size = 0
+    """Users by name, after the entry that the request names. `now_ms` is the node's clock."""
     tokens = _by_user(access.tokens.values())
     wanted = access.users if request.name is None else {request.name} & access.users.keys()
-    for name in sorted(name for name in wanted if name > request.after):
-        if size >= PAGE_BYTES:
-            return FoundUsers(views, is_cut=True)
-        views.append(_user_view(access.users[name], tokens.get(name, []), now_ms))
-        size += _ENTRY_BYTES + len(name)
-        size += sum(_ENTRY_BYTES + len(each.note.encode()) for each in views[-1].tokens)
-    return FoundUsers(views)
+    names = sorted(name for name in wanted if name > request.after)
+    views, last = first_page(
+        ((name, _user_view(access.users[name], tokens.get(name, []), now_ms)) for name in names),
+        _user_bytes,
+    )
+    return FoundUsers(views, is_cut=last is not None)
+
+
+def _user_bytes(view: UserView) -> int:
+    tokens = sum(_ENTRY_BYTES + len(each.note.encode()) for each in view.tokens)
+    return _ENTRY_BYTES + len(view.name) + tokens
 
 
 def _by_user(tokens: Iterable[Token]) -> dict[str, list[Token]]:
@@ -115,7 +118,7 @@ def _by_user(tokens: Iterable[Token]) -> dict[str, list[Token]]:
 def _user_view(user: User, tokens: list[Token], now_ms: int) -> UserView:
     return UserView(
         name=user.name,
-        passwords=sum(not keys.until_ms or now_ms < keys.until_ms for keys in user.keys),
+        passwords=sum(not has_ended(keys.until_ms, now_ms) for keys in user.keys),
         salt=user.salt,
         iterations=user.iterations,
         created_ms=user.created,
@@ -128,14 +131,13 @@ def _user_view(user: User, tokens: list[Token], now_ms: int) -> UserView:
 
 def rules_page(access: AccessState, request: FindRules) -> FoundRules:
     """Rules by user and text, after the entry that the request names."""
-    views: list[RuleView] = []
-    size = 0
-    for rule in _rules_after(access, request):
-        if size >= PAGE_BYTES:
-            return FoundRules(views, is_cut=True)
-        views.append(_rule_view(rule))
-        size += _ENTRY_BYTES + len(rule.user) + 2 * len(views[-1].text)
-    return FoundRules(views)
+    rules = _rules_after(access, request)
+    views, last = first_page(((rule, _rule_view(rule)) for rule in rules), _rule_bytes)
+    return FoundRules(views, is_cut=last is not None)
+
+
+def _rule_bytes(view: RuleView) -> int:
+    return _ENTRY_BYTES + len(view.user) + 2 * len(view.text)
 
 
 def _rules_after(access: AccessState, request: FindRules) -> Iterator[Rule]:
@@ -147,7 +149,8 @@ def _rules_after(access: AccessState, request: FindRules) -> Iterator[Rule]:
 
 
 def audit_page(audit: Audit, request: FindAudit) -> FoundAudit:
-    """Entries of the audit log, the newest first."""
+    """Entries of the audit log, the newest first, before the entry that the request names; and how
+    many are gone (`FoundAudit.dropped`)."""
     views: list[AuditView] = []
     size = gone = 0
     before = min(request.before or audit.last + 1, audit.last + 1)
@@ -195,23 +198,20 @@ def _rule_view(rule: Rule) -> RuleView:
 
 def quotas_page(quotas: QuotaState, request: FindQuotas) -> FoundQuotas:
     """Quotas by kind and name, after the entry that the request names."""
-    views: list[QuotaView] = []
-    size = 0
-    for kind, name, quota in _quotas_after(quotas, request):
-        if size >= PAGE_BYTES:
-            return FoundQuotas(views, is_cut=True)
-        views.append(QuotaView(kind, name, *msgspec.structs.astuple(quota)))
-        size += _ENTRY_BYTES + len(name)
-    return FoundQuotas(views)
+    found = _quotas_after(quotas, request)
+    views, last = first_page(((view.name, view) for view in found), _quota_bytes)
+    return FoundQuotas(views, is_cut=last is not None)
 
 
-def _quotas_after(
-    quotas: QuotaState, request: FindQuotas
-) -> Iterator[tuple[SubjectKind, str, Quota]]:
+def _quota_bytes(view: QuotaView) -> int:
+    return _ENTRY_BYTES + len(view.name)
+
+
+def _quotas_after(quotas: QuotaState, request: FindQuotas) -> Iterator[QuotaView]:
     after = (request.after_kind, request.after_name)
     for kind in sorted(SubjectKind):
         held = quotas.of(kind) if request.kind in (None, kind) else {}
         wanted = held if request.name is None else {request.name, EVERY} & held.keys()
         for name in sorted(wanted):
             if (kind, name) > after:
-                yield kind, name, held[name]
+                yield QuotaView(kind, name, *msgspec.structs.astuple(held[name]))

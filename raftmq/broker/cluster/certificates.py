@@ -4,7 +4,7 @@
 |---|---|
 | node N of this cluster | node N, and no other |
 | holders in other clusters only | a stranger: it is refused before any frame is read |
-| no holder, or there is no certificate | a client |
+| a user of this cluster, no holder, or there is no certificate | a client: see `access.gate` |
 """
 
 from raftmq.broker.serve.connection import Refusal

@@ -34,7 +34,7 @@ RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 1.0
 """Pause before a peer is tried again: from the minimum, doubled up to the maximum."""
 
-SILENT_SECONDS_MAX = 5.0
+UNACKNOWLEDGED_SECONDS_MAX = 5.0
 """A link whose bytes are not acknowledged for this long is cut and made again: a few election
 timeouts. The kernel alone would send again after as long as the outage lasted."""
 
@@ -208,7 +208,7 @@ class PeerLink:
     async def _open(self) -> trio.abc.Stream:
         with trio.fail_after(CONNECT_SECONDS_MAX):
             stream = await self._world.connect(self.peer.host, self.peer.port)
-        give_up_after(stream, SILENT_SECONDS_MAX)
+        give_up_after(stream, UNACKNOWLEDGED_SECONDS_MAX)
         return stream
 
     async def _converse(self, stream: trio.abc.Stream) -> bool:

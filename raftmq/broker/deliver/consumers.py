@@ -18,7 +18,7 @@ from typing import NamedTuple
 from raftmq.broker.serve.connection import Connection
 from raftmq.broker.timers import Timer
 from raftmq.pop.leases import Handed
-from raftmq.wire.popping import Pop
+from raftmq.wire.popping import Pop, Popped
 
 CONSUMERS_MAX = 16_384
 """Consumers of one connection, about 1 KiB each: 1,000 consumers of a process at 16 partition
@@ -50,12 +50,12 @@ class Consumer:
     __slots__ = (
         "connection",
         "correlation",
-        "held_ms",
         "is_hurried",
         "is_reading",
         "key",
         "order",
         "since",
+        "throttle_ms",
         "timer",
         "unsent",
     )
@@ -66,7 +66,7 @@ class Consumer:
         # The POP that waits for an answer, and its correlation; None: no POP waits.
         self.correlation: tuple[int, Pop] | None = None
         # Milliseconds for which a quota held that POP.
-        self.held_ms = 0
+        self.throttle_ms = 0
         # Fires when the wait of that POP is over.
         self.timer: Timer | None = None
         # True: answer the POP even if there is no message for it.
@@ -79,6 +79,12 @@ class Consumer:
         # not known yet.
         self.unsent: deque[Handed] = deque()
         self.since: int | None = None
+
+    def nothing(self) -> Popped:
+        """An empty answer to the POP that waits."""
+        # The consumer may be resumed, and takes the end of a list for the end of leases that the
+        # list lacks: until the list is known, more is to come.
+        return Popped([], [], self.since is None or bool(self.unsent), *self.order)
 
     def end_wait(self) -> int:
         """End the wait of the consumer's POP, and return the correlation to answer."""

@@ -1,8 +1,11 @@
-"""State of a consumer that pops, as the machine has it: is the consumer idle, and does credit stand
-that serves its next request?"""
+"""State of a consumer that pops, and of its group, as the machine has them: is the consumer idle,
+does credit stand that serves its next request, and may messages be there that are not fed yet?"""
 
 from raftmq.broker.replica.group import Group
+from raftmq.machine.catalog.catalog import Catalog
 from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.queue_numbers import QUEUE_BITS
+from raftmq.pop.policy import Mode, Order
 from raftmq.wire.popping import Pop
 
 CREDIT_MS = 100
@@ -37,3 +40,20 @@ def has_credit(group: Group, request: Pop) -> bool:
         and credit.invisible_ms == invisible_ms
         and credit.until + CREDIT_MS >= group.now_ms() + request.wait_ms
     )
+
+
+def is_unfed(group: Group, catalog: Catalog, number: int) -> bool:
+    """True if messages may be there that go out as soon as they are fed: see `feeds`."""
+    machine = group.machine
+    assert isinstance(machine, PartitionMachine)
+    if number in machine.pop_groups.attached:
+        fed = machine.pop_groups.fed.get(number)
+        return fed is not None and bool(fed.wants_feed(machine.ends))
+    # The request that opens the group here precedes all feeds.
+    attachment = catalog.consumer_groups.attachments[number]
+    consumer_group, topic = attachment.consumer_group, attachment.topic_id
+    settings = catalog.consumer_groups.groups[consumer_group]
+    is_keyed = settings.mode is Mode.ORDERED and settings.policy.order is Order.KEY
+    is_filtered = bool(machine.subscriptions.of(topic, consumer_group))
+    has_messages = any(n for queue, n in machine.ends.items() if queue >> QUEUE_BITS == topic)
+    return (is_keyed or is_filtered) and has_messages

@@ -14,7 +14,8 @@ Invariants:
   nothing.
 - The log says which filter holds for a batch (`subscriptions`), whichever node leads.
 - A feed that was refused, or whose records cannot be read, is tried again after a pause.
-- The loop is held for one turn (`loop_budget`), or for as long as one group's queues take.
+- The loop is held for one turn (`loop_budget`), or for as long as `FED_QUEUES_MAX` queues of one
+  group take.
 
 Left out: feeding only groups with a waiting consumer. A window is bounded.
 """
@@ -220,7 +221,13 @@ class Feeds(Service):
             if placement.index not in records:
                 # One reading had no room for this record: feed only what stands before it.
                 stop = min(stop, placement.base_offset)
-        mask = self._mask(group, look, stop, records) if look.subscription else None
+        mask: bytes | None = None
+        if look.subscription:
+            mask, stop = self._mask(group, look, stop, records)
+            if stop == look.base:
+                # The first mask takes long: it is made to order.
+                self._needing.setdefault(key.queue, set()).add(key)
+                return
         keys = _keys(look, stop, records)
         command = calls.Feed(
             key.number, key.queue, look.base, stop - look.base, mask, keys, look.subscription
@@ -229,14 +236,19 @@ class Feeds(Service):
         ticket = Callback(lambda _: self._done(key), partial(self._try_later, key))
         group.propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)
 
-    def _mask(self, group: Group, look: _Look, stop: int, records: dict[int, Record]) -> bytes:
+    def _mask(
+        self, group: Group, look: _Look, stop: int, records: dict[int, Record]
+    ) -> tuple[bytes, int]:
+        """The messages that match, up to `stop` or the offset that is returned."""
+        within = [placement for placement in look.placements if placement.base_offset < stop]
+        found = [records[placement.index] for placement in within]
+        masks = list(self._matching.masks(group, within, look.wanted, found, MaskBudget()))
+        if len(masks) < len(within):
+            stop = max(look.base, within[len(masks)].base_offset)
         matches = np.zeros(stop - look.base, np.bool_)
-        for placement, each in zip(look.placements, look.wanted, strict=True):
-            if placement.base_offset >= stop:
-                break
-            mask = self._matching.mask(group, placement, each, records[placement.index])
+        for placement, mask in zip(within, masks, strict=False):
             _put(matches, mask, placement.base_offset - look.base)
-        return np.packbits(matches, bitorder="little").tobytes()
+        return np.packbits(matches, bitorder="little").tobytes(), stop
 
     def _try_later(self, key: _Key, error: ErrorReply) -> None:
         """A feed was refused or cannot be made: look again after a pause. Without the pause this

@@ -6,7 +6,8 @@
              and which of their messages are meant
 
 Batches that are not in memory are read from disk. Messages that do not fit stay unsent, so
-one lease may come in several answers under the same token.
+one lease may come in several answers under the same token. Until an answer takes them, the lease
+may be extended or reset, and its messages settled: each answer looks its leases up in the machine.
 
 A large batch of which less than half is meant is *cut*: sending and checking all of it would take
 longer than making the part. A consumer that pops a batch of 8,000 by the hundred is thus sent the
@@ -23,14 +24,13 @@ from typing import Final, NamedTuple
 from raftmq.batch import Flag, cut, peek
 from raftmq.broker.host import Source
 from raftmq.broker.replica.group import Group
-from raftmq.broker.serve.fetches import describe
 from raftmq.errors import CorruptRecord
 from raftmq.log.builder import Placement
 from raftmq.log.record import Record
 from raftmq.log.store import LogStore
 from raftmq.machine.machine import PartitionMachine
 from raftmq.pop.leases import Handed
-from raftmq.pop.spans import Span
+from raftmq.pop.spans import Span, shifted, span
 from raftmq.wire.frame import FramePart
 from raftmq.wire.popping import Lease, Popped
 
@@ -68,8 +68,8 @@ class Part(NamedTuple):
     """The lease."""
     pieces: list[_Piece]
     """The lease's messages by batch, without those that retention has dropped."""
-    is_whole: bool
-    """False: one answer had no room for all of the lease."""
+    rest: Span | None
+    """The messages behind them, for which one answer has no room; None: there are none."""
 
 
 class Extent(NamedTuple):
@@ -94,21 +94,50 @@ class Outgoing(NamedTuple):
     """The batch."""
 
 
-def plan(group: Group, unsent: deque[Handed], now: int) -> list[Part]:
-    """The batches of the unsent leases, in order; leases that ran out are dropped from `unsent`."""
-    # The machine takes these leases back: another consumer may have their messages by now.
-    kept = [handed for handed in unsent if handed.deadline > now]
-    unsent.clear()
-    unsent.extend(kept)
+def plan(group: Group, number: int, unsent: deque[Handed], now: int) -> list[Part]:
+    """The batches of the unsent leases of an attachment's consumer, in order, as far as the
+    consumer still holds their messages; leases that are over are dropped from `unsent`."""
     parts: list[Part] = []
     room = PLACEMENTS_MAX
-    for handed in kept:
-        if room <= 0:
-            break
-        part = _part(group, handed, room)
-        room -= len(part.pieces)
-        parts.append(part)
+    while unsent and room > 0:
+        handed = _still_held(group, number, unsent.popleft(), now)
+        if handed is not None:
+            part = _part(group, handed, room)
+            room -= len(part.pieces)
+            parts.append(part)
+    unsent.extendleft([part.handed for part in reversed(parts)])
     return parts
+
+
+def renewed(
+    group: Group, number: int, unsent: deque[Handed], parts: list[Part], now: int
+) -> list[Part]:
+    """The parts of a plan that was made a while ago, as `plan` makes them of the same batches."""
+    kept: list[Part] = []
+    for part in parts:
+        assert unsent[0] is part.handed
+        handed = _still_held(group, number, unsent.popleft(), now)
+        if handed is not None:
+            mine = handed.messages
+            cut = [(placement, _common(each, mine)) for placement, each in part.pieces]
+            pieces = [_Piece(placement, each) for placement, each in cut if each is not None]
+            rest = None if part.rest is None else _common(part.rest, mine)
+            kept.append(Part(handed, pieces, rest))
+    unsent.extendleft([part.handed for part in reversed(kept)])
+    return kept
+
+
+def _still_held(group: Group, number: int, handed: Handed, now: int) -> Handed | None:
+    """The messages of a lease that are still its consumer's. Another consumer may have the others
+    by now, or they are settled."""
+    assert isinstance(group.machine, PartitionMachine)
+    attached = group.machine.pop_groups.attached.get(number)
+    return None if attached is None else attached.group.still_held(handed, now)
+
+
+def _common(some: Span, others: Span) -> Span | None:
+    bits = some.bits & shifted(others.bits, others.base - some.base)
+    return span(some.base, bits, some.attempt)
 
 
 def wanted(parts: list[Part]) -> dict[int, Extent]:
@@ -204,6 +233,7 @@ def from_disk(store: LogStore, extents: dict[int, Extent], budget: int) -> dict[
 
 def answer(
     group: Group,
+    number: int,
     unsent: deque[Handed],
     parts: list[Part],
     read: dict[int, Outgoing],
@@ -224,14 +254,16 @@ def answer(
             leases.append(_lease(part.handed, sent, now))
             of_queue = given.setdefault(part.handed.queue, set())
             of_queue.update(piece.placement.index for piece in pieces)
-        is_short = len(pieces) < len(part.pieces)
-        if is_short or not part.is_whole:
-            at = part.pieces[len(pieces)].messages.base if is_short else sent.stop
-            _, rest = part.handed.messages.before(at)
-            if rest is not None:
-                # The next answer begins with it; the leases behind it were not looked at.
-                unsent.appendleft(part.handed._replace(messages=rest))
-                break
+        unread = part.pieces[len(pieces)].messages if len(pieces) < len(part.pieces) else part.rest
+        if unread is not None:
+            _, rest = part.handed.messages.before(unread.base)
+            assert rest is not None, "messages are unread that the lease does not hold"
+            # The next answer begins with it; the leases behind it were not looked at.
+            unsent.appendleft(part.handed._replace(messages=rest))
+            break
+    # Else the consumer would ask again at once for leases that are over.
+    while unsent and _still_held(group, number, unsent[0], now) is None:
+        unsent.popleft()
     assert isinstance(group.machine, PartitionMachine)
     queues, body = [], list[FramePart]()
     for queue, indexes in given.items():
@@ -239,9 +271,8 @@ def answer(
         payloads = [batch.payload for batch in batches]
         source = Source(group, group.machine.ends.get(queue, 0))
         queues.append(
-            describe(
+            source.describe(
                 queue,
-                source,
                 bases=[batch.base_offset for batch in batches],
                 timestamps=[batch.timestamp for batch in batches],
                 sizes=list(map(len, payloads)),
@@ -259,7 +290,7 @@ def _part(group: Group, handed: Handed, room: int) -> Part:
         placements = group.index.lookup(handed.queue, messages.base, limit)
         # Retention took all that the lease still holds.
         if not placements:
-            return Part(handed, pieces, is_whole=True)
+            return Part(handed, pieces, rest=None)
         for placement in placements:
             # Retention took the batches of messages before this one.
             _, messages = messages.before(placement.base_offset)
@@ -270,7 +301,7 @@ def _part(group: Group, handed: Handed, room: int) -> Part:
                 pieces.append(_Piece(placement, inside))
             if messages is None:
                 break
-    return Part(handed, pieces, is_whole=messages is None)
+    return Part(handed, pieces, rest=messages)
 
 
 def _leading(pieces: list[_Piece], read: dict[int, Outgoing]) -> list[_Piece]:

@@ -17,11 +17,16 @@ One task of the loop does the work in short turns (`loop_budget`), which end in 
 batch too: neither thousands of filters nor a long batch hold up everything else. The order of the
 batches, and the vectors, do not depend on where the task pauses.
 
+A reader asks for the mask of each batch that it gives. The batches that were matched last are still
+decoded, with the masks that took long. The mask of an older one is made anew: at once if that is
+one step of work, otherwise *to order*, by the task, one at a time for each queue and filter.
+
 Invariants:
 - A vector names each subscription of the topic that wants something of the batch and holds for it.
   The vector may name others, which hold for later batches only: no look-up asks for those.
 - A batch that cannot be decoded counts as wanted by all subscriptions: consumers find the damage.
 - Vectors take at most `SETS_BYTES_MAX`, outdated ones included; the oldest are dropped first.
+- A reader makes no mask that takes longer than a step, and masks of one step for one answer.
 - Only the task changes an index, and never while a batch is matched with it.
 
 Left out: steps within one message, one filter, or the reading of one column. A message that
@@ -32,7 +37,7 @@ topic, which are compared with those in the index: for 20 ms.
 
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import islice
@@ -42,12 +47,13 @@ import numpy as np
 import trio
 
 from raftmq.batch import Batch
-from raftmq.broker.loop_budget import Turn
+from raftmq.broker.loop_budget import MaskBudget, Turn
 from raftmq.broker.replica.group import Group
 from raftmq.broker.world import Worker
 from raftmq.errors import CorruptRecord
 from raftmq.filters import Index, Matches
 from raftmq.filters import compile as compile_filter
+from raftmq.filters.masks import STEP_BYTES, BatchView
 from raftmq.log.builder import Placement
 from raftmq.log.record import Record
 from raftmq.machine.machine import PartitionMachine
@@ -68,6 +74,8 @@ READ_BYTES = 256 * 1024
 RECENT_MAX = 32
 RECENT_BYTES_MAX = 8 * 1024 * 1024
 """Batches that stay decoded for the masks of all groups, and their bytes together."""
+ORDERED_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of the masks that were made to order, and are kept for whoever asked for them."""
 COUNTS_MAX = 100_000
 """Pairs of queue and consumer group for which the messages passed over are counted."""
 
@@ -92,6 +100,8 @@ class Scan(NamedTuple):
     """The offset before which everything is known."""
     unknown: list[Placement]
     """Batches to match next; empty: all batches in reach are matched."""
+    looked: int
+    """Number of batches that were looked up."""
 
 
 class Waiting(Protocol):
@@ -159,6 +169,11 @@ class Matching:
         # Partition group and record index → the matches of the batch, and its bytes.
         self._recent: OrderedDict[tuple[int, int], tuple[Matches[int], int]] = OrderedDict()
         self._recent_bytes = 0
+        # Partition group, queue and subscription → the mask to be made: one at a time.
+        self._orders: dict[tuple[int, int, int], tuple[Placement, Wanted]] = {}
+        # Partition group, record index and subscription → the mask that was made to order.
+        self._ordered: OrderedDict[tuple[int, int, int], np.ndarray] = OrderedDict()
+        self._ordered_bytes = 0
         self._passed: dict[tuple[int, str], int] = {}
         self._wake = trio.Event()
         # Matches in vain since the last success; each doubles the length of the next turn.
@@ -180,13 +195,16 @@ class Matching:
         for at, placement in enumerate(placements):
             members = sets.get(placement.index)
             if members is None:
-                return Scan(found, wanted, reached, placements[at : at + AHEAD_MAX])
+                unknown = placements[at : at + AHEAD_MAX]
+                return Scan(found, wanted, reached, unknown, len(placements))
             valid = valid_at(kept, placement.index)
             if _holds(members, valid.number):
+                if (group.number, queue, valid.number) in self._orders:
+                    return Scan(found, wanted, reached, [placement], len(placements))
                 found.append(placement)
                 wanted.append(valid)
             reached = placement.base_offset + placement.count
-        return Scan(found, wanted, reached, [])
+        return Scan(found, wanted, reached, [], len(placements))
 
     def want(self, group: Group, placements: Sequence[Placement]) -> None:
         """Have these batches matched soon; `Waiting.matched` reports them."""
@@ -197,20 +215,50 @@ class Matching:
         if self._wanted:
             self._wake.set()
 
+    def masks(
+        self,
+        group: Group,
+        placements: Sequence[Placement],
+        wanted: Sequence[Wanted],
+        records: Sequence[Record],
+        budget: MaskBudget,
+    ) -> Iterator[np.ndarray]:
+        """The masks of the first of these batches, as many as can be made now: see `mask`."""
+        for placement, each, record in zip(placements, wanted, records, strict=False):
+            mask = self.mask(group, placement, each, record, budget)
+            if mask is None:
+                break
+            yield mask
+
     def mask(
-        self, group: Group, placement: Placement, wanted: Wanted, record: Record
-    ) -> np.ndarray:
-        """One bool per message of a batch: does the filter match? It matches at least one."""
+        self, group: Group, placement: Placement, wanted: Wanted, record: Record, budget: MaskBudget
+    ) -> np.ndarray | None:
+        """One bool per message of a batch: does the filter match? It matches at least one.
+
+        None: the budget is spent; or the mask takes long, so that it is made to order. `scan` has
+        the batch among the unknown ones meanwhile, and `Waiting.matched` reports it.
+        """
         if placement.count == 1:
             return np.ones(1, np.bool_)
+        ordered = self._ordered.get((group.number, placement.index, wanted.number))
+        if ordered is not None:
+            return ordered
         recent = self._recent.get((group.number, placement.index))
         if recent is not None:
-            return recent[0].mask(wanted.number)
-        try:
-            batch = Batch.decode(record.payload, check=False)
-        except CorruptRecord:
-            return np.ones(placement.count, np.bool_)
-        return _compiled(wanted.expression).mask(batch)
+            cost, mask = recent[0].cost(wanted.number), partial(recent[0].mask, wanted.number)
+        else:
+            try:
+                view = BatchView(Batch.decode(record.payload, check=False))
+            except CorruptRecord:
+                return np.ones(placement.count, np.bool_)
+            formula = _compiled(wanted.expression).formula
+            cost, mask = view.cost(formula), partial(view.mask, formula)
+        if cost > STEP_BYTES:
+            key = group.number, placement.queue, wanted.number
+            self._orders.setdefault(key, (placement, wanted))
+            self._wake.set()
+            return None
+        return mask() if budget.spend(cost) else None
 
     def count_passed(self, queue: int, consumer_group: str, messages: int) -> None:
         """A consumer group passed over messages that it does not want."""
@@ -232,8 +280,11 @@ class Matching:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            while self._wanted:
-                await self._step()
+            while self._wanted or self._orders:
+                if self._orders:
+                    await self._carry_out_one()
+                if self._wanted:
+                    await self._step()
                 await trio.lowlevel.checkpoint()
 
     async def _step(self) -> None:
@@ -263,6 +314,17 @@ class Matching:
     async def _read(self, group: Group, work: list[Placement]) -> None:
         """Match batches that have left the cache."""
         indexes = [p.index for p in work if group.cache.get(p.index) is None]
+        records = await self._read_at(group, indexes)
+        if isinstance(records, ErrorReply):
+            for placement in work:
+                self._wanted.pop((group.number, placement.index), None)
+            for queue in dict.fromkeys(placement.queue for placement in work):
+                self._waiting.not_matched(queue, records)
+            return
+        await self._match(group, work, records)
+
+    async def _read_at(self, group: Group, indexes: list[int]) -> list[Record] | ErrorReply:
+        """The first of these records, at least one, on the reading thread."""
         done = trio.Event()
         outcome: list[list[Record] | BaseException | None] = []
 
@@ -274,14 +336,51 @@ class Matching:
         await done.wait()
         records = outcome[0]
         if isinstance(records, BaseException):
-            why = self._on_error(records)
-            for placement in work:
-                self._wanted.pop((group.number, placement.index), None)
-            for queue in dict.fromkeys(placement.queue for placement in work):
-                self._waiting.not_matched(queue, why)
-            return
+            return self._on_error(records)
         assert records
-        await self._match(group, work, records)
+        return records
+
+    async def _carry_out_one(self) -> None:
+        """Make the mask that was ordered first, and report it."""
+        key, (placement, wanted) = next(iter(self._orders.items()))
+        number, queue, _ = key
+        turn = Turn()
+        group = self._group(number)
+        error: ErrorReply | None = None
+        # If another node leads, whoever waits for the mask is refused by the next look.
+        if group is not None and group.is_leader:
+            error = await self._make_mask(group, placement, wanted, turn)
+        del self._orders[key]
+        if error is not None:
+            self._waiting.not_matched(queue, error)
+        else:
+            await self._waiting.matched(queue, set(), turn)
+
+    async def _make_mask(
+        self, group: Group, placement: Placement, wanted: Wanted, turn: Turn
+    ) -> ErrorReply | None:
+        """Make a mask in steps, and keep it; the oldest make room."""
+        record = group.cache.get(placement.index)
+        if record is None:
+            records = await self._read_at(group, [placement.index])
+            if isinstance(records, ErrorReply):
+                return records
+            record = records[0]
+        formula = _compiled(wanted.expression).formula
+        masks: list[np.ndarray] = []
+        for view in BatchView.parts(Batch.decode(record.payload, check=False)):
+            for _ in view.mask_in_steps(formula):
+                await turn.pause_if_over()
+            masks.append(view.mask(formula))
+        mask = np.concatenate(masks)
+        mask.flags.writeable = False
+        key = group.number, placement.index, wanted.number
+        self._ordered_bytes -= len(self._ordered.pop(key, ()))
+        self._ordered[key] = mask
+        self._ordered_bytes += len(mask)
+        while self._ordered_bytes > ORDERED_BYTES_MAX and len(self._ordered) > 1:
+            self._ordered_bytes -= len(self._ordered.popitem(last=False)[1])
+        return None
 
     async def _match(self, group: Group, work: list[Placement], records: list[Record]) -> None:
         """Match these records, all or as many as a turn allows; each stands in `work`."""

@@ -15,17 +15,18 @@ are unsent again, under their tokens. After a lost answer no lease has to run ou
 Invariants:
 - A POP is answered once: with messages, empty when its wait is over, or with a refusal.
 - A lease becomes unsent once a connection; a follower has no unsent leases.
-- A lease that was handed out is sent, or stays unsent, or the consumer is gone.
+- A lease that was handed out is sent, or stays unsent, or is over, or the consumer is gone.
+- An empty answer does not end the list of a resumed consumer's leases before the list is known.
+- An answer has only messages that the consumer holds in the machine, with the lease's deadline.
 """
 
 from collections.abc import Sequence
 from functools import partial
-from math import ceil
 
-import trio
 from msgspec.structs import replace
 
 from raftmq.broker.host import Host, Taken
+from raftmq.broker.quotas.pace import Pace
 from raftmq.broker.replica.group import Group
 from raftmq.broker.serve.answers import (
     LATER,
@@ -35,6 +36,7 @@ from raftmq.broker.serve.answers import (
     elsewhere,
     number_of_another,
     refusal,
+    unknown_attachment,
 )
 from raftmq.broker.serve.connection import Connection
 from raftmq.broker.serve.dispatcher import group_route
@@ -70,15 +72,27 @@ from raftmq.wire.popping import (
 )
 
 from .consumers import CONSUMERS_MAX, Consumer, Consumers, Key, OrderFlags
-from .credit import has_credit, is_idle
-from .hand_out import Outgoing, Part, answer, from_disk, from_memory, plan, wanted
-from .in_flight import COUNT_SECONDS, InFlight, WaitingPop
+from .credit import has_credit, is_idle, is_unfed
+from .hand_out import Outgoing, Part, answer, from_disk, from_memory, plan, renewed, wanted
+from .in_flight import InFlight
+from .room_wait import RoomWait
+from .wide_topics import opening_of, within_width
 
 COMMANDS_MAX = 1024
 """Commands of one record."""
+OPENING_QUEUES_MAX = 65_536
+"""Queues of the topics on which groups begin by commands that are under way, and one topic more;
+further groups have to wait: each node looks at all these queues in one step."""
+RESET_WORK = 20
+"""Work of a reset for each queue, in that of `quotas.pace`: 8 us."""
+CLOSED_MAX = 1024
+"""Consumers of a closed connection that lose their credit in one turn of the loop."""
 SLACK_MS = 20
 """Milliseconds by which credit ends in the machine before its request is answered here: messages
 handed out at the last moment still get into the answer. Both ends go by one clock."""
+FED_WAIT_MS = 500
+"""Milliseconds for which a request that does not wait waits nevertheless, where messages may be
+there that the leader has not fed yet."""
 TICK_SECONDS_MIN = 0.005
 """The shortest sleep before a Tick: timers that are due together need only one."""
 TICK_RETRY_SECONDS = 0.05
@@ -105,10 +119,21 @@ class Popping(Service):
         # Commands of this step, each with the ticket that waits for its result.
         self._said: dict[Group, list[tuple[calls.Call, Ticket | None]]] = {}
         self._opening: set[tuple[int, int]] = set()
+        # Queues of the topics on which groups begin by commands that are under way.
+        self._opening_queues = 0
         # Partition group → the machine's next timer, in ms, and the call that lets time pass then.
         self._armed: dict[int, tuple[int, Timer]] = {}
-        self._in_flight = InFlight(node)
-        self._is_looking = False
+        self._pace = Pace(node)
+        self._in_flight = InFlight(node, self._consumers)
+        self._room_wait = RoomWait(
+            node,
+            timers,
+            self._in_flight,
+            self._consumers,
+            find=self._group,
+            ask=self._ask,
+            flush=self.flush,
+        )
         # Resumed consumers that have leases in hand: answered once the step's records are indexed.
         self._met: dict[Consumer, None] = {}
         self.routes = {
@@ -138,13 +163,17 @@ class Popping(Service):
             consumer = self._meet(key, connection)
         elif consumer.correlation is not None:
             # A consumer has one POP open: a newer one ends the wait of the one before.
-            self._reply(consumer, Popped([], [], bool(consumer.unsent), *consumer.order))
+            self._reply(consumer, consumer.nothing())
         correlation, full = asked.correlation, None
+        request = within_width(self._node.catalog, request)
+        is_momentary = request.count > 0 and not request.wait_ms
+        if is_momentary and is_unfed(group, self._node.catalog, request.number):
+            request = replace(request, wait_ms=FED_WAIT_MS)
         if self._node.quotas.is_on:
             request = self._within_rates(request, asked)
             if consumer.since is None or not has_credit(group, request):
-                request, full = self._within_flight(consumer, request)
-        consumer.correlation, consumer.held_ms = (correlation, request), asked.held_ms
+                request, full = self._room_wait.within(consumer, request)
+        consumer.correlation, consumer.throttle_ms = (correlation, request), asked.throttle_ms
         consumer.is_hurried = False
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         seconds = (wait_ms + SLACK_MS) / 1000
@@ -155,27 +184,29 @@ class Popping(Service):
             if consumer.correlation is None or consumer.is_reading:
                 return LATER
         if full is not None:
-            self._wait_for_room(consumer, full)
+            self._room_wait.begin(consumer, full)
             # A consumer that is met has to hear which leases it has, by an Ask for no more.
             if consumer.since is not None:
                 return LATER
         # Credit that stands serves this request, so no command has to go through the log.
         elif consumer.since is not None and has_credit(group, request):
             return LATER
-        return self._ask(group, consumer, wait_ms)
+        return self._ask(group, consumer)
 
-    def _ask(self, group: Group, consumer: Consumer, wait_ms: int) -> Later:
-        """Ask the machine for what the consumer's POP wants."""
+    def _ask(self, group: Group, consumer: Consumer, waited_ms: int = 0) -> Later:
+        """Ask the machine for what the consumer's POP wants, for the rest of its wait."""
         assert consumer.correlation is not None
         correlation, request = consumer.correlation
+        wait_ms = max(min(request.wait_ms, self._limits.fetch_wait_ms_max) - waited_ms, 0)
         number, me, count = request.number, request.consumer, request.count
         ask = calls.Ask(number, me, count, wait_ms, request.invisible_ms, request.is_kept)
-        if count > 0 and self._node.quotas.is_on:
-            self._in_flight.note_ask(consumer.key, consumer.connection, correlation, count)
-        ticket = Callback(
+        ticket: Ticket = Callback(
             partial(self._asked, group, consumer, correlation, request),
             partial(self._ask_failed, consumer, correlation),
         )
+        if count > 0 and self._node.quotas.is_on:
+            connection = consumer.connection
+            ticket = self._in_flight.note_ask(consumer.key, connection, count, ticket)
         return self._say(group, ask, ticket)
 
     def _within_rates(self, request: Pop, asked: OpenRequest) -> Pop:
@@ -186,69 +217,9 @@ class Popping(Service):
         return replace(
             request,
             count=int(min(request.count, room.pop_messages)),
-            wait_ms=max(request.wait_ms - asked.held_ms, 0),
+            wait_ms=max(request.wait_ms - asked.throttle_ms, 0),
             bytes_max=int(min(request.bytes_max, room.size)),
         )
-
-    def _within_flight(self, consumer: Consumer, request: Pop) -> tuple[Pop, WaitingPop | None]:
-        """The request as the quotas of messages in flight leave it; and how it waits, if they leave
-        nothing of it."""
-        if request.count <= 0:
-            return request, None
-        room = self._in_flight.room(consumer.key, consumer.connection)
-        count = int(min(request.count, room.messages))
-        if count:
-            return replace(request, count=count), None
-        assert room.subject is not None
-        return replace(request, count=0), WaitingPop(
-            request.count, trio.current_time(), room.subject
-        )
-
-    def _wait_for_room(self, consumer: Consumer, pop: WaitingPop) -> None:
-        self._look_soon()
-        self._in_flight.waiting.put(consumer.key, pop)
-
-    def _look_soon(self) -> None:
-        if not self._is_looking:
-            self._is_looking = True
-            self._timers.call_after(COUNT_SECONDS, self._look_for_room)
-
-    def _look_for_room(self) -> None:
-        """Ask for those consumers that wait for which there is room now."""
-        self._is_looking = False
-        for key, pop in self._in_flight.waiting.look():
-            consumer = self._consumers.get(key)
-            if consumer is None or consumer.correlation is None:
-                self._in_flight.waiting.take(key)
-                continue
-            correlation, request = consumer.correlation
-            # Meanwhile the consumer group, or its topic, may be deleted.
-            group = self._group(request)
-            if isinstance(group, ErrorReply):
-                self._in_flight.waiting.take(key)
-                consumer.connection.refuse(consumer.end_wait(), group)
-                continue
-            request, full = self._within_flight(consumer, replace(request, count=pop.messages))
-            # Its first Ask, for no messages, is not applied: the leases in its hand are not known.
-            if full is not None or consumer.since is None:
-                continue
-            consumer.correlation = correlation, request
-            held_ms = self._end_waiting(consumer)
-            wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
-            self._ask(group, consumer, max(wait_ms - held_ms, 0))
-        self.flush()
-        if self._in_flight.waiting:
-            self._look_soon()
-
-    def _end_waiting(self, consumer: Consumer, *, keeps_place: bool = False) -> int:
-        """The POP of a consumer waits for room no longer; for how many ms it did."""
-        pop = self._in_flight.waiting.take(consumer.key, keeps_place=keeps_place)
-        if pop is None:
-            return 0
-        seconds = trio.current_time() - pop.since
-        self._node.quotas.note_slowed(pop.subject, seconds)
-        consumer.held_ms += ceil(seconds * 1000)
-        return ceil(seconds * 1000)
 
     def _settle(self, request: Settle, group: Group, asked: OpenRequest) -> Answer:
         if len(request.items) > SETTLE_ITEMS_MAX:
@@ -266,15 +237,17 @@ class Popping(Service):
     def _leave(self, request: Leave, group: Group, asked: OpenRequest) -> Answer:
         key = Key(request.partition_group, request.number, request.consumer)
         consumer = self._consumers.get(key)
+        # It comes late, on a connection that the consumer has given up: the consumer is back.
+        if consumer is not None and consumer.connection is not asked.connection:
+            return Done()
         if request.is_idle:
-            # No credit of the consumer stands, so the log need not hear that it leaves.
-            ours = asked.connection
-            # Meanwhile the consumer may be back, on another connection or with a new request.
-            if consumer and consumer.connection is ours and consumer.correlation is None:
+            # No credit of the consumer stands, so the log need not hear that it leaves. Meanwhile
+            # the consumer may be back with a new request.
+            if consumer is not None and consumer.correlation is None:
                 self._consumers.forget(key)
             return Done()
         if consumer is not None and consumer.correlation is not None:
-            self._reply(consumer, Popped([], [], bool(consumer.unsent), *consumer.order))
+            self._reply(consumer, consumer.nothing())
         self._consumers.forget(key)
         command = calls.Leave(request.number, request.consumer)
         return self._say(group, command, asked.ticket(lambda _: Done()))
@@ -288,16 +261,31 @@ class Popping(Service):
         if not len(queues) == len(offsets) <= RESET_QUEUES_MAX:
             message = f"as many queues as offsets are needed, up to {RESET_QUEUES_MAX}"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
+        if len(set(queues)) < len(queues):
+            return ErrorReply(Reason.BAD_ARGUMENT.value, "a reset names each queue once")
         command = calls.ResetGroup(request.number, queues, offsets, request.request)
 
         def is_reset(value: object) -> Done | ErrorReply:
             return Done() if value is None else number_of_another(request.request)
 
-        return self._say(group, command, asked.ticket(is_reset))
+        ticket = asked.ticket(is_reset)
+        propose = partial(self._say_reset, group, command, ticket)
+        return self._pace.propose(asked, lambda: RESET_WORK * len(queues), propose)
+
+    def _say_reset(self, group: Group, command: calls.ResetGroup, ticket: Ticket) -> Answer:
+        if not group.is_leader or group.is_retired:
+            return group.not_leader()
+        self._say(group, command, ticket)
+        # It may have waited for its turn, outside of a step.
+        self.flush()
+        return LATER
 
     def closed(self, connection: Connection) -> None:
         """The connection's consumers have no credit until they come back."""
-        for key in self._consumers.of_connection(connection):
+        keys = self._consumers.of_connection(connection)
+        if len(keys) > CLOSED_MAX:
+            self._timers.call_after(0, partial(self.closed, connection))
+        for key in keys[:CLOSED_MAX]:
             self._consumers.forget(key)
             group = self._node.group(key.partition_group)
             # Else messages would be leased to the credit of a consumer that is gone.
@@ -327,6 +315,8 @@ class Popping(Service):
             return
         handed = machine.pop_groups.take_handed()
         touched, self._met = self._met, {}
+        if group.became_current(records):
+            self._in_flight.forget_counts()
         # A replica that differs may hand out other messages than the group does.
         if not group.is_leader or group.differs:
             return
@@ -362,20 +352,16 @@ class Popping(Service):
             return elsewhere(request.partition_group)
         if not group.is_leader:
             return group.not_leader()
-        # The client may have heard of the attachment from a node whose catalog is newer.
-        if number > groups.number_last:
-            message = f"attachment {number} is not known here yet"
-            return ErrorReply("unavailable", message, group=group.number, retry_ms=20)
-        if number not in groups.attachments:
-            message = f"there is no attachment {number} of a consumer group: it was deleted"
-            return ErrorReply(Reason.UNKNOWN_GROUP.value, message)
-        return group
+        is_new = number not in group.machine.pop_groups.attached
+        if is_new and self._opening_queues > OPENING_QUEUES_MAX:
+            return ErrorReply("busy", "other groups begin here", group=group.number, retry_ms=20)
+        return unknown_attachment(groups, number, group=group.number) or group
 
     def _meet(self, key: Key, connection: Connection) -> Consumer:
         """A consumer came, perhaps again and on another connection."""
         before = self._consumers.get(key)
         if before is not None and before.correlation is not None:
-            self._reply(before, Popped([], []))
+            self._reply(before, before.nothing())
         # The connection on which it waited for room may be gone.
         self._in_flight.waiting.take(key)
         return self._consumers.meet(key, connection)
@@ -393,7 +379,6 @@ class Popping(Service):
         results: list[Result],
     ) -> None:
         """The request is applied; leases that the same record handed out follow in `applied`."""
-        self._in_flight.drop_ask(consumer.key, correlation)
         if isinstance(results[0], Refused):
             self._ask_failed(consumer, correlation, refusal(results[0]))
             return
@@ -414,7 +399,6 @@ class Popping(Service):
 
     def _ask_failed(self, consumer: Consumer, correlation: int, error: ErrorReply) -> None:
         """The request was refused, or its fate is unknown: leases wait for the next request."""
-        self._in_flight.drop_ask(consumer.key, correlation)
         if consumer.correlation is not None and consumer.correlation[0] == correlation:
             consumer.connection.refuse(consumer.end_wait(), error)
 
@@ -438,12 +422,12 @@ class Popping(Service):
             # The consumer does not read its answers: its leases stay unsent until its next
             # request, which is taken when there is room. The answer says whether more leases wait.
             if consumer.is_hurried or consumer.unsent:
-                self._reply(consumer, Popped([], [], bool(consumer.unsent), *consumer.order))
+                self._reply(consumer, consumer.nothing())
             return
         group = self._node.group(consumer.key.partition_group)
         if group is None:
             return
-        parts = plan(group, consumer.unsent, group.now_ms())
+        parts = plan(group, consumer.key.number, consumer.unsent, group.now_ms())
         extents = wanted(parts)
         # With a budget of 0 no batch would be read, and the leases would stay unsent.
         budget = max(
@@ -478,15 +462,16 @@ class Popping(Service):
                 consumer.unsent.remove(part.handed)
             consumer.connection.refuse(consumer.end_wait(), self._node.read_failed(error))
             return
+        number, unsent = consumer.key.number, consumer.unsent
+        parts = renewed(group, number, unsent, parts, group.now_ms())
         self._send(consumer, group, parts, read)
 
     def _send(
         self, consumer: Consumer, group: Group, parts: list[Part], read: dict[int, Outgoing]
     ) -> None:
         """Send the batches that were read; the rest stays unsent."""
-        popped, body = answer(
-            group, consumer.unsent, parts, read, group.now_ms(), order=consumer.order
-        )
+        number, unsent, now = consumer.key.number, consumer.unsent, group.now_ms()
+        popped, body = answer(group, number, unsent, parts, read, now, order=consumer.order)
         if popped.leases or consumer.is_hurried:
             if self._node.quotas.is_on:
                 self._node.quotas.charge(consumer.connection, _taken(popped, body))
@@ -494,9 +479,9 @@ class Popping(Service):
 
     def _reply(self, consumer: Consumer, popped: Popped, body: Sequence[FramePart] = ()) -> None:
         consumer.is_hurried = False
-        self._end_waiting(consumer, keeps_place=not popped.leases)
-        if consumer.held_ms:
-            popped = replace(popped, throttle_ms=consumer.held_ms)
+        self._room_wait.end(consumer, keeps_place=not popped.leases)
+        if consumer.throttle_ms:
+            popped = replace(popped, throttle_ms=consumer.throttle_ms)
         consumer.connection.reply(FrameKind.POP, consumer.end_wait(), pack(popped), body)
 
     # Commands
@@ -507,43 +492,30 @@ class Popping(Service):
         number = command.number if isinstance(command, _OPENING) else 0
         opening = self._open(group, number) if number else None
         if opening is not None:
-            said.append((opening, None))
+            said.append((opening, self._count_opening(opening)))
         said.append((command, ticket))
         return LATER
 
     def _open(self, group: Group, number: int) -> calls.OpenGroup | None:
         """The command that must precede the first one for an attachment in the data group; None:
         the group knows the attachment, or this step tells the group already."""
-        assert isinstance(group.machine, PartitionMachine)
-        catalog = self._node.catalog
-        attachment = catalog.consumer_groups.attachments[number]
-        consumer_group = catalog.consumer_groups.groups[attachment.consumer_group]
-        attached = group.machine.pop_groups.attached.get(number)
-        if attached is not None and attached.version >= consumer_group.version:
-            return None
         if (group.number, number) in self._opening:
             return None
-        self._opening.add((group.number, number))
-        queues, starts = [], []
-        topic = catalog.topic_of(attachment.topic_id << QUEUE_BITS)
-        for n, partition_group in enumerate(topic.groups if topic is not None else ()):
-            queue = attachment.topic_id << QUEUE_BITS | n
-            # A queue that the topic got after the group began is read from its first message.
-            is_latest = attachment.is_latest and n < attachment.queues
-            start = -1 if is_latest else group.index.earliest(queue) or 0
-            if partition_group == group.number and start:
-                queues.append(queue)
-                starts.append(start)
-        return calls.OpenGroup(
-            number=number,
-            topic=attachment.topic_id,
-            consumer_group=consumer_group.name,
-            version=consumer_group.version,
-            mode=consumer_group.mode,
-            policy=consumer_group.policy,
-            queues=queues,
-            starts=starts,
-        )
+        command = opening_of(group, self._node.catalog, number)
+        if command is not None:
+            self._opening.add((group.number, number))
+        return command
+
+    def _count_opening(self, opening: calls.OpenGroup) -> Ticket:
+        """Count the queues of a topic on which a group begins, until the ticket is done."""
+        topic = self._node.catalog.topic_of(opening.topic << QUEUE_BITS)
+        queues = 0 if topic is None else len(topic.groups)
+        self._opening_queues += queues
+
+        def end(_: object) -> None:
+            self._opening_queues -= queues
+
+        return Callback(end, end)
 
     # Time
 

@@ -11,6 +11,15 @@ second's worth of the amounts before it is still in the bucket:
 Positions are amounts and not times, so after a change of the rate every request that waits has the
 start that it would have by the new rate, in the same order.
 
+A request that ends before it starts is *taken back*: what has not leaked of its amount leaves the
+bucket. Requests after it start that much sooner, those before it as they would have. Positions
+stand, so the bucket remembers what was taken back at which one:
+
+    rate 10 a second         poured   before it   starts
+    t=0     a request of 25      25           0   at once
+    t=0     one of 15, held      40          25   t=1.5
+    t=0     one of 5, held       45          40   t=3.0; once the 15 are taken back, t=1.5
+
 Invariants:
 - Of the requests that start at the times told here, those within any `t` seconds have together at
   most the amount `rate * (t + BURST_SECONDS)` and one request more.
@@ -19,6 +28,10 @@ Invariants:
 Sources: the leaky bucket as a meter (ITU-T I.371, Annex A), which is the virtual clock of GCRA
 counted in amounts.
 """
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import accumulate
 
 from raftmq.machine.catalog.quotas import Quota, Subject
 
@@ -35,16 +48,21 @@ MEAN_SHARE = 0.25
 
 
 class Bucket:
-    """One rate of one subject."""
+    """One rate of one subject. `now` is `trio.current_time()`: seconds that never go back."""
 
-    __slots__ = ("_at", "_level", "_rate", "poured")
+    __slots__ = ("_at", "_level", "_rate", "_sums", "_taken", "poured", "reserved")
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
         self._level = 0.0
         self._at = 0.0
+        # By position what was taken back; and for each the sum of what was at it and after it.
+        self._taken: list[tuple[int, float]] = []
+        self._sums: list[float] = []
         self.poured = 0
         """Everything that was ever poured in: the position of the next request."""
+        self.reserved: dict[Reserved, None] = {}
+        """Reservations that are not given back yet, in the order in which they leak."""
 
     @property
     def rate(self) -> int:
@@ -83,18 +101,69 @@ class Bucket:
         self.poured = position + amount
         return position
 
-    def wait(self, position: int, now: float) -> float:
+    def take_back(self, requests: Iterable[tuple[int, int]], now: float) -> None:
+        """Requests, by position and amount, end before they start: what has not leaked of them
+        leaves the bucket."""
+        left = [(at, min(amount, amount + self._before(at, now))) for at, amount in requests]
+        left = [each for each in left if each[1] > 0]
+        if not self._rate or not left:
+            return
+        # Where all before a position has leaked, no request waits before it.
+        kept = [each for each in self._taken if self._before(each[0], now) > 0]
+        self._level = max(self.level(now) - sum(amount for _, amount in left), 0.0)
+        self._at = now
+        self._taken = sorted(kept + left)
+        self._sums = list(accumulate(amount for _, amount in reversed(self._taken)))[::-1]
+
+    def drain(self, amount: float, now: float) -> None:
+        """Take an amount out of a bucket in which no request waits for a position."""
+        self._level, self._at = max(self.level(now) - amount, 0.0), now
+
+    def wait_seconds(self, position: int, now: float) -> float:
         """Seconds until the request at a position may start; 0.0: it may start now."""
         if not self._rate:
             return 0.0
-        before = self.level(now) - (self.poured - position)
-        seconds = before / self._rate - BURST_SECONDS
+        seconds = self._before(position, now) / self._rate - BURST_SECONDS
         return seconds if seconds > ROUNDING_SECONDS else 0.0
+
+    def _before(self, position: int, now: float) -> float:
+        """The amount in the bucket before a position; negative: so much after it has leaked."""
+        after: float = self.poured - position
+        if self._taken:
+            at = bisect_left(self._taken, (position, 0.0))
+            after -= self._sums[at] if at < len(self._sums) else 0
+        return self.level(now) - after
 
     def room(self, now: float) -> int:
         """The amount that could be poured in before the next request has to wait; at least 1."""
         assert self._rate, "a bucket without a rate has room for everything"
         return max(int(self._rate * BURST_SECONDS - self.level(now)), 1)
+
+
+class Reserved:
+    """An amount in a bucket of reads for an answer that is not made yet."""
+
+    __slots__ = ("_amount", "_before", "_since", "bucket")
+
+    def __init__(self, bucket: Bucket, amount: int, now: float) -> None:
+        self.bucket = bucket
+        self._amount = amount
+        # The amount that leaks before this one.
+        self._before = bucket.level(now)
+        self._since = now
+        bucket.pour(amount, now)
+        bucket.reserved[self] = None
+
+    def give_back(self, now: float) -> None:
+        """The answer is made, or there is none: what has not leaked leaves the bucket."""
+        leaked = max((now - self._since) * self.bucket.rate - self._before, 0.0)
+        left = max(self._amount - leaked, 0.0)
+        self.bucket.drain(left, now)
+        for each in reversed(self.bucket.reserved):
+            if each is self:
+                break
+            each._before -= left
+        del self.bucket.reserved[self]
 
 
 class Meter:

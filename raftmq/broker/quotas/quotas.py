@@ -1,4 +1,4 @@
-"""The quotas of a node: who is slowed, and for how long.
+"""The quotas of a node: whose requests are held, and for how long.
 
     PRODUCE ──> its bytes and messages are poured into the buckets of user and topic
                                                     │ too much before it: held (`lanes`)
@@ -7,6 +7,9 @@
 
 Nothing is dropped, and each answer tells for how long its request was held (`throttle_ms`).
 Each node counts for itself: a user, or a topic, has its rates at every node.
+
+A read from disk takes its time, in which others would see the room that it uses up: until its
+answer is made, what it may bring is in the buckets.
 
 A request that reads is also cut to what its buckets have room for, so that one answer does not
 bring minutes of debt: one batch at the least.
@@ -22,28 +25,30 @@ Sources: Kafka's throttle time (KIP-13, KIP-219).
 """
 
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from math import ceil, inf
 from typing import Any, NamedTuple
 
 import trio
 
-from raftmq.batch import peek
+from raftmq.batch import MESSAGES_MAX, peek
 from raftmq.batch.layout import LENGTH_BYTES
 from raftmq.broker.host import Host, Room, Taken
 from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
 from raftmq.broker.serve.connection import Connection
 from raftmq.errors import CorruptRecord
 from raftmq.machine.catalog.quotas import Quota, Subject, SubjectKind
+from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.fetches import NO_SESSION, Fetch
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FindKey, FrameKind
 from raftmq.wire.popping import Leave, Pop
 
-from .buckets import BURST_SECONDS, READS, WRITES, Bucket, Meter
+from .buckets import BURST_SECONDS, READS, WRITES, Bucket, Meter, Reserved
 from .lanes import Held, Lanes, size_of
 from .shares import Shares
-from .slowed import Slowed
+from .throttle_times import ThrottleTimes
 
 HOLD_SECONDS_MAX = 3.0
 """The longest that a request is held. A client takes a POP for lost 5 s after its wait, and the
@@ -54,18 +59,21 @@ may be another one by then."""
 HELD_DIVISOR = 4
 """Requests that are held take up to `limits.requests_bytes_max` divided by this: those that wait
 for a quota must not fill the node."""
+RESERVED_DIVISOR = 4
+"""A read from disk counts as a second's worth divided by this at the least, until it is done: a few
+at a time are under way where a quota is used up."""
 METERS_MAX = 1000
-"""Meters from which on those that are empty are forgotten."""
+"""Meters of users, or of topics, above which the empty ones are dropped."""
 POP_MESSAGES_FIRST = 16
 """Messages of a first POP under a quota of bytes, whose size is not known yet."""
-SLOWEST = 10
+SHOWN_MAX = 10
 """Subjects that the node's status names."""
 
 _USER, _TOPIC = SubjectKind.USER, SubjectKind.TOPIC
 _UNBOUNDED = Room(inf, inf, inf)
 
 
-class _Claim(NamedTuple):
+class _Portion(NamedTuple):
     """A part of a request that a bucket measures."""
 
     meter: Meter
@@ -78,12 +86,17 @@ class _Claim(NamedTuple):
 class Quotas:
     """All quotas, as this node keeps them."""
 
-    def __init__(self, node: Host, queues_of: Callable[[Connection, int], Iterable[int]]) -> None:
-        """`queues_of` gives the queues of a connection's fetch session."""
+    def __init__(self, node: Host, topics_of: Callable[[Connection, int], Iterable[int]]) -> None:
+        """`topics_of` gives the topics of a connection's fetch session."""
         self._node = node
-        self._queues_of = queues_of
-        self._slowed = Slowed()
-        self._lanes = Lanes(node.timers, self._slowed)
+        self._topics_of_session = topics_of
+        self._throttle_times = ThrottleTimes()
+        self._lanes = Lanes(
+            node.timers,
+            self._throttle_times,
+            hold_seconds_max=HOLD_SECONDS_MAX,
+            busy=partial(_busy, None),
+        )
         self._shares = Shares()
         self._meters: dict[SubjectKind, dict[str, Meter]] = {kind: {} for kind in SubjectKind}
         self._meters_max = METERS_MAX
@@ -108,6 +121,10 @@ class Quotas:
         """The client at a connection is a user."""
         self._shares.join(connection, user, self._requests_max(user))
 
+    def connections_of(self, user: str) -> list[Connection]:
+        """The open connections of a user."""
+        return self._shares.connections(user)
+
     def closed(self, connection: Connection) -> None:
         """The connection is gone: drop what is held of it."""
         self._shares.leave(connection)
@@ -128,6 +145,7 @@ class Quotas:
                 quota = quotas.find(kind, name)
                 if quota is None:
                     del meters[name]
+                # A deleted meter, too: held requests wait for its buckets, and must go on now.
                 if meter.quota != quota:
                     meter.change(
                         quota or Quota(), now, seconds_max=BURST_SECONDS + HOLD_SECONDS_MAX
@@ -234,38 +252,49 @@ class Quotas:
                 of_bytes.pour(size, now)
                 of_messages.pour(messages, now)
             return None
-        claims = [
-            _Claim(meter, name, bucket, amount)
+        portions = [
+            _Portion(meter, name, bucket, amount)
             for meter in meters
             for name, bucket, amount in zip(WRITES, meter.writes, (size, messages), strict=True)
             if bucket.rate
         ]
-        return self._admit(asked, frame, (FrameKind.PRODUCE, topic), claims)
+        return self._admit(asked, frame, (FrameKind.PRODUCE, topic), portions)
 
     def _hold_read(
         self, asked: OpenRequest, frame: Frame, key: Hashable, topics: Iterable[int]
     ) -> Answer | None:
         # The amounts are poured in when the answer is made.
-        meters, now = self._meters_of(asked.connection, topics), trio.current_time()
-        is_first = not self._lanes.holds(asked.connection)
-        if is_first and _are_open([meter.reads for meter in meters], now):
+        meters = self._meters_of(asked.connection, topics)
+        if not self._lanes.holds(asked.connection) and self._may_read(meters):
             return None
-        claims = [
-            _Claim(meter, name, bucket, 0)
+        portions = [
+            _Portion(meter, name, bucket, 0)
             for meter in meters
             for name, bucket in zip(READS, meter.reads, strict=True)
             if bucket.rate
         ]
-        return self._admit(asked, frame, key, claims)
+        return self._admit(asked, frame, key, portions)
+
+    def _may_read(self, meters: list[Meter]) -> bool:
+        """Whether no read has to wait, and none waits."""
+        pairs = [meter.reads for meter in meters]
+        has_line = self._lanes.has_line(bucket for pair in pairs for bucket in pair)
+        return not has_line and _are_open(pairs, trio.current_time())
 
     def _hold_pop(self, asked: OpenRequest, frame: Frame, request: Pop) -> Answer | None:
         attachment = self._node.catalog.consumer_groups.attachments.get(request.number)
         group = self._node.group(request.partition_group)
         if attachment is None or group is None or not group.is_leader:
             return None  # The handler refuses it.
-        if not request.count:
-            return None  # A consumer that ends asks for what it has in hand, and gets no more.
-        return self._hold_read(asked, frame, _lane_of(request), [attachment.topic_id])
+        if not isinstance(group.machine, PartitionMachine):
+            return None  # The handler refuses it.
+        lane = _lane_of(request)
+        if not request.count and self._lanes.get(asked.connection, lane) is None:
+            attached = group.machine.pop_groups.attached.get(request.number)
+            hand = attached and attached.group.in_flight_to(request.consumer, group.now_ms())[0]
+            if not hand:
+                return None  # It brings nothing: a consumer that ends need not wait.
+        return self._hold_read(asked, frame, lane, [attachment.topic_id])
 
     def _topics_of(self, connection: Connection, request: Fetch) -> set[int]:
         """The numbers of the topics that a fetch reads."""
@@ -274,8 +303,7 @@ class Quotas:
         topics = {each.queue >> QUEUE_BITS for each in request.queues}
         if request.session:
             # A fetch of a session names only the queues that are new.
-            queues = self._queues_of(connection, request.session)
-            topics.update(queue >> QUEUE_BITS for queue in queues)
+            topics.update(self._topics_of_session(connection, request.session))
         return topics
 
     def _recall(self, asked: OpenRequest, frame: Frame) -> Answer | None:
@@ -287,28 +315,31 @@ class Quotas:
         return LATER
 
     def _admit(
-        self, asked: OpenRequest, frame: Frame, key: Hashable, claims: list[_Claim]
+        self, asked: OpenRequest, frame: Frame, key: Hashable, portions: list[_Portion]
     ) -> Answer | None:
         """Pour a request into its buckets, and hold it until they allow it."""
         lane = self._lanes.get(asked.connection, key)
-        if lane is not None and self._lanes.takes_turn(lane, asked):
+        if lane is not None and self._lanes.take_turn(lane, asked):
             self._set_is_on()
             return None
-        if lane is None and not claims:
+        if lane is None and not portions:
             return None
         now = trio.current_time()
-        waits = [claim.bucket.wait(claim.bucket.poured, now) for claim in claims]
+        waits = [portion.bucket.wait_seconds(portion.bucket.poured, now) for portion in portions]
         wait = max(waits, default=0.0)
-        longest = claims[waits.index(wait)] if wait else None
+        longest = portions[waits.index(wait)] if wait else None
+        is_behind = self._lanes.has_line(portion.bucket for portion in portions)
         if lane is not None:
-            wait = max(wait, lane.wait(now))
+            wait = max(wait, lane.wait_seconds(now))
         size = self._lanes.size + size_of(frame)
         is_full = size > self._held_bytes_max
-        if wait > HOLD_SECONDS_MAX or (wait and is_full):
-            self._slowed.refused += 1
+        if wait > HOLD_SECONDS_MAX or ((wait or is_behind) and is_full):
+            self._throttle_times.refused += 1
             return _no_memory(wait) if is_full else _busy(longest, wait)
-        turns = [(claim.bucket, claim.bucket.pour(claim.amount, now)) for claim in claims]
-        if not wait and (lane is None or not lane.held):
+        turns = [
+            (each.bucket, each.bucket.pour(each.amount, now), each.amount) for each in portions
+        ]
+        if not wait and not is_behind and (lane is None or not lane.held):
             return None
         meter = longest.meter if longest is not None else None
         self._lanes.put(key, Held(asked, frame, turns, meter))
@@ -333,6 +364,37 @@ class Quotas:
                 count = min(count, max(room // mean, 1) if mean else POP_MESSAGES_FIRST)
         return Room(size, messages, min(messages, count))
 
+    def must_wait(self, connection: Connection, topics: Iterable[int]) -> bool:
+        """Whether a request of a connection to read these topics would be held now."""
+        if not self.is_on or connection.from_node:
+            return False
+        return not self._may_read(self._meters_of(connection, topics))
+
+    def expect(
+        self, connection: Connection, correlation: int, size: int, queues: Iterable[int]
+    ) -> None:
+        """Up to `size` bytes of these queues are being read from disk for an answer: count them in
+        the limits and, until the request is closed, in the quotas."""
+        connection.expect(correlation, size)
+        if not self.is_on or connection.from_node:
+            return
+        now = trio.current_time()
+        reserved = [
+            # What is in one batch, the least that an answer brings, is not known.
+            Reserved(bucket, max(min(most, bucket.room(now)), bucket.rate // RESERVED_DIVISOR), now)
+            for meter in self._meters_of(connection, {queue >> QUEUE_BITS for queue in queues})
+            for bucket, most in zip(meter.reads, (size, MESSAGES_MAX), strict=True)
+            if bucket.rate
+        ]
+        if reserved:
+            connection.when_closed(correlation, partial(self._give_back, reserved))
+
+    def _give_back(self, reserved: list[Reserved]) -> None:
+        now = trio.current_time()
+        for each in reserved:
+            each.give_back(now)
+            self._lanes.look_at(each.bucket)
+
     def charge(self, connection: Connection, taken: Iterable[Taken]) -> None:
         """An answer to a connection brings these amounts."""
         if not self.is_on or connection.from_node:
@@ -351,24 +413,24 @@ class Quotas:
         meters = self._meters_of(connection, (topic,))
         return [(meter.subject, meter.quota.in_flight) for meter in meters if meter.quota.in_flight]
 
-    def note_slowed(self, subject: Subject, seconds: float) -> None:
+    def note_throttled(self, subject: Subject, seconds: float) -> None:
         """A request waited, as the quota of a subject is used up."""
-        self._slowed.note(subject, seconds)
+        self._throttle_times.note(subject, seconds)
 
     # For people
 
     def status(self) -> dict[str, Any]:
-        """The requests that are held now, and who was slowed most since the node started."""
-        slowed = self._slowed
+        """The requests that are held now, and whose were held longest since the node started."""
+        throttle_times = self._throttle_times
         return {
             "held": self._lanes.count,
             "held_bytes": self._lanes.size,
-            "refused": slowed.refused,
-            "slowed_requests": slowed.requests,
-            "slowed_seconds": round(slowed.seconds, 3),
-            "slowed_most": [
+            "refused": throttle_times.refused,
+            "throttled_requests": throttle_times.requests,
+            "throttled_seconds": round(throttle_times.seconds, 3),
+            "throttled_most": [
                 {"kind": kind, "name": name, "seconds": round(seconds, 3)}
-                for (kind, name), seconds in slowed.most(SLOWEST)
+                for (kind, name), seconds in throttle_times.most(SHOWN_MAX)
             ],
         }
 
@@ -388,20 +450,23 @@ def _lane_of(request: Pop | Leave) -> Hashable:
 def _no_memory(wait: float) -> ErrorReply:
     """The refusal of a request that would have to wait, where there is no memory for another."""
     text = "this node holds as many requests for quotas as it has memory for"
-    return ErrorReply("busy", text, retry_ms=ceil(min(wait, RETRY_SECONDS_MAX) * 1000))
+    return ErrorReply("busy", text, retry_ms=_retry_ms(wait))
 
 
-def _busy(claim: _Claim | None, wait: float) -> ErrorReply:
+def _busy(portion: _Portion | None, wait: float) -> ErrorReply:
     """The refusal of a request that would wait for longer than it may be held."""
-    retry_ms = ceil(min(wait, RETRY_SECONDS_MAX) * 1000)
-    if claim is None:
+    if portion is None:
         text = f"a quota holds the requests before it, for {wait:.1f} s more"
-        return ErrorReply("busy", text, retry_ms=retry_ms)
-    (kind, name), amount = (claim.meter.subject.kind, claim.meter.subject.name), claim.name
-    unit = amount.partition("_")[2]
+        return ErrorReply("busy", text, retry_ms=_retry_ms(wait))
+    kind, name = portion.meter.subject.kind, portion.meter.subject.name
+    verb, _, unit = portion.name.partition("_")
     text = (
-        f"{kind} {name!r} has a quota of {claim.bucket.rate} {unit} a second to "
-        f"{amount.partition('_')[0]} at each node, and has used it up: {wait:.1f} s more; an "
-        f"administrator can raise it with `raftmq quota set {kind} {name}`"
+        f"{kind} {name!r} has a quota of {portion.bucket.rate} {unit} a second to {verb} at each "
+        f"node, and has used it up: {wait:.1f} s more; an administrator can raise it with "
+        f"`raftmq quota set {kind} {name}`"
     )
-    return ErrorReply("busy", text, retry_ms=retry_ms)
+    return ErrorReply("busy", text, retry_ms=_retry_ms(wait))
+
+
+def _retry_ms(wait: float) -> int:
+    return ceil(min(wait, RETRY_SECONDS_MAX) * 1000)

@@ -1,13 +1,14 @@
 """The connections of each user, and the open requests of users with a bound on them.
 
 At the bound the node reads none of the user's connections: TCP stops the client. Each answer lets
-one connection read on, in turn, and all of them once no request of the user is open: the one whose
-turn it is may have other reasons not to read.
+one connection read on, in turn. If that one has nothing to read, or another reason not to, it
+passes the turn on.
 
 A share has its own list of connections that wait: the one of the node (`Load.waiting`) has those of
 all users, and an answer would have to look through them for the next connection of this user.
 
 Invariants:
+- No connection waits for a share that is not full, but those that a connection about to run wakes.
 - `Share.open` is the number of open requests on the connections of the share.
 """
 
@@ -29,8 +30,8 @@ class Share:
         """True: none of the user's connections is read."""
         return self.open >= self.requests_max
 
-    def wait(self, connection: Connection) -> None:
-        """A connection does not read, perhaps as the share is full."""
+    def enlist(self, connection: Connection) -> None:
+        """A connection does not read, as the share is full."""
         self._waiting[connection] = None
 
     def give_up(self, connection: Connection) -> None:
@@ -40,13 +41,14 @@ class Share:
     def note_closed(self) -> None:
         """A request was answered."""
         self.open -= 1
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """A connection takes no place that is free: the next one may."""
         if not self._waiting or self.is_full:
             return
-        if not self.open:
-            self.wake_all()
-            return
         connection = next(iter(self._waiting))
-        # At the end: if it cannot read, others have their turn first.
+        # At the end: it is in the list until it runs.
         self._waiting[connection] = self._waiting.pop(connection)
         connection.wake()
 
@@ -66,6 +68,10 @@ class Shares:
     def count(self, user: str) -> int:
         """Open connections of a user."""
         return len(self._of.get(user, ()))
+
+    def connections(self, user: str) -> list[Connection]:
+        """The open connections of a user."""
+        return list(self._of.get(user, ()))
 
     def join(self, connection: Connection, user: str, requests_max: int) -> None:
         """A connection is a user's from now on. `requests_max`: see `bound`."""

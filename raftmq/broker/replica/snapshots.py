@@ -25,7 +25,7 @@ from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.host import Host
 from raftmq.broker.replica.repair import Repairs
 from raftmq.broker.replica.space import Space
-from raftmq.broker.serve.answers import OF_NODES, Answer, OpenRequest
+from raftmq.broker.serve.answers import Answer, OpenRequest, of_nodes
 from raftmq.broker.serve.dispatcher import frame_route, route
 from raftmq.broker.service import Service
 from raftmq.broker.world import Worker, run_on
@@ -149,7 +149,7 @@ class Snapshots(Service):
     def _receive(self, frame: Frame, asked: OpenRequest) -> Answer:
         """Take in a chunk, and say how much is here."""
         if not asked.connection.from_node:
-            return OF_NODES
+            return of_nodes()
         chunk = unpack(SnapshotChunk, frame.header)
         group = self._node.group(chunk.group)
         if group is None:
@@ -183,7 +183,7 @@ class Snapshots(Service):
     def _lend(self, request: RepairRange, asked: OpenRequest) -> Answer:
         """Give a peer records that it lacks, or a piece of a snapshot."""
         if not asked.connection.from_node:
-            return OF_NODES
+            return of_nodes()
         part = self.comparing if request.snapshot else self._repairs
         return part.answer(request, asked)
 

@@ -6,7 +6,8 @@ open request give back:
     return Done()                                            at once
     return ErrorReply("unavailable", …)                      a refusal, at once
     return asked.propose(group, [command], answer)           when the command is applied
-    return asked.read(group, lambda: page(group.machine))    when the machine is as new as now
+    return asked.read(group, lambda: look(group.machine))    when the machine is as new as now
+    return asked.read_page(group, request, page)             the same, a page of a long list
     return asked.run_on(reader, job, answer, failed)         when the job is done
 
 Invariants:
@@ -16,14 +17,17 @@ Invariants:
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from raftmq.broker.loop_budget import Turns
 from raftmq.broker.replica.group import Group
 from raftmq.broker.world import Worker
 from raftmq.errors import Reason
 from raftmq.log.record import Kind
+from raftmq.machine.catalog.consumer_groups import ConsumerGroups
 from raftmq.machine.commands import encode_commands
 from raftmq.results import Changed, Refused, Result
 from raftmq.wire.codec import pack
@@ -32,6 +36,7 @@ from raftmq.wire.messages import ErrorReply
 
 from .connection import Connection
 
+R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
 
 
@@ -61,9 +66,11 @@ Answer = msgspec.Struct | WithBody | Later
 class OpenRequest:
     """A request without an answer yet. It is the ticket of the record that decides the answer."""
 
-    __slots__ = ("_reply", "connection", "correlation", "held_ms", "kind", "on_answer")
+    __slots__ = ("_reply", "connection", "correlation", "kind", "on_answer", "throttle_ms", "turns")
 
-    def __init__(self, connection: Connection, frame: Frame) -> None:
+    def __init__(self, connection: Connection, frame: Frame, turns: Turns) -> None:
+        self.turns = turns
+        """The node's, in which reads are answered."""
         self.connection = connection
         """The connection that the request came on."""
         self.kind = frame.kind
@@ -73,7 +80,7 @@ class OpenRequest:
         self.on_answer: Callable[[ErrorReply | None], None] | None = None
         """Called once with the refusal, or None: the request was carried out. Also if the client
         has left."""
-        self.held_ms = 0
+        self.throttle_ms = 0
         """Milliseconds for which a quota held the request."""
 
     def answer(self, answer: Answer) -> None:
@@ -132,13 +139,28 @@ class OpenRequest:
 
     def read(self, group: Group, then: Callable[[], Answer]) -> Later:
         """Answer with `then()` once the group's machine is as new as this moment: what `then` reads
-        in the machine is linearizable."""
+        in the machine is linearizable. One heartbeat round may grant thousands of reads at once:
+        they are answered in turns."""
 
         def ready(error: ErrorReply | None) -> None:
+            # This answer may be a long page.
+            error = error or unread(self.connection)
             self.answer(then() if error is None else error)
 
-        group.read(ready)
+        group.read(lambda error: self.turns.make(self.connection, partial(ready, error)))
         return LATER
+
+    def read_page(self, group: Group, request: R, page: Callable[[R], msgspec.Struct]) -> Later:
+        """Answer with a page of a list, as `read` does. If `page` returns a request of the same
+        type, the page is made by that one, in another turn of the event loop."""
+
+        def then() -> Answer:
+            found = page(request)
+            if isinstance(found, type(request)):
+                return self.read_page(group, found, page)
+            return found
+
+        return self.read(group, then)
 
     def run_on(
         self,
@@ -157,8 +179,31 @@ class OpenRequest:
         return LATER
 
 
-OF_NODES = ErrorReply(Reason.BAD_ARGUMENT.value, "only the cluster's nodes ask this of each other")
-"""The refusal of a client that sends what nodes send."""
+def unread(connection: Connection) -> ErrorReply | None:
+    """The refusal of a long answer to a client that does not take its answers; None: it does."""
+    if not connection.is_unread:
+        return None
+    text = "this connection holds as many bytes of answers as it may: read them first"
+    return ErrorReply("busy", text, retry_ms=100)
+
+
+def of_nodes(reason: Reason = Reason.BAD_ARGUMENT) -> ErrorReply:
+    """The refusal of a client that sends what nodes send."""
+    return ErrorReply(reason.value, "only nodes may ask this")
+
+
+def unknown_attachment(
+    groups: ConsumerGroups, number: int, *, group: int = -1
+) -> ErrorReply | None:
+    """The refusal of an attachment that this node does not know; None: it knows it."""
+    if number > groups.number_last:
+        # The client may have heard of the attachment from a node whose catalog is newer.
+        message = f"attachment {number} is not known here yet"
+        return ErrorReply("unavailable", message, group=group, retry_ms=20)
+    if number not in groups.attachments:
+        message = f"there is no attachment {number} of a consumer group: it was deleted"
+        return ErrorReply(Reason.UNKNOWN_GROUP.value, message)
+    return None
 
 
 def number_of_another(request: int) -> ErrorReply:
@@ -177,3 +222,12 @@ def elsewhere(number: int) -> ErrorReply:
     """The refusal for a partition group that has no replica with messages on this node."""
     message = f"this node carries no replica of partition group {number}"
     return ErrorReply("not_leader", message, group=number)
+
+
+def out_of_range(offset: int, earliest: int, end: int) -> ErrorReply | None:
+    """The refusal of an offset that a queue does not have; None: the queue has it."""
+    if earliest <= offset <= end:
+        return None
+    held = f"holds {earliest}..{end - 1}" if earliest < end else f"is empty, and goes on at {end}"
+    message = f"there is no offset {offset}: the queue {held}"
+    return ErrorReply("offset_out_of_range", message, earliest=earliest, end=end)

@@ -12,7 +12,8 @@ others.
 
 A frame that is not whole yet counts as held, byte by byte. As many connections in the middle of
 large frames could wait for each other for ever, one of them, the *finisher*, may read on to the end
-of its frame where the node is at its limit. A frame that makes no progress closes its connection.
+of its frame where the node is at its limit. A frame that makes no progress closes its connection,
+and so does that of a finisher for which others have waited for `load.FINISH_SECONDS_MAX`.
 
 Invariants:
 - A bad frame closes this connection, after an `ERROR` frame that says why, and nothing else.
@@ -42,9 +43,11 @@ from .outbox import Outbox
 RECEIVE_BYTES = 256 * 1024
 """Bytes asked of the socket at once: many small frames, or a good piece of a large one."""
 
-HEADER_BYTES_MAX = 1024 * 1024
-"""The longest header of a request. A CBOR header may decode to many times its length; requests need
-a few hundred bytes, a fetch of 20,000 queues 300 KiB."""
+HEADER_BYTES_MAX = 256 * 1024
+"""The longest header of a client's request, which is decoded in one go: a hostile one of this
+length took 33 to 42 ms. Requests need a few hundred bytes, a fetch of 5,000 queues 95 KiB."""
+NODE_HEADER_BYTES_MAX = 1024 * 1024
+"""The longest header of a node's request: one change of the catalog may move 4,096 groups."""
 
 _UNANSWERED = frozenset((FrameKind.RAFT, FrameKind.FORGET))
 
@@ -62,9 +65,10 @@ STEP_SECONDS_MAX = 0.005
 """Frames of one connection are acted on for about this long, then all others have their turn."""
 
 HELLO_SECONDS_MAX = 10.0
-"""A connection without a Hello after this time is closed: the other end is no client."""
+"""A connection that is still silent (see `load`) after this time is closed: the other end is no
+client."""
 
-SILENT_SECONDS_MAX = 30.0
+UNACKNOWLEDGED_SECONDS_MAX = 30.0
 """A connection whose other end acknowledges nothing for this long is given up; one that is idle is
 probed. A reader that takes nothing for this long counts as lost too, and connects again."""
 
@@ -87,14 +91,17 @@ class Share(Protocol):
     def is_full(self) -> bool:
         """True: none of the user's connections is read."""
 
-    def wait(self, connection: "Connection") -> None:
-        """A connection does not read, perhaps as the share is full."""
+    def enlist(self, connection: "Connection") -> None:
+        """A connection does not read, as the share is full."""
 
     def give_up(self, connection: "Connection") -> None:
         """A connection waits no longer."""
 
     def note_closed(self) -> None:
         """A request was answered."""
+
+    def pass_on(self) -> None:
+        """A connection takes no place that is free: the next one may."""
 
 
 class Handler(Protocol):
@@ -136,11 +143,12 @@ class Connection:
         self._unfinished = 0
         """Bytes of the frame that is not whole yet, when all whole ones were last taken."""
         self._login_due = 0.0
-        """When a connection without Hello and login is closed."""
+        """When the connection is closed if it is silent."""
         self._frame_due = 0.0
         self._frame_bytes = 0
         """Bytes of the frame under way that had come when `_frame_due` was set."""
         self._open: dict[int, int] = {}
+        self._when_closed: dict[int, list[Callable[[], None]]] = {}
         self._open_bytes = 0
         self._held_bytes = 0
         """Bytes of unfinished frames, requests and unsent answers, as counted in the load."""
@@ -152,9 +160,9 @@ class Connection:
         """The names in the certificate of the other end; None: the connection is plain."""
         self.hello: Hello | None = None
         """The Hello of the other end; None: it has not come yet."""
-        self.is_limited = False
-        """True: the client has to log in first. Until then its frames are short, its time is, and
-        its place may be another's."""
+        self.needs_login = False
+        """True: the client must log in first. Until then its frames are short, its time is limited,
+        and it counts as silent in the load."""
         self.user = ""
         """The user at the other end; empty: it is not known, or a node."""
         self.share: Share | None = None
@@ -189,8 +197,13 @@ class Connection:
         is_own = self._owed >= self._limits.connection_bytes_max
         return is_own or self._load.is_over(self._held_bytes)
 
+    @property
+    def is_unread(self) -> bool:
+        """True while unsent answers alone take all bytes of the connection."""
+        return self._outbox.size >= self._limits.connection_bytes_max
+
     def pause(self) -> None:
-        """Take no more frames before a call of `go_on` for each `pause`: the frame under way must
+        """Take no more frames before a call of `resume` for each `pause`: the frame under way must
         be finished before the frames that follow."""
         self._pauses += 1
 
@@ -204,7 +217,7 @@ class Connection:
         """Requests without an answer."""
         return len(self._open)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Undo one `pause`."""
         self._pauses -= 1
         self.wake()
@@ -215,9 +228,9 @@ class Connection:
 
     def act_again(self, frames: Iterable[Frame]) -> None:
         """Act from the beginning on requests that are open: what held them up is over."""
-        self.resume(partial(self._act_all, frames))
+        self.run_in_step(partial(self._act_all, frames))
 
-    def resume(self, act: Callable[[], None]) -> None:
+    def run_in_step(self, act: Callable[[], None]) -> None:
         """Act on an open request, in a step of its own; no effect if the connection is gone."""
         if self.is_closed:
             return
@@ -229,22 +242,33 @@ class Connection:
         finally:
             self._handler.settle()
 
-    def unlimit(self) -> None:
+    def lift_limits(self) -> None:
         """Take frames of any length that the limits allow; the connection keeps its place."""
-        self.is_limited = False
+        self.needs_login = False
         self._load.greet(self)
-        self._parser.allow(self._limits.frame_bytes_max, header_bytes_max=HEADER_BYTES_MAX)
+        longest = NODE_HEADER_BYTES_MAX if self.from_node else HEADER_BYTES_MAX
+        self._parser.allow(self._limits.frame_bytes_max, header_bytes_max=longest)
 
     def end(self) -> None:
         """Close the connection, whatever its tasks do."""
         self._scope.cancel()
 
     def expect(self, correlation: int, size: int) -> None:
-        """Count up to `size` bytes that are being read for the answer from now on."""
-        if correlation in self._open:
+        """Count up to `size` bytes that are being read for the answer from now on; no effect if the
+        request was answered or the connection is gone."""
+        # A connection gives back what it holds once, when it ends: later bytes would stay counted.
+        if correlation in self._open and not self.is_closed:
             self._open[correlation] += size
             self._open_bytes += size
             self._count()
+
+    def when_closed(self, correlation: int, call: Callable[[], None]) -> None:
+        """Call `call` when the request is answered or the connection is gone; at once if it was
+        before."""
+        if correlation in self._open and not self.is_closed:
+            self._when_closed.setdefault(correlation, []).append(call)
+        else:
+            call()
 
     async def serve(self) -> None:
         """Serve until the other end closes, breaks the rules, or this task is cancelled."""
@@ -265,6 +289,8 @@ class Connection:
             self._load.leave(self)
             self._load.add(-self._held_bytes)
             self._handler.closed(self)
+            while self._when_closed:
+                self._call_all(self._when_closed.popitem()[1])
             # The limits do not count these bytes from here on, so a part of the node that still
             # has this object at hand must not hold them.
             self._parser.drop()
@@ -305,6 +331,7 @@ class Connection:
                     await trio.lowlevel.checkpoint()
                 self._note_rest()
                 await self._wait_for_room(scope)
+                self._pass_on()
                 if self._is_stranger:
                     _set_deadline(scope, self._login_due)
                 else:
@@ -343,49 +370,57 @@ class Connection:
         rest = self._parser.buffered_bytes
         # A frame that has just begun has its full time, as has one of which enough bytes came.
         if rest and (not self._unfinished or rest - self._frame_bytes >= FRAME_BYTES_MIN):
-            self._note_progress()
+            self._frame_bytes = rest
+            self._frame_due = trio.current_time() + FRAME_SECONDS_MAX
         self._unfinished = rest
         self._count()
 
-    def _note_progress(self) -> None:
-        """Give the frame under way its full time again, from now on."""
-        self._frame_bytes = self._parser.buffered_bytes
-        self._frame_due = trio.current_time() + FRAME_SECONDS_MAX
-
     async def _wait_for_room(self, scope: trio.CancelScope) -> None:
         """Wait until there is room for more."""
-        if not self._is_full() or self._may_finish():
-            return
-        self._load.waiting[self] = None
-        try:
-            while self._is_full() and not self._may_finish():
-                # A stranger that takes no answers has its time all the same; one whose login waits
-                # for its turn does not lose its time by that.
-                is_timed = self._is_stranger and not self._pauses
-                _set_deadline(scope, self._login_due if is_timed else inf)
-                await self._wait_for_wake()
-        finally:
-            del self._load.waiting[self]
+        began = trio.current_time()
+        while self._is_full() and not self._may_finish():
+            # A stranger that takes no answers has its time all the same; one whose login waits
+            # for its turn does not lose its time by that.
+            is_timed = self._is_stranger and not self._pauses
+            _set_deadline(scope, self._login_due if is_timed else inf)
+            await self._wait_for_wake()
         # While it was not read, the frame could make no progress.
-        self._note_progress()
+        self._frame_due += trio.current_time() - began
 
     async def _wait_for_wake(self) -> None:
+        """Wait for the end of one reason not to read: those that wait for another one sleep on."""
         self._room, share = trio.Event(), self.share
-        if share is not None:
-            share.wait(self)
-        try:
-            await self._room.wait()
-        finally:
-            if share is not None:
+        if self._is_full_itself():
+            # Others may be in the middle of frames, and have no such reason.
+            self._load.finished(self)
+        if share is not None and share.is_full and not self._is_stopped():
+            share.enlist(self)
+            try:
+                await self._room.wait()
+            finally:
                 share.give_up(self)
+            return
+        self._pass_on()
+        due = inf
+        if not self._is_stopped():
+            self._load.waiting[self] = None
+            due = self._load.finish_due if self._unfinished else inf
+        try:
+            with trio.move_on_at(due):
+                await self._room.wait()
+        finally:
+            self._load.waiting.pop(self, None)
+
+    def _pass_on(self) -> None:
+        """This connection takes no frame now: another one of its user may."""
+        if self.share is not None:
+            self.share.pass_on()
 
     def _may_finish(self) -> bool:
         """May a frame under way be read to its end, though the node is at its limit?"""
         if not self._unfinished or self._is_full_itself():
             return False
-        if self._load.finisher is None:
-            self._load.finisher = self
-        return self._load.finisher is self
+        return self._load.may_finish(self)
 
     def _take_frames(self, frames: Iterator[Frame]) -> bool:
         """Act on the frames that have come; False: there was no room or time for all of them."""
@@ -421,8 +456,8 @@ class Connection:
             raise ProtocolError(f"a node's Hello says where it is reached: {problem}")
         welcome = self._handler.greet(self, hello)
         self.hello = hello
-        if not self.is_limited:
-            self.unlimit()
+        if not self.needs_login:
+            self.lift_limits()
         header = pack(welcome)
         self._outbox.put(encode_frame(FrameKind.HELLO | REPLY, frame.correlation, header))
 
@@ -457,6 +492,8 @@ class Connection:
     def _close_request(self, correlation: int) -> bool:
         """Forget a request; False: the request is not open, or the connection is closed."""
         size = self._open.pop(correlation, None)
+        if self._when_closed:
+            self._call_all(self._when_closed.pop(correlation, ()))
         if size is not None and self.share is not None:
             self.share.note_closed()
         if size is None or self.is_closed:
@@ -465,22 +502,29 @@ class Connection:
         self._room.set()
         return True
 
+    def _call_all(self, calls: Iterable[Callable[[], None]]) -> None:
+        for call in calls:
+            call()
+
     def _is_full(self) -> bool:
         return self._is_full_itself() or self._load.is_over(self._held_bytes)
 
     def _is_full_itself(self) -> bool:
         """Is the connection at a limit of its own? Such a limit ends without other connections."""
+        return self._is_stopped() or (self.share is not None and self.share.is_full)
+
+    def _is_stopped(self) -> bool:
+        """Is there a reason not to read that ends with something of this connection alone?"""
         return bool(
             self._pauses
             or len(self._open) >= self._limits.connection_requests_max
-            or (self.share is not None and self.share.is_full)
             or self._owed >= self._owed_max
         )
 
     @property
     def _is_stranger(self) -> bool:
         """The other end has not said Hello, or has to log in first."""
-        return self.hello is None or self.is_limited
+        return self.hello is None or self.needs_login
 
     @property
     def _owed_max(self) -> int:

@@ -7,12 +7,13 @@ Each service of the node has a table of routes:
 
 A handler is called in one step of the event loop, with the message and the request that is open. It
 returns its answer, or `LATER` (`answers`). Before a handler with a group is called, the group is
-found; a request for a group that cannot take it here is refused. Before that, checks decide
-whether the request may pass at all (`raftmq.broker.access`), and when (`raftmq.broker.quotas`);
-acts of administration are noted in the audit log.
+found; a request for a group that cannot take it here is refused. Before that, a guard decides
+whether the request may pass at all (`raftmq.broker.access`), at first without its header, which is
+then decoded; quotas decide when it passes (`raftmq.broker.quotas`). Acts of administration are
+noted in the audit log.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -101,6 +102,16 @@ Check = Callable[[OpenRequest, Frame, Any], Answer | None]
 """
 
 
+class Guard(Protocol):
+    """Decides which requests may pass (`access.gate`)."""
+
+    def admit(self, asked: OpenRequest) -> Answer | None:
+        """The answer to a request that may not pass, by its kind and who asks; None: it may."""
+
+    def check(self, asked: OpenRequest, frame: Frame, message: Any) -> Answer | None:
+        """A `Check` of a request that was admitted."""
+
+
 class Notes(Protocol):
     """The notes about acts of administration (`access.notes`)."""
 
@@ -115,9 +126,10 @@ class Notes(Protocol):
 class Dispatcher:
     """Hands each frame to its handler, if it may pass."""
 
-    def __init__(self, tables: Iterable[Routes], checks: Sequence[Check], notes: Notes) -> None:
-        """The checks come in this order; the first answer counts."""
-        self._checks = checks
+    def __init__(self, tables: Iterable[Routes], guard: Guard, hold: Check, notes: Notes) -> None:
+        """The guard comes first; `hold` holds a request until its turn."""
+        self._guard = guard
+        self._hold = hold
         self._notes = notes
         self._routes: dict[int, Route] = {}
         for table in tables:
@@ -134,8 +146,11 @@ class Dispatcher:
         if found is None:
             text = f"this node does not know requests of kind {frame.kind}"
             return ErrorReply(Reason.BAD_ARGUMENT.value, text)
+        stopped = self._guard.admit(asked)
+        if stopped is not None:
+            return stopped
         message = frame if found.message is None else unpack(found.message, frame.header)
-        for check in self._checks:
+        for check in (self._guard.check, self._hold):
             stopped = check(asked, frame, message)
             if stopped is not None:
                 return stopped

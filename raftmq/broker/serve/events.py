@@ -56,6 +56,8 @@ class EventRequests(Service):
         }
 
     def _find(self, request: FindEvents, group: Group, asked: OpenRequest) -> Answer:
+        # Before the wait for the read: else one step would take requests without a bound.
+        asked.connection.expect(asked.correlation, min(request.bytes_max, BYTES_MAX))
         return asked.read(group, lambda: self._look(request, group, asked))
 
     def _look(self, request: FindEvents, group: Group, asked: OpenRequest) -> Answer:
@@ -70,7 +72,6 @@ class EventRequests(Service):
         wanted = request.skip + rows_max + 1
         parts, following = group.index.parts(request.start, rows=wanted, limit=SEGMENTS_MAX)
         stop = min(each for each in (request.stop, following, end) if each > 0)
-        asked.connection.expect(asked.correlation, bytes_max)
         return asked.run_on(
             self._reader,
             partial(_read, group.store, parts, request, stop, rows_max, bytes_max),

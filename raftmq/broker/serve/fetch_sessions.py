@@ -19,7 +19,8 @@ Invariants:
 - One request of a session is open at a time. As a connection delivers in order, node and client
   agree about the offsets after each answer.
 - A queue that is answered with an error has left the session.
-- A session ends with its connection. Sessions are bounded, for each connection and over the node.
+- A session ends with its connection. Sessions are bounded: each to the queues of one request, and
+  all of them for each connection and over the node.
   At the node's bound, sessions that were idle for `IDLE_SECONDS` are forgotten, the oldest first;
   their clients get `UNKNOWN_SESSION` and begin others. If that is not enough, a new session ends
   with its request, and the client sends all its queues again.
@@ -34,6 +35,7 @@ import trio
 
 from raftmq.broker.timers import Timer
 from raftmq.errors import ProtocolError
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.codec import pack
 from raftmq.wire.fetches import NO_SESSION, UNKNOWN_SESSION, Fetch, Fetched, FetchedQueue
 from raftmq.wire.frame import FramePart
@@ -41,6 +43,7 @@ from raftmq.wire.messages import (
     ErrorReply,
     FrameKind,
 )
+from raftmq.wire.numbers import LIST_MAX
 
 from .connection import Connection
 
@@ -61,13 +64,13 @@ class FetchSession:
     """The queues of one consumer, and its request if one is open."""
 
     __slots__ = (
+        "_topics",
         "bytes_max",
         "connection",
         "consumer_group",
         "correlation",
         "counted",
         "epoch",
-        "held_ms",
         "is_reading",
         "marked",
         "number",
@@ -75,6 +78,7 @@ class FetchSession:
         "offsets",
         "reached",
         "subscribed",
+        "throttle_ms",
         "timer",
     )
 
@@ -93,7 +97,7 @@ class FetchSession:
         """The open request; None: no request is open."""
         self.bytes_max = 0
         """Bytes of the open request's answer, at most."""
-        self.held_ms = 0
+        self.throttle_ms = 0
         """Milliseconds for which a quota held the open request."""
         self.is_reading = False
         """True while the answer is read from disk."""
@@ -110,6 +114,15 @@ class FetchSession:
         self.numbers: dict[int, int] = {}
         """Queue → number of the group's subscription at the last look; 0: the group has none,
         -1: the log does not have the subscription yet."""
+        # See `topics`; None: the queues have changed since.
+        self._topics: frozenset[int] | None = None
+
+    @property
+    def topics(self) -> frozenset[int]:
+        """The numbers of the topics of all its queues."""
+        if self._topics is None:
+            self._topics = frozenset([queue >> QUEUE_BITS for queue in self.offsets])
+        return self._topics
 
     @property
     def is_waiting(self) -> bool:
@@ -118,6 +131,8 @@ class FetchSession:
 
     def put(self, queue: int, offset: int) -> None:
         """Read a queue from an offset on."""
+        if queue not in self.offsets:
+            self._topics = None
         self.offsets[queue] = offset
         self.reached.pop(queue, None)
         # At the end: a queue that always has messages must not starve the others.
@@ -127,6 +142,7 @@ class FetchSession:
     def remove(self, queue: int) -> None:
         """Stop reading a queue."""
         self.offsets.pop(queue, None)
+        self._topics = None
         self.marked.pop(queue, None)
         self.reached.pop(queue, None)
         self.numbers.pop(queue, None)
@@ -136,7 +152,7 @@ class FetchSession:
         assert self.correlation is not None
         correlation = self.correlation
         self.close_request()
-        header = pack(Fetched(queues, self.number, self.held_ms))
+        header = pack(Fetched(queues, self.number, self.throttle_ms))
         self.connection.reply(FrameKind.FETCH, correlation, header, body)
 
     def close_request(self) -> None:
@@ -195,10 +211,10 @@ class FetchSessions:
         """A session that is kept, by its number."""
         return self._kept.get(connection, {}).get(number)
 
-    def queues_of(self, connection: Connection, number: int) -> Iterable[int]:
-        """The queues of a session that is kept."""
+    def topics_of(self, connection: Connection, number: int) -> Iterable[int]:
+        """The numbers of the topics that a session which is kept reads."""
         session = self.named(connection, number)
-        return () if session is None else session.offsets
+        return () if session is None else session.topics
 
     def asked(self, connection: Connection, correlation: int) -> FetchSession | None:
         """The session with this open request."""
@@ -220,7 +236,8 @@ class FetchSessions:
             while self.queues > self._queues_max and (idle := self._idle_for_long()) is not None:
                 self._end(idle)
             mine = sum([other.counted for other in self._kept[session.connection].values()])
-            if self.queues > self._queues_max or mine > CONNECTION_QUEUES_MAX:
+            is_long = queues > LIST_MAX or mine > CONNECTION_QUEUES_MAX
+            if is_long or self.queues > self._queues_max:
                 self.release(session)
 
     def answered(self, session: FetchSession, correlation: int) -> None:

@@ -19,11 +19,11 @@ Invariants:
 - No message before `next` that was not sent matches the filter that holds for it.
 - An answer is bounded: `bytes_max` over all its queues, one batch at the least, a header that stays
   below 3 MiB, and masks that take some milliseconds to make.
+- A look is bounded, too: another turn of the loop goes on with the marked queues that are left.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from struct import pack as pack_struct
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -32,7 +32,8 @@ import numpy as np
 from raftmq.batch import BATCH_BYTES_MAX
 from raftmq.broker.deliver.matching import Matching
 from raftmq.broker.host import Host, Source, Taken
-from raftmq.broker.loop_budget import MaskBudget, MessageBudget, Turn
+from raftmq.broker.loop_budget import MaskBudget, Turn, in_another_turn
+from raftmq.broker.quotas.message_budget import MessageBudget
 from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
 from raftmq.broker.settings import Limits
@@ -47,19 +48,22 @@ from raftmq.results import Result
 from raftmq.wire.fetches import NO_SESSION, Fetch, Fetched, FetchedQueue
 from raftmq.wire.frame import Frame, FramePart
 from raftmq.wire.messages import ErrorReply, FrameKind
+from raftmq.wire.numbers import LIST_MAX
 
-from .answers import LATER, Answer, OpenRequest
+from .answers import LATER, Answer, OpenRequest, out_of_range
 from .connection import Connection
 from .dispatcher import frame_route, route
 from .fetch_sessions import FetchSession, FetchSessions
 
 PLACEMENTS_MAX = 1024
 """Batches of one queue in one answer."""
-BATCHES_MAX = 64 * 1024
-"""Batches of all queues in one answer: each takes 20 bytes of its header."""
+BATCHES_MAX = 8 * 1024
+"""Batches of all queues in one answer: each takes 20 bytes of its header, and 2 us of the loop."""
 QUEUES_MAX = 4096
 """Queues in one answer, about 200 bytes of the header each if they come with an error. The client
 asks again, and other queues come first in the next answer."""
+QUEUE_WORK = 2
+"""Work of a look for a queue, beside its batches; a look has `BATCHES_MAX` of both."""
 BYTES_MAX = BATCH_BYTES_MAX
 """Bytes of an answer, whatever is asked and set: with one batch more, a frame still has room."""
 
@@ -93,14 +97,7 @@ _Read = list[tuple[_Found, list[Record]]]
 class Fetches(Service):
     """All fetches of a node that are under way."""
 
-    def __init__(
-        self,
-        node: Host,
-        *,
-        timers: Timers,
-        reader: Worker,
-        limits: Limits,
-    ) -> None:
+    def __init__(self, node: Host, *, timers: Timers, reader: Worker, limits: Limits) -> None:
         self._node = node
         self.matching = Matching(node.group, self, reader=reader, on_error=node.read_failed)
         """Which filters want something of which batch."""
@@ -122,6 +119,8 @@ class Fetches(Service):
         self._needing: dict[int, dict[FetchSession, None]] = {}
         # Partition group → the last change of its subscriptions that was noted.
         self._noted: dict[int, int] = {}
+        # Work of the look that is under way.
+        self._work = 0
         self.routes = {
             FrameKind.FETCH: route(Fetch, self._start),
             FrameKind.FORGET: frame_route(self._give_up),
@@ -144,14 +143,17 @@ class Fetches(Service):
             self._unregister(session, item.queue)
             session.put(item.queue, item.offset)
         self.sessions.count(session)
-        session.held_ms = asked.held_ms
-        if self._look(session):
-            return LATER
-        wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max) - asked.held_ms
-        if wait_ms <= 0:
-            self._time_out(session)
-            return LATER
-        session.timer = self._timers.call_after(wait_ms / 1000, partial(self._time_out, session))
+        session.throttle_ms = asked.throttle_ms
+        wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max) - asked.throttle_ms
+        if asked.throttle_ms and connection.is_clogged:
+            # Others were held on this connection, and have been answered.
+            self._reply(session, [], [])
+        elif not self._look(session):
+            if wait_ms <= 0:
+                self._time_out(session)
+            else:
+                seconds = wait_ms / 1000
+                session.timer = self._timers.call_after(seconds, partial(self._time_out, session))
         return LATER
 
     def _give_up(self, _: Frame, asked: OpenRequest) -> Answer:
@@ -173,7 +175,7 @@ class Fetches(Service):
             if queue in self._filtered:
                 woken.update(self._look_ahead(queue))
         for session in woken:
-            self._retry(session)
+            self._node.turns.make(session.connection, partial(self._retry, session))
 
     async def matched(self, queue: int, names: set[str], turn: Turn) -> None:
         """Batches of a queue were matched; these consumer groups want something of them."""
@@ -235,29 +237,39 @@ class Fetches(Service):
 
     def closed(self, connection: Connection) -> None:
         """Forget the connection's fetches."""
-        for session in self.sessions.of(connection):
+        sessions = self.sessions.of(connection)
+        for session in sessions:
             if session.correlation is not None:
                 self.sessions.answered(session, session.correlation)
                 session.close_request()
+        self._end_all(sessions)
+
+    def _end_all(self, sessions: list[FetchSession]) -> None:
+        """End sessions, as many in a turn of the loop as have the queues of one."""
+        ended = 0
+        while sessions and ended < LIST_MAX:
+            session = sessions.pop(0)
+            ended += len(session.offsets)
             self._end(session)
+        if sessions:
+            self._node.start_soon(in_another_turn, partial(self._end_all, sessions))
 
     def led(self, group: Group, is_leader: bool) -> None:
-        """Refuse the fetches of a group that this node no longer leads."""
+        """Refuse the fetches of a group that this node no longer leads: waking them does it."""
         if not is_leader:
             group_of, number = self._node.catalog.group_of, group.number
-            self._refuse(lambda queue: group_of(queue) == number)
+            self.wake({q for q in [*self._parked, *self._filtered] if group_of(q) == number})
 
     def forget(self, group: Group) -> None:
         """Refuse the group's fetches."""
-        self.look_for_lost()
+        self.led(group, is_leader=False)
 
     def look_for_lost(self) -> None:
-        """Refuse the fetches of queues that cannot be read on this node, or that are gone."""
-        self._refuse(lambda queue: isinstance(self._node.source(queue), ErrorReply))
-
-    def _refuse(self, is_lost: Callable[[int], bool]) -> None:
-        """Refuse the fetches of queues that this node has ceased to lead: waking them does it."""
-        self.wake({queue for queue in [*self._parked, *self._filtered] if is_lost(queue)})
+        """Refuse the fetches of topics that are gone, after a change of the catalog."""
+        queues, topic_of = [*self._parked, *self._filtered], self._node.catalog.topic_of
+        topics = {queue >> QUEUE_BITS for queue in queues}
+        if gone := {each for each in topics if topic_of(each << QUEUE_BITS) is None}:
+            self.wake({queue for queue in queues if queue >> QUEUE_BITS in gone})
 
     def _end_session(self, connection: Connection, number: int) -> None:
         session = self.sessions.named(connection, number)
@@ -276,9 +288,10 @@ class Fetches(Service):
     def _retry(self, session: FetchSession) -> None:
         if not session.is_waiting:
             return
-        if session.connection.is_clogged:
-            # The client does not read its answers. An empty answer ends this fetch, and the next
-            # fetch is taken only when there is room.
+        connection = session.connection
+        if connection.is_clogged or self._node.quotas.must_wait(connection, session.topics):
+            # The client does not read its answers, or others have used its quota up. An empty
+            # answer ends this fetch, and the next fetch is taken only when there is room.
             self._reply(session, [], [])
         else:
             self._look(session)
@@ -316,7 +329,7 @@ class Fetches(Service):
             source = self._node.source(queue) if reached > offset else None
             if isinstance(source, Source) and len(moved) < QUEUES_MAX:
                 found = _Found(queue, source, [], _Filtered(offset, [], reached))
-                moved.append(self._describe(session, found, []))
+                moved.append(self._describe(session, found, [], MaskBudget())[0])
                 session.offsets[queue] = reached
         return moved
 
@@ -356,14 +369,16 @@ class Fetches(Service):
         """Answer if there are batches or errors; False: the fetch has to wait."""
         errors: list[FetchedQueue] = []
         found: list[_Found] = []
+        self._work = 0
         for queue in list(session.marked):
-            if len(errors) + len(found) >= QUEUES_MAX:
+            if len(errors) + len(found) >= QUEUES_MAX or self._work >= BATCHES_MAX:
                 break
+            self._work += QUEUE_WORK
             source = self._node.source(queue)
             if isinstance(source, ErrorReply):
                 error: ErrorReply | None = source
             else:
-                error = _out_of_range(session.offsets[queue], source.earliest(queue), source.end)
+                error = out_of_range(session.offsets[queue], source.earliest(queue), source.end)
             if error is not None:
                 errors.append(_failed(queue, error))
                 self._remove(session, queue)
@@ -374,10 +389,12 @@ class Fetches(Service):
                 self._rest(session, queue)
             else:
                 found.append(item)
-        if not found and not errors:
-            return False
-        self._read(session, found, errors)
-        return True
+        if found or errors:
+            self._read(session, found, errors)
+            return True
+        if session.marked:
+            self._node.start_soon(in_another_turn, partial(self._retry, session))
+        return False
 
     def _find(self, session: FetchSession, queue: int, source: Source) -> "_Found | None":
         """Batches of a queue for a session."""
@@ -387,7 +404,9 @@ class Fetches(Service):
         offset = session.offsets[queue]
         if offset == source.end:
             return None
-        return _Found(queue, source, source.group.index.lookup(queue, offset, PLACEMENTS_MAX))
+        placements = source.group.index.lookup(queue, offset, PLACEMENTS_MAX)
+        self._work += len(placements)
+        return _Found(queue, source, placements)
 
     def _note_filter(self, session: FetchSession, queue: int, source: Source) -> bool:
         """Has the group a filter here, or will it have one? If not, it gets all batches."""
@@ -409,6 +428,7 @@ class Fetches(Service):
         subscriptions = source.group.machine.subscriptions
         kept = subscriptions.of(queue >> QUEUE_BITS, session.consumer_group)
         scan = self.matching.scan(source.group, kept, queue, reached)
+        self._work += scan.looked
         if scan.found:
             filtered = _Filtered(offset, scan.wanted, scan.reached)
             return _Found(queue, source, scan.found, filtered)
@@ -423,7 +443,8 @@ class Fetches(Service):
 
     def _read(self, session: FetchSession, found: list[_Found], errors: list[FetchedQueue]) -> None:
         budget = max(1, min(session.bytes_max, self._limits.fetch_bytes_max, BYTES_MAX))
-        room = self._node.quotas.room(session.connection, (item.queue for item in found))
+        queues = [item.queue for item in found]
+        room = self._node.quotas.room(session.connection, queues)
         budget = int(min(budget, room.size))
         read, cold = _from_memory(found, budget, room.messages)
         # The first queue may be on disk: queues that always have messages must not overtake it.
@@ -432,7 +453,7 @@ class Fetches(Service):
             return
         assert session.correlation is not None
         session.is_reading = True
-        session.connection.expect(session.correlation, budget)
+        self._node.quotas.expect(session.connection, session.correlation, budget, queues)
         self._reader.submit(
             partial(_from_disk, cold, budget, room.messages),
             partial(self._read_done, session, cold),
@@ -457,16 +478,20 @@ class Fetches(Service):
         self._reply(session, [_failed(found.queue, reply) for found in cold], [])
 
     def _answer(self, session: FetchSession, errors: list[FetchedQueue], read: _Read) -> None:
-        if self._node.quotas.is_on:
-            self._node.quotas.charge(session.connection, [_taken(*each) for each in read])
-        queues = [self._describe(session, item, records) for item, records in read]
-        body = [record.held_payload for _, records in read for record in records]
-        for (item, records), described in zip(read, queues, strict=True):
+        budget, given = MaskBudget(), []
+        queues: list[FetchedQueue] = []
+        for item, found in read:
+            described, records = self._describe(session, item, found, budget)
+            queues.append(described)
+            given.append((item, records))
             if described.next >= 0:
                 session.put(item.queue, described.next)
             elif records:
                 last = item.placements[len(records) - 1]
                 session.put(item.queue, last.base_offset + last.count)
+        if self._node.quotas.is_on:
+            self._node.quotas.charge(session.connection, [_taken(*each) for each in given])
+        body = [record.held_payload for _, records in given for record in records]
         self._reply(session, errors + queues, body)
 
     def _reply(
@@ -479,30 +504,36 @@ class Fetches(Service):
         if not session.number:
             self._end(session)
 
-    def _describe(self, session: FetchSession, item: _Found, records: list[Record]) -> FetchedQueue:
-        described = describe(
+    def _describe(
+        self, session: FetchSession, item: _Found, records: list[Record], budget: MaskBudget
+    ) -> tuple[FetchedQueue, list[Record]]:
+        """The answer for a queue, and the records that it has: those whose masks can be made."""
+        masks: list[np.ndarray] = []
+        if item.filtered is not None:
+            offset, wanted, following = item.filtered
+            group = item.source.group
+            masks = list(self.matching.masks(group, item.placements, wanted, records, budget))
+            records = records[: len(masks)]
+        described = item.source.describe(
             item.queue,
-            item.source,
             bases=[placement.base_offset for placement in item.placements[: len(records)]],
             timestamps=[record.timestamp for record in records],
             sizes=[len(record.encoded) - HEADER_BYTES for record in records],
         )
         if item.filtered is None:
-            return described
-        offset, wanted, following = item.filtered
+            return described, records
         if len(records) < len(item.placements):
-            following = item.placements[len(records)].base_offset
-        masks, matching = b"", 0
-        for placement, each, record in zip(item.placements, wanted, records, strict=False):
-            mask = self.matching.mask(item.source.group, placement, each, record)
+            following = max(offset, item.placements[len(records)].base_offset)
+        packed, matching = b"", 0
+        for placement, mask in zip(item.placements, masks, strict=False):
             if placement.base_offset < offset:
                 mask = mask.copy()
                 mask[: offset - placement.base_offset] = False
             matching += int(np.count_nonzero(mask))
-            masks += np.packbits(mask, bitorder="little").tobytes()
+            packed += np.packbits(mask, bitorder="little").tobytes()
         passed = following - offset - matching
         self.matching.count_passed(item.queue, session.consumer_group, passed)
-        return msgspec.structs.replace(described, next=following, masks=masks)
+        return msgspec.structs.replace(described, next=following, masks=packed), records
 
 
 def _failed(queue: int, error: ErrorReply) -> FetchedQueue:
@@ -516,15 +547,6 @@ def _leave(resting: dict[K, dict[FetchSession, None]], key: K, session: FetchSes
         sessions.pop(session, None)
         if not sessions:
             del resting[key]
-
-
-def _out_of_range(offset: int, earliest: int, end: int) -> ErrorReply | None:
-    """The refusal of an offset that a queue does not have."""
-    if earliest <= offset <= end:
-        return None
-    held = f"holds {earliest}..{end - 1}" if earliest < end else f"is empty, and goes on at {end}"
-    message = f"there is no offset {offset}: the queue {held}"
-    return ErrorReply("offset_out_of_range", message, earliest=earliest, end=end)
 
 
 def _taken(item: _Found, records: list[Record]) -> Taken:
@@ -576,23 +598,3 @@ def _from_disk(cold: list[_Found], budget: int, count: float) -> _Read:
 def _afforded(item: _Found, masks: MaskBudget) -> list[Placement]:
     """The batches of a queue that one answer may have."""
     return item.placements if item.filtered is None else masks.afford(item.placements)
-
-
-def describe(
-    queue: int,
-    source: Source,
-    *,
-    bases: Sequence[int],
-    timestamps: Sequence[int],
-    sizes: Sequence[int],
-) -> FetchedQueue:
-    """The part of an answer about one queue: of each batch the base offset, stamp and size."""
-    count = len(bases)
-    return FetchedQueue(
-        queue,
-        source.earliest(queue),
-        source.end,
-        pack_struct(f"<{count}Q", *bases),
-        pack_struct(f"<{count}q", *timestamps),
-        pack_struct(f"<{count}I", *sizes),
-    )

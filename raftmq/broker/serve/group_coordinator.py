@@ -3,7 +3,7 @@
     HEARTBEAT ──> heard, and answered when the member's queues have changed, or its wait is over
     each second ──> one RenewMembers: members heard that have less than four fifths of their lease,
                     and members whose lease ran out
-    applied ──> members whose queues changed are answered at once
+    applied ──> members whose queues changed are answered, in turns of the loop
 
 A thousand members thus cost one entry a second, and a change reaches its members in one round.
 
@@ -24,6 +24,7 @@ from functools import partial
 from typing import NamedTuple
 
 import trio
+from msgspec.structs import replace
 
 from raftmq.access.rules import Resource
 from raftmq.broker.host import Host
@@ -41,11 +42,12 @@ from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.results import Result
 from raftmq.wire.assignment import Assigned, FindMembers, FoundMembers, Heartbeat, MemberView
 from raftmq.wire.messages import ErrorReply, FrameKind
+from raftmq.wire.numbers import NUMBER_MAX
 
-from .answers import LATER, Answer, OpenRequest, elsewhere
+from .answers import LATER, Answer, OpenRequest, elsewhere, unread
 from .connection import Connection
 from .dispatcher import group_route, system_group
-from .pages import PAGE_BYTES, Sees
+from .pages import Sees, first_page
 
 BEAT_SECONDS = 1.0
 """Time between two proposals of renewals."""
@@ -107,7 +109,9 @@ class GroupCoordinator(Service):
         for number, each in list(self._waiting.items()):
             member = members.member(number)
             if member is None or member.version > each.version:
-                self._answer_waiting(number)
+                # All members of a group may have to hear of a change.
+                answer = partial(self._answer_changed, number, each)
+                self._node.turns.make(each.asked.connection, answer)
 
     def closed(self, connection: Connection) -> None:
         """Drop the connection's heartbeats that wait."""
@@ -140,8 +144,14 @@ class GroupCoordinator(Service):
         self._waiting[number] = _Waiting(asked, request.version, timer)
         return LATER
 
+    def _answer_changed(self, number: int, each: _Waiting) -> None:
+        if self._waiting.get(number) is each:
+            self._answer_waiting(number)
+
     def _answer_waiting(self, number: int) -> None:
-        self._end_wait(number).asked.answer(self._assigned(number))
+        asked = self._end_wait(number).asked
+        # One connection may have a thousand that wait, each for some hundred KiB.
+        asked.answer(unread(asked.connection) or self._assigned(number))
 
     def _end_wait(self, number: int) -> _Waiting:
         each = self._waiting.pop(number)
@@ -215,42 +225,42 @@ class GroupCoordinator(Service):
     # Lists
 
     def _members(self, request: FindMembers, group: Group, asked: OpenRequest) -> Answer:
-        def page() -> Answer:
+        def page(request: FindMembers) -> FoundMembers | FindMembers:
             sees = self._node.gate.sees(asked.connection, Resource.GROUP)
             return members_page(self._node.catalog, request, now=group.now_ms(), sees=sees)
 
-        return asked.read(group, page)
+        return asked.read_page(group, request, page)
 
 
 def members_page(
     catalog: Catalog, request: FindMembers, *, now: int, sees: Sees = lambda _: True
-) -> FoundMembers:
+) -> FoundMembers | FindMembers:
     """Members by consumer group, topic and number, after the one that the request names, of the
     groups that `sees` shows."""
-    views: list[MemberView] = []
-    size = 0
-    for view in _views(catalog, request, now):
-        if not sees(view.consumer_group.partition("@")[0]):
-            continue
-        if size >= PAGE_BYTES:
-            return FoundMembers(views, is_cut=True)
-        views.append(view)
-        names = (view.consumer_group, view.topic, view.instance, view.host)
-        size += sum(len(name.encode("utf-8", "surrogatepass")) for name in names)
-        size += _NUMBER_BYTES * 4 + 5 * (len(view.queues) + len(view.giving_up))
-    return FoundMembers(views)
+    views, last = first_page(_views(catalog, request, now, sees), _view_bytes)
+    if last is None or views:
+        return FoundMembers(views, is_cut=last is not None)
+    group, topic, member = last
+    return replace(request, after_group=group, after_topic=topic, after_member=member)
 
 
-def _views(catalog: Catalog, request: FindMembers, now: int) -> Iterator[MemberView]:
+def _views(
+    catalog: Catalog, request: FindMembers, now: int, sees: Sees
+) -> Iterator[tuple[tuple[str, int, int], MemberView | None]]:
     after = (request.after_group, request.after_topic, request.after_member)
     for (name, topic_id), assignment in sorted(catalog.memberships.assignments.items()):
         topic = catalog.topic_of(topic_id << QUEUE_BITS)
-        if request.consumer_group not in (None, name) or topic is None:
+        is_wanted = request.consumer_group in (None, name) and (name, topic_id) >= after[:2]
+        if not is_wanted or topic is None:
+            continue
+        if not sees(name.partition("@")[0]):
+            if (name, topic_id, NUMBER_MAX) > after:
+                yield (name, topic_id, NUMBER_MAX), None
             continue
         for number, member in sorted(assignment.members.items()):
             if (name, topic_id, number) > after:
                 holding = assignment.holding(number)
-                yield MemberView(
+                view = MemberView(
                     consumer_group=name,
                     topic=topic.name,
                     topic_id=topic_id,
@@ -261,6 +271,13 @@ def _views(catalog: Catalog, request: FindMembers, now: int) -> Iterator[MemberV
                     giving_up=holding.giving_up,
                     remaining_ms=_remaining_ms(member, now),
                 )
+                yield (name, topic_id, number), view
+
+
+def _view_bytes(view: MemberView) -> int:
+    names = (view.consumer_group, view.topic, view.instance, view.host)
+    size = sum(len(name.encode("utf-8", "surrogatepass")) for name in names)
+    return size + _NUMBER_BYTES * 4 + 5 * (len(view.queues) + len(view.giving_up))
 
 
 def _remaining_ms(member: Member, now: int) -> int:

@@ -8,6 +8,8 @@ a few records at a time, and stops when the answer is full.
 
 Invariants:
 - The event loop does work in proportion to the answer, whatever the length of the log.
+- The limits count the bytes that a search may bring from the moment in which its frame is taken.
+- A search whose client has left reads nothing further.
 """
 
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ from functools import partial
 from itertools import islice
 
 from raftmq.batch import key_hash, peek
-from raftmq.broker.host import Host, Taken
+from raftmq.broker.host import Host, Room, Taken
 from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
 from raftmq.broker.world import Worker
@@ -24,7 +26,7 @@ from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import Record
 from raftmq.log.store import LogStore
 from raftmq.machine.queue_numbers import QUEUE_BITS
-from raftmq.wire.messages import FindKey, FoundBatch, FoundKey, FrameKind
+from raftmq.wire.messages import ErrorReply, FindKey, FoundBatch, FoundKey, FrameKind
 
 from .answers import Answer, OpenRequest, WithBody
 from .dispatcher import data_group, group_route
@@ -39,6 +41,8 @@ KEY_CHUNK = 64
 """Records that a search reads in one go. All reads of the node's disk share the reading thread, and
 a search through 100,000 records of 4 KiB takes 1.1 s, out of the page cache."""
 
+_GONE = ErrorReply("unavailable", "the client has left")
+
 
 class KeySearch(Service):
     """The handler of these searches."""
@@ -50,23 +54,30 @@ class KeySearch(Service):
         self.routes = {FrameKind.KEY: group_route(FindKey, data_group(node), self._find)}
 
     def _find(self, request: FindKey, group: Group, asked: OpenRequest) -> Answer:
-        return asked.read(group, lambda: self._look(request, group, asked))
-
-    def _look(self, request: FindKey, group: Group, asked: OpenRequest) -> Answer:
-        sources = group.index.key_sources(key_hash(request.key))
-        room = self._node.quotas.room(asked.connection, [request.topic << QUEUE_BITS])
+        queues = [request.topic << QUEUE_BITS]
+        room = self._node.quotas.room(asked.connection, queues)
         budget = int(min(self._bytes_max, room.size))
-        search = _Search(group.store, sources, request, budget)
+        # Before the wait for the read: else one step would take requests without a bound.
+        self._node.quotas.expect(asked.connection, asked.correlation, budget, queues)
+        room = room._replace(size=budget)
+        return asked.read(group, lambda: self._look(request, group, asked, room))
+
+    def _look(self, request: FindKey, group: Group, asked: OpenRequest, room: Room) -> Answer:
+        sources = group.index.key_sources(key_hash(request.key))
+        search = _Search(group.store, sources, request, room)
         failed = partial(self._node.index_failed, group)
 
         def look_on() -> Answer:
+            if asked.connection.is_closed:
+                # Nothing counts what is found for it.
+                return _GONE
             return asked.run_on(self._reader, search.look_on, looked, failed)
 
         def looked(is_over: bool) -> Answer:
             if not is_over:
                 return look_on()
             self._node.quotas.charge(asked.connection, map(_taken, search.found))
-            return _described(group, search.found, asked.held_ms)
+            return _described(group, search.found, asked.throttle_ms)
 
         return look_on()
 
@@ -79,7 +90,7 @@ class _Search:
         store: LogStore,
         sources: Sequence[SegmentIndex | list[int]],
         request: FindKey,
-        budget: int,
+        room: Room,
     ) -> None:
         self.found: list[Record] = []
         """Records of the topic that may hold the key, newest first."""
@@ -87,7 +98,8 @@ class _Search:
         self._request = request
         self._limit = max(1, min(request.limit, KEY_BATCHES_MAX))
         self._indexes = islice(find_key(sources, key_hash(request.key)), KEY_RECORDS_MAX)
-        self._budget = budget
+        self._budget = int(room.size)
+        self._messages = room.messages
 
     def look_on(self) -> bool:
         """On the reading thread: look into `KEY_CHUNK` records more; True: the search is over."""
@@ -96,10 +108,12 @@ class _Search:
             (record,) = self._store.read_at([index], self._budget)
             if record.timestamp < self._request.since:
                 return True
-            if peek(record.payload).queue >> QUEUE_BITS == self._request.topic:
+            head = peek(record.payload)
+            if head.queue >> QUEUE_BITS == self._request.topic:
                 self.found.append(record)
                 self._budget -= len(record.encoded)
-            if len(self.found) == self._limit or self._budget <= 0:
+                self._messages -= head.count
+            if len(self.found) == self._limit or self._budget <= 0 or self._messages <= 0:
                 return True
         return len(chunk) < KEY_CHUNK
 
@@ -109,7 +123,7 @@ def _taken(record: Record) -> Taken:
     return Taken(head.queue, len(record.payload), head.count)
 
 
-def _described(group: Group, records: list[Record], held_ms: int) -> WithBody:
+def _described(group: Group, records: list[Record], throttle_ms: int) -> WithBody:
     batches: list[FoundBatch] = []
     body: list[memoryview] = []
     for record in records:
@@ -119,4 +133,4 @@ def _described(group: Group, records: list[Record], held_ms: int) -> WithBody:
         if placement is not None:
             batches.append(FoundBatch(queue, placement.base_offset, record.timestamp, len(payload)))
             body.append(payload)
-    return WithBody(FoundKey(batches, held_ms), body)
+    return WithBody(FoundKey(batches, throttle_ms), body)

@@ -1,9 +1,10 @@
 """Places and bytes that all connections of a node hold together.
 
-Places are few, and a connection has one from its first moment. A connection that has not said Hello
-yet gives way to a newcomer when all places are taken: silent connections keep no client out. The
-connections from another machine have a share of the places, so that no single machine takes them
-all; above its share an address pushes out its own silent connections, and none of others.
+Places are few, and a connection has one from its first moment. A connection is *silent* until it
+has said Hello and, where it must, logged in. A silent connection gives way to a newcomer when all
+places are taken: silent connections keep no client out. The connections from another machine have a
+share of the places, so that no single machine takes them all; above its share an address pushes out
+its own silent connections, and none of others.
 
 Invariants:
 - A connection is counted once, under its address and in all, from `take_place` to `leave`.
@@ -13,11 +14,18 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
+import trio
+
 from .outbox import Step
 
 NODE_PLACES = 64
 """Places for connections that clients leave to nodes: a cluster that clients fill must still
 elect."""
+FINISH_SECONDS_MAX = 10.0
+"""The longest for which connections wait until another one has read its frame to the end: it may
+bring 64 KiB each 30 s, and hold up all others with more than their share for hours."""
+
+_BOUNDS = "limits.connections_max and half of the process's descriptors bound them"
 
 
 class Placed(Protocol):
@@ -41,11 +49,11 @@ class _Share:
 
     open: int = 0
     silent: dict[Placed, None] = field(default_factory=dict)
-    """Those without a Hello, oldest first."""
+    """Silent ones, oldest first."""
 
     @property
     def greeted(self) -> int:
-        """Those that have said Hello, of nodes as well."""
+        """Those that are no longer silent, of nodes as well."""
         return self.open - len(self.silent)
 
 
@@ -69,7 +77,7 @@ class Load:
         """Bytes of requests that are not whole or not answered yet, of answers being read from
         disk, and of answers that are not sent yet."""
         self.silent: dict[Placed, None] = {}
-        """Connections that have not said Hello yet, oldest first."""
+        """Silent connections, oldest first."""
         self._shares: dict[str, _Share] = {}
         self.handshakes_failed = 0
         """Handshakes of TLS that have failed."""
@@ -79,14 +87,16 @@ class Load:
         """Connections under TLS."""
         self.finisher: Placed | None = None
         """The connection that may read to the end of its frame beyond the limit."""
+        self.finish_due = inf
+        """When it is ended; `inf`: no other waits for it."""
         self.waiting: dict[Placed, None] = {}
-        """Connections that do not read, as the node is at its limit."""
+        """Connections that do not read for no other reason than that the node is at its limit."""
         self.step = Step()
         """Gathers the frames that are sent within one step of the node's loop."""
 
     @property
     def greeted(self) -> int:
-        """Connections that have said Hello."""
+        """Connections that are no longer silent."""
         return self.connections - len(self.silent)
 
     def is_over(self, held: int) -> bool:
@@ -99,8 +109,10 @@ class Load:
 
     def add(self, size: int) -> None:
         """Count bytes that are held from now on; fewer: negative."""
+        was_full = self.request_bytes >= self.bytes_max
         self.request_bytes += size
-        if size < 0 and self.request_bytes < self.bytes_max:
+        if was_full and self.request_bytes < self.bytes_max:
+            self.finish_due = inf
             self.wake()
 
     def wake(self) -> None:
@@ -126,21 +138,25 @@ class Load:
     def why_no_place(self, connection: Placed) -> str:
         """Why a connection got no place, in words."""
         if self._share_of(connection).open >= self._share_max(connection):
-            return f"{connection.address} has all {self.address_places} connections of its share"
-        return f"all {self.places} places for connections are taken"
+            return self._why_address_full(connection)
+        return f"all {self.places} places for connections are taken: {_BOUNDS}"
 
     def why_no_client(self, connection: Placed) -> str:
         """Why a client that says Hello must go; empty: it may stay."""
         clients_max = max(1, self.places - NODE_PLACES)
         if self.greeted >= clients_max:
-            return f"this node serves {clients_max} connections of clients"
+            return f"this node serves {clients_max} connections of clients: {_BOUNDS}"
         share = self._share_of(connection)
         if connection.address and share.greeted >= self.address_places:
-            return f"{connection.address} has all {self.address_places} connections of its share"
+            return self._why_address_full(connection)
         return ""
 
+    def _why_address_full(self, connection: Placed) -> str:
+        text = f"{connection.address} has all {self.address_places} connections of its share"
+        return f"{text}: limits.address_connections_max and half of all places bound it"
+
     def greet(self, connection: Placed) -> None:
-        """A connection has said Hello."""
+        """A connection has said Hello and, where it must, logged in."""
         self.silent.pop(connection, None)
         self._share_of(connection).silent.pop(connection, None)
 
@@ -157,6 +173,18 @@ class Load:
         self.silent.pop(connection, None)
         self.secured.pop(connection, None)
         self.finished(connection)
+
+    def may_finish(self, connection: Placed) -> bool:
+        """True if a connection that waits may read to the end of its frame beyond the limit."""
+        now = trio.current_time()
+        if self.finisher is None:
+            self.finisher, self.finish_due = connection, inf
+        elif self.finisher is not connection and self.finish_due == inf:
+            self.finish_due = now + FINISH_SECONDS_MAX
+        elif self.finisher is not connection and now >= self.finish_due:
+            self.finish_due = inf
+            self.finisher.end()
+        return self.finisher is connection
 
     def finished(self, connection: Placed) -> None:
         """If `connection` was the finisher, let another connection become the finisher."""

@@ -7,10 +7,10 @@ record must have one result on all replicas. A name that the cluster has stays i
 from raftmq.errors import Reason
 from raftmq.machine.catalog.catalog import Catalog, Command, Once
 from raftmq.machine.catalog.consumer_groups import Attach, PutConsumerGroup
-from raftmq.machine.catalog.membership import NAME_CHARACTERS_MAX, JoinGroup
+from raftmq.machine.catalog.membership import JoinGroup
 from raftmq.machine.catalog.subscribers import Subscribe
 from raftmq.machine.machine import PartitionMachine
-from raftmq.machine.names import why_no_name
+from raftmq.machine.names import NAME_CHARACTERS_MAX, why_no_name
 from raftmq.wire.messages import ErrorReply
 
 GROUP = "consumer group"

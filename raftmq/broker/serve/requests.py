@@ -18,6 +18,8 @@ from raftmq.broker.cluster.reconfiguration import plan
 from raftmq.broker.cluster.views import view
 from raftmq.broker.deliver.group_deletion import forget_first
 from raftmq.broker.host import Host
+from raftmq.broker.quotas.pace import Pace
+from raftmq.broker.quotas.wide_changes import WideChanges
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.replica.replicas import why_not_retire
 from raftmq.broker.service import Service
@@ -46,7 +48,7 @@ from raftmq.machine.machine import PartitionMachine
 from raftmq.results import Appended, Delayed, Refused
 from raftmq.wire.address import why_no_address
 from raftmq.wire.assignment import CommitOffsets, OffsetsCommitted
-from raftmq.wire.consumer_groups import FindConsumerGroups
+from raftmq.wire.consumer_groups import FindConsumerGroups, FoundConsumerGroups
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     EARLIEST,
@@ -55,12 +57,14 @@ from raftmq.wire.messages import (
     AdminDone,
     ChangeNode,
     Committed,
+    CommittedOffsets,
     Done,
     ErrorReply,
     FindOffsets,
     FindSubscriptions,
     FoundOffset,
     FoundOffsets,
+    FoundSubscriptions,
     FrameKind,
     Metadata,
     NodeStatus,
@@ -71,11 +75,11 @@ from raftmq.wire.messages import (
 from raftmq.wire.numbers import NODE_MAX
 from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
-from .answers import LATER, OF_NODES, Answer, OpenRequest, elsewhere, refusal
+from .answers import LATER, Answer, OpenRequest, elsewhere, of_nodes, refusal
 from .dispatcher import data_group, frame_route, group_route, route, system_group
 from .fetches import Fetches
 from .names import misnamed, misnamed_commit
-from .pages import QUESTIONS_MAX, committed_page, consumer_groups_page, subscriptions_page
+from .pages import committed_page, consumer_groups_page, subscriptions_page
 
 LARGE_BYTES = 1024 * 1024
 """Compressed bodies from this size on are checked on the reading thread: decompressing 16 MiB
@@ -90,6 +94,7 @@ class Requests(Service):
         self._fetches = fetches
         self._reader = reader
         self._limits = limits
+        self._wide_changes = WideChanges(node, Pace(node))
         system = system_group(node)
         self.routes = {
             FrameKind.PRODUCE: frame_route(self._produce),
@@ -166,11 +171,12 @@ class Requests(Service):
             return _append(group, head, body, asked)
 
         def admitted(_: object) -> Answer:
-            asked.connection.go_on()
-            return _append(group, head, body, asked)
+            asked.connection.resume()
+            # Its right to write may have ended with it.
+            return LATER if asked.connection.is_closed else _append(group, head, body, asked)
 
         def failed(error: BaseException) -> ErrorReply:
-            asked.connection.go_on()
+            asked.connection.resume()
             is_corrupt = isinstance(error, CorruptRecord)
             return _corrupt(error) if is_corrupt else self._node.read_failed(error)
 
@@ -211,17 +217,14 @@ class Requests(Service):
         return error or asked.propose(group, [command], _offsets_committed)
 
     def _committed(self, request: Committed, group: Group, asked: OpenRequest) -> Answer:
-        def page() -> Answer:
+        def page(request: Committed) -> CommittedOffsets | Committed:
             assert isinstance(group.machine, PartitionMachine)
             sees = self._node.gate.sees(asked.connection, Resource.GROUP)
             return committed_page(group.machine, request, passed=self._fetches.passed, sees=sees)
 
-        return asked.read(group, page)
+        return asked.read_page(group, request, page)
 
     def _offsets(self, request: FindOffsets, asked: OpenRequest) -> Answer:
-        if len(request.queues) > QUESTIONS_MAX:
-            message = f"{len(request.queues)} queues are asked for; the limit is {QUESTIONS_MAX}"
-            return ErrorReply(Reason.TOO_LARGE.value, message)
         groups: dict[int, Group] = {}
         for item in request.queues:
             group = self._group_of(item.queue)
@@ -272,14 +275,20 @@ class Requests(Service):
         return elsewhere(SYSTEM_GROUP) if group is None else asked.read(group, page)
 
     def _subscribed(self, request: FindSubscriptions, group: Group, asked: OpenRequest) -> Answer:
-        sees = self._node.gate.sees(asked.connection, Resource.GROUP)
-        return asked.read(group, lambda: subscriptions_page(self._node.catalog, request, sees))
+        def page(request: FindSubscriptions) -> FoundSubscriptions | FindSubscriptions:
+            sees = self._node.gate.sees(asked.connection, Resource.GROUP)
+            return subscriptions_page(self._node.catalog, request, sees)
+
+        return asked.read_page(group, request, page)
 
     def _consumer_groups(
         self, request: FindConsumerGroups, group: Group, asked: OpenRequest
     ) -> Answer:
-        sees = self._node.gate.sees(asked.connection, Resource.GROUP)
-        return asked.read(group, lambda: consumer_groups_page(self._node.catalog, request, sees))
+        def page(request: FindConsumerGroups) -> FoundConsumerGroups | FindConsumerGroups:
+            sees = self._node.gate.sees(asked.connection, Resource.GROUP)
+            return consumer_groups_page(self._node.catalog, request, sees)
+
+        return asked.read_page(group, request, page)
 
     def _admin(self, request: Admin, asked: OpenRequest) -> Answer:
         try:
@@ -290,7 +299,7 @@ class Requests(Service):
         is_internal = isinstance(command, Authored | BeginAct | EndAct | Reconfigure)
         if is_internal and not is_of_node:
             # Else a client could name another author, fill the audit log, or move groups unjudged.
-            return OF_NODES
+            return of_nodes()
         problem = ""
         if isinstance(command, PutNode):
             problem = why_no_address(command.node.host, command.node.port)
@@ -302,7 +311,7 @@ class Requests(Service):
             return ErrorReply(Reason.BAD_ARGUMENT.value, problem)
         if not self._node.gate.is_on and is_of_users(command):
             # Else whoever reaches an open port could make the users of the closed one.
-            message = "this cluster does not know its users: set access.is_on, see docs/security.md"
+            message = "access control is off here: set access.is_on, see docs/security.md"
             return ErrorReply(Reason.BAD_ARGUMENT.value, message)
         command = self._seeded(command)
         group = self._founded_group(request)
@@ -316,9 +325,13 @@ class Requests(Service):
             return self._retire(command, group, asked)
         if isinstance(command, PutGroup) and not self._keeps_members(group, command):
             return _changing()
+        signed: Command = command
         if not asked.connection.from_node:
-            command = authored(self._node, asked.connection, command)
-        return asked.propose(group, [command], AdminDone)
+            signed = authored(self._node, asked.connection, command)
+        propose = partial(asked.propose, group, [signed], AdminDone)
+        if not group.is_leader:
+            return propose()  # It is refused, and another node has the newest members.
+        return self._wide_changes.carry_out(command, asked, propose)
 
     def _seeded(self, command: Command) -> Command:
         """A command that makes a user gets a random key, which no client may know."""
@@ -387,8 +400,8 @@ def _append(group: Group, head: BatchHead, body: bytes, asked: OpenRequest) -> A
     if head.producer >= RESERVED:
         message = f"producer {head.producer} is the brokers' own: a client's is below 2^63"
         return ErrorReply(Reason.BAD_ARGUMENT.value, message)
-    held_ms = asked.held_ms
-    reply = partial(_produced, throttle_ms=held_ms) if held_ms else _produced
+    throttle_ms = asked.throttle_ms
+    reply = partial(_produced, throttle_ms=throttle_ms) if throttle_ms else _produced
     group.propose(Kind.BATCH, body, asked.ticket(reply))
     return LATER
 

@@ -33,13 +33,15 @@ from raftmq.pop.message_events import EventKind
 from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.traces import FindTrace, FoundTrace, MessageEventView
 
-from .answers import Answer, OpenRequest
+from .answers import Answer, OpenRequest, unread
 from .dispatcher import data_group, group_route
 
 SEGMENTS_MAX = 64
 """Segments that one question looks into."""
 EVENTS_MAX = 2000
-"""Events of one answer: about 60 bytes each."""
+"""Events of one answer."""
+EVENT_BYTES = 60
+"""Bytes of an event in the answer, about."""
 
 
 class _Page(NamedTuple):
@@ -65,6 +67,8 @@ class TraceRequests(Service):
         }
 
     def _find(self, request: FindTrace, group: Group, asked: OpenRequest) -> Answer:
+        # Before the wait for the read: else one step would take requests without a bound.
+        asked.connection.expect(asked.correlation, EVENTS_MAX * EVENT_BYTES)
         return asked.read(group, lambda: self._look(request, group, asked))
 
     def _look(self, request: FindTrace, group: Group, asked: OpenRequest) -> Answer:
@@ -77,6 +81,9 @@ class TraceRequests(Service):
         sources = group.index.trace_sources(queue, offset, after=after, limit=SEGMENTS_MAX)
 
         def found(page: _Page) -> Answer:
+            # Dead letters have reasons, whose bytes were not expected.
+            if (refused := unread(asked.connection)) is not None:
+                return refused
             for damaged in page.damaged:
                 self._node.index_failed(group, damaged)
             assert isinstance(group.machine, PartitionMachine)

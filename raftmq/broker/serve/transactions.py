@@ -1,12 +1,15 @@
 """Requests about transactions: begin and end one, and list the open ones."""
 
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
 from raftmq.access.rules import Resource
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
-from raftmq.errors import Reason
 from raftmq.machine.machine import PartitionMachine
-from raftmq.machine.transactions import MESSAGES_MAX, Begin, End, Input, Outcome
+from raftmq.machine.transactions import Begin, End, Input, Outcome
 from raftmq.wire.messages import Done, ErrorReply, FrameKind
 from raftmq.wire.transactions import (
     BeginTransaction,
@@ -20,10 +23,10 @@ from raftmq.wire.transactions import (
 from .answers import Answer, OpenRequest
 from .dispatcher import data_group, group_route, route
 from .names import misnamed_producers
-from .pages import Sees
+from .pages import Sees, first_page
 
-PAGE_MAX = 1000
-"""Transactions of one answer: a note has up to 4 KB."""
+_NUMBERS_BYTES = 36
+"""The numbers of one transaction in an answer."""
 
 
 class TransactionRequests(Service):
@@ -45,10 +48,6 @@ class TransactionRequests(Service):
         group = self._group_of(request)
         if isinstance(group, ErrorReply):
             return group
-        # Each holds a message at least. Refused before a command is made of a million of them.
-        if len(request.inputs) > MESSAGES_MAX:
-            message = f"a transaction acknowledges {MESSAGES_MAX} messages at the most"
-            return ErrorReply(Reason.TOO_LARGE.value, message)
         inputs = [Input(x.number, x.consumer, x.token, x.base, x.bits) for x in request.inputs]
         command = Begin(request.transaction, request.producer_group, request.note, inputs)
         return asked.propose(group, [command], lambda _: Done())
@@ -58,44 +57,51 @@ class TransactionRequests(Service):
         return asked.propose(group, [End(request.transaction, outcome)], _ended)
 
     def _find(self, request: FindTransactions, group: Group, asked: OpenRequest) -> Answer:
-        def page() -> Answer:
+        def page(request: FindTransactions) -> FoundTransactions | FindTransactions:
             assert isinstance(group.machine, PartitionMachine)
             # By the log's time, in which they were opened: our clock may be behind it.
             latest = group.now_ms() - request.age_ms_min
             sees = self._node.gate.sees(asked.connection, Resource.GROUP)
-            return _page(group.machine, request, latest, sees)
+            return transactions_page(group.machine, request, latest, sees)
 
-        return asked.read(group, page)
+        return asked.read_page(group, request, page)
 
 
-def _page(
+def transactions_page(
+    machine: PartitionMachine,
+    request: FindTransactions,
+    latest: int,
+    sees: Sees = lambda _: True,
+) -> FoundTransactions | FindTransactions:
+    """Open transactions that were opened at `latest` or before, after the one that the request
+    names; `sees` shows producer groups."""
+    views, last = first_page(_views(machine, request, latest, sees), _bytes)
+    if last is None or views:
+        return FoundTransactions(views, is_cut=last is not None)
+    return replace(request, after=last)
+
+
+def _views(
     machine: PartitionMachine, request: FindTransactions, latest: int, sees: Sees
-) -> FoundTransactions:
-    views: list[TransactionView] = []
+) -> Iterator[tuple[int, TransactionView | None]]:
     # Go on after the last transaction of the page before. If that one has ended, begin at the
     # start again: some come twice then, but none is left out.
     is_passing = request.after in machine.transactions.open
-    for number, transaction in machine.transactions.open.items():
+    for number, each in machine.transactions.open.items():
         if is_passing:
             is_passing = number != request.after
             continue
-        if transaction.opened_ms > latest:
+        if each.opened_ms > latest:
             break
-        is_wanted = request.producer_group in ("", transaction.producer_group)
-        if is_wanted and sees(transaction.producer_group):
-            if len(views) == PAGE_MAX:
-                return FoundTransactions(views, is_cut=True)
-            views.append(
-                TransactionView(
-                    number,
-                    transaction.producer_group,
-                    transaction.note,
-                    transaction.opened_ms,
-                    transaction.count,
-                    transaction.input_count,
-                )
-            )
-    return FoundTransactions(views)
+        name = each.producer_group
+        if request.producer_group in ("", name):
+            shown = (number, name, each.note, each.opened_ms, each.count, each.input_count)
+            yield number, TransactionView(*shown) if sees(name) else None
+
+
+def _bytes(view: TransactionView) -> int:
+    texts = view.producer_group + view.note
+    return _NUMBERS_BYTES + len(texts.encode("utf-8", "surrogatepass"))
 
 
 def _ended(value: tuple[int, int, bool]) -> TransactionEnded:

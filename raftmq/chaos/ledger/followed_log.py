@@ -55,7 +55,7 @@ class FollowedLog:
             kind=kind,
             timestamp=self.now,
             chain=self._chain,
-            version=1,
+            version=self.machine.record_version,
         )
         self._chain = record.crc
         self.records.append(record)

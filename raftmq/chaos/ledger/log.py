@@ -66,7 +66,7 @@ from raftmq.pop.calls import (
     Step,
     Tick,
 )
-from raftmq.pop.groups import COUNT_MAX, PopGroup
+from raftmq.pop.groups import CREDIT_MAX, PopGroup
 from raftmq.pop.leases import SLOT_BITS
 from raftmq.pop.policy import INVISIBLE_MS_MAX
 from raftmq.pop.spans import span
@@ -321,7 +321,7 @@ class PopLog:
         group = self.groups[command.number]
         if command.count:
             invisible_ms = command.invisible_ms or group.policy.invisible_ms
-            size, until = min(command.count, COUNT_MAX), now + max(command.wait_ms, 1)
+            size, until = min(command.count, CREDIT_MAX), now + max(command.wait_ms, 1)
             group.credits[command.consumer] = CreditModel(
                 size, invisible_ms, until, command.is_kept
             )

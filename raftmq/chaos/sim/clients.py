@@ -37,14 +37,23 @@ BARRED_SECONDS = 12.0
 """For this long after rights were given back, a client may still be about to raise a denial."""
 QUOTA_EVERY = 3
 """Where nodes know their users, one run in this many has a quota."""
-QUOTA = {
-    "write_messages": 20, "read_messages": 60, "requests": 60, "connections": 60, "in_flight": 40,
-}  # fmt: skip
+QUOTA = {"write_messages": 20, "read_messages": 60, "requests": 60, "connections": 60}
 """The quota of `APPLICATION`: so low that each amount delays requests in some run."""
-IN_FLIGHT = 30
-"""The quota of messages in flight of each topic, in these runs."""
 CALL_SECONDS = 8.0
 """Every call of a client ends within this time."""
+
+
+class InFlightMax(NamedTuple):
+    """The quotas of messages in flight of a run."""
+
+    topic: int
+    """Of each topic."""
+    user: int
+    """Of `APPLICATION`."""
+
+
+IN_FLIGHT = (InFlightMax(topic=30, user=40), InFlightMax(topic=30, user=20))
+"""Taken in turn by the runs with quotas: a user has more than a topic, or less."""
 
 
 class Session(NamedTuple):
@@ -90,8 +99,8 @@ class Clients:
         """True: the cluster has the users `COLLEAGUE` and `GUEST`, too."""
         self.barred = 0
         """Faults that have taken rights away, or are about to, and have not given them back."""
-        self.in_flight_max = 0
-        """The quota of messages in flight of each topic; 0: there is none."""
+        self.in_flight_max: InFlightMax | None = None
+        """The quotas of messages in flight; None: there are none."""
         self._barred_until = 0.0
 
     @property
@@ -309,9 +318,11 @@ class Clients:
     async def give_quotas(self) -> None:
         """Give the clients quotas, in some runs in which the cluster knows its users."""
         if self._cluster.network.is_under_tls and self.seed % QUOTA_EVERY == 1:
-            await self.surely(lambda mq: mq.access.put_quota("user", APPLICATION, **QUOTA))
-            await self.surely(lambda mq: mq.access.put_quota("topic", "*", in_flight=IN_FLIGHT))
-            self.in_flight_max = IN_FLIGHT
+            most = IN_FLIGHT[self.seed // QUOTA_EVERY % len(IN_FLIGHT)]
+            quota = {**QUOTA, "in_flight": most.user}
+            await self.surely(lambda mq: mq.access.put_quota("user", APPLICATION, **quota))
+            await self.surely(lambda mq: mq.access.put_quota("topic", "*", in_flight=most.topic))
+            self.in_flight_max = most
 
     def url(self) -> str:
         """The cluster's address: all nodes that ever had a machine."""

@@ -364,9 +364,10 @@ async def _require(
     otherwise: str,
     *,
     more: Callable[[], float] = lambda: 0.0,
+    every: float = 0.05,
 ) -> None:
-    """Wait until `holds()` is true. A wait of more than `seconds`, plus the `more()` seconds that
-    are computed when those have passed, is a violation."""
+    """Wait until `holds()` is true, and look each `every` seconds. A wait of more than `seconds`,
+    and of the `more()` that are computed when those have passed, is a violation."""
     began = trio.current_time()
     # Polling costs little in simulated time.
     while not holds():
@@ -375,7 +376,7 @@ async def _require(
         passed = trio.current_time() - began
         if passed >= seconds and passed >= seconds + more():
             break
-        await trio.sleep(0.05)
+        await trio.sleep(every)
     else:
         return
     text = f"{otherwise}, {trio.current_time() - began:.0f} s later"
@@ -442,6 +443,7 @@ async def _repair(state: RunState) -> None:
         partial(_is_mended, state),
         "damaged nodes are not whole",
         more=partial(_scrub_seconds, state),
+        every=LOOK_SECONDS,  # Each look reads whole disks, which a scrub mends once a second.
     )
     # A pending request names this member, and would be valid once the member has left.
     must_stay = state.clients.must_stay

@@ -22,6 +22,7 @@ from raftmq.broker.node import Node
 from raftmq.broker.replica.effects import Applied, Effect, Send, TakeSnapshot
 from raftmq.broker.replica.group import Group
 from raftmq.broker.serve.connection import Connection
+from raftmq.broker.serve.load import Load, Placed
 from raftmq.broker.settings import Settings
 from raftmq.chaos.world.simulated import SimulatedWorld
 from raftmq.consensus import Message, MessageKind
@@ -93,6 +94,32 @@ RequestListener = Callable[["ObservedNode", Connection, Frame], None]
 """Called with each frame that a node is about to act on; a frame that had to wait comes again."""
 
 
+class ObservedLoad(Load):
+    """The load of a node, with the connections whose bytes it counts."""
+
+    def __init__(self, like: Load) -> None:
+        super().__init__(
+            bytes_max=like.bytes_max, places=like.places, address_places=like.address_places
+        )
+        self.counted: dict[Connection, None] = {}
+        """Connections that got a place and have not ended."""
+
+    def take_place(self, connection: Placed) -> bool:
+        """As `Load.take_place`."""
+        has_place = super().take_place(connection)
+        if has_place:
+            assert isinstance(connection, Connection)
+            self.counted[connection] = None
+        return has_place
+
+    def leave(self, connection: Placed) -> None:
+        """As `Load.leave`."""
+        super().leave(connection)
+        # A connection that is pushed out leaves before it ends, and holds bytes until its end.
+        if isinstance(connection, Connection) and connection.is_closed:
+            self.counted.pop(connection, None)
+
+
 class ObservedNode(Node):
     """One broker process in the simulated world."""
 
@@ -104,6 +131,9 @@ class ObservedNode(Node):
         request_listeners: list[RequestListener],
     ) -> None:
         super().__init__(settings, world)
+        load = ObservedLoad(self.load)
+        self.load, self.counted = load, load.counted
+        """The connections whose bytes the node counts."""
         self.process = world.process
         """The process that the node is."""
         self._observers = observers

@@ -20,6 +20,9 @@ Parts that are judged, and their judges:
 | that leaders let time pass in a silence | `silence` |
 | that a check-back is asked, whatever other groups do | `check_backs` |
 | that users get what the rules allow, and no more | `rights`, `intruders` |
+| that no more messages are in flight than quotas allow | `in_flight` |
+| that nodes count what open connections hold, and no more | `loads` |
+| that answers to POPs have only messages that their consumers hold | `PopAnswers` |
 | that calls succeed while a majority is well, and soon after the heal | `availability` |
 | asserts and exceptions in nodes and clients | they end the node or client, and are violations |
 
@@ -47,7 +50,7 @@ from raftmq.chaos.sim.checks.guests import Guests
 from raftmq.chaos.sim.checks.in_flight import InFlight
 from raftmq.chaos.sim.checks.intruders import Intruders
 from raftmq.chaos.sim.checks.leaving import Leaving
-from raftmq.chaos.sim.checks.pop_evidence import PopEvidence
+from raftmq.chaos.sim.checks.pop_evidence import PopAnswers, PopEvidence
 from raftmq.chaos.sim.checks.rights import Rights
 from raftmq.chaos.sim.checks.silence import keep_silence
 from raftmq.chaos.sim.checks.twins import Twins
@@ -59,8 +62,10 @@ from raftmq.chaos.sim.faults.effects import TOLD
 from raftmq.chaos.sim.faults.hostile import DESCRIPTORS, LIMITS
 from raftmq.chaos.sim.faults.nemesis import Nemesis
 from raftmq.chaos.sim.faults.taps import Taps
+from raftmq.chaos.sim.loads import Loads
 from raftmq.chaos.sim.observed import FLOW_FAILPOINTS, MEMBER_FAILPOINTS, POP_FAILPOINTS
 from raftmq.chaos.sim.run_state import RunState
+from raftmq.chaos.sim.small_bounds import small_bounds
 from raftmq.chaos.sim.workloads.admin import AdminWorkload
 from raftmq.chaos.sim.workloads.flows import FlowsWorkload
 from raftmq.chaos.sim.workloads.log import LogWorkload
@@ -114,6 +119,8 @@ RETENTION_MS = 3_600_000
 RETENTION_EVERY = 10
 """One in this many runs with `--workload pop` keeps so little that messages are dropped unread."""
 LITTLE = {"segment_bytes": 16_384, "retention_bytes": 32_768, "dead_bytes": 16_384}
+PARTS_EVERY = 10
+"""One in this many runs whose clients pop has a batch in each answer: most leases come in parts."""
 CACHE_BYTES = 8192
 """With `--workload admin`: small, so that a group that has just been made must read from disk."""
 RESERVE_BYTES = 1 << 20
@@ -156,7 +163,7 @@ def run(
         agenda=agenda,
     )
     try:
-        with play.deadlines.watched():
+        with play.deadlines.watched(), small_bounds(schedule.seed):
             run_world(play.main, seed=schedule.seed, agenda=agenda)
     except TimeStandsStill as finding:
         return noted(play.stood_still(finding))
@@ -206,13 +213,13 @@ class _Run:
             self._twins = Twins(cluster, lambda group: not (is_popping and group.number))
             if is_popping:
                 self._popped = PopEvidence(cluster, retains_little=is_little)
-            if any(event.fault == "strangers" for event in schedule.events):
-                cluster.limits, cluster.descriptors_max = LIMITS, DESCRIPTORS
+            self._pop_answers = PopAnswers(cluster)
+            self._limit(cluster)
             await cluster.found()
             self._watch = watch = Watch(cluster)
             self._clients = clients = Clients(cluster, nursery, seed=schedule.seed)
             self._leaving, self._in_flight = Leaving(cluster), InFlight(cluster, clients)
-            self._audit_log = AuditLog(cluster, clients)
+            self._loads, self._audit_log = Loads(cluster), AuditLog(cluster, clients)
             self._state = state = RunState(
                 cluster, watch, clients, nursery, taps=taps, seed=schedule.seed
             )
@@ -255,11 +262,23 @@ class _Run:
             watch.end()
             self._elapsed = watch.now_ms / 1000
             state.end()
-            self._twins.take_states()
-            self._audit_log.take()
-            if self._popped is not None:
-                self._popped.look(state)
+            self._look_at_the_end(state)
             nursery.cancel_scope.cancel()
+
+    def _look_at_the_end(self, state: RunState) -> None:
+        """Look at the nodes before they end."""
+        self._loads.end()
+        self._twins.take_states()
+        self._audit_log.take()
+        if self._popped is not None:
+            self._popped.look(state)
+
+    def _limit(self, cluster: Cluster) -> None:
+        """Set the limits of the nodes in this run."""
+        if any(event.fault == "strangers" for event in self._schedule.events):
+            cluster.limits, cluster.descriptors_max = LIMITS, DESCRIPTORS
+        if self._workload_name in POPPING and self._schedule.seed % PARTS_EVERY == 5:
+            cluster.limits = msgspec.structs.replace(cluster.limits, fetch_bytes_max=1)
 
     def _log_settings(self, log: Log, *, is_little: bool) -> Log:
         """The settings of the nodes' logs in this run."""
@@ -302,8 +321,7 @@ class _Run:
         violations = [*state.violations, *self._availability.judge(history, self._workload.served)]
         at_ms = int(self._elapsed * 1000)
         violations += self._noticed(at_ms)
-        violations += self._rights.violations
-        violations += self._in_flight.violations
+        violations += self._rights.violations + self._in_flight.violations
         violations += [Violation("client-bug", at_ms, text) for text in self._clients.failures]
         reports = self._judge_clients(history)
         violations += [v for report in reports for v in _violations(report, at_ms)]
@@ -325,9 +343,10 @@ class _Run:
         if self._judged_by_clocks:
             compared["leases by the clock"] = self._judged_by_clocks
         compared["answers by their deadlines"] = self.deadlines.compared.total()
-        compared.update(self._intruders.compared)
-        compared.update(self._rights.compared)
+        for counts in (self._intruders.compared, self._rights.compared, self._loads.compared):
+            compared.update(counts)
         compared.update(self._in_flight.compared)
+        compared.update(self._pop_answers.compared)
         compared.update(self._availability.compared)
         compared.update(self._leaving.compared)
         # Each comparison so far must occur in every run. A comparison of servers may be empty in
@@ -374,9 +393,11 @@ class _Run:
             for group, trimmed_ms in sorted(watch.trimmed.items())
         ]
         found += [Violation("R4", watch.now_ms, text) for text in self._state.handed.lacking]
+        found += self._pop_answers.violations
         found += [Violation("member-id", watch.now_ms, text) for text in watch.reused]
         found += [Violation("V10", watch.now_ms, text) for text in self._leaving.early]
         found += [Violation("V12", watch.now_ms, text) for text in self._leaving.astray]
+        found += self._loads.violations
         missing = list(watch.missing.values())[:3]
         found += [Violation("missing-file", watch.now_ms, text) for text in missing]
         for host, count in network.sought.items():

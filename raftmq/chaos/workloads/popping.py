@@ -9,7 +9,7 @@
 | f | popping, what has the tag `red` | 2 |
 
 Waits and leases are short, so that messages come again and become dead letters while faults last.
-Some pops ask for shorter or longer leases than those before: messages in hand keep their time.
+Some pops ask for shorter or longer leases than those before: no lease in hand gets shorter.
 Some calls are cancelled in the middle; the consumer repeats the call, makes a different one, or is
 left for another one. When all is sent, `is_draining` makes every consumer ack all messages, and an
 *auditor* asks for the remaining work until none is left: that list ends the history.

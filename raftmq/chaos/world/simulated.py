@@ -22,7 +22,7 @@ from raftmq.chaos.world.disk import PowerLoss
 from raftmq.chaos.world.listener import Listener
 from raftmq.chaos.world.network import Network
 from raftmq.chaos.world.process import Process
-from raftmq.client.world import SILENT_SECONDS_MAX
+from raftmq.client.world import UNACKNOWLEDGED_SECONDS_MAX
 from raftmq.log.files import FileSystem
 
 DISK_SECONDS = 0.0004
@@ -144,5 +144,5 @@ class SimulatedClientWorld:
     async def connect(self, host: str, port: int) -> TrioStream:
         """Open a stream."""
         stream = await self._network.connect(self._process, host, port)
-        give_up_after(stream, SILENT_SECONDS_MAX)
+        give_up_after(stream, UNACKNOWLEDGED_SECONDS_MAX)
         return TrioStream(stream)

@@ -255,6 +255,10 @@ INVARIANTS: Mapping[str, Invariant] = {
     "B4": _watched("memory", "the resident memory of a node has a bound"),
     "B5": _watched("descriptors", "the open descriptors of a node have a bound"),
     "B6": _watched("holds", "the time for which one task holds a node's event loop has a bound"),
+    "B7": _watched(
+        "counts of connections",
+        "a node counts the bytes, places and requests of its open connections, and no others",
+    ),
     "stranger-believed": _watched(
         "strangers decide nothing",
         "no node ends by a stranger's word, and the catalog names no node that a stranger made up",
@@ -267,6 +271,16 @@ INVARIANTS: Mapping[str, Invariant] = {
         "rights hold",
         "in runs with users, a node lets pass what its catalog allows and no more; a connection "
         "ends within a second of the end of its login, or of a right that it has used",
+    ),
+    "in-flight": _watched(
+        "messages in flight",
+        "in runs with quotas, no topic has more messages in flight in a data group than its quota "
+        "allows, nor a topic or user at a leader, but for what earlier leaders let in",
+    ),
+    "answered-lease": _watched(
+        "leases of answers",
+        "the answer to a POP has only messages that its consumer holds in the leader's machine, "
+        "with the deadline of their lease",
     ),
     "member-id": _watched(
         "an id is used once", "a member id is never used again after its log was deleted"

@@ -37,8 +37,7 @@ class _Words:
     operation: str = argument(type=click.Choice((*OPERATIONS, ANY)))
     resource: str = argument(type=click.Choice(RESOURCES))
     name: str = argument(default="")
-    """The resource's name, or with `*` at its end, the beginning of names; empty for the cluster.
-    """
+    """The resource's name, or the beginning of names with `*` after it; empty for the cluster."""
 
     def __str__(self) -> str:
         return f"{self.user} {self.operation} {self.resource} {self.name}".rstrip()
@@ -76,8 +75,9 @@ class _Question(_Words):
 def acl() -> None:
     """Rules of access: allow, deny, drop and list them; check an act.
 
-    A rule is about a USER, or '*' for all, and a NAME of a topic or group, or '*' at the end of the
-    beginning of names. A rule that denies wins, whatever allows it. Changes hold within a second.
+    A rule is about a USER, or '*' for all, and the NAME of a topic or group; 'orders-*' means all
+    names that begin with orders-. A rule that denies wins over those that allow. Changes hold
+    within a second.
 
     \b
     read      read a topic by offset or key; take part in a group; see the events of the cluster
@@ -115,7 +115,7 @@ def allow(session: Session, options: _Words) -> None:
 def deny(session: Session, options: _Words) -> None:
     """Add a rule that denies USER an operation on a resource, whatever allows it.
 
-    Connections that make use of it end within a second.
+    Connections that have used the operation end within a second.
 
     \b
     raftmq acl deny '*' write topic 'archive-*'

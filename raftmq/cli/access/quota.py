@@ -10,7 +10,7 @@ from raftmq.cli.lazy import HintedGroup
 from raftmq.cli.options import argument, option, with_options
 from raftmq.cli.output import Note, Result, Table, note, with_output
 from raftmq.cli.session import Session, with_session
-from raftmq.cli.values import BYTE_RATE, COUNT_RATE
+from raftmq.cli.values import BYTE_RATE, COUNT_RATE, Kind
 
 # As in `raftmq.machine.catalog.quotas`, whose import would slow down the help.
 USER = "user"
@@ -42,6 +42,11 @@ class _Subject:
         return f"{self.kind} {self.name}"
 
 
+def _rate(name: str, kind: Kind, text: str) -> Any:
+    """An option with an amount a second; 0: it is not given."""
+    return option(name, type=kind, default=0, metavar="RATE", help=text)
+
+
 def _count(name: str, text: str) -> Any:
     """An option with a number from 1 on."""
     return option(name, type=click.IntRange(min=1), metavar="N", help=text)
@@ -51,39 +56,19 @@ def _count(name: str, text: str) -> Any:
 class _Amounts(_Subject):
     """A user or topic, and the amounts of its quota; 0: no bound."""
 
-    write_bytes: int = option(
-        "--write",
-        type=BYTE_RATE,
-        default=0,
-        metavar="RATE",
-        help="Bytes sent to a node, as 10MB/s.",
+    write_bytes: int = _rate("--write", BYTE_RATE, "Bytes sent to a node, as 10MB/s.")
+    write_messages: int = _rate(
+        "--write-messages", COUNT_RATE, "Messages sent to a node, as 5000/s."
     )
-    write_messages: int = option(
-        "--write-messages",
-        type=COUNT_RATE,
-        default=0,
-        metavar="RATE",
-        help="Messages sent to a node, as 5000/s.",
-    )
-    read_bytes: int = option(
-        "--read",
-        type=BYTE_RATE,
-        default=0,
-        metavar="RATE",
-        help="Bytes that a node sends out, as 10MB/s.",
-    )
-    read_messages: int = option(
-        "--read-messages",
-        type=COUNT_RATE,
-        default=0,
-        metavar="RATE",
-        help="Messages that a node sends out, as 5000/s.",
+    read_bytes: int = _rate("--read", BYTE_RATE, "Bytes that a node sends out, as 10MB/s.")
+    read_messages: int = _rate(
+        "--read-messages", COUNT_RATE, "Messages that a node sends out, as 5000/s."
     )
     connections: int | None = _count("--connections", "Open connections of a user to a node.")
     requests: int | None = _count(
         "--requests",
-        "Requests of a user that wait for an answer of a node; consumers that wait for messages "
-        "have one each.",
+        "Requests of a user that wait for an answer of a node; a consumer that waits for messages "
+        "has one or more at each leader.",
     )
     topics: int | None = _count("--topics", "Topics that a user owns, as it created them.")
     queues: int | None = _count("--queues", "Queues of these topics.")
@@ -104,9 +89,9 @@ def quota() -> None:
     """Quotas of users and topics: set, list and drop them.
 
     Over a quota requests wait, and none is lost; a user that owns as much as it may creates no
-    more. Each node counts for itself, but for what a user owns. A quota of '*' holds for each user,
-    or each topic, without a quota of its own. Users have quotas where the cluster knows its users.
-    Changes hold within a second.
+    more. Each node counts for itself, but for what a user owns. A quota of '*' is the default: it
+    holds for each user, or each topic, without a quota of its own. Quotas of users need
+    access.is_on in the settings of the nodes. Changes hold within a second.
 
     \b
     raftmq quota set user billing --write 10MB/s --read 20MB/s

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from raftmq.access.tokens import ID_CHARACTERS, has_ended
 from raftmq.cli.exits import Failure
 from raftmq.cli.lazy import HintedGroup
 from raftmq.cli.names import USER
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 DAYS = 90.0
 """Default lifetime of a token, as of `Access.make_token`."""
-ID_CHARACTERS = 16
-"""Length of a token's ID."""
 
 
 @click.group(cls=HintedGroup)
@@ -138,5 +137,5 @@ def revoke(session: Session, token_id: str) -> None:
 def _until(until_ms: int) -> str:
     if not until_ms:
         return "no end"
-    is_over = until_ms <= time.time_ns() // 1_000_000
+    is_over = has_ended(until_ms, time.time_ns() // 1_000_000)
     return f"ended {time_text(until_ms)}" if is_over else time_text(until_ms)

@@ -16,7 +16,10 @@ class _Jobs(LazyGroup):
         "check": ("pipeline.check:check", "Judge recorded histories too large for one process."),
         "doctor": ("pipeline.doctor:doctor", "Examine Java, Spark and versions; run one query."),
         "live": ("pipeline.live:live", "Windows of time as they happen: page, files, topic."),
-        "prepare": ("pipeline.prepare:prepare", "Let Spark start in two thirds of the time."),
+        "prepare": (
+            "pipeline.prepare:prepare",
+            "Let Spark's first query come some seconds sooner.",
+        ),
         "reconcile": ("pipeline.reconcile:reconcile", "Do two sides agree, key by key? Oversold?"),
         "replay": ("pipeline.replay:replay", "Send messages of an archive into a topic again."),
         "report": ("pipeline.report:report", "Minutes of topics and groups: in, out, lag; alerts."),

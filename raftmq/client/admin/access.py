@@ -64,7 +64,8 @@ class Access:
     """Users, tokens, rules, quotas and the audit log. Made by `Client.access`; for administrators.
 
     Every call may be repeated safely, but for `make_token`. Each takes `timeout` and raises as the
-    calls of `Admin`; besides `DENIED` if the caller may not administer the cluster.
+    calls of `Admin`; besides `DENIED` if the caller may not administer the cluster. Cancelling a
+    change leaves it done or not done.
     """
 
     def __init__(self, router: Router, world: ClientWorld) -> None:
@@ -82,7 +83,7 @@ class Access:
         """Create a user, or change its password. The password itself never leaves this process.
 
         Args:
-            name: 1 to 127 of `A-Z a-z 0-9 . _ -`.
+            name: 1 to 127 of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`.
             password: 8 characters or more; None: the user has none, and acts by tokens.
             keep_old: seconds for which the password before stays valid, so that programs can be
                 given the new one.

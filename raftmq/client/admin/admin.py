@@ -80,7 +80,7 @@ class Admin:
         """Create a topic. Nothing changes if it exists with this number of queues.
 
         Args:
-            name: 1 to 127 of `A-Z a-z 0-9 . _ -`.
+            name: 1 to 127 of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`.
             queues: the number of queues, 1 to 65,536.
             beside: a topic; queue n of both is in one partition group. With equal numbers of
                 queues, messages of one key are, too: messages popped there can be handed off to
@@ -203,7 +203,7 @@ class Admin:
         in hand or waiting keep their times.
 
         Args:
-            name: the consumer group: 1 to 127 of `A-Z a-z 0-9 . _ -`.
+            name: the consumer group: 1 to 127 of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`.
             mode: `pop`, `ordered`, `broadcast` or `pull`; it never changes.
             schedule: seconds that a message waits after its first failure, the second, …; the last
                 one repeats. 1 to 64 of them, up to 7 days each, as `exponential` makes them; None:

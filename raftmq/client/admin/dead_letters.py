@@ -30,7 +30,7 @@ from .consumer_groups import GroupAttachment, GroupSettings, find_groups
 
 PAGE_LETTERS = 1000
 """Dead letters in one page."""
-CHANGED_BYTES = 256 * 1024
+CHANGED_BYTES = 64 * 1024
 """Bytes of message bits, one bit a message, after which a request of changes is full."""
 ASKED_ONE_BY_ONE = 8
 """Above this number of groups, one question asks a partition group for all of its backlogs."""

@@ -110,7 +110,7 @@ async def find_by_key(
         request = FindKey(group, topic.id, key.encode(), since_ms, limit)
         frame = await router.call_leader(group, FrameKind.KEY, request, timeout=left())
         answer, position = unpack(FoundKey, frame.header), 0
-        router.note_held(answer.throttle_ms)
+        router.note_throttled(answer.throttle_ms)
         for entry in answer.batches:
             payload = frame.body[position : position + entry.size]
             position += entry.size

@@ -14,7 +14,7 @@ from raftmq.client.pop.consumer import PopConsumer
 from raftmq.client.pop.leases import Grip
 from raftmq.client.pop.popped import LeasedMessage, LeasedMessages, PoppedMessage, PoppedMessages
 from raftmq.client.pop.prefetch_buffer import Taken
-from raftmq.client.pop.settlement import Settlements
+from raftmq.client.pop.settlements import Settlements
 from raftmq.client.slices import Slice
 from raftmq.pop.actions import Action
 

@@ -233,19 +233,23 @@ class Consumer:
 
         Raises:
             Rejected: the consumer has no group; an offset is outside of its queue; `FENCED`: queues
-                were assigned to others before messages handed out of them were committed. Others
-                get those messages; the queues that are still here are committed.
+                were assigned to others before messages handed out of them were committed, or are
+                named and not owned. Others get those messages; the owned queues are committed.
             Unavailable, OutcomeUnknown: the time ran out; a later commit overwrites it.
         """
         self._opened(check=False)
         if offsets is None:
             wanted = {cursor: cursor.handed for cursor in self._owned()}
-        else:
+        elif self._assigned is None:
             wanted = {self._cursor(queue): offset for queue, offset in offsets.items()}
+        else:
+            owned = {cursor.queue: cursor for cursor in self._owned()}
+            wanted = {owned[queue]: offset for queue, offset in offsets.items() if queue in owned}
+        lost = set(offsets or ()).difference(cursor.queue for cursor in wanted)
         for cursor, offset in wanted.items():
             # Else the next automatic commit would set this offset back.
             cursor.done = max(cursor.done, min(offset, cursor.handed))
-        lost = {cursor.queue for cursor in await self._commit(wanted, timeout)}
+        lost |= {cursor.queue for cursor in await self._commit(wanted, timeout)}
         if self._assigned is not None:
             self._assigned.poke()
             lost |= set(self._assigned.take_lost())
@@ -310,10 +314,10 @@ class Consumer:
 
     @property
     def epochs(self) -> dict[int, int]:
-        """Queue → the epoch under which it is owned, for assigned queues. The epoch grows with each
-        owner: a fencing token for the application's writes elsewhere."""
-        fetcher = self._opened(check=False)
-        return {cursor.queue: cursor.epoch for cursor in fetcher.cursors.values() if cursor.epoch}
+        """Queue → the epoch under which it is owned, for assigned queues, also those being given
+        up. It grows with each owner: a fencing token for the application's writes elsewhere."""
+        self._opened(check=False)
+        return {cursor.queue: cursor.epoch for cursor in self._owned() if cursor.epoch}
 
     async def committed(self, *, timeout: float | None = None) -> dict[int, int]:
         """Queue → committed offset of this group; queues without one are left out. Linearizable.

@@ -37,14 +37,17 @@ class ReadSession:
         "is_recalled",
         "known",
         "number",
+        "place",
         "request",
         "touched",
         "wanted",
     )
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, place: int) -> None:
         self.connection = connection
         """The connection to the node, with which the session ends."""
+        self.place = place
+        """The session's place among the consumer's sessions on the connection, from 0."""
         self.number = 0
         """The node's number of the session; 0: the node keeps none."""
         self.epoch = 0

@@ -18,10 +18,7 @@ from raftmq.wire.messages import (
     FoundOffset,
     FoundOffsets,
 )
-
-QUEUES_AT_ONCE = 5_000
-"""Queues in one request: a broker answers no more."""
-
+from raftmq.wire.numbers import LIST_MAX
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -71,7 +68,7 @@ async def find_offsets(
 
 
 def _parts(queues: Sequence[int]) -> Iterator[Sequence[int]]:
-    return (queues[at : at + QUEUES_AT_ONCE] for at in range(0, len(queues), QUEUES_AT_ONCE))
+    return (queues[at : at + LIST_MAX] for at in range(0, len(queues), LIST_MAX))
 
 
 async def committed_of(

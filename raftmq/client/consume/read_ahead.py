@@ -1,5 +1,8 @@
 """Reading ahead: one long-polling `FETCH` at each leader, for all queues that it leads.
 
+A request has a bound of queues (`LIST_MAX`). A leader of more of them is read by several sessions,
+each with a request of its own.
+
 Each queue has a cursor: the next offset to fetch. An answer is checked (structure and CRC-32C of
 each batch, its queue, no gap, no repeat), its batches are buffered, the cursors move, and the next
 request leaves at once, as long as the buffer is below its bound. A request names only the changes
@@ -18,15 +21,15 @@ Invariants:
 - A batch enters the buffer only if it continues its cursor, so a change of leader, a late answer or
   a repeated one can neither repeat nor skip a message. With a filter the leader vouches for the
   offsets between.
-- The buffer holds at most `bytes_max` and one answer of each node, which is at most `bytes_max` and
-  one batch.
+- The buffer holds at most `bytes_max` and one answer of each session, which is at most `bytes_max`
+  and one batch.
 - A queue with an error is not asked for until it is moved.
 
 Sources: Kafka's fetch sessions (KIP-227): one request a broker for all its partitions.
 """
 
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
 import anyio
@@ -49,6 +52,7 @@ from raftmq.wire.messages import (
     ErrorReply,
     FrameKind,
 )
+from raftmq.wire.numbers import LIST_MAX
 
 from .fetch_session import ReadSession
 from .positions import Chunk, Cursor
@@ -90,7 +94,8 @@ class Fetcher:
         self._subscribed = subscribed
         self._buffer: deque[Chunk] = deque()
         self._buffered_bytes = 0
-        self._sessions: dict[Connection, ReadSession] = {}
+        # By connection, and the session's place among those of the connection.
+        self._sessions: dict[tuple[Connection, int], ReadSession] = {}
         # Partition group → since when its leader is looked for.
         self._lost: dict[int, float] = {}
         self._failures: dict[int, int] = {}
@@ -188,10 +193,10 @@ class Fetcher:
     # -- asking ----------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """Send a request to each leader without an open one, if the buffer has room."""
+        """Send a request in each session without an open one, if the buffer has room."""
         if self._buffered_bytes >= self._bytes_max or self._tasks.is_closed:
             return
-        if self._is_changed or not all(connection.is_open for connection in self._sessions):
+        if self._is_changed or not all(each.connection.is_open for each in self._sessions.values()):
             self._is_changed = False
             self._share_out()
         for session in self._sessions.values():
@@ -199,8 +204,9 @@ class Fetcher:
                 self._ask(session)
 
     def _share_out(self) -> None:
-        """Assign each queue to the session of its leader's connection."""
-        wanted: dict[Connection, dict[int, Cursor]] = {}
+        """Assign each queue to a session of its leader's connection."""
+        wanted: dict[tuple[Connection, int], dict[int, Cursor]] = {}
+        counts = Counter[Connection]()
         for queue, cursor in self.cursors.items():
             if cursor.error is not None or cursor.group in self._lost:
                 continue
@@ -208,15 +214,17 @@ class Fetcher:
             if connection is None:
                 self._find_leader(cursor.group)
             else:
-                wanted.setdefault(connection, {})[queue] = cursor
-        for connection in [*self._sessions]:
-            if not connection.is_open:
-                del self._sessions[connection]
-        for connection in wanted:
-            if connection not in self._sessions:
-                self._sessions[connection] = ReadSession(connection)
-        for connection, session in self._sessions.items():
-            session.want(wanted.get(connection, {}))
+                place = connection, counts[connection] // LIST_MAX
+                wanted.setdefault(place, {})[queue] = cursor
+                counts[connection] += 1
+        for place in [*self._sessions]:
+            if not place[0].is_open:
+                del self._sessions[place]
+        for place in wanted:
+            if place not in self._sessions:
+                self._sessions[place] = ReadSession(*place)
+        for place, session in self._sessions.items():
+            session.want(wanted.get(place, {}))
 
     def _ask(self, session: ReadSession) -> None:
         queues, forgotten = session.difference(self._lost)
@@ -260,12 +268,12 @@ class Fetcher:
     def _answered(self, session: ReadSession, answer: Answer) -> None:
         session.request = None
         session.is_recalled = False
-        connection = session.connection
-        if self._sessions.get(connection) is not session:
+        connection, place = session.connection, (session.connection, session.place)
+        if self._sessions.get(place) is not session:
             _end_late(session, answer)
             return
         if isinstance(answer, Lost):
-            del self._sessions[connection]
+            del self._sessions[place]
             self._is_changed = True
         else:
             try:
@@ -288,7 +296,7 @@ class Fetcher:
         if answer.kind != FrameKind.FETCH | REPLY:
             raise ProtocolError(f"a fetch was answered by a frame of kind {answer.kind}")
         fetched = unpack(Fetched, answer.header)
-        self._router.note_held(fetched.throttle_ms)
+        self._router.note_throttled(fetched.throttle_ms)
         session.answered(fetched.session, [queue.queue for queue in fetched.queues])
         view = memoryview(answer.body)
         position = 0

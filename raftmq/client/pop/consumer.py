@@ -1,6 +1,6 @@
 """The consumer that pops: it gets messages of any queue, and settles them. It owns no queue.
 
-    brokers <──POP──> sessions ──> buffer ──pop──> application ──ack──> settlers ──> brokers
+    brokers <──POP──> sessions ──> buffer ──pop──> application ──ack──> senders ──> brokers
 
 The consumer asks ahead, with one request at each leader of the topic's queues, while the
 application comes for more: at first for few messages, and for more each time that the application
@@ -53,7 +53,7 @@ from .popped import (
 )
 from .prefetch_buffer import Taken
 from .prefetcher import COUNT_MAX, PopSettings, Prefetcher, invisible_ms
-from .settlement import Settlements
+from .settlements import Settlements
 from .tally import Settlement
 
 CLOSE_SECONDS = 2.0
@@ -191,13 +191,17 @@ class PopConsumer:
         Args:
             count: the most to return, at least 1.
             wait: seconds; 0 asks the leaders for what they have and does not wait for more. A
-                leader that says "try again" is asked again, up to the client's default timeout.
+                leader that says "try again" is asked again, up to the client's default timeout. In
+                a group with a filter or ordered by key, a leader looks at messages before it hands
+                them out: where it has still to do so, it takes up to half a second, and then
+                answers with what it has found.
             invisible: seconds for which these messages, and those of later calls, are this
                 consumer's alone, 1 s to 12 hours; None: as before, at first the value given to
                 `consumer`, or else the group's policy. For messages popped ahead up to two thirds
-                of the time may be over, unless `invisible` is given. Messages returned before keep
-                their time. Messages popped ahead for a longer time are given back and asked for
-                again.
+                of the time may be over, unless `invisible` is given. Messages popped ahead for a
+                shorter time get this one, by an extension of their lease: messages returned before
+                of the same lease (`token`) get it, too. No lease gets shorter: messages popped
+                ahead for a longer time are given back and asked for again.
 
         Returns:
             An empty `PoppedMessages` if the wait ran out.

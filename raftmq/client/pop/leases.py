@@ -70,19 +70,20 @@ class HeldLease:
         "clock_ms",
         "deadline",
         "done",
+        "extended_at",
         "grips",
         "group",
         "has_runs",
         "held",
         "invisible_ms",
         "is_serial",
-        "is_stopped",
         "items",
         "keys",
         "queue_number",
         "seen",
         "stale_at",
         "stopped",
+        "stopped_at",
         "token",
         "unlisted",
     )
@@ -112,10 +113,12 @@ class HeldLease:
         """Whether the consumer group keeps the order of queues."""
         self.has_runs = has_runs
         """Whether the consumer group keeps the order of keys, with several messages in a lease."""
-        self.is_stopped = False
-        """True: messages that the application has not seen go back, to keep the order of queues."""
-        self.stopped: set[int] = set()
-        """Hashes of keys whose messages go back in the same way, to keep the order of keys."""
+        self.stopped_at: int | None = None
+        """The bit from which on messages go back that the application has not seen, to keep the
+        order of queues; None: all may be handed on."""
+        self.stopped: dict[int, int] = {}
+        """Hashes of keys whose messages go back in the same way, to keep the order of keys, and the
+        bit from which on."""
         self.keys: list[tuple[int, np.ndarray]] = []
         """Of batches with its messages, if the lease has runs: first offset, hashes of the keys."""
         self.seen = 0
@@ -134,6 +137,8 @@ class HeldLease:
         """The settlements under way."""
         self.deadline = 0.0
         """The end of the lease, by the event loop's clock."""
+        self.extended_at = -inf
+        """When an extension was answered last, by the event loop's clock."""
         self.clock_ms = 0.0
         """The leader's clock less the event loop's, in milliseconds."""
         self.stale_at = inf
@@ -178,9 +183,18 @@ class HeldLease:
         self.deadline = deadline
         self.stale_at = min(self.stale_at, deadline)
 
-    def told(self, *, now: float, remaining_ms: int, deadline_ms: int) -> None:
-        """Take the leader's word on the time left, and on the end by the leader's clock."""
+    def extended(self, now: float, milliseconds: int) -> None:
+        """An extension was answered: the lease runs for this time from now on."""
+        self.extended_at = now
+        self.run_until(now + milliseconds / 1000)
+
+    def told(self, *, asked_at: float, now: float, remaining_ms: int, deadline_ms: int) -> None:
+        """Take the leader's word on the time left, and on the end by the leader's clock, from the
+        answer to a request that was sent at `asked_at`."""
         deadline = now + remaining_ms / 1000
+        # The answer may have been made before an extension that was answered since.
+        if asked_at <= self.extended_at and deadline < self.deadline:
+            return
         if deadline_ms == self.deadline_ms:
             # An answer about the same end that came later does not make the lease longer.
             deadline = min(deadline, self.deadline)
@@ -225,25 +239,41 @@ class HeldLease:
     @property
     def is_withholding(self) -> bool:
         """Whether messages that are yet to come may have to go back."""
-        return self.is_stopped or bool(self.stopped)
+        return self.stopped_at is not None or bool(self.stopped)
+
+    def note_unread(self, bits: int) -> None:
+        """The leader sent these messages: those that did not enter the buffer cannot be read."""
+        unread = bits & ~self.seen
+        # Their keys are not known: any message behind them may have to wait for their retry.
+        if unread and self.keeps_order:
+            self._stop_from(unread)
 
     def stop(self, bits: int) -> int:
         """These messages were not acked: returns the ones that the application has not seen and
         that may not come before them. They go back, and those that are yet to come, too."""
-        self.is_stopped |= self.is_serial
-        self.stopped.update(self._first_of(bits))
+        if self.is_serial:
+            self._stop_from(bits)
+        for hash_, at in self._first_of(bits).items():
+            self.stopped[hash_] = min(at, self.stopped.get(hash_, at))
         return self.withheld
 
     @property
     def withheld(self) -> int:
         """The messages that the application has not seen and that have to go back."""
-        if self.is_stopped or not self.buffered:
-            return self.buffered
+        if not self.buffered:
+            return 0
         found = 0
+        if self.stopped_at is not None:
+            found = self.buffered >> self.stopped_at << self.stopped_at
         # Most leases have no stopped key, and need no numpy.
-        for at, _ in self._with(self.stopped) if self.stopped else ():
-            found |= 1 << at
+        for at, hash_ in self._with(self.stopped) if self.stopped else ():
+            if at >= self.stopped[hash_]:
+                found |= 1 << at
         return found & self.buffered
+
+    def _stop_from(self, bits: int) -> None:
+        first = (bits & -bits).bit_length() - 1
+        self.stopped_at = first if self.stopped_at is None else min(first, self.stopped_at)
 
     def behind(self, bits: int) -> int:
         """The messages that leave the lease with these, which leave it by other means than an
@@ -325,6 +355,9 @@ class HeldLease:
         self.buffered <<= shift
         self.busy <<= shift
         self.unlisted <<= shift
+        if self.stopped_at is not None:
+            self.stopped_at += shift
+        self.stopped = {hash_: at + shift for hash_, at in self.stopped.items()}
         self.done = {action: bits << shift for action, bits in self.done.items()}
         self.grips = [(grip, bits << shift) for grip, bits in self.grips]
         for item in self.items:

@@ -26,7 +26,7 @@ from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action
 
 from .leases import Grip, HeldLease, Part
-from .settlement import Settlements
+from .settlements import Settlements
 from .tally import Settlement
 
 L = TypeVar("L", bound="LeasedMessage")

@@ -36,7 +36,7 @@ from raftmq.wire.messages import TopicView
 from .leases import HeldLease
 from .prefetch_buffer import PrefetchBuffer, Taken
 from .session import PopSession
-from .settlement import Settlements, lease_ms
+from .settlements import Settlements, lease_ms
 from .tally import Waiter
 
 PREFETCH = 500

@@ -18,7 +18,8 @@ Invariants:
 - An unlisted message counts as lost only at the end of a whole list, and only if no settlement of
   the message is under way.
 
-Left out: messages that cannot be read; they come again, and are dead letters in the end.
+Left out: messages that cannot be read; they come again, and are dead letters in the end. In a lease
+that keeps an order the messages behind them are given back.
 
 Sources: MQTT 5 §4.4 (delivery again when a session is resumed).
 """
@@ -51,11 +52,11 @@ from raftmq.wire.popping import Lease, Leave, Pop, Popped
 
 from .leases import HeldLease
 from .prefetch_buffer import PrefetchBuffer
-from .settlement import Settlements
+from .settlements import Settlements
 from .tally import Waiter
 
 POP_BYTES = 2 * 1024 * 1024
-"""Limit of an answer: two of the largest batches, so that an answer is worth its round trip."""
+"""Limit of an answer: two full batches of the default size, so that it is worth its round trip."""
 GRACE_SECONDS = 60.0
 """A lease is forgotten this long after its end, also if some of its messages are unsettled."""
 
@@ -300,7 +301,7 @@ class PopSession:
         if answer.kind != _POPPED:
             raise ProtocolError(f"a POP was answered by a frame of kind {answer.kind}")
         popped = unpack(Popped, answer.header)
-        self._router.note_held(popped.throttle_ms)
+        self._router.note_throttled(popped.throttle_ms)
         # Even an empty answer is what `ask_again` wants: the leader had no messages for us.
         self.is_due, self.why = False, ""
         buffered = self._read(request, popped, memoryview(answer.body))
@@ -391,7 +392,12 @@ class PopSession:
             lease.invisible_ms = request.invisible_ms
         elif lease.queue_number != entry.queue:
             raise ProtocolError(f"lease {entry.token} is of two queues")
-        lease.told(now=now, remaining_ms=entry.remaining_ms, deadline_ms=entry.deadline_ms)
+        lease.told(
+            asked_at=request.posted_at,
+            now=now,
+            remaining_ms=entry.remaining_ms,
+            deadline_ms=entry.deadline_ms,
+        )
         # A lease that is listed again must not look fresh: its buffered messages keep their time.
         if not lease.seen:
             lease.set_stale(now)
@@ -410,7 +416,9 @@ class PopSession:
                 self._buffer.put(lease, batch, new, size)
                 if lease.has_runs and batch.key_hashes is not None:
                     lease.keys.append((batch.base_offset, batch.key_hashes.copy()))
-        # An answer may bring messages that the leader listed before it heard of the stop.
+        lease.note_unread(bits)
+        # An answer may bring messages that the leader listed before it heard of the stop, or some
+        # behind a message that cannot be read.
         if lease.withheld:
             sender = self._settlements.sender(lease.group)
             sender.settle(lease, Action.GIVE_BACK, lease.withheld, Waiter())

@@ -2,8 +2,8 @@
 
 One request is under way at a time. Later settlements gather meanwhile, and equal ones are merged:
 the acks of a lease are one item, from however many calls. Settlements that no call waits for gather
-for `GATHER_SECONDS` at least, since a request is an entry of the log; not in groups that keep an
-order, where an ack lets the next message out.
+for `GATHER_SECONDS`, or until a call waits for one, since a request is an entry of the log; not in
+groups that keep an order, where an ack lets the next message out.
 
     settle(lease, ACK, bits) ──> gathered: (token, action) → Item ──> flight: SETTLE, sequence 7
                                                                   <── Settled: which of each
@@ -36,7 +36,7 @@ from functools import partial
 
 import anyio
 
-from raftmq.client.gathering import Gathering
+from raftmq.client.deferred_calls import DeferredCalls
 from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX, wait_leader
 from raftmq.client.routing.connection import Answer, Connection, Lost, Request
 from raftmq.client.routing.refusals import (
@@ -60,8 +60,8 @@ from .lease_bits import results_of, settled_of
 from .leases import HeldLease, Holder, Item
 from .tally import Gone, Tally, Waiter
 
-HEADER_BYTES = 512 * 1024
-"""Rough limit of a request's header; a broker refuses more than 1 MiB."""
+HEADER_BYTES = 128 * 1024
+"""Rough limit of a request's header; a broker refuses more than 256 KiB."""
 ITEM_BYTES = 40
 """Size of an item in a request, besides its bits and its reason."""
 GATHER_SECONDS = 0.01
@@ -101,16 +101,16 @@ class SettlementSender:
         holder: Holder,
         group: int,
         tally: Tally,
-        gathering: Gathering,
+        deferred: DeferredCalls,
     ) -> None:
-        """`tally` gets the results of settlements that no call waits for; `gathering` makes calls
+        """`tally` gets the results of settlements that no call waits for; `deferred` makes calls
         once other tasks have run."""
         self._router = router
         self._tasks = tasks
         self._holder = holder
         self._group = group
         self._tally = tally
-        self._gathering = gathering
+        self._deferred = deferred
         self._gathered: dict[tuple[object, ...], Item] = {}
         self._flight: _Flight | None = None
         self._sequence = 0
@@ -119,11 +119,6 @@ class SettlementSender:
         # True if a call waits for gathered items; and if a task will send them anyway.
         self._is_urgent = False
         self._is_timed = False
-
-    @property
-    def is_idle(self) -> bool:
-        """True if no item has gathered and no request is under way."""
-        return self._flight is None and not self._gathered
 
     # -- for calls -------------------------------------------------------------------------------
 
@@ -249,7 +244,7 @@ class SettlementSender:
         if self._is_urgent or self._holder.is_ordered:
             if self._is_shared and may_start and self._flight is None:
                 # The callers that the last answer woke settle their next messages at once, too.
-                self._gathering.add(self._pump, is_after_answer=is_after_answer)
+                self._deferred.add(self._pump, is_after_answer=is_after_answer)
             else:
                 self._pump()
         elif may_start and not self._is_timed:
@@ -438,7 +433,7 @@ class SettlementSender:
             gone = lease.held
             lease.lose(gone)
         else:
-            lease.run_until(anyio.current_time() + result / 1000)
+            lease.extended(anyio.current_time(), result)
         for waiter, _ in item.waiters:
             if result == FENCED:
                 waiter.gone.append(Gone(lease.queue_number, lease.token, lease.base, gone))

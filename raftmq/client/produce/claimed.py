@@ -38,6 +38,7 @@ from raftmq.client.world import ClientWorld
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.messages import TopicView
+from raftmq.wire.numbers import LIST_MAX
 from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
 from .producer import Producer
@@ -99,10 +100,12 @@ class ClaimedProducer(Producer):
         done: list[int] = []
         with after(done, "the claim of queues"):
             for group, queues in sorted(groups.items()):
-                request = ClaimSessions(group, self.id, queues, self._label)
-                claimed = await _claim(self._router, request, left())
-                self._sessions.update(zip(queues, claimed, strict=True))
-                done += [number & QUEUE_MASK for number in queues]
+                for start in range(0, len(queues), LIST_MAX):
+                    part = queues[start : start + LIST_MAX]
+                    request = ClaimSessions(group, self.id, part, self._label)
+                    claimed = await _claim(self._router, request, left())
+                    self._sessions.update(zip(part, claimed, strict=True))
+                    done += [number & QUEUE_MASK for number in part]
             self._claimed_view = view
             await self._open(left())
         self._follow_topic()

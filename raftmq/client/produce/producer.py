@@ -1,7 +1,7 @@
 """The producer: `send`, `send_nowait` and `flush`, `send_many`.
 
 The producer picks the queue and bounds the buffer; a `queue_sender` for each queue sends.
-Source of the gathering: Nagle (RFC 896).
+Source: Nagle (RFC 896), for messages that gather while a batch is under way.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ import anyio.lowlevel
 
 from raftmq.batch import Limits, Value
 from raftmq.client.arguments import require, require_dict, require_seconds, typed
-from raftmq.client.gathering import Gathering
+from raftmq.client.deferred_calls import DeferredCalls
 from raftmq.client.message import Message
 from raftmq.client.pop.popped import LeasedMessage
 from raftmq.client.recorders import ProducerRecorder
@@ -51,8 +51,8 @@ class Producer:
     """Sends messages to one topic. Made by `Client.producer`; use it as `async with`.
 
     *Which queue.* A message with a key goes to queue `crc32c(key) % queues`; one without goes to
-    the producer's current queue, which changes with every batch, so that batches are full and
-    queues are used alike. `queue=` overrides both.
+    the producer's current queue, which changes after 64 KiB, a full batch, or when its batch is
+    answered, so that batches are full and queues are used alike. `queue=` overrides both.
 
     *Order.* Messages of one producer to one queue are stored in the order of the calls, each once,
     whatever is retried. Two calls that run at the same time have no order.
@@ -92,7 +92,7 @@ class Producer:
         self._queues: Queues | None = None
         self._room = SendBuffer(settings)
         self._failed: list[Entry] = []
-        self._gathering = Gathering(settings.linger or 0.0)
+        self._deferred = DeferredCalls(settings.linger or 0.0)
         self._deadlines = Deadlines(self._expire)
         self.topic = topic
         """The topic's name."""
@@ -129,12 +129,12 @@ class Producer:
             is_lingering=self._settings.linger is not None,
             give_back=lambda entry: self._room.give(entry.size, entry.count),
             failed=self._take_failed,
-            sealed=self._queues.count_bytes,
+            sealed=self._queues.note_sealed,
             pump_later=self._pump_later,
         )
         router.watch(self._follow_topic)
         self._tasks.start(self._deadlines.watch)
-        self._tasks.start(self._gathering.run)
+        self._tasks.start(self._deferred.run)
 
     async def __aexit__(
         self,
@@ -355,7 +355,7 @@ class Producer:
         queues, host = self._queues, self._host
         assert queues is not None
         assert host is not None
-        unkeyed = queues.gathering() if unkeyed is None else queues.pick(None, unkeyed)
+        unkeyed = queues.current() if unkeyed is None else queues.pick(None, unkeyed)
         options = self._settings, len(queues), unkeyed, host.limits, self._world.now_ms()
         encoded, deadline = encode_rows(rows, *options, skip or {}), self._deadline(timeout)
         batches = [Routed.of(queues.sender(queue), batch, deadline) for queue, batch in encoded]
@@ -469,7 +469,7 @@ class Producer:
         for cut in columns.cut(
             queues=len(queues),
             queue=queue,
-            next_queue=queues.gathering,
+            next_queue=queues.current,
             bytes_max=self._settings.batch_bytes,
             messages_max=self._settings.batch_messages,
         ):
@@ -524,7 +524,7 @@ class Producer:
     def _pump_later(self, sender: QueueSender, *, is_after_answer: bool = False) -> None:
         is_lingering = self._settings.linger is not None
         pump = sender.pump_all if is_lingering else sender.pump
-        self._gathering.add(pump, is_after_answer=is_after_answer)
+        self._deferred.add(pump, is_after_answer=is_after_answer)
 
     async def _wait_room(self, size: int, count: int, deadline: float) -> None:
         for sender in self._senders:

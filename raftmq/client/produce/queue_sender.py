@@ -180,7 +180,7 @@ class QueueSender:
         return not self._flights and not self._waiting
 
     @property
-    def _is_gathering(self) -> bool:
+    def _has_draft(self) -> bool:
         is_open = bool(self._waiting) and not self._waiting[0].is_closed
         return is_open and not self._host.is_lingering
 
@@ -326,7 +326,7 @@ class QueueSender:
         if self._recovery is None:
             if not batch.is_settled:
                 self._recover()
-            elif len(batch.entries) > 1 and self._is_gathering:
+            elif len(batch.entries) > 1 and self._has_draft:
                 # The callers whose calls this answer ends may call again: they join the draft.
                 self._host.pump_later(self, is_after_answer=True)
             else:
@@ -337,7 +337,7 @@ class QueueSender:
         try:
             if answer.kind == _PRODUCED:
                 done = unpack(Produced, answer.header)
-                self._host.router.note_held(done.throttle_ms)
+                self._host.router.note_throttled(done.throttle_ms)
                 # Delayed messages have numbers, and get offsets when they fall due.
                 offset = None if done.number else done.base_offset
                 self._settle(batch, offset, done.timestamp, done.duplicate, done.number)

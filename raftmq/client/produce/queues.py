@@ -126,7 +126,7 @@ class Queues:
                 raise Rejected(Reason.BAD_ARGUMENT, message)
             return queue
         if key is None:
-            return self.gathering()
+            return self.current()
         try:
             return queue_of(key, len(self))
         except TypeError:
@@ -134,7 +134,7 @@ class Queues:
         except UnicodeEncodeError as error:
             raise Rejected(Reason.BAD_ARGUMENT, f"a key is text or bytes: {error}") from None
 
-    def gathering(self, n: int = 0) -> int:
+    def current(self, n: int = 0) -> int:
         """The queue whose turn it is; for the n-th more batch of a call, the n-th after it."""
         for _ in range(len(self)):
             sender = self.senders.get(self._turn % len(self))
@@ -151,7 +151,7 @@ class Queues:
         if self._has_turn(sender):
             self._pass_turn()
 
-    def count_bytes(self, sender: QueueSender, size: int, calls: int) -> None:
+    def note_sealed(self, sender: QueueSender, size: int, calls: int) -> None:
         """A sender's batch goes out: pass the turn on after `TURN_BYTES`."""
         self.is_shared = calls > 1
         if self._has_turn(sender):

@@ -10,7 +10,7 @@ from raftmq.client.arguments import require
 from raftmq.client.pop.lease_bits import packed
 from raftmq.client.pop.leases import HeldLease, Part
 from raftmq.client.pop.popped import LeasedMessage, LeasedMessages
-from raftmq.client.pop.settlement import Settlements
+from raftmq.client.pop.settlements import Settlements
 from raftmq.client.recorders import PopRecorder
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action

@@ -276,7 +276,7 @@ class Transaction:
     def _at_home(self) -> int:
         """A queue for messages without a key, in the partition group of the others."""
         queues = self._queues
-        home, turn = self._partition_group, queues.gathering()
+        home, turn = self._partition_group, queues.current()
         candidates = [turn, *range(len(queues))]
         here = (at for at in candidates if home in (-1, queues.view.groups[at]))
         return next(here, turn)

@@ -122,4 +122,6 @@ class LeaderCall:
             # The first retry has no delay: the hint of a new leader is usually right.
             if self._attempt == 0:
                 return
+        # `wait_leader` would ask again at once after a first refusal, and a node that is busy, or
+        # does not know yet who leads, would refuse again.
         await anyio.sleep(max(refusal.retry_ms / 1000, self._leaders.delay(self._attempt)))

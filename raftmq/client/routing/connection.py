@@ -4,9 +4,9 @@
 answer's frame or with `Lost`, unless the request was forgotten. One task reads, one writes and
 joins small frames into one system call, one watches for silence.
 
-The first request after an answer leaves within `post`, without a switch to the writing task: the
-client's next request is what a single caller waits for. Requests after that one gather until the
-writing task runs.
+A request leaves within `post`, without a switch to the writing task, if the last receive brought
+one answer, or if the writing task has just run dry: it is what a single caller waits for. Requests
+after that one gather until the writing task runs.
 
 A node that is stopped but not dead keeps its connections open and answers nothing. If requests are
 open and no bytes moved for a second, the node counts as silent: the client sends a request that a
@@ -236,7 +236,7 @@ class Connection:
                 elif frame.correlation == 0 and (refusal := refusal_of(frame)) is not None:
                     # No request has number 0: the node says why it ends the connection.
                     raise ProtocolError(f"it was ended by the node: {refusal.message}")
-            # Several answers wake several callers: their requests share a frame's way, and at the
+            # Several answers wake several callers: their requests share a system call, and at the
             # node an entry of the log.
             self._is_prompt = answers == 1
             if self._room_wanted and self.has_room:
@@ -359,8 +359,8 @@ async def open_connection(
             with anyio.fail_after(LOGIN_SECONDS_MAX):
                 await log_in(login(), opening.say)
         elif welcome.wants_login:
-            message = "this cluster wants to know its users: give `login`, or a certificate of one"
-            raise Rejected(Reason.UNAUTHENTICATED, message)
+            fix = "give `login`, or a certificate that names a user"
+            raise Rejected(Reason.UNAUTHENTICATED, f"this cluster requires a login: {fix}")
     except BaseException:
         await _close(stream)
         raise

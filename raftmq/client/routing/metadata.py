@@ -2,7 +2,7 @@
 
 | | bound |
 |---|---|
-| a question names topics | `NAMES_MAX` of them: a broker refuses headers over 1 MiB |
+| a question names topics | `NAMES_MAX` of them: a broker refuses headers over 256 KiB |
 | an answer lists topics | a page of them; `ClusterView.next` asks for the next one |
 """
 
@@ -18,7 +18,7 @@ from .connection import Answer, Lost
 from .pages import Pages
 from .refusals import exception_of, refusal_of
 
-NAMES_MAX = 5_000
+NAMES_MAX = 1_000
 """Topics that one question names; a name has up to 127 bytes."""
 
 Ask = Callable[[Metadata], Awaitable[ClusterView]]

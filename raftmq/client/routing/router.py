@@ -138,7 +138,7 @@ class Router:
         """The reverse of `watch`."""
         self._watchers.remove(call)
 
-    def note_held(self, throttle_ms: int) -> None:
+    def note_throttled(self, throttle_ms: int) -> None:
         """A quota held a request for this time, as its answer told."""
         self.throttled += throttle_ms / 1000
 

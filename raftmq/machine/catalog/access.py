@@ -1,6 +1,6 @@
 """Users, their tokens and the rules of access: a part of the catalog.
 
-    PutUser("alice", salt, 4096, keys)        -> alice has a password; the log holds keys of it
+    PutUser("alice", salt, 100_000, keys)     -> alice has a password; the log holds keys of it
     PutToken("alice", "3f2a…", digest, …)     -> a program can act as alice
     PutRule(allow alice read topic orders)    -> what alice may do
     DropUser("alice")                         -> her tokens and rules are gone, too
@@ -11,7 +11,7 @@ Invariants:
 - No password and no token stands here: only what SCRAM checks a proof with (`stored_key`,
   `server_key`), and the digest of a token, which is random and too long to guess.
 - A token's user exists; the tokens of each user are counted as they come and go.
-- `version` grows with every change; a node judges open connections anew when it sees a higher one.
+- `version` grows with every change; a node judges open connections again when it sees a higher one.
 
 Sources: RFC 5802 §3 (stored keys of SCRAM), RFC 7677 (SHA-256).
 """
@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from raftmq.access.rules import EVERYBODY, OPERATIONS, RULES_MAX, Resource, Rule, Rules
+from raftmq.access.tokens import ID_CHARACTERS
 from raftmq.errors import Reason
 from raftmq.machine.names import why_no_name
 from raftmq.results import Changed, Refused, Result
@@ -33,16 +34,14 @@ TOKENS_MAX = 100_000
 USER_TOKENS_MAX = 1000
 """Tokens of one user: they are shown together."""
 ITERATIONS_MIN = 4096
-"""The fewest rounds of PBKDF2 for a password (RFC 7677 §4)."""
+"""The lowest iteration count of PBKDF2 for a password (RFC 7677 §4)."""
 ITERATIONS_MAX = 10_000_000
-"""The most, which take a client some seconds."""
+"""The highest, which takes a client some seconds."""
 SALT_BYTES_MIN, SALT_BYTES_MAX = 16, 64
 KEY_BYTES = 32
 """Bytes of a key of SCRAM-SHA-256, and of a token's digest."""
 SEED_BYTES = 32
 """Bytes of the catalog's random key."""
-TOKEN_ID_CHARACTERS = 16
-"""Length of a token's public part."""
 NOTE_CHARACTERS_MAX = 200
 
 
@@ -63,14 +62,14 @@ class PutUser(_Keyed, frozen=True, array_like=True, tag="put_user"):
     salt: bytes = b""
     """The salt of the password; empty: the user has none, and acts by tokens or certificates."""
     iterations: int = 0
-    """Rounds of PBKDF2."""
+    """Iteration count of PBKDF2."""
     stored_key: bytes = b""
     """SCRAM's StoredKey."""
     server_key: bytes = b""
     """SCRAM's ServerKey."""
     old_until_ms: int = 0
     """The password before stays valid until this time, milliseconds since 1970; it must have the
-    same salt and rounds. 0: it ends at once."""
+    same salt and iterations. 0: it ends at once."""
     seed: bytes = b""
     """A random key, drawn by the node that proposes the command."""
 
@@ -88,7 +87,7 @@ class PutToken(_Keyed, frozen=True, array_like=True, tag="put_token"):
     user: str
     """The user's name."""
     id: str
-    """The token's public part, `TOKEN_ID_CHARACTERS` long; drawn by the caller."""
+    """The token's public part, `ID_CHARACTERS` long; drawn by the caller."""
     digest: bytes
     """SHA-256 of the token's secret part."""
     until_ms: int = 0
@@ -125,7 +124,9 @@ class Keys(_Keyed, frozen=True, array_like=True):
     """What a node checks a password's proof with."""
 
     stored_key: bytes
+    """SCRAM's StoredKey."""
     server_key: bytes
+    """SCRAM's ServerKey."""
     until_ms: int = 0
     """Valid until then, milliseconds since 1970; 0: without an end."""
 
@@ -138,7 +139,7 @@ class User(_Keyed, frozen=True, array_like=True):
     salt: bytes
     """The salt of its passwords; empty: it has none."""
     iterations: int
-    """Their rounds of PBKDF2."""
+    """Their iteration count of PBKDF2."""
     keys: tuple[Keys, ...]
     """Of the newest password, then of the one before if it was kept; its time may have passed."""
     created: int
@@ -213,14 +214,13 @@ class AccessState:
         keys: tuple[Keys, ...] = ()
         if command.salt:
             keys = (Keys(command.stored_key, command.server_key),)
-        if known is not None and command.old_until_ms:
-            old = known.keys[0]
-            keys += (Keys(old.stored_key, old.server_key, command.old_until_ms),)
-        self.seed = self.seed or command.seed
+        if before is not None:
+            keys += (Keys(before.stored_key, before.server_key, command.old_until_ms),)
+        seed, self.seed = self.seed, self.seed or command.seed
         created = now if known is None else known.created
         user = User(command.name, command.salt, command.iterations, keys, created)
         self.users[command.name] = user
-        return Changed(user != known)
+        return Changed((user, self.seed) != (known, seed))
 
     def _drop_user(self, name: str) -> Result:
         if problem := why_no_name(name, "user"):
@@ -242,8 +242,8 @@ class AccessState:
 
     def _put_token(self, command: PutToken, now: int) -> Result:
         problem = ""
-        if len(command.id) != TOKEN_ID_CHARACTERS or not command.id.isalnum():
-            problem = f"a token's public part has {TOKEN_ID_CHARACTERS} letters and digits"
+        if len(command.id) != ID_CHARACTERS or not command.id.isalnum():
+            problem = f"a token's public part has {ID_CHARACTERS} letters and digits"
         elif len(command.digest) != KEY_BYTES:
             problem = f"a token's digest has {KEY_BYTES} bytes, not {len(command.digest)}"
         elif len(command.note) > NOTE_CHARACTERS_MAX:

@@ -57,11 +57,11 @@ BEGUN, DONE, UNCHANGED = "begun", "done", "unchanged"
 """Results; others are the code of the refusal."""
 
 
-class Act(msgspec.Struct, frozen=True, array_like=True):
+class AdminAct(msgspec.Struct, frozen=True, array_like=True):
     """An act of administration in words, and its author."""
 
     user: str
-    """The user; empty: the cluster does not know its users."""
+    """The user; empty: access control is off."""
     address: str
     """The address that the request came from; empty: the node's own machine."""
     what: str = ""
@@ -78,7 +78,7 @@ class Act(msgspec.Struct, frozen=True, array_like=True):
 class BeginAct(msgspec.Struct, frozen=True, array_like=True, tag="begin_act"):
     """Note an act that another log is about to carry out; the value is the entry's number."""
 
-    act: Act
+    act: AdminAct
     """The act."""
 
 
@@ -98,7 +98,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """Its number, from 1; never used again."""
     at_ms: int
     """When, by the leader's stamp in milliseconds."""
-    act: Act
+    act: AdminAct
     """Who did what."""
     result: str
     """`DONE`, `UNCHANGED`, `BEGUN`, or the code of the refusal."""
@@ -117,7 +117,7 @@ class Audit:
         # A row for each user, sorted: the last one is of the user that loses the next entry.
         self._rows: list[tuple[int, int, str]] = []
 
-    def add(self, act: Act, now: int, result: str) -> int:
+    def add(self, act: AdminAct, now: int, result: str) -> int:
         """Add an entry; returns its number."""
         self.last += 1
         entry = self.entries[self.last] = Entry(self.last, now, _cut(act), result)
@@ -172,8 +172,8 @@ class Audit:
                 del self._numbers[user]
 
 
-def _cut(act: Act) -> Act:
-    return Act(
+def _cut(act: AdminAct) -> AdminAct:
+    return AdminAct(
         _cut_text(act.user, AUTHOR_BYTES_MAX),
         _cut_text(act.address, AUTHOR_BYTES_MAX),
         _cut_text(act.what),

@@ -63,7 +63,7 @@ from .access import (
     PutToken,
     PutUser,
 )
-from .audit import BEGUN, DONE, UNCHANGED, Act, BeginAct, EndAct
+from .audit import BEGUN, DONE, UNCHANGED, AdminAct, BeginAct, EndAct
 from .consumer_groups import (
     Attach,
     ConsumerGroupCommand,
@@ -189,7 +189,7 @@ AuthoredCommand = Once | Change | PutNode | RemoveNode | PutGroup | Reconfigure 
 class Authored(msgspec.Struct, frozen=True, array_like=True, tag="authored"):
     """A command with its author. Only nodes write it: a client can't name another author."""
 
-    act: Act
+    act: AdminAct
     """The author; and what the audit log says of the command, if it makes an entry."""
     command: AuthoredCommand
     """The command."""

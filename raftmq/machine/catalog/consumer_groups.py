@@ -32,6 +32,7 @@ from typing import Any
 import msgspec
 
 from raftmq.errors import Reason
+from raftmq.machine.names import NAME_CHARACTERS_MAX
 from raftmq.pop.policy import (
     INVISIBLE_MS_MAX,
     INVISIBLE_MS_MIN,
@@ -41,8 +42,6 @@ from raftmq.pop.policy import (
     Policy,
 )
 from raftmq.results import Changed, Refused, Result
-
-from .subscribers import GROUP_NAME_CHARACTERS_MAX
 
 GROUPS_MAX = 100_000
 """Consumer groups of a cluster: each node keeps them all in memory."""
@@ -272,8 +271,8 @@ class ConsumerGroups:
 
     def _check(self, name: str, mode: Mode) -> Refused | None:
         """Why there cannot be a group of this name and mode."""
-        if not 1 <= len(name) <= GROUP_NAME_CHARACTERS_MAX:
-            message = f"a consumer group's name has 1 to {GROUP_NAME_CHARACTERS_MAX} characters"
+        if not 1 <= len(name) <= NAME_CHARACTERS_MAX:
+            message = f"a consumer group's name has 1 to {NAME_CHARACTERS_MAX} characters"
             return Refused(Reason.BAD_NAME, message)
         group = self.groups.get(name)
         if group is None and len(self.groups) >= GROUPS_MAX:

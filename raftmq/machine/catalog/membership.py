@@ -48,6 +48,7 @@ from typing import Any, NamedTuple, assert_never
 import msgspec
 
 from raftmq.errors import Reason
+from raftmq.machine.names import NAME_CHARACTERS_MAX
 from raftmq.pop.policy import Mode
 from raftmq.results import Changed, Refused, Result
 
@@ -59,8 +60,6 @@ SESSION_MS_MIN = 1_000
 """The shortest lease: heartbeats are put together once a second."""
 SESSION_MS_MAX = 3600 * 1000
 """The longest lease."""
-NAME_CHARACTERS_MAX = 127
-"""The longest name of a consumer group or an instance."""
 
 
 class JoinGroup(msgspec.Struct, frozen=True, array_like=True, tag="join"):
@@ -190,17 +189,25 @@ class Assignment:
         """For each queue the epoch of its owner."""
         self.targets = [0] * queues
         """For each queue the member that shall have it."""
+        # Member → its queues, in order; empty: not known.
+        self._queues_of: dict[int, list[int]] = {}
 
     def holding(self, number: int) -> Holding:
         """The member's queues."""
-        queues = [queue for queue, owner in enumerate(self.owners) if owner == number]
+        if not self._queues_of:
+            # All members ask after a change: one pass for each would hold up the event loop.
+            self._queues_of = {member: [] for member in [0, *self.members]}
+            for queue, owner in enumerate(self.owners):
+                self._queues_of[owner].append(queue)
+        queues = self._queues_of[number]
         epochs = [self.epochs[queue] for queue in queues]
         giving_up = [queue for queue in queues if self.targets[queue] != number]
-        return Holding(self.members[number].version, queues, epochs, giving_up)
+        return Holding(self.members[number].version, queues.copy(), epochs, giving_up)
 
     def grow(self, queues: int) -> None:
         """The topic has more queues."""
         assert queues >= len(self.owners), "a topic never has fewer queues than before"
+        self._queues_of = {}
         more = [0] * (queues - len(self.owners))
         self.owners += more
         self.epochs += more
@@ -210,6 +217,7 @@ class Assignment:
     def replace(self, old: int, new: int, index: int) -> None:
         """A member takes the place of another one: the same queues, under new epochs."""
         assert new in self.members, f"queues of {old} go to {new}, which is no member"
+        self._queues_of = {}
         del self.members[old]
         for queue, owner in enumerate(self.owners):
             if owner == old:
@@ -219,6 +227,7 @@ class Assignment:
 
     def remove(self, numbers: Iterable[int]) -> None:
         """These members are gone, and their queues are free."""
+        self._queues_of = {}
         gone = set(numbers)
         for number in gone:
             del self.members[number]
@@ -230,6 +239,7 @@ class Assignment:
         """Decide the owner of each queue, and give away free queues."""
         if not self.members:
             return
+        self._queues_of = {}
         before = self.targets
         self.targets = deal(self.owners, list(self.members))
         for queue, target in enumerate(self.targets):
@@ -242,6 +252,29 @@ class Assignment:
                 # To be given up, or no longer so.
                 self.members[owner].version = index
         assert all(self.owners), "a queue without an owner, though there are members"
+
+    def release(self, number: int, queues: list[int], epochs: list[int], index: int) -> int:
+        """A member gives up queues that it owns under these epochs; returns their number. Each goes
+        to its target at once: not back to the member while another one is short."""
+        self._queues_of = {}
+        released = 0
+        for queue, epoch in zip(queues, epochs, strict=True):
+            is_one = 0 <= queue < len(self.owners)
+            if is_one and (number, epoch) == (self.owners[queue], self.epochs[queue]):
+                self.owners[queue] = 0
+                released += 1
+        if released:
+            self.members[number].version = index
+            self._give(index)
+        return released
+
+    def _give(self, index: int) -> None:
+        """Give free queues to the members that shall have them."""
+        for queue, owner in enumerate(self.owners):
+            if owner == 0:
+                target = self.targets[queue]
+                self.owners[queue], self.epochs[queue] = target, index
+                self.members[target].version = index
 
 
 def deal(owners: list[int], members: list[int]) -> list[int]:
@@ -389,20 +422,7 @@ class Memberships:
         assignment = self.of_member.get(command.member)
         if assignment is None:
             return Changed(0)
-        released = 0
-        for queue, epoch in zip(command.queues, command.epochs, strict=True):
-            is_one = 0 <= queue < len(assignment.owners)
-            if is_one and (command.member, epoch) == (
-                assignment.owners[queue],
-                assignment.epochs[queue],
-            ):
-                assignment.owners[queue] = 0
-                released += 1
-        if released:
-            assignment.members[command.member].version = index
-            # A free queue goes to its target at once: not back to the member that released it while
-            # another member is short.
-            _give(assignment, index)
+        released = assignment.release(command.member, command.queues, command.epochs, index)
         return Changed(released)
 
     def _renew(self, command: RenewMembers, index: int, now: int) -> Result:
@@ -475,15 +495,6 @@ class Memberships:
                 assignment.members[member.number] = member
                 self.of_member[member.number] = assignment
             self.assignments[consumer_group, topic] = assignment
-
-
-def _give(assignment: Assignment, index: int) -> None:
-    """Give free queues to the members that shall have them."""
-    for queue, owner in enumerate(assignment.owners):
-        if owner == 0:
-            target = assignment.targets[queue]
-            assignment.owners[queue], assignment.epochs[queue] = target, index
-            assignment.members[target].version = index
 
 
 def _of_instance(assignment: Assignment, instance: str) -> int | None:

@@ -24,14 +24,13 @@ import msgspec
 from raftmq.errors import Reason
 from raftmq.filters import FilterSyntaxError
 from raftmq.filters import compile as compile_filter
+from raftmq.machine.names import NAME_CHARACTERS_MAX
 from raftmq.results import Changed, Refused, Result
 
 SUBSCRIPTIONS_MAX = 100_000
 """Subscriptions of a cluster: each node keeps them all in memory."""
 CHARACTERS_MAX = 16 * 1024 * 1024
 """Characters of all filters together; one has `EXPRESSION_CHARACTERS_MAX` at the most."""
-GROUP_NAME_CHARACTERS_MAX = 127
-"""The longest name of a consumer group."""
 
 
 class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
@@ -84,8 +83,8 @@ class Subscribers:
     def subscribe(self, topic: int, command: Subscribe, index: int) -> Result:
         """Carry out a command for a topic that exists; the result's value is the version."""
         name, text = command.consumer_group, command.expression
-        if not 1 <= len(name) <= GROUP_NAME_CHARACTERS_MAX:
-            message = f"a consumer group's name has 1 to {GROUP_NAME_CHARACTERS_MAX} characters"
+        if not 1 <= len(name) <= NAME_CHARACTERS_MAX:
+            message = f"a consumer group's name has 1 to {NAME_CHARACTERS_MAX} characters"
             return Refused(Reason.BAD_NAME, message)
         before = self.of_topic.get(topic, {}).get(name)
         if before is not None and before.expression == text:

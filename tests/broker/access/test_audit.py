@@ -15,7 +15,16 @@ from raftmq.broker.replica import group
 from raftmq.chaos.sim.clients import APPLICATION, Clients, Session
 from raftmq.client import Client
 from raftmq.errors import Reason, Rejected
-from raftmq.machine.catalog.audit import BEGUN, DONE, UNCHANGED, Act, Audit, BeginAct, EndAct, Entry
+from raftmq.machine.catalog.audit import (
+    BEGUN,
+    DONE,
+    UNCHANGED,
+    AdminAct,
+    Audit,
+    BeginAct,
+    EndAct,
+    Entry,
+)
 from raftmq.machine.catalog.catalog import Authored, Group, PutGroup, Reconfigure
 from raftmq.machine.catalog.topics import CreateTopic
 from raftmq.tls.local_cluster import ADMIN
@@ -37,7 +46,7 @@ from .guarded import ROOT, Guarded, greeted, make_user, refused, say, with_guard
 
 Job = Callable[[Client], Awaitable[Any]]
 RESET = CommitOffsets("readers", [QueueOffset(QUEUE, 0)], is_reset=True)
-ALICE = Act("alice", "", "create_topic", "topic", "orders")
+ALICE = AdminAct("alice", "", "create_topic", "topic", "orders")
 
 
 async def as_application(cluster: Cluster, job: Job) -> None:

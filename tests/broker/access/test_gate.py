@@ -111,7 +111,7 @@ def test_without_rules_an_open_cluster_allows_and_a_denial_holds(tmp_path: Path)
     with_guarded(scenario, tmp_path, is_open=True)
 
 
-def test_who_administers_the_cluster_does_not_change_an_administrator(tmp_path: Path) -> None:
+def test_a_user_with_admin_of_the_cluster_does_not_change_an_administrator(tmp_path: Path) -> None:
     async def scenario(node: Guarded) -> None:
         async with node.by_certificate(ROOT) as root:
             await make_user(root, ROOT)
@@ -132,7 +132,7 @@ def test_who_administers_the_cluster_does_not_change_an_administrator(tmp_path: 
     with_guarded(scenario, tmp_path)
 
 
-def test_a_node_without_a_catalog_asks_for_patience(tmp_path: Path) -> None:
+def test_clients_of_a_node_without_a_catalog_try_again(tmp_path: Path) -> None:
     """As one that has just left its cluster: the clients that it still has must not end it."""
 
     async def scenario(node: Guarded) -> None:
@@ -202,6 +202,37 @@ def test_a_number_tells_no_name(tmp_path: Path) -> None:
             # The number after the last one is not detached when it comes.
             frame = await eve.ask(FrameKind.ADMIN, Admin(["detach", "x", "eve-g", 2]))
             assert unpack(ErrorReply, frame.header).code == "unavailable"
+
+    with_guarded(scenario, tmp_path)
+
+
+def test_a_refusal_does_not_tell_whether_the_topic_of_a_name_exists(tmp_path: Path) -> None:
+    async def scenario(node: Guarded) -> None:
+        async with node.by_certificate(ROOT) as root:
+            await root.admin.create_topic("merger", 1)
+            await make_user(root, "eve", "any group eve-*")
+            token = await root.access.make_token("eve")
+        async with stranger(node.port, node.context) as eve:
+            await greeted(eve)
+            await say(eve, LogIn(TOKEN, token))
+
+            async def told(*command: object) -> tuple[str, str]:
+                frame = await eve.ask(FrameKind.ADMIN, Admin(list(command)))
+                assert frame.kind == FrameKind.ERROR
+                refusal = unpack(ErrorReply, frame.header)
+                return refusal.code, refusal.message
+
+            for before, after in (
+                (["regrant"], ["eve-g", True]),
+                (["detach"], ["eve-g", 0]),
+                (["join"], ["eve-g", 7, 60_000]),
+                (["attach"], ["eve-g", "pop", False]),
+                (["subscribe"], ["eve-g", "a"]),
+            ):
+                known = await told(*before, "merger", *after)
+                unknown = await told(*before, "murmer", *after)
+                assert known[0] == "denied"
+                assert known == (unknown[0], unknown[1].replace("murmer", "merger"))
 
     with_guarded(scenario, tmp_path)
 
@@ -369,7 +400,7 @@ def test_a_password_is_changed_without_an_interruption(tmp_path: Path) -> None:
     with_guarded(scenario, tmp_path)
 
 
-def test_a_connection_with_many_rights_is_looked_at_too(
+def test_a_connection_with_many_rights_is_judged_again_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "ACTS_MAX", 1)

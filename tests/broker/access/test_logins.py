@@ -58,7 +58,7 @@ def attempt(
     failures: Failures, clock: Clock, name: str = "alice", address: str = "10.0.0.1"
 ) -> float:
     """An attempt that fails as soon as it is checked; the seconds that it waited."""
-    seconds = failures.wait(address, name)
+    seconds = failures.take_turn(address, name)
     clock.now += seconds
     failures.failed(address, name)
     return seconds
@@ -84,20 +84,20 @@ def test_attempt_after_the_wait_is_over_is_checked_at_once(
 ) -> None:
     attempt(failures, clock)
     clock.now += DELAY_SECONDS
-    assert failures.wait("10.0.0.1", "alice") == 0.0
+    assert failures.take_turn("10.0.0.1", "alice") == 0.0
 
 
 def test_other_names_and_addresses_do_not_wait(failures: Failures, clock: Clock) -> None:
     for _ in range(5):
         attempt(failures, clock)
-    assert failures.wait("10.0.0.2", "alice") == 0.0
-    assert failures.wait("10.0.0.1", "bob") == 0.0
-    assert failures.wait("10.0.0.1", "alice") > 1.0
+    assert failures.take_turn("10.0.0.2", "alice") == 0.0
+    assert failures.take_turn("10.0.0.1", "bob") == 0.0
+    assert failures.take_turn("10.0.0.1", "alice") > 1.0
 
 
 def test_attempts_at_one_time_stand_in_a_queue(failures: Failures) -> None:
     failures.failed("a", "alice")
-    waits = [failures.wait("a", "alice") for _ in range(4)]
+    waits = [failures.take_turn("a", "alice") for _ in range(4)]
     assert waits == pytest.approx([DELAY_SECONDS * n for n in (1, 2, 3, 4)])
 
 
@@ -107,11 +107,11 @@ def test_success_clears_the_wait_of_its_name_and_address(failures: Failures, clo
             attempt(failures, clock, name)
     failures.succeeded("10.0.0.1", "alice")
     failures.succeeded("10.0.0.9", "bob")
-    assert failures.wait("10.0.0.1", "alice") == 0.0
-    assert failures.wait("10.0.0.1", "bob") > 1.0
+    assert failures.take_turn("10.0.0.1", "alice") == 0.0
+    assert failures.take_turn("10.0.0.1", "bob") > 1.0
     # The next failure is a first one.
     failures.failed("10.0.0.1", "alice")
-    assert failures.wait("10.0.0.1", "alice") == pytest.approx(DELAY_SECONDS)
+    assert failures.take_turn("10.0.0.1", "alice") == pytest.approx(DELAY_SECONDS)
 
 
 def test_failures_are_forgotten_after_a_time_without_one(failures: Failures, clock: Clock) -> None:
@@ -119,10 +119,10 @@ def test_failures_are_forgotten_after_a_time_without_one(failures: Failures, clo
         attempt(failures, clock)
     clock.now += FORGET_SECONDS - 1
     assert attempt(failures, clock) == 0.0
-    assert failures.wait("10.0.0.1", "alice") == pytest.approx(DELAY_SECONDS_MAX)
+    assert failures.take_turn("10.0.0.1", "alice") == pytest.approx(DELAY_SECONDS_MAX)
     clock.now += 3 * DELAY_SECONDS_MAX + FORGET_SECONDS
     assert attempt(failures, clock) == 0.0
-    assert failures.wait("10.0.0.1", "alice") == pytest.approx(DELAY_SECONDS)
+    assert failures.take_turn("10.0.0.1", "alice") == pytest.approx(DELAY_SECONDS)
 
 
 def test_names_with_failures_are_bounded_and_the_oldest_goes_first(
@@ -133,13 +133,13 @@ def test_names_with_failures_are_bounded_and_the_oldest_goes_first(
     for name in ("one", "two", "three", "one", "four"):
         failures.failed("a", name)
     assert len(failures._of) == 3
-    assert failures.wait("a", "two") == 0.0
-    assert failures.wait("a", "one") == pytest.approx(2 * DELAY_SECONDS)
+    assert failures.take_turn("a", "two") == 0.0
+    assert failures.take_turn("a", "one") == pytest.approx(2 * DELAY_SECONDS)
     for name in ("three", "four"):
-        assert failures.wait("a", name) == pytest.approx(DELAY_SECONDS)
+        assert failures.take_turn("a", name) == pytest.approx(DELAY_SECONDS)
 
 
-def test_made_up_names_of_an_address_share_a_line_and_push_nobody_out(
+def test_made_up_names_of_an_address_share_a_line_and_push_no_other_name_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(logins, "ADDRESS_NAMES_MAX", 2)
@@ -148,9 +148,9 @@ def test_made_up_names_of_an_address_share_a_line_and_push_nobody_out(
     for name in ("alice", "bob", *(f"nobody{n}" for n in range(20))):
         failures.failed("a", name)
     assert len(failures._of) == 3
-    assert failures.wait("a", "alice") == pytest.approx(DELAY_SECONDS)
-    assert failures.wait("a", "another") == pytest.approx(DELAY_SECONDS_MAX)
-    assert failures.wait("b", "another") == 0.0
+    assert failures.take_turn("a", "alice") == pytest.approx(DELAY_SECONDS)
+    assert failures.take_turn("a", "another") == pytest.approx(DELAY_SECONDS_MAX)
+    assert failures.take_turn("b", "another") == 0.0
     for name in ("alice", "bob", ""):
         failures.succeeded("a", name)
     assert not failures._of
@@ -172,7 +172,7 @@ def checked_at(gaps: list[float]) -> list[float]:
         while waiting and waiting[0] <= arrives:
             check(heappop(waiting))
         clock.now = arrives
-        seconds = failures.wait("a", "alice")
+        seconds = failures.take_turn("a", "alice")
         if seconds <= 0:
             check(arrives)
         elif seconds <= DELAY_SECONDS_MAX:

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from raftmq.access.rules import OPERATIONS, Act, Operation, Resource, Rule
 from raftmq.batch import encode
-from raftmq.broker.access.needs import ADMIN_CLUSTER, DESCRIBE_CLUSTER, NEEDS, READ_CLUSTER, Unfound
+from raftmq.broker.access.needs import (
+    ADMIN_CLUSTER,
+    DESCRIBE_CLUSTER,
+    NEEDS,
+    READ_CLUSTER,
+    RefusedEarly,
+)
 from raftmq.broker.host import Host
 from raftmq.errors import Reason
 from raftmq.machine.catalog import access, audit, catalog, membership, quotas
@@ -26,11 +32,13 @@ from raftmq.machine.catalog.membership import JoinGroup
 from raftmq.machine.catalog.replicas import RetireReplica
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
+from raftmq.machine.delays import NEVER as NEVER_MS
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.pop_groups import InHand
 from raftmq.machine.transactions import Open
 from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.spans import Span
+from raftmq.results import Refused
 from raftmq.wire import access as wire_access
 from raftmq.wire import assignment, fetches, popping, sessions, traces, transactions
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
@@ -120,7 +128,7 @@ def acts_of(command: msgspec.Struct) -> list[Act]:
 
 
 def refusal(kind: FrameKind, message: object) -> tuple[str, str]:
-    with pytest.raises(Unfound) as error:
+    with pytest.raises(RefusedEarly) as error:
         acts(kind, message)
     assert str(error.value) == error.value.reply.message
     return error.value.reply.code, error.value.reply.message
@@ -143,9 +151,15 @@ COMMANDS: list[tuple[msgspec.Struct, list[Act]]] = [
     (PutConsumerGroup("g", Mode.POP, Policy()), [group(ADMIN, "g")]),
     (DeleteConsumerGroup("g"), [group(ADMIN, "g")]),
     (Attach("orders", "g", Mode.POP, False), [topic(POP, "orders"), group(READ, "g")]),
-    (Detach("orders", "billing", BILLING), [group(ADMIN, "billing")]),
+    (
+        Detach("orders", "billing", BILLING),
+        [group(ADMIN, "billing"), topic(DESCRIBE, "orders")],
+    ),
     (JoinGroup("orders", "g", 1, 1000), [topic(READ, "orders"), group(READ, "g")]),
-    (membership.RegrantQueues("orders", "g@one"), [group(READ, "g")]),
+    (
+        membership.RegrantQueues("orders", "g@one"),
+        [group(READ, "g"), topic(DESCRIBE, "orders")],
+    ),
     (membership.LeaveGroup(MEMBER), [group(READ, "readers")]),
     (membership.ReleaseQueues(MEMBER, [0], [1]), [group(READ, "readers")]),
     (catalog.PutNode(Node(9, "a", 1)), [ADMIN_CLUSTER]),
@@ -168,8 +182,8 @@ OF_NODES: list[msgspec.Struct] = [
     membership.RenewMembers([MEMBER], []),
     RetireReplica(1, 1),
     PruneDeletions(7),
-    catalog.Authored(audit.Act("root", ""), CreateTopic("new", 2)),
-    audit.BeginAct(audit.Act("root", "")),
+    catalog.Authored(audit.AdminAct("root", ""), CreateTopic("new", 2)),
+    audit.BeginAct(audit.AdminAct("root", "")),
     audit.EndAct(1, "done"),
 ]
 
@@ -307,6 +321,39 @@ def test_sent_batch_needs_to_write_the_topic_of_its_queue() -> None:
     assert acts(FrameKind.PRODUCE, Frame(FrameKind.PRODUCE, 1, b"", body[:9])) == []
 
 
+def sent(producer: int, deliver_at_ms: int = 0) -> Frame:
+    batch = encode([b"x"], deliver_at_ms=[deliver_at_ms])
+    return Frame(FrameKind.PRODUCE, 1, b"", batch.to_bytes(queue=BILLS, producer=producer))
+
+
+@pytest.mark.parametrize(
+    ("transaction", "needed"), [(5, [group(WRITE, "payments")]), (6, [group(READ, "billing")])]
+)
+def test_sent_batch_of_an_open_transaction_needs_what_its_begin_needed(
+    transaction: int, needed: list[Act]
+) -> None:
+    """Else whoever sees its number in a list could add a message that makes the commit fail."""
+    write = topic(WRITE, "bills")
+    for due in (0, NEVER_MS):
+        assert acts(FrameKind.PRODUCE, sent(transaction, due)) == [write, *needed]
+        # A number that is no open transaction of that data group.
+        assert acts(FrameKind.PRODUCE, sent(8, due)) == [write]
+
+
+def test_message_that_may_be_of_a_transaction_waits_until_a_new_leader_knows_them() -> None:
+    host = FakeHost()
+    host.groups[1].is_current = False
+    produce = NEEDS[FrameKind.PRODUCE]
+    with pytest.raises(RefusedEarly) as error:
+        list(produce(cast("Host", host), sent(8, NEVER_MS)))
+    assert error.value.reply.code == "unavailable"
+    # Others do not wait, and another leader's replica leaves the refusal to the handler.
+    write = [topic(WRITE, "bills")]
+    assert list(produce(cast("Host", host), sent(8))) == write
+    host.groups[1].is_leader = False
+    assert list(produce(cast("Host", host), sent(8, NEVER_MS))) == write
+
+
 # Names and numbers
 
 
@@ -351,7 +398,7 @@ def test_attachment_may_be_news_or_deleted(kind: FrameKind, message: msgspec.Str
 
 
 def test_attachment_that_is_news_is_asked_for_again_soon() -> None:
-    with pytest.raises(Unfound) as error:
+    with pytest.raises(RefusedEarly) as error:
         acts(FrameKind.LEAVE, popping.Leave(1, LATER, 1))
     assert error.value.reply.retry_ms > 0
 
@@ -369,9 +416,10 @@ def test_detach_is_judged_by_the_attachment_and_not_by_its_words() -> None:
     assert refusal(FrameKind.ADMIN, detach)[0] == Reason.UNKNOWN_GROUP.value
     # A repeat finds it gone, and a command of older software has no number.
     for number in (DROPPED, 0):
-        assert acts_of(Detach("mine", "mine", number)) == [group(ADMIN, "mine")]
+        needed = [group(ADMIN, "mine"), topic(DESCRIBE, "none")]
+        assert acts_of(Detach("none", "mine", number)) == needed
     # Else whoever names the next number first would detach it.
-    with pytest.raises(Unfound) as error:
+    with pytest.raises(RefusedEarly) as error:
         acts_of(Detach("mine", "mine", LATER))
     assert error.value.reply.code == "unavailable"
 
@@ -397,6 +445,18 @@ def test_name_that_nothing_can_have_is_not_kept() -> None:
     long = "g" * 1000
     request = Committed(1, long)
     assert refusal(FrameKind.COMMITTED, request)[0] == Reason.BAD_NAME.value
+
+
+def test_member_of_another_group_is_refused_without_the_name_of_that_group() -> None:
+    command = JoinGroup("orders", "mine", MEMBER, 1000)
+    join = Admin(msgspec.to_builtins(command), 9)
+    code, message = refusal(FrameKind.ADMIN, join)
+    assert code == Reason.BAD_ARGUMENT.value
+    assert "readers" not in message
+    assert isinstance(run(made_catalog(), command), Refused)
+    # A repeat of its own join is none of another group.
+    own = [topic(READ, "orders"), group(READ, "readers")]
+    assert acts_of(JoinGroup("orders", "readers", MEMBER, 1000)) == own
 
 
 def test_member_that_is_unknown_needs_nothing() -> None:
@@ -430,7 +490,7 @@ def code_of(kind: FrameKind, message: object) -> str:
     """The code of the refusal; empty: the request needs acts, and each is one that there is."""
     try:
         found = acts(kind, message)
-    except Unfound as unfound:
+    except RefusedEarly as unfound:
         return unfound.reply.code
     for act in found:
         assert act.operation in OPERATIONS[act.resource] - {Operation.ANY}
@@ -446,7 +506,7 @@ def test_any_command_gives_acts_or_a_refusal(command: catalog.Command) -> None:
     expected = (
         {Reason.DENIED.value}
         if isinstance(command, OF_NODES_TYPES)
-        else {"", "unavailable", "unknown_group"}
+        else {"", "unavailable", "unknown_group", "bad_argument"}
     )
     assert code_of(FrameKind.ADMIN, Admin(plain)) in expected
 

@@ -58,8 +58,8 @@ async def log_in(client: RawClient) -> str:
 
 def is_in(cluster: Cluster, node: int) -> bool:
     """True if alice has a connection to a node."""
-    guests = cluster.nodes[node].gate._guests.values()
-    return any(guest.login is not None and guest.login.user == "alice" for guest in guests)
+    clients = cluster.nodes[node].gate._clients.values()
+    return any(client.login is not None and client.login.user == "alice" for client in clients)
 
 
 def now_ms(cluster: Cluster, node: int) -> int:

@@ -192,7 +192,7 @@ def test_parts_of_many_letters_go_out_in_several_requests(monkeypatch: pytest.Mo
 
 def test_letters_of_many_pages_are_listed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftmq.client.admin.dead_letters.PAGE_LETTERS", 2)
-    monkeypatch.setattr("raftmq.broker.serve.backlogs.PAGE_MAX", 3)
+    monkeypatch.setattr("raftmq.broker.serve.pop_group_requests.PAGE_MAX", 3)
 
     async def job(_: Cluster, mq: Client) -> Any:
         await send(mq, 20)
@@ -206,7 +206,7 @@ def test_letters_of_many_pages_are_listed_whole(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_backlogs_of_many_groups_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftmq.broker.serve.backlogs.PAGE_MAX", 5)
+    monkeypatch.setattr("raftmq.broker.serve.pop_group_requests.PAGE_MAX", 5)
 
     async def job(_: Cluster, mq: Client) -> Any:
         await send(mq, 8)

@@ -86,3 +86,53 @@ def test_first_filter_that_comes_while_keys_are_read_from_disk_holds(
         return got
 
     assert with_client(job, log=Log(cache_bytes=1 << 20)) == list(range(145, 150))
+
+
+@pytest.mark.parametrize(
+    "kind", [{"mode": "pop"}, {"mode": "ordered"}, {"mode": "pop", "tags": "t"}], ids=str
+)
+def test_first_pop_without_a_wait_finds_the_messages_that_are_there(kind: dict[str, Any]) -> None:
+    async def job(_: Cluster, mq: Client) -> list[int]:
+        async with mq.consumer("orders", group="g", **kind) as consumer:
+            start = trio.current_time()
+            # Nothing is there, so nothing has to be looked at.
+            assert not await consumer.pop(5, wait=0)
+            assert trio.current_time() - start < 0.1
+        async with mq.producer("orders") as producer:
+            for n in range(10):
+                await producer.send(b"%d" % n, key=f"k{n}", tag="t")
+        await trio.sleep(5)
+        found: list[int] = []
+        # The second group has not read the topic before.
+        for group in ("g", "h"):
+            async with mq.consumer("orders", group=group, **kind) as consumer:
+                found += [len(await consumer.pop(5, wait=0)) for _ in range(3)]
+        return found
+
+    assert with_client(job) == [5, 5, 0] * 2
+
+
+def test_pop_without_a_wait_takes_half_a_second_at_most_while_feeds_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    propose = Group.propose
+
+    def refusing(
+        self: Group, kind: int, payload: bytes, ticket: Ticket, *, is_upkeep: bool = False
+    ) -> None:
+        if b"feed" in payload:
+            ticket.failed(BUSY)
+        else:
+            propose(self, kind, payload, ticket, is_upkeep=is_upkeep)
+
+    monkeypatch.setattr(Group, "propose", refusing)
+
+    async def job(_: Cluster, mq: Client) -> None:
+        async with mq.producer("orders") as producer:
+            await producer.send(b"x", key="k")
+        async with mq.consumer("orders", group="g", mode="ordered") as consumer:
+            start = trio.current_time()
+            assert not await consumer.pop(1, wait=0)
+            assert 0.4 < trio.current_time() - start < 0.7
+
+    with_client(job)

@@ -9,6 +9,8 @@ import pytest
 import trio
 
 from raftmq.broker import loop_budget
+from raftmq.broker.deliver import matching
+from raftmq.broker.deliver.matching import Matching
 from raftmq.broker.node import Node
 from raftmq.broker.serve.fetches import Fetches
 from raftmq.broker.settings import Log
@@ -425,9 +427,9 @@ def batches_answered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     answers: list[int] = []
     real = Fetches._describe
 
-    def counted(fetches: Fetches, pending: Any, item: Any, records: Any) -> Any:
+    def counted(fetches: Fetches, pending: Any, item: Any, records: Any, budget: Any) -> Any:
         answers.append(len(records))
-        return real(fetches, pending, item, records)
+        return real(fetches, pending, item, records, budget)
 
     monkeypatch.setattr(Fetches, "_describe", counted)
     return answers
@@ -445,6 +447,13 @@ def test_group_that_wants_one_of_many_is_sent_one_batch(monkeypatch: pytest.Monk
     assert sum(answers) == 1
 
 
+def empty_caches(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all nodes read from disk from now on."""
+    for node in cluster.nodes.values():
+        for group in node.groups.values():
+            monkeypatch.setattr(group.cache, "get", lambda index: None)
+
+
 @pytest.mark.parametrize("is_cold", [False, True])
 def test_answers_with_few_masks_miss_nothing(
     is_cold: bool, monkeypatch: pytest.MonkeyPatch
@@ -455,15 +464,41 @@ def test_answers_with_few_masks_miss_nothing(
     async def job(cluster: Cluster, mq: Client) -> list[int]:
         await send(mq, numbers(*range(90)))
         if is_cold:
-            for node in cluster.nodes.values():
-                for group in node.groups.values():
-                    monkeypatch.setattr(group.cache, "get", lambda index: None)
+            empty_caches(cluster, monkeypatch)
         async with mq.consumer("orders", group="g", filter="n <> 5") as c:
             return await drain(c)
 
     assert with_client(job) == [n for n in range(90) if n != 5]
     assert max(answers) == 2
     assert sum(answers) >= 30
+
+
+@pytest.mark.parametrize("mode", ["pull", "pop", "ordered"])
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_masks_that_are_made_to_order_miss_nothing(
+    mode: Any, is_cold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "STEP_BYTES", 0)
+    monkeypatch.setattr(matching, "RECENT_MAX", 0)
+    ordered: list[int] = []
+    carry_out = Matching._carry_out_one
+
+    async def counted(self: Matching) -> None:
+        ordered.append(1)
+        await carry_out(self)
+
+    monkeypatch.setattr(Matching, "_carry_out_one", counted)
+
+    async def job(cluster: Cluster, mq: Client) -> list[int]:
+        await send(mq, numbers(*range(90)))
+        if is_cold:
+            empty_caches(cluster, monkeypatch)
+        async with mq.consumer("orders", group="g", mode=mode, filter="n <> 5") as c:
+            await send(mq, numbers(*range(100, 103)))
+            return sorted(await (drain(c) if mode == "pull" else pop_all(c)))
+
+    assert with_client(job) == [*(n for n in range(90) if n != 5), 100, 101, 102]
+    assert 31 <= len(ordered) <= 40
 
 
 def test_broadcast_members_and_ordered_groups_get_what_matches_too() -> None:

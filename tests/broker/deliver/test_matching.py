@@ -1,6 +1,6 @@
 """Matching: the masks kept of each batch, their memory, and how long they are kept."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from raftmq.batch import encode
+from raftmq.batch import Value, encode
+from raftmq.broker import loop_budget
+from raftmq.broker.deliver import matching as matching_module
 from raftmq.broker.deliver.matching import RECENT_MAX, SCAN_MAX, Matching
 from raftmq.broker.loop_budget import TURN_SECONDS, MaskBudget, Turn
 from raftmq.log.builder import Placement
@@ -54,9 +56,17 @@ class Replica:
         command = Resubscribe(known.version, known.version + 1, changes)
         self.log.add(Kind.COMMANDS, encode_commands([command]))
 
-    def send(self, first: int, *, count: int = MESSAGES, is_damaged: bool = False) -> Placement:
-        """A batch whose messages have `n` from `first` on."""
-        rows = [{"n": n} for n in range(first, first + count)]
+    def send(
+        self,
+        first: int,
+        *,
+        count: int = MESSAGES,
+        is_damaged: bool = False,
+        rows: list[Mapping[str, Value | None] | None] | None = None,
+    ) -> Placement:
+        """A batch whose messages have these properties, or `n` from `first` on."""
+        rows = rows or [{"n": n} for n in range(first, first + count)]
+        count = len(rows)
         payload = encode([b""] * count, props=rows).to_bytes(queue=QUEUE, producer=first)
         if is_damaged:
             payload = payload[:80] + bytes(len(payload) - 80)
@@ -231,7 +241,7 @@ def test_batch_that_cannot_be_read_is_for_everybody() -> None:
     found = scan(matching, replica, "g1")
     assert found.found == [placement]
     record = replica.log.records[placement.index - 1]
-    mask = matching.mask(replica, placement, found.wanted[0], record)  # type: ignore[arg-type]
+    mask = matching.mask(replica, placement, found.wanted[0], record, MaskBudget())  # type: ignore[arg-type]
     assert np.all(mask)
 
 
@@ -244,12 +254,131 @@ def test_mask_is_the_same_from_memory_and_anew() -> None:
     found = scan(matching, replica, "g1")
     assert [p.base_offset for p in found.found] == [0, 8]
     record = replica.log.records[found.found[0].index - 1]
-    given = (replica, found.found[0], found.wanted[0], record)
-    assert matching.mask(*given).tolist() == [False, True, True, False]  # type: ignore[arg-type]
+    given: Any = (replica, found.found[0], found.wanted[0], record, MaskBudget())
+    mask = matching.mask(*given)
+    assert mask is not None
+    assert mask.tolist() == [False, True, True, False]
+    forget_decoded(matching)
+    assert matching._recent_bytes == 0
+    mask = matching.mask(*given)
+    assert mask is not None
+    assert mask.tolist() == [False, True, True, False]
+
+
+def forget_decoded(matching: Matching) -> None:
     for key in list(matching._recent):
         matching._forget(key)
-    assert matching._recent_bytes == 0
-    assert matching.mask(*given).tolist() == [False, True, True, False]  # type: ignore[arg-type]
+
+
+def work(matching: Matching) -> None:
+    """Let the task do what it has to do."""
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(matching.run)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_mask_that_takes_long_is_made_to_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching_module, "STEP_BYTES", 0)
+    monkeypatch.setattr(matching_module, "ORDERED_BYTES_MAX", 2 * MESSAGES)
+    replica = Replica()
+    replica.subscribe("n IN (1, 2, 5, 9)", "n >= 0")
+    for n in range(0, 3 * MESSAGES, MESSAGES):
+        replica.send(n)
+    matching, waiting = matched(replica)
+    forget_decoded(matching)
+    wanted = scan(matching, replica, "g1").wanted
+    masks: list[list[bool]] = []
+    for placement, each in zip(replica.placements, wanted, strict=True):
+        record = replica.log.records[placement.index - 1]
+        given: Any = (replica, placement, each, record, MaskBudget())
+        assert matching.mask(*given) is None
+        # Meanwhile the group waits, and no other one.
+        looked = scan(matching, replica, "g1", placement.base_offset)
+        assert (looked.found, looked.unknown) == ([], [placement])
+        assert len(scan(matching, replica, "g2").found) == 3
+        reports = len(waiting.names)
+        work(matching)
+        assert waiting.names[reports:] == [set()]
+        assert scan(matching, replica, "g1", placement.base_offset).found[0] == placement
+        mask = matching.mask(*given)
+        assert mask is not None
+        assert not mask.flags.writeable
+        masks.append(mask.tolist())
+    assert masks == [
+        [False, True, True, False], [False, True, False, False], [False, True, False, False],
+    ]  # fmt: skip
+    assert sum(map(len, matching._ordered.values())) == matching._ordered_bytes == 2 * MESSAGES
+
+
+def test_order_of_a_mask_is_dropped_where_another_node_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matching_module, "STEP_BYTES", 0)
+    replica = Replica()
+    replica.subscribe("n IN (1, 2, 9)")
+    placement = replica.send(0)
+    matching, _ = matched(replica)
+    forget_decoded(matching)
+    record = replica.log.records[placement.index - 1]
+    wanted = scan(matching, replica, "g1").wanted[0]
+    given: Any = (replica, placement, wanted, record, MaskBudget())
+    assert matching.mask(*given) is None
+    replica.is_leader = False
+    work(matching)
+    assert not matching._orders
+    assert not matching._ordered
+
+
+def test_others_have_their_turn_while_a_mask_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_budget, "TURN_SECONDS", 0.0)
+    replica = Replica()
+    comparisons = [f"text LIKE '%{n}_x%'" for n in range(20)]
+    replica.subscribe(" OR ".join(["n >= 0", *comparisons]))
+    rows: Any = [{"n": n, "text": f"{n:2000}"} for n in range(100)]
+    placement = replica.send(0, rows=rows)
+    matching, _ = matched(replica)
+    forget_decoded(matching)
+    found = scan(matching, replica, "g1")
+    record = replica.log.records[placement.index - 1]
+    given: Any = (replica, placement, found.wanted[0], record, MaskBudget())
+    turns = 0
+
+    async def main() -> None:
+        nonlocal turns
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(matching.run)
+            assert matching.mask(*given) is None
+            while (mask := matching.mask(*given)) is None:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+            assert mask.all()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert turns >= len(comparisons)
+
+
+def test_masks_of_an_answer_share_one_step_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = Replica()
+    replica.subscribe("text <> 'x' AND n >= 0")
+    rows: Any = [{"n": n, "text": f"{n:2000}"} for n in range(100)]
+    for n in range(5):
+        replica.send(n, rows=rows)
+    matching, _ = matched(replica)
+    forget_decoded(matching)
+    found = scan(matching, replica, "g1")
+    budget, made = MaskBudget(), []
+    for placement, wanted in zip(found.found, found.wanted, strict=True):
+        record = replica.log.records[placement.index - 1]
+        given: Any = (replica, placement, wanted, record, budget)
+        made.append(matching.mask(*given) is not None)
+    assert made == [True, True, False, False, False]
+    assert not matching._orders
 
 
 def test_batches_that_stay_decoded_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,8 +511,10 @@ def test_mask_of_a_single_message_needs_no_reading() -> None:
     placement = replica.send(1, count=1)
     matching, _ = matched(replica)
     found = scan(matching, replica, "g1")
-    nothing: Any = None
-    assert matching.mask(replica, placement, found.wanted[0], nothing).tolist() == [True]  # type: ignore[arg-type]
+    given: Any = (replica, placement, found.wanted[0], None, MaskBudget())
+    mask = matching.mask(*given)
+    assert mask is not None
+    assert mask.tolist() == [True]
 
 
 def test_one_look_goes_through_a_bounded_number_of_batches() -> None:

@@ -12,6 +12,7 @@ from raftmq.pop.actions import FENCED, Action
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.messages import REPLY, Done, FrameKind
 from raftmq.wire.popping import (
+    SETTLE_ITEMS_MAX,
     ChangeDead,
     Claim,
     Claimed,
@@ -231,8 +232,8 @@ def test_retries_of_single_messages_out_of_many_large_batches_come_in_one_answer
             for lease in leases
             for n in offsets(lease)
         ]
-        for start in range(0, len(one_each), 4096):
-            await alice.settle(*one_each[start : start + 4096])
+        for start in range(0, len(one_each), SETTLE_ITEMS_MAX):
+            await alice.settle(*one_each[start : start + SETTLE_ITEMS_MAX])
         # Ten batches of 130 kB: they would not fit into an answer that takes 10,000 bytes.
         popped, bodies = await alice.pop(10, bytes_max=10_000)
         assert bodies == sent[-1:] * 10
@@ -322,16 +323,22 @@ def test_consumer_that_left_is_handed_nothing() -> None:
     with_group(job)
 
 
-def test_closed_connection_ends_the_credits_of_its_consumers() -> None:
+@pytest.mark.parametrize("in_a_turn", [1, 1024])
+def test_closed_connection_ends_the_credits_of_its_consumers(
+    in_a_turn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raftmq.broker.deliver.popping.CLOSED_MAX", in_a_turn)
+
     async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
-        async with (
-            cluster.client(cluster.leader_of(QUEUE)) as other,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(Consumer(other, alice.number, me=BOB).pop, 5)
+        node = cluster.nodes[cluster.leader_of(QUEUE)]
+        async with cluster.client(node.id) as other, trio.open_nursery() as nursery:
+            for me in range(BOB, BOB + 5):
+                nursery.start_soon(Consumer(other, alice.number, me=me).pop, 5)
             await trio.sleep(0.5)
+            assert len(node._popping._consumers) == 5
             nursery.cancel_scope.cancel()
         await trio.sleep(0.5)
+        assert len(node._popping._consumers) == 0
         await client.produce(QUEUE, [b"x"], 0)
         assert (await alice.backlog()).leased == 0
 
@@ -511,5 +518,50 @@ def test_resumed_consumer_hears_of_its_leases_however_slow_the_disks_are(wait_ms
             popped, bodies = await again.pop(0, wait_ms=wait_ms)
             assert not popped.leases
             assert not popped.is_more
+
+    with_group(job)
+
+
+@pytest.mark.parametrize("late", [FrameKind.POP, FrameKind.LEAVE])
+def test_request_that_comes_late_ends_no_list_of_what_a_consumer_has(late: FrameKind) -> None:
+    """The request is of a connection that the consumer has given up."""
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        await client.produce(QUEUE, [b"x"], 0)
+        assert (await alice.pop(1, invisible_ms=60_000))[1] == [b"x"]
+        async with cluster.client(cluster.leader_of(QUEUE)) as other:
+            back = Consumer(other, alice.number)
+            async with trio.open_nursery() as nursery:
+
+                async def resume() -> None:
+                    popped, bodies = await back.pop(5, wait_ms=1000)
+                    # An empty answer says that the list goes on.
+                    assert bodies == [b"x"] or popped.is_more
+                    assert bodies or (await back.pop(5, wait_ms=1000))[1] == [b"x"]
+
+                nursery.start_soon(resume)
+                # Not yet in the log.
+                await trio.sleep(0.00005)
+                pop = Pop(1, alice.number, ALICE, 1, 0, 60_000, 1 << 20)
+                leave = Leave(1, alice.number, ALICE)
+                await client.request(late, pack(pop if late is FrameKind.POP else leave))
+
+    with_group(job)
+
+
+def test_late_word_that_a_consumer_leaves_does_not_end_the_wait_of_the_one_that_is_back() -> None:
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        await alice.pop(0)
+        async with cluster.client(cluster.leader_of(QUEUE)) as other:
+            back = Consumer(other, alice.number)
+            async with trio.open_nursery() as nursery:
+
+                async def wait() -> None:
+                    assert (await back.pop(5, wait_ms=60_000))[1] == [b"x"]
+
+                nursery.start_soon(wait)
+                await trio.sleep(1)
+                assert await client.ask(FrameKind.LEAVE, Leave(1, alice.number, ALICE), Done)
+                await client.produce(QUEUE, [b"x"], 0)
 
     with_group(job)

@@ -13,7 +13,9 @@ from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import PartitionMachine
 from raftmq.pop.actions import Action
 from raftmq.pop.calls import Settle, Tick
-from raftmq.wire.messages import ErrorReply
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.messages import ErrorReply, FrameKind
+from raftmq.wire.popping import Pop
 from tests.broker.harness import Cluster, RawClient, Refused
 from tests.broker.popping import Consumer, with_group
 from tests.broker.scenario import QUEUE, with_client
@@ -146,3 +148,36 @@ def test_consumer_that_ends_frees_its_place_on_the_leader_without_a_record() -> 
         assert (backlog.acked, backlog.leased) == (10, 1)
 
     with_client(job)
+
+
+def test_groups_that_begin_at_one_moment_have_a_bound_and_all_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Queues of topics of one queue each: the third group passes it.
+    monkeypatch.setattr("raftmq.broker.deliver.popping.OPENING_QUEUES_MAX", 2)
+    group_count = 10
+
+    async def job(cluster: Cluster, client: RawClient, consumer: Consumer) -> None:
+        async with cluster.client(cluster.leader(0)) as admin:
+            attached = [
+                await admin.admin("attach", "orders", f"g{n}", "pop", False)
+                for n in range(group_count)
+            ]
+        numbers = [number for number, _ in attached]
+        catalog = cluster.nodes[cluster.leader_of(QUEUE)].catalog
+        await cluster.wait_until(lambda: numbers[-1] in catalog.consumer_groups.attachments)
+        await client.produce(QUEUE, [b"x"], 0)
+        rounds = 0
+        while numbers:
+            pops = [pack(Pop(1, number, number, 1, 0, 10_000, 1 << 20)) for number in numbers]
+            frames = await client.request_all(*[(FrameKind.POP, pop, ()) for pop in pops])
+            refused = [each for each in frames if each.kind == FrameKind.ERROR]
+            assert {unpack(ErrorReply, each.header).code for each in refused} <= {"busy"}
+            # Those that were refused come again, and no other request is.
+            answers = zip(numbers, frames, strict=True)
+            numbers = [number for number, each in answers if each.kind == FrameKind.ERROR]
+            rounds += 1
+            await trio.sleep(0.1)
+        assert rounds == 4
+
+    with_group(job)

@@ -2,20 +2,25 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
+from raftmq.broker.deliver import in_flight as in_flight_module
+from raftmq.broker.deliver.in_flight import COUNT_SECONDS, RECOUNT_TIMES, InFlight
+from raftmq.broker.replica.group import Group
 from raftmq.client import Client
 from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.messages import Done, FrameKind
 from raftmq.wire.popping import Lease, Leave, Popped
 from tests.broker.harness import Cluster, RawClient, Refused
 from tests.broker.popping import Consumer
 from tests.broker.scenario import QUEUE
 
-from .throttled import ALICE, BOB, TOPIC, as_client, leader, put_quota, with_users
+from .throttled import ALICE, BOB, TOPIC, as_client, in_flight, leader, put_quota, with_users
 
 MESSAGES = 30
 
@@ -39,14 +44,6 @@ def with_messages(job: Job, *, kind: str = "user", name: str = ALICE, bound: int
             await job(cluster, alice, consumer)
 
     with_users(scenario)
-
-
-def in_flight(cluster: Cluster) -> int:
-    node = leader(cluster)
-    group = node.group(1)
-    assert group is not None
-    assert isinstance(group.machine, PartitionMachine)
-    return group.machine.pop_groups.in_flight(QUEUE >> 16, group.now_ms())
 
 
 def size(lease: Lease) -> int:
@@ -82,6 +79,86 @@ def test_no_more_is_in_flight_than_the_quota_allows(kind: str, name: str) -> Non
     with_messages(scenario, kind=kind, name=name)
 
 
+@pytest.mark.parametrize(("kind", "name"), [("user", ALICE), ("topic", TOPIC)])
+def test_consumer_that_settles_all_and_asks_at_once_has_all_of_its_room(
+    kind: str, name: str
+) -> None:
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        one = consumer(1)
+        for _ in range(MESSAGES // 5):
+            popped, _ = await one.pop(5)
+            assert taken(popped) == 5
+            await ack_all(one, popped)
+
+    with_messages(scenario, kind=kind, name=name)
+
+
+def test_consumer_that_found_nothing_and_asks_at_once_gets_the_messages_that_came() -> None:
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        one = consumer(1)
+        for _ in range(MESSAGES // 5):
+            await ack_all(one, (await one.pop(5, wait_ms=1000))[0])
+        assert not (await one.pop(5))[0].leases
+        await alice.produce(QUEUE, [b"y"] * 5, MESSAGES)
+        assert taken((await one.pop(5))[0]) == 5
+
+    with_messages(scenario)
+
+
+def test_consumer_that_asks_at_once_takes_no_room_from_those_that_wait() -> None:
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        one, counts = consumer(1), list[int]()
+        popped, _ = await one.pop(5)
+        async with (
+            cluster.client(cluster.leader_of(QUEUE), user=ALICE) as another,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def wait() -> None:
+                counts.append(taken((await consumer(2, another).pop(2, wait_ms=2000))[0]))
+
+            nursery.start_soon(wait)
+            await trio.sleep(0.3)
+            await ack_all(one, popped)
+            until = trio.current_time() + 1
+            while trio.current_time() < until and not counts:
+                # It never has less in hand than the quota allows it, nor asks for less.
+                await ack_all(one, popped := (await one.pop(5))[0])
+        assert counts == [2]
+
+    with_messages(scenario)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.05])
+def test_counts_take_a_part_of_the_time_only(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However fast a consumer asks, here with a user whose count takes this time."""
+    counts, counted = InFlight._count_user, 0
+
+    def counting(own: InFlight, user: str) -> int:
+        nonlocal counted
+        counted += 1
+        return counts(own, user)
+
+    def now() -> float:
+        return trio.current_time() + counted * seconds
+
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        await alice.produce(QUEUE, [b"x"] * 1000, MESSAGES)
+        monkeypatch.setattr(InFlight, "_count_user", counting)
+        monkeypatch.setattr(in_flight_module, "trio", SimpleNamespace(current_time=now))
+        one, asked, until = consumer(1), 0, now() + 2
+        while now() < until:
+            await ack_all(one, (await one.pop(1))[0])
+            asked += 1
+        before_time, in_time = RECOUNT_TIMES * seconds, max(COUNT_SECONDS, RECOUNT_TIMES * seconds)
+        at_most = 2 / before_time + 2 / in_time + 1
+        assert counted <= at_most < asked
+
+    with_messages(scenario, bound=1)
+
+
 def test_consumer_that_waits_for_room_goes_on_once_another_one_has_settled() -> None:
     async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
         one, two = consumer(1), consumer(2)
@@ -104,7 +181,7 @@ def test_consumer_that_waits_for_room_goes_on_once_another_one_has_settled() -> 
             await ack_all(one, popped)
             await waits.wait()
             assert trio.current_time() - began < 0.3
-        assert leader(cluster).quotas.status()["slowed_most"][0]["name"] == ALICE
+        assert leader(cluster).quotas.status()["throttled_most"][0]["name"] == ALICE
 
     with_messages(scenario)
 
@@ -220,6 +297,30 @@ def test_pops_after_one_another_and_negative_counts_get_no_more_than_the_quota()
     with_messages(scenario)
 
 
+def test_consumer_that_comes_on_another_connection_asks_for_no_more_than_the_quota() -> None:
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        asking, all_there = list[int](), trio.Event()
+
+        async def ask(me: int, count: int) -> None:
+            # The POPs of all these connections have one correlation.
+            async with cluster.client(cluster.leader_of(QUEUE), user=ALICE) as client:
+                asking.append(me)
+                if len(asking) == 4:
+                    all_there.set()
+                await all_there.wait()
+                await consumer(me, client).pop(count, wait_ms=1000)
+                await trio.sleep(1)
+
+        async with trio.open_nursery() as nursery:
+            for me, count in ((1, 2), (1, 2), (2, 4), (3, 4)):
+                nursery.start_soon(ask, me, count)
+            await trio.sleep(0.5)
+            assert in_flight(cluster) <= 4
+            nursery.cancel_scope.cancel()
+
+    with_messages(scenario, bound=4)
+
+
 async def work(cluster: Cluster, consumer: Any, me: int, wait_ms: int, until: float) -> int:
     """Take a message at a time and work on it; how many it was until that time."""
     done = 0
@@ -268,6 +369,67 @@ def test_new_leader_counts_what_the_consumer_that_asks_has_in_hand() -> None:
     with_messages(scenario)
 
 
+def test_quota_that_is_set_later_counts_what_consumers_of_all_open_connections_have() -> None:
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        async with cluster.client(cluster.leader_of(QUEUE), user=BOB) as bob:
+            assert taken((await consumer(1).pop(4))[0]) == 4
+            assert taken((await consumer(3, bob).pop(4))[0]) == 4
+            await put_quota(cluster, "user", ALICE, in_flight=5)
+            async with cluster.client(cluster.leader_of(QUEUE), user=ALICE) as another:
+                assert taken((await consumer(2, another).pop(5))[0]) == 1
+
+    with_messages(scenario, kind="topic", name=TOPIC, bound=100)
+
+
+def test_leader_counts_again_when_it_leads_another_group() -> None:
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        async with cluster.client(cluster.leader(0)) as admin:
+            await admin.admin("create_topic", "wide", 3)
+            number, _ = await admin.admin("attach", "wide", "g", "pop", False)
+        await cluster.wait_known("wide")
+        await put_quota(cluster, "topic", "wide", in_flight=5)
+        topic = leader(cluster).catalog.topics["wide"]
+        queue = topic.id << QUEUE_BITS | topic.groups.index(1)
+        before, after = cluster.leader(1), cluster.leader(2)
+        async with cluster.client(before, user=ALICE) as client:
+            await client.produce(queue, [b"x"] * 20, 0, producer=2)
+            assert taken((await Consumer(client, number, me=1).pop(5))[0]) == 5
+        group = cluster.nodes[after].groups[1]
+        async with cluster.client(after, user=ALICE) as client:
+            idle, hungry = (Consumer(client, number, me=me, group=4 - me) for me in (2, 3))
+            cluster.nodes[before].groups[1].transfer(group.raft.id)
+            while not group.is_current:
+                # It counts the messages of the group that it has led before.
+                await idle.pop(1)
+            await hungry.pop(1)
+        assert isinstance(group.machine, PartitionMachine)
+        assert group.machine.pop_groups.in_flight(topic.id, group.now_ms()) == 5
+
+    with_messages(scenario)
+
+
+def test_leader_lets_in_none_before_it_has_applied_what_was_let_in_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        is_applied = False
+        monkeypatch.setattr(Group, "is_current", property(lambda _: is_applied))
+        assert not (await consumer(1).pop(5))[0].leases
+        async with trio.open_nursery() as nursery:
+            counts = list[int]()
+
+            async def wait() -> None:
+                counts.append(taken((await consumer(2).pop(5, wait_ms=5000))[0]))
+
+            nursery.start_soon(wait)
+            await trio.sleep(1)
+            assert not counts
+            is_applied = True
+        assert counts == [5]
+
+    with_messages(scenario)
+
+
 def test_raised_quota_holds_for_consumers_that_wait() -> None:
     async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
         await consumer(1).pop(5)
@@ -304,5 +466,30 @@ def test_a_whole_client_takes_all_messages_a_few_at_a_time() -> None:
 
         await as_client(cluster, ALICE, consume)
         assert 1 <= highest <= 5
+
+    with_messages(scenario)
+
+
+def test_two_whole_clients_of_a_user_share_the_room_and_take_each_message_once() -> None:
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        numbers, got = set[int](), list[list[int]]()
+
+        async def consume(mq: Client) -> None:
+            mine = list[int]()
+            got.append(mine)
+            async with mq.consumer(TOPIC, group="g", mode="pop") as consumer:
+                numbers.add(consumer._consumer)
+                while sum(map(len, got)) < MESSAGES:
+                    for message in await consumer.pop(2, wait=1):
+                        assert in_flight(cluster) <= 5
+                        mine.append(message.offset)
+                        await message.ack()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(as_client, cluster, ALICE, consume)
+        assert len(numbers) == 2
+        assert all(got)
+        assert sorted(offset for mine in got for offset in mine) == list(range(MESSAGES))
 
     with_messages(scenario)

@@ -1,12 +1,14 @@
 """Quotas on simulated nodes: rates hold, order and order alone is kept, and others pass."""
 
 import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
 from raftmq.batch import MESSAGES_MAX, Compression, encode
-from raftmq.broker.quotas import slowed
+from raftmq.broker.quotas import throttle_times
 from raftmq.broker.quotas.quotas import HOLD_SECONDS_MAX, RETRY_SECONDS_MAX
 from raftmq.broker.serve.requests import LARGE_BYTES
 from raftmq.broker.settings import Limits
@@ -18,7 +20,7 @@ from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.popping import Leave
-from tests.broker.harness import Cluster, RawClient, Refused
+from tests.broker.harness import Cluster, Refused
 from tests.broker.popping import ALICE as CONSUMER
 from tests.broker.popping import Consumer
 from tests.broker.scenario import QUEUE, bodies, in_cluster
@@ -28,6 +30,7 @@ from .throttled import (
     BOB,
     TOPIC,
     Producing,
+    alice_attaches,
     as_client,
     leader,
     put_quota,
@@ -40,14 +43,26 @@ COUNT_AT = 40
 SIZE = 100_000
 """About the bytes of a batch here; the head takes some."""
 
+
+@asynccontextmanager
+async def alice_producing(cluster: Cluster, **amounts: int) -> AsyncIterator[Producing]:
+    """Alice under a quota, who sends batches and waits for no answer."""
+    await put_quota(cluster, "user", ALICE, **amounts)
+    async with (
+        cluster.client(cluster.leader_of(QUEUE), user=ALICE) as alice,
+        trio.open_nursery() as nursery,
+    ):
+        yield Producing(alice, nursery)
+
+
 # Rates
 
 
-def test_a_subject_that_is_slowed_most_is_remembered_though_many_others_are(
+def test_a_subject_that_is_held_longest_is_remembered_though_many_others_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slowed, "SLOWED_MAX", 3)
-    counts = slowed.Slowed()
+    monkeypatch.setattr(throttle_times, "SUBJECTS_MAX", 3)
+    counts = throttle_times.ThrottleTimes()
     for number in range(3):
         counts.note(Subject(SubjectKind.USER, f"old-{number}"), 5.0)
     for number in range(100):
@@ -58,12 +73,7 @@ def test_a_subject_that_is_slowed_most_is_remembered_though_many_others_are(
 
 def test_batches_of_a_user_take_their_turns_at_the_rate() -> None:
     async def scenario(cluster: Cluster) -> None:
-        await put_quota(cluster, "user", ALICE, write_bytes=SIZE)
-        async with (
-            cluster.client(cluster.leader_of(QUEUE), user=ALICE) as alice,
-            trio.open_nursery() as nursery,
-        ):
-            producing = Producing(alice, nursery)
+        async with alice_producing(cluster, write_bytes=SIZE) as producing:
             await producing.send(*[SIZE - 200] * 5)
             # Two at once: an empty bucket, and a burst. Then one a second.
             times = await producing.answered(5)
@@ -113,7 +123,7 @@ def test_small_batches_that_claim_many_messages_use_up_no_quota() -> None:
     in_cluster(scenario)
 
 
-def test_other_users_are_not_slowed_and_have_buckets_of_their_own() -> None:
+def test_requests_of_other_users_are_not_held_and_have_buckets_of_their_own() -> None:
     async def scenario(cluster: Cluster) -> None:
         await put_quota(cluster, "user", "*", write_messages=10)
         node = cluster.leader_of(QUEUE)
@@ -219,26 +229,9 @@ def test_other_requests_of_the_connection_pass_while_batches_are_held() -> None:
     with_users(scenario)
 
 
-async def alice_attaches(cluster: Cluster, alice: RawClient) -> tuple[int, int]:
-    async with cluster.client(cluster.leader(0)) as admin:
-        attached = await admin.admin("attach", TOPIC, "g", "pop", False)
-    number, version = attached
-    await cluster.wait_until(
-        lambda: all(
-            number in node.catalog.consumer_groups.attachments for node in cluster.nodes.values()
-        )
-    )
-    return number, version
-
-
 def test_another_quota_holds_at_once_for_batches_that_wait_and_keeps_their_order() -> None:
     async def scenario(cluster: Cluster) -> None:
-        await put_quota(cluster, "user", ALICE, write_bytes=100_000)
-        async with (
-            cluster.client(cluster.leader_of(QUEUE), user=ALICE) as alice,
-            trio.open_nursery() as nursery,
-        ):
-            producing = Producing(alice, nursery)
+        async with alice_producing(cluster, write_bytes=100_000) as producing:
             await hold_batches(producing, 10, 10, 10)
             await put_quota(cluster, "user", ALICE, write_bytes=10_000_000)
             await producing.send(10)
@@ -271,12 +264,7 @@ def test_a_batch_that_is_checked_for_long_is_not_overtaken_by_one_that_was_held_
 
 def test_without_a_quota_batches_that_wait_go_on_before_later_ones() -> None:
     async def scenario(cluster: Cluster) -> None:
-        await put_quota(cluster, "user", ALICE, write_bytes=100_000)
-        async with (
-            cluster.client(cluster.leader_of(QUEUE), user=ALICE) as alice,
-            trio.open_nursery() as nursery,
-        ):
-            producing = Producing(alice, nursery)
+        async with alice_producing(cluster, write_bytes=100_000) as producing:
             await hold_batches(producing, 10, 10)
             async with cluster.client(cluster.leader(0)) as admin:
                 await admin.admin("drop_quota", ["user", ALICE])
@@ -291,12 +279,7 @@ def test_without_a_quota_batches_that_wait_go_on_before_later_ones() -> None:
 
 def test_a_lower_quota_holds_no_request_for_longer_than_it_may() -> None:
     async def scenario(cluster: Cluster) -> None:
-        await put_quota(cluster, "user", ALICE, write_bytes=100_000)
-        async with (
-            cluster.client(cluster.leader_of(QUEUE), user=ALICE) as alice,
-            trio.open_nursery() as nursery,
-        ):
-            producing = Producing(alice, nursery)
+        async with alice_producing(cluster, write_bytes=100_000) as producing:
             await hold_batches(producing, 10, 10)
             began = trio.current_time()
             await put_quota(cluster, "user", ALICE, write_bytes=100)
@@ -347,14 +330,34 @@ def test_a_connection_that_closes_leaves_nothing_behind() -> None:
     with_users(scenario)
 
 
-def test_requests_that_are_held_take_a_part_of_the_node_s_bytes_at_the_most() -> None:
+def test_a_batch_that_is_held_when_its_connection_closes_costs_the_quota_nothing() -> None:
     async def scenario(cluster: Cluster) -> None:
         await put_quota(cluster, "user", ALICE, write_bytes=100_000)
+        node = leader(cluster)
         async with (
-            cluster.client(cluster.leader_of(QUEUE), user=ALICE) as alice,
+            cluster.client(node.id, user=ALICE) as other,
             trio.open_nursery() as nursery,
         ):
-            producing = Producing(alice, nursery)
+            behind, later = Producing(other, nursery, 2), Producing(other, nursery, 3)
+            async with cluster.client(node.id, user=ALICE) as alice, trio.open_nursery() as inner:
+                await hold_batches(Producing(alice, inner), 40_000)
+                await behind.send(10)
+                await trio.sleep(0.1)
+                assert node.quotas.status()["held"] == 2
+                inner.cancel_scope.cancel()
+            await trio.sleep(0.1)
+            assert node.quotas.status()["held"] == 1
+            await later.send(10)
+            # After the 350,000 of the first batch, and not after 390,000.
+            assert spread(await behind.answered(1)) == [2.5]
+            assert spread(await later.answered(1)) == [2.5]
+
+    with_users(scenario)
+
+
+def test_requests_that_are_held_take_a_part_of_the_node_s_bytes_at_the_most() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        async with alice_producing(cluster, write_bytes=100_000) as producing:
             await producing.send(250_000)
             await producing.answered(1)
             await producing.send(60_000, 60_000)
@@ -371,12 +374,7 @@ def test_requests_that_are_held_take_a_part_of_the_node_s_bytes_at_the_most() ->
 
 def test_batches_that_wait_go_to_the_next_leader_when_this_one_is_none() -> None:
     async def scenario(cluster: Cluster) -> None:
-        await put_quota(cluster, "user", ALICE, write_bytes=100_000)
-        async with (
-            cluster.client(cluster.leader_of(QUEUE), user=ALICE) as alice,
-            trio.open_nursery() as nursery,
-        ):
-            producing = Producing(alice, nursery)
+        async with alice_producing(cluster, write_bytes=100_000) as producing:
             await hold_batches(producing, 10)
             group = leader(cluster).groups[1]
             follower = next(n for n in cluster.nodes if n != cluster.leader(1))
@@ -385,6 +383,19 @@ def test_batches_that_wait_go_to_the_next_leader_when_this_one_is_none() -> None
             answer = producing.answers[1][1]
             assert isinstance(answer, ErrorReply)
             assert answer.code == "not_leader"
+
+    with_users(scenario)
+
+
+def test_batches_that_go_to_the_next_leader_cost_the_quota_at_this_one_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        async with alice_producing(cluster, write_bytes=100_000) as producing:
+            await hold_batches(producing, 40_000, 10)
+            group = leader(cluster).groups[1]
+            follower = next(n for n in cluster.nodes if n != cluster.leader(1))
+            group.transfer(group.voter_of(follower))
+            # The second one does not wait for the bytes of the first one.
+            assert spread(await producing.answered(3)) == [0.0, 2.5, 2.5]
 
     with_users(scenario)
 

@@ -20,7 +20,7 @@ from .throttled import (
 )
 
 
-def test_a_producer_is_slowed_to_its_rate_and_loses_nothing_over_a_change_of_leader() -> None:
+def test_a_producer_is_held_to_its_rate_and_loses_nothing_over_a_change_of_leader() -> None:
     count, rate = 330, 10
 
     async def scenario(cluster: Cluster) -> None:

@@ -15,6 +15,8 @@ from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.process import Machine, Process
 from raftmq.client import Client
 from raftmq.machine.catalog.quotas import Quota
+from raftmq.machine.machine import PartitionMachine
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.tls.local_cluster import ADMIN
 from raftmq.tls.names import USER, CertificateName
 from raftmq.wire.codec import unpack
@@ -57,7 +59,10 @@ async def put_quota(cluster: Cluster, kind: str, name: str, **amounts: int) -> N
 
 async def as_client(cluster: Cluster, user: str, job: Callable[[Client], Awaitable[None]]) -> None:
     """Do a job as a process of a user, with the real client."""
-    process = Process(Machine(user, cluster.agenda, MemoryFiles()), cluster.agenda, seed=7)
+    machine = Machine(user, cluster.agenda, MemoryFiles())
+    # With an equal seed two clients would draw the same numbers of consumers and producers.
+    process = Process(machine, cluster.agenda, seed=7 + cluster.whole_clients)
+    cluster.whole_clients += 1
     process.names = frozenset((CertificateName(CLUSTER, USER, user),))
     async with trio.open_nursery() as nursery:
         clients = Clients(cluster, nursery, seed=1)
@@ -65,9 +70,29 @@ async def as_client(cluster: Cluster, user: str, job: Callable[[Client], Awaitab
         assert not clients.failures, clients.failures
 
 
+async def alice_attaches(cluster: Cluster, alice: RawClient) -> tuple[int, int]:
+    async with cluster.client(cluster.leader(0)) as admin:
+        attached = await admin.admin("attach", TOPIC, "g", "pop", False)
+    number, version = attached
+    await cluster.wait_until(
+        lambda: all(
+            number in node.catalog.consumer_groups.attachments for node in cluster.nodes.values()
+        )
+    )
+    return number, version
+
+
 def leader(cluster: Cluster) -> Node:
     """The node that leads the first queue."""
     return cluster.nodes[cluster.leader_of(QUEUE)]
+
+
+def in_flight(cluster: Cluster) -> int:
+    """Messages of the topic in flight at the leader of the first queue."""
+    group = leader(cluster).group(1)
+    assert group is not None
+    assert isinstance(group.machine, PartitionMachine)
+    return group.machine.pop_groups.in_flight(QUEUE >> QUEUE_BITS, group.now_ms())
 
 
 class Producing:

@@ -35,7 +35,7 @@ def test_older_machine_stops_at_a_record_of_a_newer_one_and_applies_nothing_of_i
             await cluster.wait_until(lambda: old in cluster.stopped)
         stopped = str(cluster.stopped.pop(old))
         assert "UnsupportedVersion" in stopped
-        assert "has version 3, this software knows up to 2: upgrade this node" in stopped
+        assert "has version 4, this software knows up to 3: upgrade this node" in stopped
         assert (stale.applied, stale.snapshot()) == (before, state)
         # It stops again as long as it is not upgraded; the others go on.
         await cluster.start(old)

@@ -185,6 +185,37 @@ def test_next_owner_goes_on_exactly_where_the_last_one_committed() -> None:
     with_clients(job)
 
 
+def test_named_offsets_of_all_owned_queues_are_committed_and_of_no_others() -> None:
+    """A queue that is being given up is owned, and not read; a queue of another member is named
+    beside one that is owned."""
+
+    async def job(_: Cluster, mqs: list[Client]) -> None:
+        await send(mqs[3], 2 * QUEUES)
+        async with opened(mqs[0]) as a:
+            await settled(a)
+            count = 0
+            while count < 2 * QUEUES:
+                count += len(await a.fetch(wait=1))
+            position, epochs = a.position, a.epochs
+            assert len(epochs) == QUEUES
+            async with opened(mqs[1]) as b:
+                with trio.fail_after(SESSION / 2):
+                    while len(a.assignment) == QUEUES:
+                        await trio.sleep(0.01)
+                assert a.epochs == epochs
+                await a.commit(position)
+                await settled(a, b)
+                theirs, mine = b.assignment[0], a.assignment[0]
+                assert b.position == {queue: position[queue] for queue in b.assignment}
+                with pytest.raises(Rejected, match=rf"queues \[{theirs}\] no longer") as refused:
+                    await a.commit({theirs: 1, mine: 1})
+                assert refused.value.reason is Reason.FENCED
+                assert (await a.committed())[mine] == 1
+                assert (await b.committed())[theirs] == position[theirs]
+
+    with_clients(job)
+
+
 def test_frozen_member_loses_its_queues_at_its_lease_and_the_others_never_stop() -> None:
     async def job(cluster: Cluster, mqs: list[Client], processes: Clients) -> None:
         hung: list[Consumer] = []

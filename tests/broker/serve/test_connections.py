@@ -2,7 +2,9 @@
 
 import errno
 import gc
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from typing import Any
 
 import pytest
 import trio
@@ -10,14 +12,20 @@ import trio.testing
 
 from raftmq.batch import encode
 from raftmq.batch.compression import Compression
+from raftmq.broker.host import Source
 from raftmq.broker.serve.connection import (
     FRAME_SECONDS_MAX,
     HELLO_BYTES_MAX,
     Connection,
 )
-from raftmq.broker.serve.load import NODE_PLACES, Load, places_for_connections
+from raftmq.broker.serve.load import (
+    FINISH_SECONDS_MAX,
+    NODE_PLACES,
+    Load,
+    places_for_connections,
+)
 from raftmq.broker.serve.requests import LARGE_BYTES
-from raftmq.broker.settings import Limits
+from raftmq.broker.settings import Limits, Log
 from raftmq.chaos.world import MemoryFiles
 from raftmq.log.faults import NoDescriptor
 from raftmq.log.segment import HardState
@@ -26,8 +34,13 @@ from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import PROTOCOL, ErrorReply, FrameKind, Hello, Metadata, Welcome
 from tests.broker.harness import Cluster, RawClient, Refused
+from tests.broker.popping import Consumer, with_group
 from tests.broker.scenario import QUEUE, in_cluster
 from tests.log.building import Chain, open_store, write
+
+from .early_leavers import CACHE_BYTES, ask_for_events, resume
+
+Leave = Callable[[Cluster, RawClient, Consumer], Awaitable[None]]
 
 CLIENT = Hello(PROTOCOL, "", 0, "", "stranger")
 HELLO = b"".join(encode_frame(FrameKind.HELLO, 0, pack(CLIENT)))
@@ -108,6 +121,18 @@ def test_connection_that_was_closed_leaves_nothing_to_the_garbage_collector() ->
         gc.enable()
 
 
+@pytest.mark.parametrize("leave", [ask_for_events, resume])
+def test_bytes_that_are_read_for_a_client_that_has_left_do_not_count(leave: Leave) -> None:
+    """They stayed counted until the node was restarted, and so filled its limit."""
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        load = cluster.nodes[cluster.leader_of(QUEUE)].load
+        await leave(cluster, client, alice)
+        assert load.request_bytes == 0
+
+    with_group(job, log=Log(cache_bytes=CACHE_BYTES))
+
+
 def test_frames_beyond_the_limit_are_read_one_after_the_other() -> None:
     """Each of eight clients is in the middle of a frame; together they are far above the limit."""
 
@@ -143,6 +168,47 @@ def test_frames_beyond_the_limit_are_read_one_after_the_other() -> None:
         assert answered == 8
         assert worst < 2 * MIB + 2 * MIB + 8 * 300_000
         assert load.finisher is None
+
+    in_cluster(scenario)
+
+
+def test_frames_that_come_slowly_hold_up_others_for_seconds() -> None:
+    """Each brings 64 KiB in 25 s, so it has its time again and again."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("orders", 1)
+        node = cluster.leader_of(QUEUE)
+        load = cluster.nodes[node].load
+        load.bytes_max = 4 * MIB
+        request = b"".join(encode_frame(FrameKind.PRODUCE, 1000, b"", [bytes(8 * MIB)]))
+        ended = 0
+
+        async def send(client: RawClient) -> None:
+            nonlocal ended
+            at = 2 * MIB
+            with suppress(trio.BrokenResourceError):
+                await client._stream.send_all(request[:at])
+                while True:
+                    await trio.sleep(25)
+                    await client._stream.send_all(request[at : at + 65_536])
+                    at += 65_536
+            ended += 1
+
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(cluster.client(node)) for _ in range(5)]
+            other, *slow = clients
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            for client in slow:
+                nursery.start_soon(send, client)
+            await trio.sleep(5)
+            assert load.request_bytes >= load.bytes_max
+            began = trio.current_time()
+            await other.produce(QUEUE, [bytes(MIB // 2)], 0)
+            assert trio.current_time() - began < 2 * FINISH_SECONDS_MAX
+            # A slow one goes on where nobody waits.
+            await trio.sleep(100)
+            assert ended < 4
+            nursery.cancel_scope.cancel()
 
     in_cluster(scenario)
 
@@ -255,7 +321,7 @@ def test_frame_before_the_hello_is_small() -> None:
     in_cluster(scenario)
 
 
-def test_silent_connections_keep_nobody_out() -> None:
+def test_silent_connections_keep_no_client_out() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.found()
         load = cluster.nodes[1].load
@@ -323,7 +389,7 @@ def test_descriptors_that_run_out_are_no_fault_of_the_log(monkeypatch: pytest.Mo
     assert store.last_index == chain.last
 
 
-def test_batch_for_a_queue_that_nobody_has_is_not_decompressed(
+def test_batch_for_a_queue_that_does_not_exist_is_not_decompressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(cluster: Cluster) -> None:
@@ -357,6 +423,44 @@ def test_large_bodies_are_decompressed_beside_the_loop_and_batches_keep_their_or
             while len(batches) < 6:
                 batches += await client.read(QUEUE, len(batches))
             assert [batch.bodies[0][0] for _, batch in batches] == list(range(6))
+
+    in_cluster(scenario)
+
+
+def test_large_batch_is_not_stored_once_its_connection_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node ends a connection whose right to write has ended."""
+    jobs: list[tuple[Any, Any]] = []
+    connections: list[Connection] = []
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("orders", 1)
+        node = cluster.nodes[cluster.leader_of(QUEUE)]
+        handle = node.handle
+
+        def handled(connection: Connection, frame: Frame) -> None:
+            connections.append(connection)
+            handle(connection, frame)
+
+        monkeypatch.setattr(node, "handle", handled)
+        monkeypatch.setattr(node._reader, "submit", lambda job, done: jobs.append((job, done)))
+        sealed = encode([bytes(2 * LARGE_BYTES)], compression=Compression.ZSTD)
+        batch = sealed.to_bytes(queue=QUEUE, producer=1)
+        async with cluster.client(node.id) as client:
+            await client._stream.send_all(
+                b"".join(encode_frame(FrameKind.PRODUCE, 100, b"", [batch]))
+            )
+            while not jobs:
+                await trio.sleep(0.01)
+            connections[-1].end()
+            await trio.sleep(1)
+        (job, done) = jobs[0]
+        done(job(), None)
+        await trio.sleep(1)
+        source = node.source(QUEUE)
+        assert isinstance(source, Source)
+        assert source.end == 0
 
     in_cluster(scenario)
 

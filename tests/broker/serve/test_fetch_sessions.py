@@ -11,7 +11,9 @@ import trio
 from raftmq.batch import Batch
 from raftmq.broker.node import Node
 from raftmq.broker.serve import fetch_sessions
-from raftmq.broker.serve.fetches import Fetches, _out_of_range
+from raftmq.broker.serve.answers import out_of_range
+from raftmq.broker.serve.fetch_sessions import FetchSession
+from raftmq.broker.serve.fetches import Fetches
 from raftmq.broker.settings import Limits
 from raftmq.machine.catalog.subscribers import Subscribe
 from raftmq.wire.codec import pack, unpack
@@ -140,6 +142,42 @@ def test_wake_looks_at_the_queue_that_changed_and_at_no_other(
                 assert len(looks) < 10, looks
         assert len(queues) >= 900
         assert reader.bodies[queues[7]] == [b"%d" % n for n in range(20)]
+
+    in_cluster(scenario)
+
+
+def test_fetches_that_wait_for_one_message_are_answered_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_in_step, in_steps = False, 0
+    settle, answer = Node.settle, FetchSession.answer
+
+    def settled(node: Node) -> None:
+        nonlocal is_in_step
+        is_in_step = True
+        settle(node)
+        is_in_step = False
+
+    def answered(*arguments: Any) -> None:
+        nonlocal in_steps
+        in_steps += is_in_step
+        answer(*arguments)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 1)
+        node = cluster.leader(1)
+        async with cluster.client(node) as client, cluster.client(node) as other:
+            readers = [await opened(cluster, client, [QUEUE]) for _ in range(50)]
+            monkeypatch.setattr("raftmq.broker.loop_budget.TURN_SECONDS", 0.0)
+            monkeypatch.setattr(Node, "settle", settled)
+            monkeypatch.setattr(FetchSession, "answer", answered)
+            async with trio.open_nursery() as nursery:
+                for reader in readers:
+                    nursery.start_soon(reader.ask)
+                await trio.sleep(0.1)
+                await other.produce(QUEUE, [b"0"], 0)
+        assert [reader.bodies for reader in readers] == [{QUEUE: [b"0"]}] * 50
+        assert in_steps == 0
 
     in_cluster(scenario)
 
@@ -539,7 +577,7 @@ def test_random_readers_see_each_message_once_and_in_order(
 def test_offset_that_a_queue_has_not_is_told_beside_those_it_has(
     earliest: int, end: int, words: str
 ) -> None:
-    refusal = _out_of_range(10, earliest, end)
+    refusal = out_of_range(10, earliest, end)
     assert refusal is not None
     assert refusal.message == f"there is no offset 10: the queue {words}"
-    assert _out_of_range(end, earliest, end) is None
+    assert out_of_range(end, earliest, end) is None

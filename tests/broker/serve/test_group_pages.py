@@ -29,6 +29,12 @@ def catalog_of(topics: int) -> Catalog:
     return catalog
 
 
+def page_of(catalog: Catalog, request: FindConsumerGroups) -> FoundConsumerGroups:
+    page = consumer_groups_page(catalog, request)
+    assert isinstance(page, FoundConsumerGroups), "nothing is hidden"
+    return page
+
+
 def attach(catalog: Catalog, name: str, *topics: int) -> None:
     for topic in topics:
         run(catalog, Attach(f"t{topic}", name, Mode.POP, is_latest=False))
@@ -41,7 +47,7 @@ def told(
     found: dict[str, list[int]] = {}
     request, count = FindConsumerGroups(name, topic), 0
     while True:
-        page = consumer_groups_page(catalog, request)
+        page = page_of(catalog, request)
         assert len(pack(page)) < PAGE_BYTES + 2000
         count += 1
         for view in page.groups:
@@ -59,7 +65,7 @@ def test_group_is_told_with_all_that_is_known_of_it() -> None:
     policy = Policy((1000, 5000), 3, 7000, Order.QUEUE, is_blocking=True)
     run(catalog, PutConsumerGroup("g", Mode.ORDERED, policy))
     run(catalog, Attach("t2", "g", Mode.ORDERED, is_latest=True))
-    assert consumer_groups_page(catalog, FindConsumerGroups()).groups == [
+    assert page_of(catalog, FindConsumerGroups()).groups == [
         ConsumerGroupView(
             "g", "ordered", [1000, 5000], 3, 7000, "queue", True, 4,
             [AttachmentView(1, "t2", 2, True, 1)],
@@ -106,10 +112,10 @@ def test_group_whose_last_attachment_goes_between_two_pages_is_not_told_twice(
     catalog = catalog_of(3)
     attach(catalog, "a", 1, 2)
     attach(catalog, "b", 3)
-    first = consumer_groups_page(catalog, FindConsumerGroups())
+    first = page_of(catalog, FindConsumerGroups())
     assert ([view.name for view in first.groups], first.is_cut) == (["a"], True)
     run(catalog, DeleteConsumerGroup("a"))
-    second = consumer_groups_page(catalog, FindConsumerGroups(after_group="a", after_topic=1))
+    second = page_of(catalog, FindConsumerGroups(after_group="a", after_topic=1))
     assert ([view.name for view in second.groups], second.is_cut) == (["b"], False)
 
 

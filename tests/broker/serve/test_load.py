@@ -16,9 +16,11 @@ class One:
     load: Load = field(repr=False)
     has_place: bool = False
     is_ended: bool = False
+    wakes: int = 0
 
     def wake(self) -> None:
-        """Nothing waits."""
+        """Note it."""
+        self.wakes += 1
 
     def end(self) -> None:
         """Note it."""
@@ -43,7 +45,8 @@ def test_an_address_has_its_share_of_clients_and_others_go_on() -> None:
     load = make()
     taken(load, "10.0.0.1", 3)
     (fourth,) = taken(load, "10.0.0.1", 1, greets=False)
-    assert load.why_no_client(fourth) == "10.0.0.1 has all 3 connections of its share"
+    why = load.why_no_client(fourth)
+    assert why.startswith("10.0.0.1 has all 3 connections of its share: limits.address_conn")
     (other,) = taken(load, "10.0.0.2", 1, greets=False)
     assert load.why_no_client(other) == ""
     for one in taken(load, "", 10, greets=False):
@@ -71,6 +74,18 @@ def test_a_full_address_without_silent_connections_gets_no_place() -> None:
     full = make(places=1)
     taken(full, "a", 1)
     assert "all 1 places" in full.why_no_place(One("b", full))
+
+
+def test_waiting_connections_are_woken_when_the_node_is_no_longer_at_its_limit() -> None:
+    load = Load(bytes_max=100, places=10, address_places=3)
+    (one,) = taken(load, "", 1)
+    load.add(90)
+    load.waiting[one] = None
+    wakes: list[int] = []
+    for size in (5, -5, 30, -10, -11, -50):
+        load.add(size)
+        wakes.append(one.wakes)
+    assert wakes == [0, 0, 0, 0, 1, 1]
 
 
 steps = st.lists(st.tuples(st.sampled_from("tgl"), st.sampled_from(["a", "b", ""])), max_size=300)

@@ -5,9 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftmq.broker.serve.pages import PAGE_BYTES, QUESTIONS_MAX, committed_page, topics_page
+from raftmq.access.rules import Operation, Resource, Rule
+from raftmq.broker.access.requests import quotas_page, rules_page, users_page
+from raftmq.broker.serve.pages import PAGE_BYTES, committed_page, topics_page
+from raftmq.machine.catalog.access import PutRule, PutUser
 from raftmq.machine.catalog.catalog import Catalog, Topic
+from raftmq.machine.catalog.quotas import PutQuota, Quota, Subject, SubjectKind
 from raftmq.machine.machine import PartitionMachine
+from raftmq.results import Changed
+from raftmq.wire.access import FindQuotas, FindRules, FindUsers
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import HEADER_BYTES_MAX
@@ -28,6 +34,7 @@ from raftmq.wire.messages import (
     NodeView,
     Status,
 )
+from raftmq.wire.numbers import LIST_MAX
 from tests.broker.harness import Cluster, Refused
 from tests.broker.scenario import QUEUE, in_cluster
 
@@ -80,6 +87,7 @@ def test_pages_of_committed_offsets_hold_each_once() -> None:
     request, pages = Committed(1, None), 0
     while True:
         page = committed_page(machine, request)
+        assert isinstance(page, CommittedOffsets)
         pages += 1
         assert len(pack(page)) < PAGE_BYTES + 1000
         found += page.offsets
@@ -92,8 +100,9 @@ def test_pages_of_committed_offsets_hold_each_once() -> None:
         (name, queue) for name in sorted(names) for queue in (3, 7, 9)
     ]
     only = committed_page(machine, Committed(1, names[17]))
+    assert isinstance(only, CommittedOffsets)
     assert [o.queue for o in only.offsets] == [3, 7, 9]
-    assert committed_page(machine, Committed(1, "nobody")).offsets == []
+    assert committed_page(machine, Committed(1, "unknown")) == CommittedOffsets([])
 
 
 def test_error_never_quotes_more_than_its_limit() -> None:
@@ -137,8 +146,8 @@ def test_forty_thousand_consumer_groups_are_told_in_pages() -> None:
 
 def test_fetch_of_very_many_queues_is_answered_in_parts() -> None:
     async def scenario(cluster: Cluster) -> None:
-        await cluster.found("t", 30_000)
-        queues = [FetchFrom(QUEUE + n, 5) for n in range(30_000)]
+        await cluster.found("t", LIST_MAX)
+        queues = [FetchFrom(QUEUE + n, 5) for n in range(LIST_MAX)]
         async with cluster.client(1) as client:
             # Every queue has an error: the offset is past its end, or the queue is led elsewhere.
             answer = await client.ask(FrameKind.FETCH, Fetch(queues, 0, 1 << 20), Fetched)
@@ -152,7 +161,7 @@ def test_fetch_of_very_many_queues_is_answered_in_parts() -> None:
 def test_fetch_of_very_many_tiny_batches_is_answered_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("raftmq.broker.serve.fetches.BATCHES_MAX", 8)
+    monkeypatch.setattr("raftmq.broker.serve.fetches.BATCHES_MAX", 24)
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 90)
@@ -170,16 +179,16 @@ def test_fetch_of_very_many_tiny_batches_is_answered_in_parts(
 def test_too_many_questions_for_offsets_are_refused() -> None:
     async def scenario(cluster: Cluster) -> str:
         await cluster.found("t", 1)
-        questions = [FindOffset(QUEUE, -1)] * (QUESTIONS_MAX + 1)
+        questions = [FindOffset(QUEUE, -1)] * (LIST_MAX + 1)
         async with cluster.client(cluster.leader_of(QUEUE)) as client:
             most = FindOffsets(questions[1:])
             found = await client.ask(FrameKind.OFFSETS, most, FoundOffsets)
-            assert len(found.queues) == QUESTIONS_MAX
+            assert len(found.queues) == LIST_MAX
             with pytest.raises(Refused) as refused:
                 await client.ask(FrameKind.OFFSETS, FindOffsets(questions), FoundOffsets)
         return refused.value.reply.code
 
-    assert in_cluster(scenario) == "too_large"
+    assert in_cluster(scenario) == "bad_argument"
 
 
 def test_status_of_many_partition_groups_comes_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +234,44 @@ def test_metadata_of_a_cluster_with_many_topics_comes_in_pages(
     )
 
 
+@pytest.mark.parametrize("page_bytes", [1, 250, PAGE_BYTES])
+def test_users_rules_and_quotas_come_in_pages_and_each_once(
+    monkeypatch: pytest.MonkeyPatch, page_bytes: int
+) -> None:
+    monkeypatch.setattr("raftmq.broker.serve.pages.PAGE_BYTES", page_bytes)
+    catalog, names = Catalog(), [f"u{number}" for number in range(9)]
+    rules = [
+        Rule(name, True, Operation.READ, Resource.TOPIC, topic) for name in names for topic in "ab"
+    ]
+    puts: list[PutUser | PutRule] = [*map(PutUser, names), *map(PutRule, rules)]
+    for command in puts:
+        assert catalog.access.apply(command, index=1, now=0) == Changed(True)
+    quotas = [(kind, name) for kind in sorted(SubjectKind) for name in names]
+    for kind, name in quotas:
+        put = PutQuota(Subject(kind, name), Quota(write_bytes=1))
+        assert catalog.quotas.apply(put, index=1) == Changed(True)
+
+    found_users, after = list[str](), ""
+    while (of_users := users_page(catalog.access, FindUsers(None, after), 0)).is_cut:
+        found_users += [user.name for user in of_users.users]
+        after = found_users[-1]
+    assert found_users + [user.name for user in of_users.users] == names
+
+    found_rules, last = list[str](), ("", "")
+    while (of_rules := rules_page(catalog.access, FindRules(None, *last))).is_cut:
+        found_rules += [rule.text for rule in of_rules.rules]
+        last = (of_rules.rules[-1].user, found_rules[-1])
+    assert found_rules + [rule.text for rule in of_rules.rules] == list(map(str, rules))
+
+    found_quotas, of_last = list[tuple[str, str]](), ("", "")
+    while (of_quotas := quotas_page(catalog.quotas, FindQuotas(None, None, *of_last))).is_cut:
+        found_quotas += [(quota.kind, quota.name) for quota in of_quotas.quotas]
+        of_last = found_quotas[-1]
+    assert found_quotas + [(quota.kind, quota.name) for quota in of_quotas.quotas] == quotas
+
+    assert {bool(found_users), bool(found_rules), bool(found_quotas)} == {page_bytes < PAGE_BYTES}
+
+
 def test_every_list_in_an_answer_is_bounded_by_a_page_or_a_limit() -> None:
     """A new message with a list must be thought about: add it here with its bound."""
     bounded = {
@@ -234,7 +281,7 @@ def test_every_list_in_an_answer_is_bounded_by_a_page_or_a_limit() -> None:
         "ClusterView.topics": "topics_page",
         "ClusterView.denied": "the request's own names",
         "CommittedOffsets.offsets": "committed_page",
-        "FoundOffsets.queues": "QUESTIONS_MAX",
+        "FoundOffsets.queues": "the request's own queues",
         "FoundKey.batches": "KEY_BATCHES_MAX",
         "NodeStatus.status": "STATUS_GROUPS",
         "FoundSubscriptions.subscriptions": "subscriptions_page",
@@ -249,6 +296,8 @@ def test_every_list_in_an_answer_is_bounded_by_a_page_or_a_limit() -> None:
         "FoundUsers.users": "users_page",
         "UserView.tokens": "USER_TOKENS_MAX in raftmq.machine.catalog.access",
         "FoundRules.rules": "rules_page",
+        "FoundQuotas.quotas": "quotas_page",
+        "FoundAudit.entries": "audit_page",
     }
     from raftmq.wire import access, assignment, consumer_groups, fetches, messages
 
@@ -259,7 +308,7 @@ def test_every_list_in_an_answer_is_bounded_by_a_page_or_a_limit() -> None:
         messages.SnapshotProgress, messages.ProbeReply, messages.ErrorReply,
         messages.FoundSubscriptions, consumer_groups.FoundConsumerGroups,
         assignment.Assigned, assignment.FoundMembers, access.FoundUsers, access.UserView,
-        access.FoundRules, access.LoggedIn, access.Judged,
+        access.FoundRules, access.FoundQuotas, access.FoundAudit, access.LoggedIn, access.Judged,
     ]  # fmt: skip
     lists = {
         f"{answer.__name__}.{field.name}"

@@ -11,7 +11,7 @@ from raftmq.broker.serve.connection import (
     FRAME_SECONDS_MAX,
     HELLO_BYTES_MAX,
     HELLO_SECONDS_MAX,
-    SILENT_SECONDS_MAX,
+    UNACKNOWLEDGED_SECONDS_MAX,
 )
 from raftmq.chaos.world import Machine, MemoryFiles, Process
 from raftmq.wire import raft as raft_wire
@@ -125,7 +125,7 @@ def test_a_dead_peer_loses_its_place_and_a_silent_one_keeps_it() -> None:
             assert load.connections == before + 2
             process.die()
             cluster.network.machine_went_dark(process)
-            await trio.sleep(2 * SILENT_SECONDS_MAX)
+            await trio.sleep(2 * UNACKNOWLEDGED_SECONDS_MAX)
             assert load.connections == before + 1
             await trio.sleep(300)
             await living.view()

@@ -10,9 +10,8 @@ from raftmq.client.produce.transactions import OpenTransaction, Transaction
 from raftmq.client.routing.connection import Connection, Lost
 from raftmq.client.routing.router import Router
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
-from raftmq.wire.messages import Done, FrameKind
-from raftmq.wire.transactions import BeginTransaction, TransactionInput
-from tests.broker.harness import Cluster, Refused
+from raftmq.wire.messages import FrameKind
+from tests.broker.harness import Cluster
 from tests.broker.scenario import QUEUE, bodies, with_client
 
 
@@ -246,20 +245,6 @@ def test_operator_resolves_and_bad_ids_are_refused() -> None:
             with pytest.raises(Rejected) as refused:
                 await mq.end_transaction(text, commit=True)
             assert refused.value.reason is reason
-
-    with_client(job)
-
-
-def test_transaction_with_more_inputs_than_it_can_have_is_refused_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("raftmq.broker.serve.transactions.MESSAGES_MAX", 3)
-
-    async def job(cluster: Cluster, mq: Client) -> None:
-        inputs = [TransactionInput(1, 1, 1, 0, b"\x01")] * 4
-        async with cluster.client(cluster.leader(1)) as client:
-            with pytest.raises(Refused, match="too_large: a transaction acknowledges 3"):
-                await client.ask(FrameKind.BEGIN, BeginTransaction(1, 7, "", "", inputs), Done)
 
     with_client(job)
 

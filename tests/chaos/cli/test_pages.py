@@ -12,7 +12,7 @@ from raftmq.chaos.real.network.namespaces import why_no_namespaces
 from raftmq.cli.exits import ExitCode
 from tests.pages import Reader
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture

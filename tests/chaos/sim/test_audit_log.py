@@ -14,7 +14,7 @@ from raftmq.chaos.faults import World
 from raftmq.chaos.outcome import Outcome
 from raftmq.chaos.sim.checks.audit_log import JUDGED
 from raftmq.chaos.sim.run import run
-from raftmq.machine.catalog.audit import Act
+from raftmq.machine.catalog.audit import AdminAct
 from raftmq.machine.catalog.catalog import Command, Once
 from raftmq.machine.catalog.consumer_groups import PutConsumerGroup
 from raftmq.machine.repeats import Repeats
@@ -46,7 +46,7 @@ def second_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 def authors_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     act_of = acts.act_of
 
-    def unknown(connection: Connection, *words: acts.Words) -> Act:
+    def unknown(connection: Connection, *words: acts.Words) -> AdminAct:
         return msgspec.structs.replace(act_of(connection, *words), user="")
 
     monkeypatch.setattr(acts, "act_of", unknown)

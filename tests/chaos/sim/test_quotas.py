@@ -11,7 +11,7 @@ from raftmq.broker.serve.answers import OpenRequest
 from raftmq.chaos.campaign import Plan
 from raftmq.chaos.faults import World
 from raftmq.chaos.outcome import Outcome
-from raftmq.chaos.sim.checks.in_flight import COMPARED
+from raftmq.chaos.sim.checks.in_flight import COMPARED, OF_LEADERS
 from raftmq.chaos.sim.clients import QUOTA_EVERY
 from raftmq.chaos.sim.run import run
 
@@ -31,15 +31,15 @@ def test_no_promise_breaks_while_quotas_hold_requests(
     workload: Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = 0
-    takes_turn = Lanes.takes_turn
+    take_turn = Lanes.take_turn
 
     def counted(own: Lanes, lane: Lane, asked: OpenRequest) -> bool:
         nonlocal held
-        is_turn = takes_turn(own, lane, asked)
+        is_turn = take_turn(own, lane, asked)
         held += is_turn
         return is_turn
 
-    monkeypatch.setattr(Lanes, "takes_turn", counted)
+    monkeypatch.setattr(Lanes, "take_turn", counted)
     outcome = play(workload)
     assert outcome.is_good, outcome.violations
     assert held > 10
@@ -48,7 +48,9 @@ def test_no_promise_breaks_while_quotas_hold_requests(
 def test_run_whose_leaders_forget_the_bound_on_messages_in_flight_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert play("pop").compared[COMPARED]
+    compared = play("pop").compared
+    assert compared[COMPARED]
+    assert compared[OF_LEADERS]
     monkeypatch.setattr(InFlight, "room", lambda *_: FlightRoom(inf))
     assert "in-flight" in {violation.name for violation in play("pop").violations}
 

@@ -165,3 +165,33 @@ async def test_queue_that_is_given_up_is_forgotten_and_named_again_when_it_comes
         assert await read_all(c, 3) == [b"0:3", b"0:4", b"0:5"]
         named = [(item.queue, item.offset) for r in asked(cluster) for item in r.queues]
         assert named == [(QUEUE, 3)]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_many_queues_of_a_leader_are_read_in_several_sessions(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, *, keeps: bool
+) -> None:
+    monkeypatch.setattr("raftmq.client.consume.read_ahead.LIST_MAX", 4)
+    for node in cluster.nodes.values():
+        node.fetching.keeps_sessions = keeps
+    fill(cluster, queues=30, messages=3)
+    async with opened(cluster) as mq:
+        async with mq.consumer("orders") as c:
+            got = await read_all(c, 90)
+            await until(lambda: kept(cluster) == (9 if keeps else 0))
+            for queue in range(30):
+                add(cluster, QUEUE + queue, 2)
+            got += await read_all(c, 60)
+            # Queues move between sessions, as one leader has fewer of them and another one more.
+            group = cluster.catalog.group_of(QUEUE)
+            assert group is not None
+            cluster.move(group, cluster.leaders[group] % 3 + 1)
+            for queue in range(30):
+                add(cluster, QUEUE + queue, 2)
+            got += await read_all(c, 60)
+            assert len(got) == len(set(got)) == 210
+            await c.seek(queue=4, offset=1)
+            assert await read_all(c, 6) == [b"4:%d" % n for n in range(1, 7)]
+            assert len(await c.fetch(wait=0.05)) == 0
+            assert max(len(request.queues) for request in asked(cluster)) == 4
+        await until(lambda: kept(cluster) == 0)

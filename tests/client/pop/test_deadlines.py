@@ -80,15 +80,28 @@ async def test_lease_that_is_told_late_goes_back_if_little_is_left(cluster: Fake
 
 async def test_lease_that_is_told_again_does_not_run_longer() -> None:
     lease = HeldLease(group=1, token=7, queue_number=3, attempt=1, base=0)
-    lease.told(now=100.0, remaining_ms=3000, deadline_ms=50_000)
+    lease.told(asked_at=0.0, now=100.0, remaining_ms=3000, deadline_ms=50_000)
     lease.set_stale(100.0)
     assert (lease.deadline, lease.stale_at, lease.deadline_ms) == (103.0, 102.0, 50_000)
     # The answer took longer on its way than the first.
-    lease.told(now=102.5, remaining_ms=1000, deadline_ms=50_000)
+    lease.told(asked_at=0.0, now=102.5, remaining_ms=1000, deadline_ms=50_000)
     assert (lease.deadline, lease.deadline_ms) == (103.0, 50_000)
-    lease.told(now=102.5, remaining_ms=200, deadline_ms=50_000)
+    lease.told(asked_at=0.0, now=102.5, remaining_ms=200, deadline_ms=50_000)
     assert (lease.deadline, lease.deadline_ms) == (102.7, 50_000)
     # It was extended.
-    lease.told(now=102.5, remaining_ms=9000, deadline_ms=58_000)
+    lease.told(asked_at=0.0, now=102.5, remaining_ms=9000, deadline_ms=58_000)
     assert (lease.deadline, lease.deadline_ms) == (111.5, 58_000)
     assert lease.stale_at == 102.0
+
+
+async def test_answer_to_an_extension_outranks_a_page_that_was_asked_for_before() -> None:
+    lease = HeldLease(group=1, token=7, queue_number=3, attempt=1, base=0)
+    lease.told(asked_at=99.0, now=100.0, remaining_ms=3000, deadline_ms=50_000)
+    lease.extended(101.0, 60_000)
+    assert lease.deadline == 161.0
+    # The page was made before the extension, and comes after the answer to it.
+    lease.told(asked_at=100.5, now=102.0, remaining_ms=1000, deadline_ms=50_000)
+    assert lease.deadline == 161.0
+    # A page that was asked for later tells that the lease was cut short since.
+    lease.told(asked_at=102.5, now=103.0, remaining_ms=500, deadline_ms=50_500)
+    assert (lease.deadline, lease.deadline_ms) == (103.5, 50_500)

@@ -157,7 +157,7 @@ async def test_lease_of_which_an_ack_is_refused_is_not_handed_on(
             (held,) = group.held_by(c._consumer, 0)
             group.pass_time(held.deadline)
         else:
-            group.reset(QUEUE, 0)
+            group.reset({QUEUE: 0})
         with pytest.raises(Rejected, match="no longer yours"):
             await first.ack()
         assert await pop_all(c, 10) == BODIES
@@ -169,7 +169,7 @@ async def test_message_that_was_handed_on_twice_is_refused_under_the_older_token
     async with opened(ordered) as mq, mq.consumer("orders", group="g", mode="ordered") as c:
         (first,) = await c.pop(1, wait=5.0)
         # The consumer does not hear that it no longer holds the messages taken ahead.
-        group_of(ordered).reset(QUEUE, 8)
+        group_of(ordered).reset({QUEUE: 8})
         add(ordered, QUEUE, 1)
         await anyio.sleep(0.05)
         both = await c.pop(12, wait=5.0)

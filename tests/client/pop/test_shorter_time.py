@@ -8,7 +8,7 @@ import pytest
 
 from raftmq.client import PoppedMessage
 from raftmq.client.pop.prefetcher import Prefetcher
-from raftmq.client.pop.settlement import Settlements
+from raftmq.client.pop.settlements import Settlements
 from raftmq.client.pop.tally import Waiter
 from raftmq.errors import OutcomeUnknown, Rejected
 from raftmq.wire.frame import Frame
@@ -41,6 +41,21 @@ async def test_pop_for_a_shorter_time_leaves_what_is_in_hand_its_time(
             assert first.body not in got.bodies
             await first.ack()
             assert audit(cluster)["acked"] == 1
+
+
+async def test_pop_for_a_longer_time_extends_what_is_in_hand_of_the_same_lease(
+    cluster: FakeCluster,
+) -> None:
+    fill(cluster, queues=1, messages=2)
+    async with opened(cluster) as mq, mq.consumer("orders", group="g", mode="pop") as c:
+        (first,) = await c.pop(1, wait=5.0)
+        add(cluster, QUEUE, 1)
+        await anyio.sleep(0.05)
+        second, third = await c.pop(2, wait=5.0, invisible=600.0)
+        assert first.token == second.token
+        assert first.token < third.token
+        times = [each.remaining for each in (first, second, third)]
+        assert times == pytest.approx([600.0] * 3, abs=0.1)
 
 
 async def test_pop_for_a_shorter_time_without_a_wait_finds_what_was_buffered(

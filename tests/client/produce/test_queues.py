@@ -24,18 +24,18 @@ def test_messages_sent_one_by_one_go_to_each_queue_in_turn() -> None:
     for _ in range(6):
         queue = queues.pick(None, None)
         found.append(queue)
-        queues.count_bytes(senders[queue], 100, 1)
+        queues.note_sealed(senders[queue], 100, 1)
     assert found == [0, 1, 2, 0, 1, 2]
 
 
 def test_turn_stays_while_something_is_on_its_way_there_until_enough_went_out() -> None:
     queues, senders = three_queues()
-    queues.count_bytes(senders[queues.pick(None, None)], 100, 1)
+    queues.note_sealed(senders[queues.pick(None, None)], 100, 1)
     senders[0].is_idle = False
     for _ in range(9):
         assert queues.pick(None, None) == 0
-        queues.count_bytes(senders[0], 100, 1)
-    queues.count_bytes(senders[0], TURN_BYTES - 1000, 1)
+        queues.note_sealed(senders[0], 100, 1)
+    queues.note_sealed(senders[0], TURN_BYTES - 1000, 1)
     assert queues.pick(None, None) == 1
 
 

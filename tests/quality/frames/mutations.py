@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import cbor2
 import google_crc32c
 
+from raftmq.broker.serve import connection
 from raftmq.wire.frame import FIXED_BYTES, encode_frame
 from raftmq.wire.messages import REPLY, FrameKind
 
@@ -45,8 +46,8 @@ SNIPPETS = (
 """Pieces of CBOR: lengths that are claimed, depth, tags, indefinite items, texts that are none."""
 LONG_BYTES = 200_000
 """About the bytes of a header with one very long list."""
-HEADER_BYTES_MAX = (1 << 20) + 100
-"""A little more than a node takes."""
+HEADER_BYTES_MAX = connection.HEADER_BYTES_MAX + 100
+"""A little more than a node takes of a client."""
 RAW_BYTES_MAX = 300
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _NUMBERS_OF_A_BATCH = (36, 40, 44, 56, 60, 64, 68)
@@ -92,7 +93,8 @@ def _encoded(header: Any) -> bytes:
 
 def _framed(kind: int, correlation: int, header: bytes, body: bytes, name: str) -> Sent:
     data = b"".join(encode_frame(kind, correlation, header, [body] if body else ()))
-    return Sent(kind, correlation, data, name)
+    # A longer header than a node takes ends the connection.
+    return Sent(kind, correlation, data, name, len(header) > connection.HEADER_BYTES_MAX)
 
 
 # Values

@@ -12,6 +12,7 @@ from raftmq.chaos.mutant import Mutant, planted
 
 from .brokers import (
     administration,
+    answers,
     clients,
     close_readings,
     connections,
@@ -19,6 +20,7 @@ from .brokers import (
     hostile_readings,
     leader_tasks,
     placement,
+    quotas,
     returning_members,
     rot,
 )
@@ -47,6 +49,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
             *hostile_readings.MUTANTS,
             *close_readings.MUTANTS,
             *placement.MUTANTS,
+            *quotas.MUTANTS,
+            *answers.MUTANTS,
         ),
         key=lambda mutant: mutant.number,
     )

@@ -123,6 +123,7 @@ def page(rows: Rows) -> str:
         if row is not None:
             name = str(row["killer"])
             world = "ledger" if mutant.is_popping else "sim" if mutant.workload else "core"
+            world += ", `--secure`" if mutant.is_secure else ""
             killer = f"{name} {_meaning(name)}" if name else "**none**"
             lines.append(
                 f"| {mutant.number} | `{mutant.name}` | {mutant.what} | {world} "

@@ -86,7 +86,10 @@ def play(mutant: Mutant, seed: int, *, is_planted: bool = True) -> Outcome:
         brokers = import_module("raftmq.chaos.sim.run")
         with planting:
             outcome: Outcome = brokers.run(
-                schedule_of(mutant, seed), workload=mutant.workload, nodes=mutant.nodes
+                schedule_of(mutant, seed),
+                workload=mutant.workload,
+                nodes=mutant.nodes,
+                is_secure=mutant.is_secure,
             )
         return outcome
     settings = mutant.settings(draw_settings(seed))

@@ -7,12 +7,14 @@ import pytest
 from tests.quality.mutants import MUTANTS, hunt
 from tests.quality.mutants.brokers import (
     administration,
+    answers,
     clients,
     close_readings,
     flows,
     hostile_readings,
     leader_tasks,
     placement,
+    quotas,
     rot,
 )
 
@@ -58,6 +60,14 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
     placement: {
         "stays-short": 6,
         "refused-by-halves": 0,
+    },
+    answers: {
+        "sent-as-handed-out": 3,
+        "mask-in-silence": 8,
+        "one-turn": 8,
+    },
+    quotas: {
+        "asks-on-their-way": 1,
     },
     close_readings: {
         "tick-once": 1,

@@ -15,7 +15,7 @@ import trio
 
 from raftmq.access.tokens import ID_BYTES, SECRET_BYTES, digest_of, draw_token, parts_of
 from raftmq.chaos.sim.clients import GUEST
-from raftmq.chaos.sim.cluster import CLUSTER, PORT
+from raftmq.chaos.sim.raw_client import raw_client
 from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.process import Machine, Process
@@ -24,9 +24,8 @@ from raftmq.client.routing.requests import change_catalog
 from raftmq.errors import ProtocolError, Rejected
 from raftmq.machine.catalog.access import PutToken
 from raftmq.wire.access import TOKEN, LogIn
-from raftmq.wire.codec import pack
-from raftmq.wire.frame import Frame, FrameParser, encode_frame
-from raftmq.wire.messages import PROTOCOL, FrameKind, Hello, Metadata
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import FrameKind, Metadata
 
 GUESTS = 2
 """Processes."""
@@ -92,27 +91,16 @@ class Guests:
             state.cluster.network.process_ended(process)
 
     async def _stay(self, process: Process, host: str, token: str) -> None:
-        stream = await self._state.cluster.network.connect(process, host, PORT)
-        parser = FrameParser(1 << 24)
-        async with stream:
-            await stream.send_all(_frame(FrameKind.HELLO, 0, _HELLO))
-            await stream.send_all(_frame(FrameKind.LOG_IN, 1, LogIn(TOKEN, token)))
+        async with raw_client(self._state.cluster.network, process, host, "guest") as client:
+            await client.send(FrameKind.LOG_IN, 1, LogIn(TOKEN, token))
             number = 1
-            while data := await stream.receive_some():
-                parser.feed(bytes(data))
-                for frame in parser.frames():
+            while (frames := await client.receive()) is not None:
+                for frame in frames:
                     if _is_granted(frame, number):
                         await trio.sleep(self._random.expovariate(1 / PAUSE_SECONDS))
                         number += 1
-                        await stream.send_all(_frame(FrameKind.METADATA, number, Metadata(None)))
-
-
-_HELLO = Hello(PROTOCOL, CLUSTER, 0, "", "guest")
+                        await client.send(FrameKind.METADATA, number, Metadata(None))
 
 
 def _is_granted(frame: Frame, number: int) -> bool:
     return frame.correlation == number and frame.kind != FrameKind.ERROR
-
-
-def _frame(kind: FrameKind, correlation: int, message: Hello | LogIn | Metadata) -> bytes:
-    return b"".join(encode_frame(kind, correlation, pack(message)))

@@ -21,7 +21,8 @@ import trio
 
 from raftmq.batch import encode
 from raftmq.chaos.outcome import Violation
-from raftmq.chaos.sim.cluster import CLUSTER, PORT
+from raftmq.chaos.sim.cluster import CLUSTER
+from raftmq.chaos.sim.raw_client import raw_client
 from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.process import Machine, Process
@@ -30,12 +31,11 @@ from raftmq.machine.catalog.catalog import Catalog
 from raftmq.tls.names import USER, CertificateName
 from raftmq.wire import access, popping, traces
 from raftmq.wire.assignment import CommitOffsets, FindMembers, FoundMembers, QueueOffset
-from raftmq.wire.codec import pack, unpack
+from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, FoundConsumerGroups
 from raftmq.wire.fetches import Fetch, FetchFrom
-from raftmq.wire.frame import Frame, FrameParser, encode_frame
+from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
-    PROTOCOL,
     REPLY,
     Admin,
     ChangeNode,
@@ -47,7 +47,6 @@ from raftmq.wire.messages import (
     FindOffset,
     FindOffsets,
     FrameKind,
-    Hello,
     Metadata,
     Probe,
     Status,
@@ -108,16 +107,10 @@ class Intruders:
 
     async def _ask(self, process: Process, host: str, attempt: _Attempt) -> Frame | None:
         kind, message, body = attempt
-        stream = await self._state.cluster.network.connect(process, host, PORT)
-        parser = FrameParser(1 << 24)
-        header = b"" if message is None else pack(message)
-        async with stream:
-            hello = Hello(PROTOCOL, CLUSTER, 0, "", "intruder")
-            await stream.send_all(b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello))))
-            await stream.send_all(b"".join(encode_frame(kind, 1, header, [body])))
-            while data := await stream.receive_some():
-                parser.feed(bytes(data))
-                for frame in parser.frames():
+        async with raw_client(self._state.cluster.network, process, host, "intruder") as client:
+            await client.send(kind, 1, message, body)
+            while (frames := await client.receive()) is not None:
+                for frame in frames:
                     if frame.correlation == 1:
                         return frame
         return None

@@ -1,4 +1,5 @@
-"""The ledger replays the committed logs of all data groups after the run.
+"""The ledger replays the committed logs of all data groups after the run, and answers to POPs are
+judged as they leave.
 
 The twin of each machine (`twins`) hands out and answers again: `PopLog` judges that.
 
@@ -6,18 +7,26 @@ Retention by size (`retains_little`) drops messages that groups have not read. A
 announce these messages to the groups before, and no others, and the counts of lost messages that
 clients get must be those of the twin.
 
+An answer to a POP must have only messages that the consumer holds by the leader's machine at that
+moment, with the deadline of their lease. The leader keeps leases that did not fit into an answer,
+and a lease may be extended, settled or reset before the next one: runs in which an answer has one
+batch (`run.PARTS_EVERY`) meet that often.
+
 Invariants:
 - Observing changes nothing.
 - Each comparison is counted; a kind of comparison that was never made is vacuous, not good.
 """
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
+from raftmq.broker.deliver.consumers import Consumer, Key
 from raftmq.broker.replica.opener import FOUNDING_INDEX
 from raftmq.chaos.ledger import PopBreach, PopLog
+from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.cluster import Cluster
+from raftmq.chaos.sim.observed import ObservedNode
 from raftmq.chaos.sim.run_state import RunState
 from raftmq.checkers.history import History
 from raftmq.checkers.pop.calls import QueueTraffic, pop_traffic
@@ -25,7 +34,10 @@ from raftmq.log.record import Record
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.queue_numbers import QUEUE_BITS
+from raftmq.pop.spans import Span
 from raftmq.results import Appended, Result
+from raftmq.wire.frame import FramePart
+from raftmq.wire.popping import Lease, Popped
 
 from .twins import STATES, Twins
 
@@ -33,6 +45,7 @@ RECORDS = "records read along"
 DELIVERIES = "Q8 deliveries looked up in the log"
 GIVEN_UP = "Q25 messages that retention gave up"
 LOST = "Q25 counts of what is lost"
+ANSWERED = "leases in answers by the machine"
 
 
 class PopEvidence(Twins):
@@ -133,6 +146,52 @@ class PopEvidence(Twins):
                 whys = [one.why_strange(number, queue, seen) for one in ledgers]
                 if all(whys):
                     yield PopBreach("Q8", 0, whys[0])
+
+
+class PopAnswers:
+    """An observer of the answers that all nodes of a cluster send."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.violations: list[Violation] = []
+        """The first wrong lease, if there was one."""
+        self.compared: Counter[str] = Counter()
+        """Leases that were judged."""
+        cluster.listeners.append(self._heard)
+
+    def _heard(self, number: int, what: str) -> None:
+        if what != "serves":
+            return
+        node = self._cluster.nodes[number]
+        reply = node._popping._reply
+
+        def judged(consumer: Consumer, popped: Popped, body: Sequence[FramePart] = ()) -> None:
+            for lease in popped.leases:
+                self._judge(node, consumer.key, lease)
+            reply(consumer, popped, body)
+
+        node._popping._reply = judged  # type: ignore[method-assign]
+
+    def _judge(self, node: ObservedNode, key: Key, lease: Lease) -> None:
+        self.compared[ANSWERED] += 1
+        machine = node.groups[key.partition_group].machine
+        assert isinstance(machine, PartitionMachine)
+        attached = machine.pop_groups.attached.get(key.number)
+        bits = int.from_bytes(lease.bits, "little")
+        until = None
+        if attached is not None:
+            # A lease whose time is over is held until a record takes it back.
+            messages = Span(lease.base, bits)
+            until = attached.group.held_until(key.consumer, lease.token, messages, now=0)
+        if until != lease.deadline_ms and not self.violations:
+            at_ms = int(self._cluster.agenda.now * 1000)
+            held = "which it does not hold" if until is None else f"which it holds until {until}"
+            text = (
+                f"node {node.id}, group {key.partition_group}: consumer {key.consumer} of "
+                f"attachment {key.number} is sent messages {bits:b} from {lease.base} on by lease "
+                f"{lease.token} until {lease.deadline_ms}, {held}"
+            )
+            self.violations.append(Violation("answered-lease", at_ms, text))
 
 
 class KeptQueues:

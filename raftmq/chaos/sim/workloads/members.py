@@ -162,7 +162,7 @@ class MembersWorkload(LogWorkload):
         """A commit that was delayed on the network arrives after the next one."""
         view = consumer._view
         assert view is not None
-        numbers = {view.id << QUEUE_BITS | queue: queue for queue in commit.epochs}
+        numbers = {view.id << QUEUE_BITS | queue: queue for queue in commit.offsets}
         groups = {number: view.groups[queue] for number, queue in numbers.items()}
         for group, part in by_partition(groups).items():
             offsets = {number: commit.offsets[numbers[number]] for number in part}

@@ -2,7 +2,7 @@
 
 Producers do as in the log workload; one more delays messages and opens transactions, see
 `raftmq.chaos.workloads.withholding`. Faults show what one paused process costs the others: a client
-that hangs holds its messages.
+that hangs holds its messages. In runs with quotas a crowd takes its part of them (`crowds`).
 """
 
 from raftmq.chaos.sim.clients import Clients, Job, Session
@@ -11,6 +11,7 @@ from raftmq.chaos.workloads.withholding import Withholding
 from raftmq.checkers.history import Recorder
 from raftmq.client import Client
 
+from .crowds import CONSUMERS, Crowd
 from .log import PRODUCERS, QUEUES, TOPIC, LogWorkload, body_of, queue_key, value_of
 
 CALM_CLOCK_MS = 200
@@ -51,6 +52,7 @@ class PopWorkload(LogWorkload):
             now_ms=clients.now_ms,
             counts=self.counts,
         )
+        self._crowd = Crowd(self.counts, is_wanted=lambda: not clients.is_healed)
         self.producers_left += 1
 
     @property
@@ -69,6 +71,8 @@ class PopWorkload(LogWorkload):
 
         async def job(mq: Client, _: Session) -> None:
             await self._popping.prepare(mq)
+            if self._clients.in_flight_max is not None:
+                await self._crowd.prepare(mq)
 
         await self._clients.once(job)
 
@@ -82,6 +86,10 @@ class PopWorkload(LogWorkload):
             for number in range(KINDS[group].consumers):
                 self._clients.start(f"consumer-{group}{number + 1}", self._popper_of(group))
         self._clients.start("operator", self._operate, lost_answers=LOST_ANSWERS)
+        if self._clients.in_flight_max is not None:
+            self._clients.start("keeper", self._keep)
+            for number in range(CONSUMERS):
+                self._clients.start(f"crowd-{number + 1}", self._take)
 
     async def find_ends(self) -> None:
         """Let consumers ack everything, and start an auditor that asks for the remaining work."""
@@ -115,6 +123,12 @@ class PopWorkload(LogWorkload):
 
     async def _operate(self, mq: Client, session: Session) -> None:
         await self._popping.operate(mq, session.number, session.random)
+
+    async def _keep(self, mq: Client, session: Session) -> None:
+        await self._crowd.keep(mq, session.random)
+
+    async def _take(self, mq: Client, session: Session) -> None:
+        await self._crowd.take(mq, session.random)
 
     async def _audit(self, mq: Client, session: Session) -> None:
         await self._withholding.read_all(mq, session.number)

@@ -100,7 +100,7 @@ def times_each_request(patch: Patch) -> None:
 
 def gives_the_number_of_a_cancelled_settlement_away(patch: Patch) -> None:
     """250"""
-    settlements = import_module("raftmq.client.pop.settlement")
+    settlements = import_module("raftmq.client.pop.settlements")
     finish = settlements.Settlements.finish
 
     def forget(settler: Any, waiter: Any) -> None:

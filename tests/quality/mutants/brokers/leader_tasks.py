@@ -44,7 +44,7 @@ def _own_clock_for_sessions(patch: Patch) -> None:
 
 def _own_clock_for_ages(patch: Patch) -> None:
     module = import_module("raftmq.broker.serve.transactions")
-    find, page = module.TransactionRequests._find, module._page
+    find, page = module.TransactionRequests._find, module.transactions_page
     clocks: dict[int, Any] = {}
 
     def finding(self: Any, request: Any, group: Any, asked: Any) -> Any:
@@ -55,7 +55,7 @@ def _own_clock_for_ages(patch: Patch) -> None:
         return page(machine, request, clocks[id(machine)]() - request.age_ms_min, sees)
 
     patch.set(module.TransactionRequests, "_find", finding)
-    patch.set(module, "_page", own)
+    patch.set(module, "transactions_page", own)
 
 
 def _waits_for_the_clock(patch: Patch) -> None:

@@ -44,9 +44,9 @@ def touches_groups_at_stale_timers(patch: Patch) -> None:
     """141"""
     begin = PopGroups.begin
 
-    def careless(self: PopGroups, now: int) -> None:
+    def careless(self: PopGroups, now: int, version: int) -> None:
         due = [number for at, number in self._timers if at <= now and self._timer.get(number) == at]
-        begin(self, now)
+        begin(self, now, version)
         for number in due:
             group = self.attached[number].group
             group._open.update(dict.fromkeys(group.backlogs))

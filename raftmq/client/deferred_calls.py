@@ -2,7 +2,7 @@
 
 An answer to many callers wakes them; each of them soon asks for the next thing. If the first one's
 request left at once, the others would wait for its answer, and then again: callers in two halves
-that take turns. So what waits is sent when the callers that the answer woke have run.
+that take turns. So the calls are made after the woken callers have run.
 
 Invariants:
 - A call that was added is made once, unless the task in `run` ends before.
@@ -16,7 +16,7 @@ import anyio.lowlevel
 from .supervisor import Job
 
 
-class Gathering:
+class DeferredCalls:
     """Makes each added call once other tasks have run, or after `seconds`."""
 
     def __init__(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from raftmq.client.arguments import milliseconds, require
-from raftmq.client.gathering import Gathering
+from raftmq.client.deferred_calls import DeferredCalls
 from raftmq.client.message import format_id
 from raftmq.client.recorders import PopRecorder
 from raftmq.client.routing.refusals import reason_of
@@ -42,7 +42,7 @@ class Settlements:
         self._senders: dict[int, SettlementSender] = {}
         # Results of settlements that no call waits for.
         self._tally = Tally()
-        self._gathering = Gathering(start=tasks.start)
+        self._deferred = DeferredCalls(start=tasks.start)
         # Each takes the result of a call of `settle_nowait` since the last flush, for the recorder.
         self._unheard: list[Callable[[Settlement], None]] = []
         self.holder = holder
@@ -54,7 +54,7 @@ class Settlements:
         """The settlements on their way to a partition group."""
         found = self._senders.get(group)
         if found is None:
-            shared = self._router, self._tasks, self.holder, group, self._tally, self._gathering
+            shared = self._router, self._tasks, self.holder, group, self._tally, self._deferred
             found = SettlementSender(*shared)
             self._senders[group] = found
         return found

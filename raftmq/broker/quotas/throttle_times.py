@@ -1,14 +1,14 @@
-"""The users and topics that quotas have slowed since the node started, and for how long."""
+"""The throttle times of users and topics: for how long quotas have held their requests."""
 
 from raftmq.machine.catalog.quotas import Subject
 
-SLOWED_MAX = 1000
-"""Subjects that are remembered as slowed. With more of them, an amount may be too high, by the
-least amount that is remembered."""
+SUBJECTS_MAX = 1000
+"""Subjects that are remembered. With more of them, a time may be too long, by the shortest one that
+is remembered."""
 
 
-class Slowed:
-    """How much each subject was slowed, since the node started.
+class ThrottleTimes:
+    """The sum of the throttle times of each subject, since the node started.
 
     Source: the Space-Saving summary (Metwally, Agrawal, El Abbadi, 2005).
     """
@@ -20,7 +20,7 @@ class Slowed:
         self.seconds = 0.0
         """The seconds of all these delays together."""
         self.refused = 0
-        """Requests that were told to come again later."""
+        """Requests that were refused as busy."""
         self._of: dict[tuple[str, str], float] = {}
 
     def note(self, subject: Subject, seconds: float) -> None:
@@ -29,11 +29,11 @@ class Slowed:
         self.seconds += seconds
         key = (subject.kind.value, subject.name)
         before = self._of.get(key, 0.0)
-        if key not in self._of and len(self._of) >= SLOWED_MAX:
+        if key not in self._of and len(self._of) >= SUBJECTS_MAX:
             # A newcomer takes over the least amount: else it would always be the least itself.
             before = self._of.pop(min(self._of, key=self._of.__getitem__))
         self._of[key] = before + seconds
 
     def most(self, count: int) -> list[tuple[tuple[str, str], float]]:
-        """The subjects that were slowed most, with their seconds."""
+        """The subjects with the longest times, in seconds."""
         return sorted(self._of.items(), key=lambda each: (-each[1], each[0]))[:count]

@@ -1,6 +1,9 @@
 """Requests of operators about consumer groups that pop: their backlogs and dead letters."""
 
+from collections.abc import Iterator
 from heapq import nsmallest
+
+from msgspec.structs import replace
 
 from raftmq.access.rules import Resource
 from raftmq.broker.host import Host
@@ -8,10 +11,10 @@ from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
 from raftmq.errors import Reason
 from raftmq.machine.machine import PartitionMachine
-from raftmq.machine.pop_groups import PopGroups
 from raftmq.pop import calls
 from raftmq.pop.groups import PopGroup
 from raftmq.wire.messages import ErrorReply, FrameKind
+from raftmq.wire.numbers import NUMBER_MAX
 from raftmq.wire.popping import (
     SETTLE_ITEMS_MAX,
     BacklogView,
@@ -26,15 +29,16 @@ from raftmq.wire.popping import (
 
 from .answers import Answer, OpenRequest, number_of_another
 from .dispatcher import data_group, group_route
-from .pages import Sees
+from .pages import Sees, first_page
 
-PAGE_MAX = 5000
-"""Entries of one answer: about 60 bytes each."""
+PAGE_MAX = 2000
+"""Entries of one answer: about 10 us of the event loop each."""
+_VIEW_BYTES = 60
 DEAD_PAGE_BYTES = 256 * 1024
 """Bytes of dead letters in one answer, and one letter more."""
 
 
-class Backlogs(Service):
+class PopGroupRequests(Service):
     """The handlers of these requests."""
 
     def __init__(self, node: Host) -> None:
@@ -47,12 +51,12 @@ class Backlogs(Service):
         }
 
     def _find(self, request: FindBacklogs, group: Group, asked: OpenRequest) -> Answer:
-        def page() -> Answer:
+        def page(request: FindBacklogs) -> FoundBacklogs | FindBacklogs:
             assert isinstance(group.machine, PartitionMachine)
             sees = self._node.gate.sees(asked.connection, Resource.GROUP)
             return backlogs_page(group.machine, request, sees)
 
-        return asked.read(group, page)
+        return asked.read_page(group, request, page)
 
     def _find_dead(self, request: FindDead, group: Group, asked: OpenRequest) -> Answer:
         def page() -> Answer:
@@ -81,16 +85,13 @@ class Backlogs(Service):
 
 def backlogs_page(
     machine: PartitionMachine, request: FindBacklogs, sees: Sees = lambda _: True
-) -> FoundBacklogs:
+) -> FoundBacklogs | FindBacklogs:
     """A page of the backlogs of a data group's consumer groups, as far as `sees` shows them."""
-    after = (request.after_number, request.after_queue)
-    keys = [key for key in _queues(machine.pop_groups, request.number, sees) if key > after]
-    page = nsmallest(PAGE_MAX, keys)
-    found = [
-        _view(machine.pop_groups.attached[number].group, number, queue, machine.ends.get(queue, 0))
-        for number, queue in page
-    ]
-    return FoundBacklogs(found, len(page) < len(keys))
+    entries = _backlogs(machine, request, sees)
+    views, last = first_page(entries, lambda _: _VIEW_BYTES, looks_max=PAGE_MAX)
+    if last is None or views:
+        return FoundBacklogs(views, is_cut=last is not None)
+    return replace(request, after_number=last[0], after_queue=last[1])
 
 
 def dead_page(group: PopGroup, request: FindDead) -> FoundDead:
@@ -109,18 +110,27 @@ def dead_page(group: PopGroup, request: FindDead) -> FoundDead:
     return FoundDead(found, len(found) < len(numbers))
 
 
-def _queues(pop_groups: PopGroups, number: int, sees: Sees) -> list[tuple[int, int]]:
-    """(attachment, queue) of each backlog that is asked for."""
-    numbers = [number] if number else list(pop_groups.attached)
-    return [
-        (each, queue)
-        for each in numbers
-        if each in pop_groups.attached and sees(pop_groups.attached[each].name)
-        for queue in pop_groups.attached[each].group.backlogs
-    ]
+def _backlogs(
+    machine: PartitionMachine, request: FindBacklogs, sees: Sees
+) -> Iterator[tuple[tuple[int, int], BacklogView | None]]:
+    """The backlog of each attachment and queue that is asked for, in order."""
+    known = machine.pop_groups.attached
+    for number in sorted(known.keys() & {request.number} if request.number else known):
+        if number < request.after_number:
+            continue
+        name, group = known[number].name, known[number].group
+        after = request.after_queue if number == request.after_number else -1
+        if not sees(name):
+            if after < NUMBER_MAX:
+                yield (number, NUMBER_MAX), None
+            continue
+        for queue in sorted(group.backlogs):
+            if queue > after:
+                view = _view(group, number, queue, machine.ends.get(queue, 0))
+                yield (number, queue), view
 
 
 def _view(group: PopGroup, number: int, queue: int, end: int) -> BacklogView:
     counts = group.counts(queue)._asdict()
     counts["ready"] += counts.pop("held")
-    return BacklogView(number, queue, end, group.backlogs[queue].next, **counts)
+    return BacklogView(number, queue, end, group.backlogs.look(queue).next, **counts)

@@ -5,7 +5,7 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from raftmq.client import connect
-from raftmq.client.gathering import Gathering
+from raftmq.client.deferred_calls import DeferredCalls
 from raftmq.wire.messages import FrameKind
 from tests.client.consume.test_consumer import fill
 from tests.client.fake_cluster import URL, FakeCluster
@@ -23,7 +23,7 @@ def _requests(cluster: FakeCluster, kind: FrameKind) -> int:
 
 async def test_calls_are_made_once_in_order_when_other_tasks_have_run() -> None:
     made: list[str] = []
-    gathering = Gathering()
+    deferred = DeferredCalls()
 
     def first() -> None:
         made.append("first")
@@ -36,18 +36,18 @@ async def test_calls_are_made_once_in_order_when_other_tasks_have_run() -> None:
         made.append("woken")
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(gathering.run)
+        tasks.start_soon(deferred.run)
         event = anyio.Event()
         for _ in range(3):
             tasks.start_soon(woken, event)
         await wait_all_tasks_blocked()
         event.set()
         for call in (first, second, first):
-            gathering.add(call, is_after_answer=True)
+            deferred.add(call, is_after_answer=True)
         assert not made
         await wait_all_tasks_blocked()
         assert made == ["woken"] * 3 + ["first", "second"]
-        gathering.add(first)
+        deferred.add(first)
         await wait_all_tasks_blocked()
         assert made[5:] == ["first"]
         tasks.cancel_scope.cancel()

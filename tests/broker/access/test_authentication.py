@@ -87,7 +87,7 @@ def test_a_wrong_password_an_unknown_user_and_a_wrong_token_are_refused_alike(
     with_guarded(scenario, tmp_path)
 
 
-def test_the_key_behind_the_salts_of_nobody_is_the_nodes_own(tmp_path: Path) -> None:
+def test_the_key_behind_the_salts_of_unknown_users_is_the_nodes_own(tmp_path: Path) -> None:
     async def scenario(node: Guarded) -> None:
         async with node.by_certificate(ROOT) as root:
             for command in (PutUser("alice"), PutUser("alice", seed=bytes(32))):
@@ -135,6 +135,19 @@ def test_before_the_login_nothing_else_is_answered(tmp_path: Path) -> None:
     with_guarded(scenario, tmp_path)
 
 
+@pytest.mark.parametrize("kind", [FrameKind.FETCH, FrameKind.ADMIN, FrameKind.SESSIONS])
+def test_a_header_of_a_stranger_is_not_decoded(tmp_path: Path, kind: FrameKind) -> None:
+    """A header of 64 KiB takes milliseconds, and its refusal would tell that it was decoded."""
+
+    async def scenario(node: Guarded) -> None:
+        async with stranger(node.port, node.context) as peer:
+            await greeted(peer)
+            await peer.send(b"".join(encode_frame(kind, 1, b"no header of any kind")))
+            assert (await peer.refusal()).code == "unauthenticated"
+
+    with_guarded(scenario, tmp_path)
+
+
 def test_a_connection_that_does_not_log_in_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +188,7 @@ def test_attempts_after_a_failure_wait_and_those_of_others_do_not(tmp_path: Path
         for _ in range(3):
             async with refused(Reason.UNAUTHENTICATED), node.by_login(raftmq.Login("alice", "x")):
                 pass
-        waits = node.node.gate.failures.wait
+        waits = node.node.gate.failures.take_turn
         assert waits("", "bob") == 0.0
         async with node.as_user("bob"):
             pass
@@ -202,7 +215,7 @@ def test_one_attempt_of_a_connection_waits_at_a_time(
         async with stranger(node.port, node.context) as peer:
             await greeted(peer)
             (connection,) = (
-                each for each, guest in node.node.gate._guests.items() if not guest.login
+                each for each, client in node.node.gate._clients.items() if not client.login
             )
             frames = [encode_frame(FrameKind.LOG_IN, n, message) for n in range(1, attempts + 1)]
             await peer.send(b"".join(part for frame in frames for part in frame))

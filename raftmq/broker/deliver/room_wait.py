@@ -1,0 +1,117 @@
+"""Consumers whose POP waits for room: the quotas of messages in flight leave it nothing now.
+
+    POP ──> `within`: what the quotas leave of it ──> an Ask
+                  │ nothing
+                  └──> `begin` ──> a look every `COUNT_SECONDS` ──> an Ask, once there is room
+                                        └──> `end`: the POP is answered
+
+A consumer that waits has no credit, so messages that come meanwhile go to others. Those who wait
+take turns, longest first.
+
+Invariants:
+- One timer serves all consumers that wait; it runs only while one of them has a place.
+- A consumer that is gone, or whose group is deleted, waits until the next look at most.
+"""
+
+from collections.abc import Callable
+from math import ceil
+
+import trio
+from msgspec.structs import replace
+
+from raftmq.broker.host import Host
+from raftmq.broker.replica.group import Group
+from raftmq.broker.timers import Timers
+from raftmq.wire.messages import ErrorReply
+from raftmq.wire.popping import Pop
+
+from .consumers import Consumer, Consumers
+from .in_flight import COUNT_SECONDS, InFlight, WaitingPop
+
+
+class RoomWait:
+    """The consumers that wait, and the looks for room."""
+
+    def __init__(
+        self,
+        node: Host,
+        timers: Timers,
+        in_flight: InFlight,
+        consumers: Consumers,
+        *,
+        find: Callable[[Pop], Group | ErrorReply],
+        ask: Callable[[Group, Consumer, int], object],
+        flush: Callable[[], None],
+    ) -> None:
+        """`find` gives the data group of a POP, or the refusal; `ask` asks the machine for what the
+        POP of a consumer wants, which waited for some milliseconds; `flush` proposes it."""
+        self._node = node
+        self._timers = timers
+        self._in_flight = in_flight
+        self._waiting = in_flight.waiting
+        self._consumers = consumers
+        self._find = find
+        self._ask = ask
+        self._flush = flush
+        self._is_looking = False
+
+    def within(self, consumer: Consumer, request: Pop) -> tuple[Pop, WaitingPop | None]:
+        """The request as the quotas of messages in flight leave it; and how it waits, if they leave
+        nothing of it."""
+        if request.count <= 0:
+            return request, None
+        room = self._in_flight.room(consumer.key, consumer.connection, request.count)
+        count = int(min(request.count, room.messages))
+        if count:
+            return replace(request, count=count), None
+        assert room.subject is not None
+        return replace(request, count=0), WaitingPop(
+            request.count, trio.current_time(), room.subject
+        )
+
+    def begin(self, consumer: Consumer, pop: WaitingPop) -> None:
+        """The POP of a consumer waits from now on."""
+        self._look_soon()
+        self._waiting.put(consumer.key, pop)
+
+    def end(self, consumer: Consumer, *, keeps_place: bool = False) -> int:
+        """The POP of a consumer waits no longer; for how many ms it did, 0: it did not."""
+        pop = self._waiting.take(consumer.key, keeps_place=keeps_place)
+        if pop is None:
+            return 0
+        seconds = trio.current_time() - pop.since
+        self._node.quotas.note_throttled(pop.subject, seconds)
+        waited_ms = ceil(seconds * 1000)
+        consumer.throttle_ms += waited_ms
+        return waited_ms
+
+    def _look_soon(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            self._timers.call_after(COUNT_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Ask for those consumers that wait for which there is room now."""
+        self._is_looking = False
+        for key, pop in self._waiting.look():
+            consumer = self._consumers.get(key)
+            if consumer is None or consumer.correlation is None:
+                self._waiting.take(key)
+                continue
+            correlation, request = consumer.correlation
+            # Meanwhile the consumer group, or its topic, may be deleted.
+            group = self._find(request)
+            if isinstance(group, ErrorReply):
+                self._waiting.take(key)
+                consumer.connection.refuse(consumer.end_wait(), group)
+                continue
+            request, full = self.within(consumer, replace(request, count=pop.messages))
+            # Its first Ask, for no messages, is not applied: the leases in its hand are not known.
+            if full is not None or consumer.since is None:
+                continue
+            consumer.correlation = correlation, request
+            waited_ms = self.end(consumer)
+            self._ask(group, consumer, waited_ms)
+        self._flush()
+        if self._waiting:
+            self._look_soon()

@@ -1,0 +1,89 @@
+"""Commands that are small to send and long to apply: a few are under way at a time.
+
+One client may send a thousand of them at once, and records that are committed together are applied
+in one step of the event loop. So the leader proposes as many as take `WORK_MAX` together, and the
+next ones once these are applied, in another turn of the loop.
+
+Invariants:
+- Commands of a connection have their turns in the order in which they came, and connections with
+  commands that wait take turns.
+- A command whose connection has ended before its turn is not carried out.
+
+Left out: other nodes apply what they receive together in one step, as after a restart.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from raftmq.broker.host import Host
+from raftmq.broker.loop_budget import in_another_turn
+from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
+from raftmq.broker.serve.connection import Connection
+from raftmq.wire.messages import ErrorReply
+
+WORK_MAX = 65_536
+"""Work of all commands that are under way, in queues whose owner is found: 20 to 50 ms."""
+
+
+class _Waiting(NamedTuple):
+    """A command that waits for its turn."""
+
+    asked: OpenRequest
+    work: Callable[[], int]
+    propose: Callable[[], Answer]
+
+
+class Pace:
+    """The turns of such commands at one node."""
+
+    def __init__(self, node: Host) -> None:
+        self._node = node
+        self._waiting: dict[Connection, deque[_Waiting]] = {}
+        self._under_way = 0
+        self._is_soon = False
+
+    def propose(
+        self, asked: OpenRequest, work: Callable[[], int], propose: Callable[[], Answer]
+    ) -> Answer:
+        """Propose a command now or in its turn, by `propose`; `work` tells its work at that time.
+        A proposal that `propose` makes must end with the answer to the request."""
+        each = _Waiting(asked, work, propose)
+        if asked.connection not in self._waiting and self._has_time(each):
+            return self._begin(each)
+        self._waiting.setdefault(asked.connection, deque()).append(each)
+        return LATER
+
+    def _has_time(self, each: _Waiting) -> bool:
+        return not self._under_way or self._under_way + each.work() <= WORK_MAX
+
+    def _begin(self, each: _Waiting) -> Answer:
+        work, answered = each.work(), each.asked.on_answer
+        self._under_way += work
+
+        def end(error: ErrorReply | None) -> None:
+            self._under_way -= work
+            if self._waiting and not self._is_soon:
+                self._is_soon = True
+                self._node.start_soon(in_another_turn, self._go_on)
+            if answered is not None:
+                answered(error)
+
+        each.asked.on_answer = end
+        return each.propose()
+
+    def _go_on(self) -> None:
+        self._is_soon = False
+        while self._waiting:
+            connection, waiting = next(iter(self._waiting.items()))
+            if not (connection.is_closed or self._has_time(waiting[0])):
+                return
+            each = waiting.popleft()
+            del self._waiting[connection]
+            if waiting:
+                self._waiting[connection] = waiting
+            if connection.is_closed:
+                # The right to do this may have ended with the connection.
+                each.asked.answer(ErrorReply("unavailable", "the client has left"))
+            else:
+                each.asked.answer(self._begin(each))

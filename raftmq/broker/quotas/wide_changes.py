@@ -1,0 +1,126 @@
+"""Changes of members, topics and filters: a few at a time, and with a bound on members' queues.
+
+A member that comes or goes has all queues of the topic dealt out again, by each node when the node
+applies the record. A topic that gets more queues has that for each group with members, and a filter
+is parsed.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+from raftmq.broker.host import Host
+from raftmq.broker.serve.answers import Answer, OpenRequest
+from raftmq.errors import Reason
+from raftmq.machine.catalog.catalog import Command, Once
+from raftmq.machine.catalog.membership import (
+    JoinGroup,
+    LeaveGroup,
+    RegrantQueues,
+    ReleaseQueues,
+)
+from raftmq.machine.catalog.subscribers import Subscribe
+from raftmq.machine.catalog.topics import AlterTopic, CreateTopic
+from raftmq.machine.queue_numbers import QUEUE_BITS
+from raftmq.wire.messages import ErrorReply
+
+from .pace import Pace
+
+PLACES_MAX = 4 * 1024 * 1024
+"""Queues of all groups with members, each counted for each group, and for each instance of one that
+broadcasts: 24 bytes in the catalog of each node."""
+CREATED_QUEUES = 4
+"""Queues that are created in the time in which one gets another owner."""
+CHARACTER_WORK = 3
+"""Queues that get another owner in the time in which a character of a filter is parsed."""
+_PACED = (
+    JoinGroup | LeaveGroup | ReleaseQueues | RegrantQueues | CreateTopic | AlterTopic | Subscribe
+)
+
+
+class WideChanges:
+    """The changes of members, topics and filters that clients ask the catalog's leader for."""
+
+    def __init__(self, node: Host, pace: Pace) -> None:
+        self._node = node
+        self._pace = pace
+        # Groups that get their first members by commands that are under way, by name and topic.
+        self._new = Counter[tuple[str, int]]()
+
+    def carry_out(
+        self, command: Command, asked: OpenRequest, propose: Callable[[], Answer]
+    ) -> Answer:
+        """Propose a command now or in its turn; others than such changes at once."""
+        change = command.change if isinstance(command, Once) else command
+        if not isinstance(change, _PACED):
+            return propose()
+        begin = partial(self._begin, change, asked, propose)
+        return self._pace.propose(asked, partial(self._work, change), begin)
+
+    def _begin(self, command: Command, asked: OpenRequest, propose: Callable[[], Answer]) -> Answer:
+        new = self._new_group(command)
+        if new is None:
+            return propose()
+        if (refusal := self._why_no_place(*new)) is not None:
+            return refusal
+        self._new[new] += 1
+        answered = asked.on_answer
+
+        def end(error: ErrorReply | None) -> None:
+            self._new -= Counter([new])
+            if answered is not None:
+                answered(error)
+
+        asked.on_answer = end
+        return propose()
+
+    def _work(self, command: Command) -> int:
+        """Queues and members that a command goes through."""
+        catalog = self._node.catalog
+        match command:
+            case Subscribe(expression=text):
+                return CHARACTER_WORK * len(text)
+            case CreateTopic(queues=queues):
+                return max(queues, 0) // CREATED_QUEUES
+            case AlterTopic(name=name, queues=queues):
+                topic = catalog.topics.get(name)
+                of_topic = [number for _, number in catalog.memberships.assignments]
+                groups = of_topic.count(topic.id) if topic is not None else 0
+                return max(queues, 0) // CREATED_QUEUES + max(queues, 0) * groups
+            case JoinGroup():
+                topic, name = catalog.topics.get(command.topic), command.offsets_name
+                known = catalog.memberships.assignments.get((name, topic.id if topic else 0))
+                members = len(known.members) if known is not None else 0
+                return 1 + members + (len(topic.groups) if topic is not None else 0)
+            case RegrantQueues():
+                topic = catalog.topics.get(command.topic)
+                return 1 + (len(topic.groups) if topic is not None else 0)
+            case LeaveGroup(member=member) | ReleaseQueues(member=member):
+                of = catalog.memberships.of_member.get(member)
+                return 1 if of is None else 1 + len(of.owners) + len(of.members)
+        return 0
+
+    def _new_group(self, command: Command) -> tuple[str, int] | None:
+        """The name and topic of a group that gets its first member; None: there is no such."""
+        catalog = self._node.catalog
+        topic = catalog.topics.get(command.topic) if isinstance(command, JoinGroup) else None
+        if topic is None:
+            return None
+        assert isinstance(command, JoinGroup)
+        key = command.offsets_name, topic.id
+        return None if key in catalog.memberships.assignments else key
+
+    def _why_no_place(self, name: str, topic: int) -> ErrorReply | None:
+        """The refusal of a group's first member, if the catalog has no memory for its queues."""
+        catalog = self._node.catalog
+        places = sum([len(each.owners) for each in catalog.memberships.assignments.values()])
+        for number in [number for _, number in {**self._new, (name, topic): 1}]:
+            found = catalog.topic_of(number << QUEUE_BITS)
+            places += 0 if found is None else len(found.groups)
+        if places <= PLACES_MAX:
+            return None
+        message = (
+            f"groups with members have {PLACES_MAX} queues together at the most: let fewer groups, "
+            "or instances, read topics of many queues"
+        )
+        return ErrorReply(Reason.TOO_LARGE.value, message)
