@@ -29,8 +29,10 @@ READS = (
     "tx list",
 )
 """Commands that read from a cluster and change nothing."""
-PYTHON_MS = 10.0
-"""Time to start Python alone on an idle machine."""
+LIBRARIES = ("-c", "import anyio, asyncio, cbor2, msgspec")
+"""A run of Python that loads what every client needs, and nothing of ours."""
+LIBRARIES_MS = 65.0
+"""Its processor time on an idle machine."""
 ATTEMPTS = 12
 
 
@@ -144,17 +146,18 @@ def test_first_use_of_the_package_takes_less_than_150_ms() -> None:
 
 
 def assert_starts(milliseconds_max: float, *arguments: str) -> None:
-    """A run of Python takes at most this processor time, on a machine where Python alone takes
-    `PYTHON_MS`."""
+    """A run of Python takes at most this processor time, on a machine where `LIBRARIES` takes
+    `LIBRARIES_MS`."""
     # Processor time, which is the same as waiting on an idle machine; and the best of some, since
-    # a busy one takes caches away too. Where that is not enough, Python itself is slower as well.
-    milliseconds, bare = [], []
+    # a busy one takes caches away too. Where that is not enough, the libraries are slower as well;
+    # Python alone is no measure, as a busy machine takes more from a run that loads many modules.
+    milliseconds, libraries = [], []
     for _ in range(ATTEMPTS):
         milliseconds.append(processor_ms(*arguments))
-        bare.append(processor_ms("-c", "pass"))
-        if min(milliseconds) < milliseconds_max * max(1.0, min(bare) / PYTHON_MS):
+        libraries.append(processor_ms(*LIBRARIES))
+        if min(milliseconds) < milliseconds_max * max(1.0, min(libraries) / LIBRARIES_MS):
             return
-    pytest.fail(f"{arguments}: {milliseconds} ms, Python itself {bare} ms")
+    pytest.fail(f"{arguments}: {milliseconds} ms, the libraries alone {libraries} ms")
 
 
 def processor_ms(*arguments: str) -> float:

@@ -16,13 +16,13 @@ from raftmq.client.routing.requests import (
 )
 from raftmq.client.routing.router import Router
 from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected
-from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 from raftmq.machine.catalog.consumer_groups import (
     Attach,
     DeleteConsumerGroup,
     Detach,
     PutConsumerGroup,
 )
+from raftmq.machine.queue_numbers import SYSTEM_GROUP
 from raftmq.pop.policy import RUN_MAX, Mode, Order, Policy
 from raftmq.wire.consumer_groups import (
     ConsumerGroupView,

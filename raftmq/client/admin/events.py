@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from raftmq.client.routing.requests import read_table, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
-from raftmq.machine.catalog.catalog import SYSTEM_GROUP
-from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK, SYSTEM_GROUP
 from raftmq.pop import message_events
 from raftmq.pop.message_events import OPEN as OPEN  # these three are for readers of `Events`
 from raftmq.pop.message_events import SETTLED as SETTLED

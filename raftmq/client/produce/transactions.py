@@ -48,8 +48,7 @@ from raftmq.client.routing.requests import after, ask_for_pages, ask_leader, sec
 from raftmq.client.routing.router import Router
 from raftmq.client.world import ClientWorld
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
-from raftmq.machine.catalog.catalog import SYSTEM_GROUP
-from raftmq.machine.queue_numbers import QUEUE_BITS
+from raftmq.machine.queue_numbers import QUEUE_BITS, SYSTEM_GROUP
 from raftmq.wire.messages import Done, FrameKind
 from raftmq.wire.transactions import (
     BeginTransaction,

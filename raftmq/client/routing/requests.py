@@ -4,13 +4,13 @@ within one timeout.
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import msgspec
 
 from raftmq.errors import OutcomeUnknown, RaftmqError, Unavailable
-from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Command
+from raftmq.machine.queue_numbers import SYSTEM_GROUP
 from raftmq.wire.access import FindAudit, FindQuotas, FindRules, FindUsers, JudgeAct
 from raftmq.wire.assignment import CommitOffsets, FindMembers, Heartbeat
 from raftmq.wire.codec import unpack
@@ -37,6 +37,9 @@ from raftmq.wire.transactions import BeginTransaction, EndTransaction, FindTrans
 
 from .pages import Pages
 from .router import Router
+
+if TYPE_CHECKING:
+    from raftmq.machine.catalog.catalog import Command
 
 Q = TypeVar("Q", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -131,7 +134,7 @@ def ask_for_pages(
     return Pages(ask, question)
 
 
-async def change_catalog(router: Router, command: Command, timeout: float | None = None) -> Any:
+async def change_catalog(router: Router, command: "Command", timeout: float | None = None) -> Any:
     """Change the catalog once, with any number of attempts; returns the command's result.
 
     Raises:

@@ -33,8 +33,7 @@ from raftmq.client.login import Source
 from raftmq.client.supervisor import TaskScope
 from raftmq.client.world import ClientWorld
 from raftmq.errors import OutcomeUnknown, ProtocolError, RaftmqError, Reason, Rejected, Unavailable
-from raftmq.machine.catalog.catalog import SYSTEM_GROUP
-from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
+from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK, SYSTEM_GROUP
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     ClusterView,

@@ -51,6 +51,7 @@ from raftmq.errors import Reason
 from raftmq.log.record import Kind, Record
 from raftmq.machine.commands import decode_commands
 from raftmq.machine.names import why_no_name
+from raftmq.machine.queue_numbers import SYSTEM_GROUP as SYSTEM_GROUP  # the catalog's own number
 from raftmq.pop.policy import Policy
 from raftmq.results import Changed, Refused, Result, UnsupportedVersion
 
@@ -85,8 +86,7 @@ from .ownership import over_groups, over_topics
 from .quotas import DropQuota, PutQuota, QuotaCommand, SubjectKind
 from .replicas import GENERATION_MAX, RetireReplica, forget_replicas, retire
 from .state import QUEUES_MAX, CatalogState
-from .state import SYSTEM_GROUP as SYSTEM_GROUP  # the catalog's own names
-from .state import Group as Group
+from .state import Group as Group  # the catalog's own names
 from .state import Node as Node
 from .state import Topic as Topic
 from .subscribers import Subscribe, Unsubscribe

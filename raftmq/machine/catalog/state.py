@@ -20,8 +20,6 @@ from .membership import Memberships
 from .quotas import QuotaState
 from .subscribers import Subscribers
 
-SYSTEM_GROUP = 0
-"""The partition group that carries the catalog."""
 QUEUES_MAX = 1 << QUEUE_BITS
 """Queues of one topic."""
 

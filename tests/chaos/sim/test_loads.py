@@ -45,8 +45,10 @@ def expect_for_anybody(connection: Connection, correlation: int, size: int) -> N
         connection._count()
 
 
-@pytest.mark.parametrize("is_planted", [True, False], ids=["planted", "mended"])
-@pytest.mark.parametrize("leave", [ask_for_events, resume])
+# A request for events counts its bytes while its client is there; the planted bug changes nothing.
+@pytest.mark.parametrize(
+    ("leave", "is_planted"), [(ask_for_events, False), (resume, False), (resume, True)]
+)
 def test_bytes_that_a_node_counts_for_those_that_left_are_found(
     leave: Leave, is_planted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
