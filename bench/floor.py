@@ -61,11 +61,6 @@ class Floor(Clustered):
         followers = [self._start_server(f"follower{number}") for number in (1, 2)]
         self._port = self._start_server("leader", *followers)
 
-    @property
-    def pids(self) -> dict[str, int]:
-        """Process ids of the servers."""
-        return self._cluster.pids
-
     def produce(self, *, size: int, batch: int, window: int, seconds: float) -> Sample:
         """Frames of `size * batch` bytes, `window` in flight."""
         return trio.run(self._produce, size, batch, window, seconds)

@@ -142,9 +142,14 @@ class Clustered(ABC):
         self._cluster.close()
 
     @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the servers by name, while the system is entered."""
+        return self._cluster.pids
+
+    @property
     def server_pids(self) -> list[int]:
         """Process ids of the servers, whose processor time and memory are measured."""
-        return list(self._cluster.pids.values())
+        return list(self.pids.values())
 
     @abstractmethod
     def _start(self) -> None:

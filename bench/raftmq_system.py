@@ -83,11 +83,6 @@ class RaftmqSystem(Clustered):
         self.url = ""
         """URL of the cluster; empty until the cluster runs."""
 
-    @property
-    def pids(self) -> dict[str, int]:
-        """Process ids of the nodes, `node1` to `node3`; empty until the cluster runs."""
-        return self._cluster.pids if self._cluster is not None else {}
-
     def available(self) -> str | None:
         """None: raftmq is always available in its own repository."""
         return None

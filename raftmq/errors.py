@@ -144,7 +144,7 @@ class Reason(Enum):
     UNAUTHENTICATED = "unauthenticated"
     """The cluster requires a login, and the client gave none, or one that is not valid."""
     DENIED = "denied"
-    """The rules of access do not allow the user to do this."""
+    """The rules of access do not allow the user to do this, or nodes alone may do it."""
     OVER_QUOTA = "over_quota"
     """The user would own more topics, queues or consumer groups than its quota allows."""
     UNKNOWN_USER = "unknown_user"

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from bench.counting.usage import cpu_seconds
 from bench.growth.nodes import Nodes
-from bench.growth.probe import ask_groups
+from bench.growth.probe import ask_table
 
 FOUNDED_SECONDS_MAX = 300.0
 SETTLE_SECONDS = 10.0
@@ -44,7 +44,7 @@ def _wait_led(nodes: Nodes, groups: int) -> None:
     """Wait until each data group has a leader that the first node knows."""
     deadline = time.perf_counter() + FOUNDED_SECONDS_MAX
     while True:
-        view = ask_groups(nodes.port(1))
+        view = ask_table(nodes.port(1))
         # The catalog's own group is one more.
         if view is not None and sum(bool(group.leader) for group in view.groups) > groups:
             return

@@ -24,7 +24,7 @@ from bench.counting.usage import Memory, cpu_seconds, memory
 from bench.processes import Cluster, free_ports
 from raftmq.broker.local_nodes import SERVE, node_settings, toml_text
 
-from .probe import ask_groups
+from .probe import ask_table
 
 COUNT = 3
 START_SECONDS_MAX = 60.0
@@ -104,7 +104,7 @@ class Nodes:
     def wait_answering(self, number: int) -> float:
         """Wait until a node gives its routing table; returns `time.perf_counter` of that moment."""
         deadline = time.perf_counter() + START_SECONDS_MAX
-        while ask_groups(self.port(number)) is None:
+        while ask_table(self.port(number)) is None:
             self._check(number, deadline)
             time.sleep(POLL_SECONDS)
         return time.perf_counter()

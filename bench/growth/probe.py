@@ -92,7 +92,7 @@ class Probe:
         self._correlation += count
 
 
-def ask_groups(port: int) -> ClusterView | None:
+def ask_table(port: int) -> ClusterView | None:
     """The node's routing table; None while it does not serve."""
     frame = _ask_once(port, FrameKind.METADATA, pack(Metadata([])))
     if frame is None or frame.kind == FrameKind.ERROR:

@@ -61,8 +61,6 @@ class Streams:
         self._network = network
         self._random = random.random
         self._streams: dict[tuple[int, int], Stream] = {}
-        self.broken = 0
-        """Number of connections that broke."""
 
     def begin(self, members: "list[Member]") -> None:
         """Connect all pairs of members soon, and again whenever a connection breaks."""
@@ -128,7 +126,6 @@ class Streams:
         stream.is_open = False
         stream.waiting.clear()
         del self._streams[a.id, b.id]
-        self.broken += 1
         for end, life, other in ((a, stream.lives[0], b), (b, stream.lives[1], a)):
             if end.lives == life:
                 end.disconnected(other.id)

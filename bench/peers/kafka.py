@@ -320,6 +320,7 @@ class Kafka(Clustered):
                 plain=plain,
                 controller=f"CONTROLLER://127.0.0.1:{controllers[number - 1]}",
                 folder=self._cluster.folder / f"data{number}",
+                locks=SHARE_LOCKS,
             )
             + ("log.flush.interval.messages=1\n" if self._is_synced else "")
         )
@@ -507,7 +508,7 @@ group.initial.rebalance.delay.ms=0
 # A member of a share group hears of its partitions by its second heartbeat, by default after 5 s.
 group.share.min.heartbeat.interval.ms=1000
 group.share.heartbeat.interval.ms=1000
-group.share.partition.max.record.locks=4000
+group.share.partition.max.record.locks={locks}
 """
 
 _LOG4J = """\

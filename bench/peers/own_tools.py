@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.peers import install
-from bench.peers.kafka import BATCH_BYTES, TOPIC, WARM, Kafka, server_version
+from bench.peers.kafka import BATCH_BYTES, LINGER_MS, TOPIC, WARM, Kafka, server_version
 from bench.peers.kafka_reads import read_share_from_start
 from bench.peers.nats import STREAM, SUBJECT, Nats
 from bench.peers.rabbitmq import IN_FLIGHT_MAX, PREFETCH, QUEUE, Rabbitmq
@@ -119,7 +119,7 @@ class KafkaOwn(_OwnTool, Kafka):
         """Send `messages`; a quarter is the warm-up of the tool."""
         settings = [
             "acks=all",
-            "linger.ms=5",
+            f"linger.ms={LINGER_MS:g}",
             f"batch.size={BATCH_BYTES}",
             "max.request.size=4194304",
         ]

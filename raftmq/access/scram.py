@@ -1,10 +1,10 @@
 """Passwords by SCRAM-SHA-256: a client proves that it knows a password, and never sends it.
 
-    client                       node                RFC 5802
-    Proof.first ───────────────> Check               client-first-message
-                <─────────────── Check.challenge     server-first-message: salt, iteration count
-    Proof.final ───────────────> Check.verify        client-final-message: ClientProof
-    Proof.check <─────────────── its own proof       server-final-message: ServerSignature
+    ClientExchange           NodeExchange       RFC 5802
+    first ─────────────────> first              client-first-message
+          <───────────────── challenge          server-first-message: salt, iteration count
+    final ─────────────────> verify             client-final-message: ClientProof
+    check <───────────────── its own proof      server-final-message: ServerSignature
 
 The node keeps `StoredKeys`, which do not contain the password. A holder of them can try passwords,
 at `ITERATIONS` of PBKDF2 each; can pose as the node; and with an overheard exchange as the user.
@@ -75,7 +75,7 @@ def make_keys(password: str, salt: bytes, iterations: int = ITERATIONS) -> Store
     return StoredKeys(stored_key, server_key)
 
 
-class Proof:
+class ClientExchange:
     """A client's end of one exchange.
 
     Raises:
@@ -114,7 +114,7 @@ class Proof:
             raise BadLogin(str(error)) from error
 
 
-class Check:
+class NodeExchange:
     """A node's end of one exchange.
 
     Args:

@@ -87,7 +87,7 @@ class Turns:
             self._start_soon(in_another_turn, self._go_on)
 
     def _go_on(self) -> None:
-        turn = Turn(times=2)
+        turn = Turn()
         while self._waiting:
             owner = next(iter(self._waiting))
             calls = self._waiting.pop(owner)

@@ -62,7 +62,7 @@ from raftmq.broker.replica.replicas import Replicas
 from raftmq.broker.replica.retention import Retention
 from raftmq.broker.replica.snapshots import Snapshots
 from raftmq.broker.replica.space import Space
-from raftmq.broker.serve.answers import OpenRequest, elsewhere
+from raftmq.broker.serve.answers import OpenRequest, elsewhere, taking_over, unknown_queue
 from raftmq.broker.serve.connection import UNACKNOWLEDGED_SECONDS_MAX, Connection, Refusal
 from raftmq.broker.serve.dispatcher import Dispatcher
 from raftmq.broker.serve.events import EventRequests
@@ -167,15 +167,14 @@ class Node:
         """The source to read a queue from on this node, or the refusal."""
         number = self.catalog.group_of(queue)
         if number is None:
-            return ErrorReply(Reason.UNKNOWN_TOPIC.value, f"queue {queue} belongs to no topic")
+            return unknown_queue(queue)
         group = self.groups.get(number)
         if group is None:
             return elsewhere(number)
         if not group.is_leader:
             return group.not_leader()
         if not group.is_current:
-            message = f"the new leader of partition group {number} is still taking over"
-            return ErrorReply("unavailable", message, group=number, retry_ms=20)
+            return taking_over(number)
         assert isinstance(group.machine, PartitionMachine)
         return Source(group, group.machine.ends.get(queue, 0))
 

@@ -94,8 +94,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accepted connections of clients; the next one gets `busy` and is closed. Nodes have 64 more;
     all together take at most half of the process's descriptors."""
     address_connections_max: Positive = 2_048
-    """Accepted connections of clients from another machine, by its address, and at most half of all
-    places, so that no machine takes all; the next one gets `busy` and is closed."""
+    """Accepted connections of clients from another machine, by its address (of IPv6 its first 64
+    bits), and at most half of all places, so that no machine takes all; the next one gets `busy`
+    and is closed."""
     connection_requests_max: Positive = 1_024
     """Requests of one connection that wait for an answer; then the node stops reading from it."""
     connection_bytes_max: Positive = 32 * MIB

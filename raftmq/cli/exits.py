@@ -60,7 +60,8 @@ _FIXES = {
     "`raftmq topic create NAME` makes one",
     Reason.TOPIC_EXISTS: "choose another name, or `raftmq topic alter NAME --queues N`",
     Reason.BAD_NAME: "use 1 to 127 of A-Z a-z 0-9 . _ - and begin with none of . -",
-    Reason.TOO_LARGE: "send smaller messages, or raise limits.batch_bytes_max on every node",
+    Reason.TOO_LARGE: "for bytes, send smaller messages or raise limits.batch_bytes_max on every "
+    "node; docs/operations.md has the other limits",
     Reason.OFFSET_OUT_OF_RANGE: "`raftmq topic describe TOPIC` shows what is kept; "
     "`--from earliest` or `raftmq group reset` goes there",
     Reason.UNKNOWN_GROUP: "`raftmq group list` shows the consumer groups that there are; "
@@ -76,6 +77,7 @@ _FIXES = {
     "`raftmq user add NAME --login-file FILE`",
     Reason.DENIED: "an administrator sees the rules with `raftmq acl list`, and changes them with "
     "`raftmq acl allow` and `raftmq acl drop`",
+    Reason.OVER_QUOTA: "`raftmq quota list` shows the quotas",
     Reason.UNKNOWN_USER: "`raftmq user list` shows those that were added, "
     "`raftmq user add NAME` adds one",
     Reason.BAD_FILTER: "correct the text; `raftmq filter explain TEXT` shows what it means",

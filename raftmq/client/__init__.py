@@ -2,7 +2,7 @@
 
 Start reading at `client` (the object that `connect` opens), then `options` and `message`.
 
-| room | holds |
+| folder | holds |
 |---|---|
 | `produce` | messages on their way into queues, transactions and delays included |
 | `consume` | consumers that read by offset |

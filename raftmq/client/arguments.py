@@ -25,7 +25,7 @@ refuses wrong values.
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from enum import EnumType
+from enum import EnumType, StrEnum
 from functools import wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SECONDS = {"timeout", "wait"}
@@ -171,6 +172,19 @@ def milliseconds(seconds: float, name: str) -> int:
         return round(seconds * 1000)
     except (TypeError, ValueError, OverflowError):
         raise Rejected(Reason.BAD_ARGUMENT, f"{name} is seconds, not {seconds!r}") from None
+
+
+def member_of(kind: type[E], word: str, what: str) -> E:
+    """The member of an enum that a text names.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, there is no such member.
+    """
+    try:
+        return kind(word)
+    except ValueError:
+        message = f"there is no {what} {word!r}: it is one of {', '.join(kind)}"
+        raise Rejected(Reason.BAD_ARGUMENT, message) from None
 
 
 def require(holds: bool, message: str) -> None:

@@ -211,8 +211,8 @@ class Client:
             instance: of a member: a name that outlives the process. The next process of this name
                 takes the place of the one before at once. With broadcast it goes on where that one
                 was; None: a random name, so each start is a new instance.
-            prefetch: to pop: most messages asked for ahead at each leader; None: 500. The consumer
-                begins with few. 0: only the messages that a call asks for.
+            prefetch: to pop: most messages asked for ahead of each partition group; None: 500. The
+                consumer begins with few. 0: only the messages that a call asks for.
             invisible: to pop: seconds for which a message is this consumer's alone, 1 s to 12
                 hours; None: by the group's policy (by default 30 s).
             renew: to pop: while the application refers to a message, or to the sequence that the

@@ -126,20 +126,20 @@ async def _prove(login: Login, say: Say) -> None:
             raise _not_wanted()
         return
     # Loaded for passwords alone: it takes a third of the time in which the client is imported.
-    from raftmq.access.scram import BadLogin, Proof
+    from raftmq.access.scram import BadLogin, ClientExchange
 
     try:
-        proof = Proof(login.user, login.password)
+        exchange = ClientExchange(login.user, login.password)
     except ValueError as error:
         raise _wrong(str(error)) from None
-    answer = await say(LogIn(SCRAM, proof.first))
+    answer = await say(LogIn(SCRAM, exchange.first))
     if not answer.data:
         raise _not_wanted()
     try:
         # PBKDF2 takes about 40 ms.
-        final = await anyio.to_thread.run_sync(proof.final, answer.data)
+        final = await anyio.to_thread.run_sync(exchange.final, answer.data)
         last = await say(LogIn(SCRAM, final))
-        proof.check(last.data)
+        exchange.check(last.data)
     except BadLogin as error:
         message = f"the node does not prove that it knows the user: {error}"
         raise Rejected(Reason.UNAUTHENTICATED, message) from None

@@ -14,7 +14,6 @@ from raftmq.client.admin.dead_letters import DeadLetter
 from raftmq.client.admin.descriptions import OffsetChange
 from raftmq.client.message import format_id, parse_id
 from raftmq.client.options import ConsumerSettings
-from raftmq.client.pop.lease_bits import offsets_of
 from raftmq.client.pop.leases import Part
 from raftmq.client.pop.prefetch_buffer import Taken
 from raftmq.client.pop.prefetcher import PopSettings
@@ -27,6 +26,7 @@ from raftmq.client.routing.router import Router
 from raftmq.client.slices import Slice
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action
+from raftmq.pop.spans import offsets_of
 
 from .tape import Reader, Row, Tape, digest, shown
 

@@ -31,6 +31,7 @@ from raftmq.batch import BatchHead, peek
 from raftmq.errors import CorruptRecord, Reason
 from raftmq.log.record import Kind, Record
 from raftmq.pop import calls
+from raftmq.pop.spans import to_bytes
 from raftmq.results import Appended, Changed, Delayed, Refused, Result, UnsupportedVersion
 
 from .commands import decode_commands
@@ -176,7 +177,7 @@ class PartitionMachine:
         for number, handed in self.pop_groups.finish(self.ends, record.timestamp, record.index):
             consumer, token, queue, (base, bits, attempt), deadline = handed
             step += _DELIVERY_DIGEST.pack(number, consumer, token, queue, base, attempt, deadline)
-            step += bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+            step += to_bytes(bits)
         self.applied = record.index
         self.digest = google_crc32c.extend(self.digest, bytes(step))
         return results

@@ -341,7 +341,7 @@ class PopGroup:
         self.credits.drop(consumer)
 
     def held_by(self, consumer: int, now: int) -> Iterator[Handed]:
-        """A consumer's running leases, which a new leader sends again."""
+        """A consumer's leases that run; a consumer that resumes is sent all of them."""
         for token, queue, held, deadline in self._leases.of_consumer(consumer, now):
             yield Handed(consumer, token, queue, held, deadline)
 

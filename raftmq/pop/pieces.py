@@ -13,7 +13,7 @@ Invariants:
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from .spans import Span, shifted, width_of
+from .spans import Span, shifted, to_bytes, width_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -180,6 +180,5 @@ def places(bits: int) -> "np.ndarray":
     """The positions of the set bits, rising, as an array."""
     import numpy as np
 
-    size = (bits.bit_length() + 7) // 8
-    flags = np.frombuffer(bits.to_bytes(size, "little"), np.uint8)
+    flags = np.frombuffer(to_bytes(bits), np.uint8)
     return np.flatnonzero(np.unpackbits(flags, bitorder="little"))

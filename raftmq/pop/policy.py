@@ -4,6 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
+from .pieces import WIDTH_MAX
+
 SCHEDULE_MS = tuple(
     1000 * seconds
     for seconds in (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -15,7 +17,7 @@ the consumer."""
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
 """The longest time that a lease runs after it was opened or extended, as with Amazon SQS."""
 
-RUN_MAX = 65_536
+RUN_MAX = WIDTH_MAX
 """As many messages of a key as a lease may hold at all."""
 
 

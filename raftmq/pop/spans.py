@@ -37,11 +37,7 @@ class Span(NamedTuple):
 
     def offsets(self) -> Iterator[int]:
         """The messages' offsets, rising."""
-        bits = self.bits
-        while bits:
-            low = bits & -bits
-            yield self.base + low.bit_length() - 1
-            bits ^= low
+        return offsets_of(self.base, self.bits)
 
     def split(self, count: int) -> "tuple[Span, Span | None]":
         """The first `count` messages, at least one, and the rest."""
@@ -75,6 +71,37 @@ def run(base: int, count: int, attempt: int = 0) -> Span:
     return Span(base, (1 << count) - 1, attempt)
 
 
+def runs_of(bits: int) -> Iterator[tuple[int, int]]:
+    """Runs of set bits as [start, stop).
+
+    >>> list(runs_of(0b11100110))
+    [(1, 3), (5, 8)]
+    """
+    at = 0
+    while bits:
+        skip = (bits & -bits).bit_length() - 1
+        bits >>= skip
+        length = (~bits & (bits + 1)).bit_length() - 1
+        yield at + skip, at + skip + length
+        bits >>= length
+        at += skip + length
+
+
+def offsets_of(base: int, bits: int) -> Iterator[int]:
+    """The offsets that `bits` stand for, rising.
+
+    >>> list(offsets_of(100, 0b1011))
+    [100, 101, 103]
+    """
+    for start, stop in runs_of(bits):
+        yield from range(base + start, base + stop)
+
+
+def to_bytes(bits: int) -> bytes:
+    """Bits as bytes, little-endian: bit n is bit n % 8 of byte n // 8."""
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
 def shifted(bits: int, by: int) -> int:
     """Bits moved up, or down if `by` is negative."""
     return bits << by if by >= 0 else bits >> -by
@@ -89,7 +116,7 @@ def told(named: Span, taken: int) -> int | bytes:
     """
     if taken == named.bits:
         return taken.bit_count()
-    return taken.to_bytes((taken.bit_length() + 7) // 8, "little")
+    return to_bytes(taken)
 
 
 def width_of(bits: int, count: int) -> int:

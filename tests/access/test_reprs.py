@@ -8,7 +8,7 @@ import pytest
 import raftmq
 from raftmq.access.scram import StoredKeys, make_keys
 from raftmq.access.tokens import digest_of, draw_token, parts_of
-from raftmq.broker.access.logins import Login
+from raftmq.broker.access.logins import Identity
 from raftmq.client.login import read_login
 from raftmq.errors import Rejected
 from raftmq.machine.catalog.access import Keys, PutToken, PutUser, Token, User
@@ -39,7 +39,7 @@ def plain(command: msgspec.Struct) -> list[Any]:
     [
         raftmq.Login("alice", PASSWORD),
         raftmq.Login(token=TOKEN),
-        Login("alice", stored_key=KEYS.stored_key),
+        Identity("alice", stored_key=KEYS.stored_key),
         StoredKeys(*KEYS),
         LogIn("token", TOKEN),
         PUT_USER,

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scramp.core import Nonce
 
-from raftmq.access.scram import BadLogin, Check, Proof, StoredKeys, make_keys
+from raftmq.access.scram import BadLogin, ClientExchange, NodeExchange, StoredKeys, make_keys
 
 from .structs import STRANGE_TEXTS
 
@@ -21,21 +21,21 @@ PIECES = ["n", "y", "p=tls-unique", ",", ",,", "n=", "user", "r=", "abc", "x=", 
 nearly_firsts = st.lists(st.sampled_from(PIECES), max_size=9).map("".join)
 
 
-def exchange(proof: Proof, keys: list[StoredKeys]) -> StoredKeys:
+def exchange(client: ClientExchange, keys: list[StoredKeys]) -> StoredKeys:
     """A whole exchange with a node that knows these keys; the keys that were proved."""
-    check = Check(proof.first)
-    found, last = check.verify(proof.final(check.challenge(SALT, ROUNDS, keys, "node")))
-    proof.check(last)
+    node = NodeExchange(client.first)
+    found, last = node.verify(client.final(node.challenge(SALT, ROUNDS, keys, "node")))
+    client.check(last)
     return found
 
 
 def told(first: str, *finals: str) -> None:
     """Send messages to a node: each is accepted, or refused as a bad login."""
     with suppress(BadLogin):
-        check = Check(first)
-        check.challenge(SALT, ROUNDS, [KEYS], "node")
+        node = NodeExchange(first)
+        node.challenge(SALT, ROUNDS, [KEYS], "node")
         for final in finals:
-            check.verify(final)
+            node.verify(final)
 
 
 def nonce_of(first: str) -> str:
@@ -45,23 +45,23 @@ def nonce_of(first: str) -> str:
 def test_exchange_is_that_of_rfc_7677(monkeypatch: pytest.MonkeyPatch) -> None:
     # RFC 7677 §3: the username is "user", the password "pencil".
     monkeypatch.setattr(Nonce, "create", lambda: Nonce("rOprNGfwEbeRWgbNEkqO"))
-    proof = Proof("user", "pencil")
-    assert proof.first == "n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    client = ClientExchange("user", "pencil")
+    assert client.first == "n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     salt = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     keys = make_keys("pencil", salt, 4096)
-    check = Check(proof.first)
-    assert check.user == "user"
-    challenge = check.challenge(salt, 4096, [keys], "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    node = NodeExchange(client.first)
+    assert node.user == "user"
+    challenge = node.challenge(salt, 4096, [keys], "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     assert challenge == (
         "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     )
-    final = proof.final(challenge)
+    final = client.final(challenge)
     assert final == (
         "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
         "p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
-    assert check.verify(final) == (keys, "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
-    proof.check("v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+    assert node.verify(final) == (keys, "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+    client.check("v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
 
 
 @settings(max_examples=25)
@@ -71,40 +71,40 @@ def test_password_that_can_have_keys_proves_itself(user: str, password: str) -> 
         keys = make_keys(password, SALT, ROUNDS)
     except ValueError:
         with pytest.raises(ValueError, match="no such login is allowed"):
-            Proof(user, password)
+            ClientExchange(user, password)
         return
-    proof = Proof(user, password)
-    assert Check(proof.first).user == user
-    assert exchange(proof, [keys]) == keys
+    client = ClientExchange(user, password)
+    assert NodeExchange(client.first).user == user
+    assert exchange(client, [keys]) == keys
 
 
 @settings(max_examples=25)
 @given(plain_texts)
 def test_wrong_password_is_refused(password: str) -> None:
     try:
-        proof = Proof("user", password)
+        client = ClientExchange("user", password)
         keys = make_keys(password, SALT, ROUNDS)
     except ValueError:
         return
     if keys != KEYS:
         with pytest.raises(BadLogin, match="the proof is wrong"):
-            exchange(proof, [KEYS])
+            exchange(client, [KEYS])
 
 
 def test_each_of_two_passwords_with_one_salt_is_told_apart() -> None:
     older = make_keys("crayon", SALT, ROUNDS)
     for password, keys in (("pencil", KEYS), ("crayon", older)):
-        assert exchange(Proof("user", password), [KEYS, older]) == keys
+        assert exchange(ClientExchange("user", password), [KEYS, older]) == keys
     with pytest.raises(BadLogin):
-        exchange(Proof("user", "eraser"), [KEYS, older])
+        exchange(ClientExchange("user", "eraser"), [KEYS, older])
     with pytest.raises(BadLogin):
-        exchange(Proof("user", "crayon"), [KEYS])
+        exchange(ClientExchange("user", "crayon"), [KEYS])
 
 
 def test_proof_of_one_exchange_is_worth_nothing_in_another() -> None:
-    proof = Proof("user", "pencil")
-    final = proof.final(Check(proof.first).challenge(SALT, ROUNDS, [KEYS], "node"))
-    again = Check(proof.first)
+    client = ClientExchange("user", "pencil")
+    final = client.final(NodeExchange(client.first).challenge(SALT, ROUNDS, [KEYS], "node"))
+    again = NodeExchange(client.first)
     again.challenge(SALT, ROUNDS, [KEYS], "other")
     with pytest.raises(BadLogin):
         again.verify(final)
@@ -116,12 +116,12 @@ def test_client_refuses_a_node_that_does_not_know_the_keys() -> None:
     # Such a node lets every proof pass, and cannot sign its answer.
     half = StoredKeys(KEYS.stored_key, bytes(32))
     with pytest.raises(BadLogin):
-        exchange(Proof("user", "pencil"), [half])
+        exchange(ClientExchange("user", "pencil"), [half])
     for last in ("", "v=", "v=AAAA", "e=other-error", "e=\ud800", "v=" + "A" * 44):
-        proof = Proof("user", "pencil")
-        proof.final(Check(proof.first).challenge(SALT, ROUNDS, [KEYS], "node"))
+        client = ClientExchange("user", "pencil")
+        client.final(NodeExchange(client.first).challenge(SALT, ROUNDS, [KEYS], "node"))
         with pytest.raises(BadLogin):
-            proof.check(last)
+            client.check(last)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_client_refuses_a_node_that_does_not_know_the_keys() -> None:
 )
 def test_first_message_that_makes_no_sense_is_a_bad_login(first: str) -> None:
     with pytest.raises(BadLogin):
-        Check(first).challenge(SALT, ROUNDS, [KEYS], "node")
+        NodeExchange(first).challenge(SALT, ROUNDS, [KEYS], "node")
 
 
 @given(texts | nearly_firsts | texts.map("n,,n=user,r={}".format))
@@ -188,15 +188,15 @@ salts = st.sampled_from(["AAAAAAAAAAAAAAAA", "AAAA", "!", "\u0661", ""])
 challenges = st.tuples(salts, st.sampled_from(ROUNDS_TOLD), plain_texts)
 
 
-def final_of(challenge: str, proof: Proof) -> None:
+def final_of(challenge: str, client: ClientExchange) -> None:
     """A client reads a challenge: the challenge is accepted, or refused as a bad login."""
     with suppress(BadLogin):
-        proof.final(challenge)
+        client.final(challenge)
 
 
 @given(texts)
 def test_no_challenge_breaks_a_client(challenge: str) -> None:
-    final_of(challenge, Proof("user", "pencil"))
+    final_of(challenge, ClientExchange("user", "pencil"))
 
 
 @settings(max_examples=50)
@@ -204,28 +204,31 @@ def test_no_challenge_breaks_a_client(challenge: str) -> None:
 def test_no_challenge_with_the_right_nonce_breaks_a_client(parts: tuple[str, str, str]) -> None:
     salt, rounds, more = parts
     for end in ("", f",x={more}"):
-        proof = Proof("user", "pencil")
-        final_of(f"r={nonce_of(proof.first)}node,s={salt},i={rounds}{end}", proof)
+        client = ClientExchange("user", "pencil")
+        final_of(f"r={nonce_of(client.first)}node,s={salt},i={rounds}{end}", client)
 
 
 def test_challenge_that_utf_8_cannot_carry_is_a_bad_login() -> None:
-    proof = Proof("user", "pencil")
-    challenge = f"r={nonce_of(proof.first)}node,s=AAAAAAAAAAAAAAAA,i=4096,x=\ud800"
+    client = ClientExchange("user", "pencil")
+    challenge = f"r={nonce_of(client.first)}node,s=AAAAAAAAAAAAAAAA,i=4096,x=\ud800"
     with pytest.raises(BadLogin):
-        proof.final(challenge)
+        client.final(challenge)
 
 
 @given(texts)
 def test_no_last_message_breaks_a_client(last: str) -> None:
-    proof = Proof("user", "pencil")
-    proof.final(f"r={nonce_of(proof.first)}node,s=AAAAAAAAAAAAAAAA,i=4096")
+    client = ClientExchange("user", "pencil")
+    client.final(f"r={nonce_of(client.first)}node,s=AAAAAAAAAAAAAAAA,i=4096")
     with pytest.raises(BadLogin):
-        proof.check(last)
+        client.check(last)
 
 
 @pytest.mark.parametrize("bad", ["\x07", "\ud800", "\u0221", "\ue000", "\u2028"])
 def test_password_that_saslprep_forbids_is_refused_without_being_shown(bad: str) -> None:
-    for refuse in (lambda text: make_keys(text, SALT, ROUNDS), lambda text: Proof("user", text)):
+    for refuse in (
+        lambda text: make_keys(text, SALT, ROUNDS),
+        lambda text: ClientExchange("user", text),
+    ):
         with pytest.raises(ValueError, match=r"no such \w+ is allowed") as error:
             refuse(f"pencil{bad}")
         assert "pencil" not in str(error.value)

@@ -41,6 +41,8 @@ def test_a_quota_is_set_listed_and_dropped(url: str, raftmq: CommandLine) -> Non
     assert table[1].split() == ["user", "alice", "10000000", "-", "-", "-", "-", "5", *"----"]
     # The quota of a name and that of `*`, which may hold in its place.
     assert len(raftmq.ok("quota", "list", "topic", "orders").stdout.splitlines()) == 2
+    less = raftmq.ok("quota", "set", "user", "alice", "--requests", "7")
+    assert "the quota before also had WRITE B/s 10000000: repeat what shall stay" in less.stderr
     raftmq.ok("quota", "drop", "user", "alice")
     refused = raftmq("quota", "drop", "user", "alice")
     assert refused.code == 1

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from raftmq.access.scram import BadLogin, Check, make_keys
+from raftmq.access.scram import BadLogin, NodeExchange, make_keys
 from raftmq.access.tokens import draw_token
 from raftmq.client.address import Address
 from raftmq.client.login import Login, Say, log_in, read_login, source_of
@@ -195,7 +195,7 @@ class FakeNode:
         self.last = last
         """The last message in place of the right one."""
         self.heard: list[LogIn] = []
-        self._check: Check | None = None
+        self._node: NodeExchange | None = None
 
     async def say(self, message: LogIn) -> LoggedIn:
         self.heard.append(message)
@@ -203,15 +203,15 @@ class FakeNode:
             if message.data != A_TOKEN:
                 raise Rejected(Reason.UNAUTHENTICATED, "the login is not valid")
             return LoggedIn("", "robot")
-        if self._check is None:
-            self._check = Check(message.data)
-            return LoggedIn(self._check.challenge(SALT, 4096, [self.keys], "node"))
-        check, self._check = self._check, None
+        if self._node is None:
+            self._node = NodeExchange(message.data)
+            return LoggedIn(self._node.challenge(SALT, 4096, [self.keys], "node"))
+        node, self._node = self._node, None
         try:
-            _, last = check.verify(message.data)
+            _, last = node.verify(message.data)
         except BadLogin:
             raise Rejected(Reason.UNAUTHENTICATED, "the login is not valid") from None
-        return LoggedIn(last if self.last is None else self.last, check.user)
+        return LoggedIn(last if self.last is None else self.last, node.user)
 
 
 async def refused_by(say: Say, login: Login) -> Rejected:

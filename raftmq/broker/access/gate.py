@@ -50,9 +50,9 @@ from .logins import (
     DELAY_SECONDS_MAX,
     Exchange,
     Failures,
-    Login,
+    Identity,
+    identity_by_token,
     is_valid,
-    login_by_token,
 )
 from .needs import ADMIN_CLUSTER, NEEDS, RefusedEarly, is_by_name, user_changed_by
 
@@ -88,10 +88,10 @@ _BAD_LOGIN = ErrorReply(Reason.UNAUTHENTICATED.value, "the login is not valid")
 class _Client:
     """The client at one connection, as the gate knows it."""
 
-    __slots__ = ("allowed", "exchange", "has_more_acts", "login", "timer", "waiting")
+    __slots__ = ("allowed", "exchange", "has_more_acts", "identity", "timer", "waiting")
 
-    def __init__(self, login: Login | None) -> None:
-        self.login = login
+    def __init__(self, identity: Identity | None) -> None:
+        self.identity = identity
         """None: the client has not logged in yet."""
         self.exchange: Exchange | None = None
         """A login that has begun."""
@@ -151,7 +151,7 @@ class Gate:
             raise Refusal(ErrorReply(Reason.UNAUTHENTICATED.value, message))
         if users and (why := self._node.quotas.why_no_connection(users[0])):
             raise Refusal(ErrorReply("busy", why, retry_ms=1000))
-        self._clients[connection] = _Client(Login(users[0]) if users else None)
+        self._clients[connection] = _Client(Identity(users[0]) if users else None)
         if users:
             self._node.quotas.join(connection, users[0])
         connection.needs_login = not users
@@ -189,7 +189,7 @@ class Gate:
         return LoggedIn(client.exchange.challenge)
 
     def _attempt(
-        self, asked: OpenRequest, name: str, check: Callable[[], tuple[Login, str]]
+        self, asked: OpenRequest, name: str, check: Callable[[], tuple[Identity, str]]
     ) -> Answer:
         """Check a login now, or in its turn after failures."""
         connection = asked.connection
@@ -208,39 +208,39 @@ class Gate:
         return LATER
 
     def _has_turn(
-        self, asked: OpenRequest, name: str, check: Callable[[], tuple[Login, str]]
+        self, asked: OpenRequest, name: str, check: Callable[[], tuple[Identity, str]]
     ) -> None:
         asked.connection.resume()
         asked.answer(self._checked(asked.connection, name, check))
 
     def _checked(
-        self, connection: Connection, name: str, check: Callable[[], tuple[Login, str]]
+        self, connection: Connection, name: str, check: Callable[[], tuple[Identity, str]]
     ) -> Answer:
         client = self._clients.get(connection)
         if client is None:
             return LATER  # The client went away while it waited.
         try:
-            login, last = check()
+            identity, last = check()
             # Much may have changed since the exchange began, or while it waited for its turn.
-            if not self._is_valid(login):
+            if not self._is_valid(identity):
                 raise BadLogin("it has ended")
         except BadLogin:
             self.failures.failed(connection.address, name)
             return _BAD_LOGIN
         why = self._node.load.why_no_client(connection) if connection.needs_login else ""
-        if login.user != connection.user:
-            why = why or self._node.quotas.why_no_connection(login.user)
+        if identity.user != connection.user:
+            why = why or self._node.quotas.why_no_connection(identity.user)
         if why:
             return ErrorReply("busy", why, retry_ms=1000)
         self.failures.succeeded(connection.address, name)
-        client.login = login
-        self._node.quotas.join(connection, login.user)
+        client.identity = identity
+        self._node.quotas.join(connection, identity.user)
         connection.lift_limits()
         self._watch(connection, client)
-        return LoggedIn(last, login.user)
+        return LoggedIn(last, identity.user)
 
-    def _by_token(self, text: str) -> Login:
-        return login_by_token(text, self._node.catalog.access, self._node.world.now_ms())
+    def _by_token(self, text: str) -> Identity:
+        return identity_by_token(text, self._node.catalog.access, self._node.world.now_ms())
 
     def _nonce(self) -> str:
         # Drawn when it is first needed: a simulated node without users makes the draws it made.
@@ -268,11 +268,11 @@ class Gate:
         if connection.from_node:
             return None
         if asked.kind in NODE_KINDS and connection.names is not None:
-            return of_nodes(Reason.TLS)
+            return of_nodes()
         if not self.is_on or asked.kind == FrameKind.LOG_IN:
             return None
         client = self._clients.get(connection)
-        return _UNAUTHENTICATED if client is None or client.login is None else None
+        return _UNAUTHENTICATED if client is None or client.identity is None else None
 
     def check(self, asked: OpenRequest, frame: Frame, message: Any) -> Answer | None:
         """The refusal of an admitted request that may not pass; None: it may. `LATER`: the request
@@ -281,21 +281,21 @@ class Gate:
         if connection.from_node or not self.is_on or asked.kind == FrameKind.LOG_IN:
             return None
         client = self._clients[connection]
-        assert client.login is not None, "a request of a stranger was admitted"
+        assert client.identity is not None, "a request of a stranger was admitted"
         # Until all connections are judged again, earlier verdicts do not count.
         is_old = self._node.catalog.access.version != self._version
-        if is_old and not self._is_valid(client.login):
+        if is_old and not self._is_valid(client.identity):
             return _BAD_LOGIN
         try:
             for act in NEEDS[asked.kind](self._node, message):
                 is_known = act in client.allowed and not is_old
-                if not is_known and not self._allow(client, client.login, act):
+                if not is_known and not self._allow(client, client.identity, act):
                     if not self._is_fresh:
                         return self._when_fresh(asked, frame)
                     is_named = is_by_name(asked.kind, message)
-                    why = self._why_denied(client.login.user, act, is_named=is_named)
+                    why = self._why_denied(client.identity.user, act, is_named=is_named)
                     return self._denied(asked, why)
-            if asked.kind == FrameKind.ADMIN and client.login.user not in self._admins:
+            if asked.kind == FrameKind.ADMIN and client.identity.user not in self._admins:
                 changed = user_changed_by(self._node, message)
                 if changed in self._admins:
                     why = f"only an administrator changes the logins of {changed!r}, who is one"
@@ -309,9 +309,9 @@ class Gate:
         if not self.is_on or connection.from_node:
             return lambda _: True
         client = self._clients.get(connection)
-        if client is None or client.login is None:
+        if client is None or client.identity is None:
             return lambda _: False
-        user = client.login.user
+        user = client.identity.user
         return lambda name: self.judge(user, Act(Operation.DESCRIBE, resource, name)).is_allowed
 
     def judge(self, user: str, act: Act) -> Verdict:
@@ -331,8 +331,8 @@ class Gate:
             return f"allowed: {user} is an administrator by the settings of node {self._node.id}"
         return str(self.judge(user, act))
 
-    def _allow(self, client: _Client, login: Login, act: Act) -> bool:
-        if not self.judge(login.user, act).is_allowed:
+    def _allow(self, client: _Client, identity: Identity, act: Act) -> bool:
+        if not self.judge(identity.user, act).is_allowed:
             return False
         if act not in client.allowed:
             self._remember(client, act)
@@ -422,8 +422,10 @@ class Gate:
             # A request that waits may bring a message at any moment. And a connection of thousands
             # of acts must not keep the others' rights alive.
             for connection, client in sorted(self._clients.items(), key=_urgency):
-                login = client.login
-                is_allowed = login is None or await self._is_still_allowed(client, login, turn)
+                identity = client.identity
+                is_allowed = identity is None or await self._is_still_allowed(
+                    client, identity, turn
+                )
                 if is_allowed:
                     self._watch(connection, client)
                 else:
@@ -436,33 +438,33 @@ class Gate:
     def _end(self, connection: Connection, client: _Client) -> None:
         # Its task may have read more already, and acts on it before it ends.
         self._forget(client)
-        if client.login is not None and not self._is_valid(client.login):
-            client.login = None
+        if client.identity is not None and not self._is_valid(client.identity):
+            client.identity = None
         connection.end()
 
-    async def _is_still_allowed(self, client: _Client, login: Login, turn: Turn) -> bool:
-        if not self._is_valid(login):
+    async def _is_still_allowed(self, client: _Client, identity: Identity, turn: Turn) -> bool:
+        if not self._is_valid(identity):
             return False
-        if login.user in self._admins:
+        if identity.user in self._admins:
             return True
         if client.has_more_acts:
             return False
         # A copy: requests in a pause may add acts, which are judged as they come.
         for act in tuple(client.allowed):
-            if not self.judge(login.user, act).is_allowed:
+            if not self.judge(identity.user, act).is_allowed:
                 return False
             await turn.pause_if_over()
         return True
 
-    def _is_valid(self, login: Login) -> bool:
-        return is_valid(login, self._node.catalog.access, self._node.world.now_ms())
+    def _is_valid(self, identity: Identity) -> bool:
+        return is_valid(identity, self._node.catalog.access, self._node.world.now_ms())
 
     def _watch(self, connection: Connection, client: _Client) -> None:
         """See to it that a connection ends with its login."""
         if client.timer is not None:
             client.timer.cancel()
             client.timer = None
-        until_ms = client.login.until_ms(self._node.catalog.access) if client.login else 0
+        until_ms = client.identity.until_ms(self._node.catalog.access) if client.identity else 0
         if until_ms is None:
             self._end(connection, client)
         elif until_ms:
@@ -473,9 +475,9 @@ class Gate:
 
     def _look_again(self, connection: Connection) -> None:
         client = self._clients.get(connection)
-        if client is None or client.login is None:
+        if client is None or client.identity is None:
             return
-        if self._is_valid(client.login):
+        if self._is_valid(client.identity):
             self._watch(connection, client)
         else:
             self._end(connection, client)

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from raftmq.access.scram import ITERATIONS, BadLogin, Check, StoredKeys
+from raftmq.access.scram import ITERATIONS, BadLogin, NodeExchange, StoredKeys
 from raftmq.access.tokens import digest_of, has_ended, parts_of
 from raftmq.machine.catalog.access import KEY_BYTES, SALT_BYTES_MIN, AccessState, User
 from raftmq.machine.names import NAME_CHARACTERS_MAX
@@ -40,8 +40,8 @@ FAILURES_MAX = 10_000
 longest goes first."""
 
 
-class Login(NamedTuple):
-    """What a user has proved to have."""
+class Identity(NamedTuple):
+    """Who a client has proved to be, and by what."""
 
     user: str
     """The user's name."""
@@ -51,7 +51,7 @@ class Login(NamedTuple):
     """The key of the password; empty: it was no password."""
 
     def __repr__(self) -> str:
-        return f"Login(user={self.user!r}, token={self.token!r})"
+        return f"Identity(user={self.user!r}, token={self.token!r})"
 
     def until_ms(self, access: AccessState) -> int | None:
         """Until when it is valid, by the catalog as it is: milliseconds since 1970, 0 without an
@@ -68,9 +68,9 @@ class Login(NamedTuple):
         return 0  # A certificate: TLS sees to its end.
 
 
-def is_valid(login: Login, access: AccessState, now_ms: int) -> bool:
-    """Whether a login counts now."""
-    until_ms = login.until_ms(access)
+def is_valid(identity: Identity, access: AccessState, now_ms: int) -> bool:
+    """Whether an identity is valid now."""
+    until_ms = identity.until_ms(access)
     return until_ms is not None and not has_ended(until_ms, now_ms)
 
 
@@ -82,8 +82,8 @@ class Exchange:
     """
 
     def __init__(self, first: str, access: AccessState, *, nonce: str, now_ms: int) -> None:
-        self._check = Check(first)
-        self.user = self._check.user
+        self._exchange = NodeExchange(first)
+        self.user = self._exchange.user
         """The name that the client gives: a claim."""
         user = access.users.get(self.user)
         keys = _valid_keys(user, now_ms) if user is not None else []
@@ -96,23 +96,23 @@ class Exchange:
         # Always two, or the time would tell who is known, or has just changed the password.
         nothing = StoredKeys(bytes(KEY_BYTES), bytes(KEY_BYTES))
         keys = [*keys, nothing, nothing][:2]
-        self.challenge = self._check.challenge(salt, iterations, keys, nonce)
+        self.challenge = self._exchange.challenge(salt, iterations, keys, nonce)
         """The answer to the first message."""
 
-    def verify(self, final: str) -> tuple[Login, str]:
-        """The login that the client has proved, and the node's own proof.
+    def verify(self, final: str) -> tuple[Identity, str]:
+        """The identity that the client has proved, and the node's own proof.
 
         Raises:
             BadLogin: the proof is wrong.
         """
-        keys, last = self._check.verify(final)
+        keys, last = self._exchange.verify(final)
         if not self._is_known or not any(keys.stored_key):
             raise BadLogin("no such user")
-        return Login(self.user, stored_key=keys.stored_key), last
+        return Identity(self.user, stored_key=keys.stored_key), last
 
 
-def login_by_token(text: str, access: AccessState, now_ms: int) -> Login:
-    """The login of a token.
+def identity_by_token(text: str, access: AccessState, now_ms: int) -> Identity:
+    """The identity that a token proves.
 
     Raises:
         BadLogin: there is no such token, or it is no longer valid.
@@ -123,10 +123,10 @@ def login_by_token(text: str, access: AccessState, now_ms: int) -> Login:
     is_right = hmac.compare_digest(digest_of(secret), known)
     if token is None or not is_right:
         raise BadLogin("no such token")
-    login = Login(token.user, token=id_)
-    if not is_valid(login, access, now_ms):
+    identity = Identity(token.user, token=id_)
+    if not is_valid(identity, access, now_ms):
         raise BadLogin("the token has expired")
-    return login
+    return identity
 
 
 def _valid_keys(user: User, now_ms: int) -> list[StoredKeys]:

@@ -27,7 +27,7 @@ from raftmq.access.rules import Act, Operation, Resource
 from raftmq.batch import Flag, peek
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
-from raftmq.broker.serve.answers import of_nodes, unknown_attachment
+from raftmq.broker.serve.answers import of_nodes, taking_over, unknown_attachment, unknown_queue
 from raftmq.errors import CorruptRecord, Reason
 from raftmq.machine.catalog import access, catalog, membership, quotas
 from raftmq.machine.catalog.audit import BeginAct, EndAct
@@ -101,7 +101,7 @@ def NOTHING(_node: Host, _message: object) -> Acts:  # reads as a value of the t
 
 def NODES(_node: Host, _message: object) -> Acts:
     """Refuse: only nodes send this, and `Gate.check` lets nodes pass before this table."""
-    raise RefusedEarly(of_nodes(Reason.DENIED))
+    raise RefusedEarly(of_nodes())
 
 
 def topic(operation: Operation, name: str) -> Act:
@@ -138,8 +138,7 @@ def _of_queues(node: Host, operation: Operation, queues: Iterable[int]) -> Acts:
 def _topic_name(node: Host, queue: int) -> str:
     found = node.catalog.topic_of(queue)
     if found is None:
-        message = f"queue {queue} belongs to no topic"
-        raise RefusedEarly(ErrorReply(Reason.UNKNOWN_TOPIC.value, message))
+        raise RefusedEarly(unknown_queue(queue))
     return found.name
 
 
@@ -207,7 +206,7 @@ def _pop(node: Host, request: Pop) -> Acts:
 
 
 def _in_hand(node: Host, request: Settle | Leave | Claim) -> Acts:
-    # Whoever has messages in hand may settle them, also if the topic may be popped no more.
+    # A consumer may settle the messages in its hand even if it may no longer pop the topic.
     return _of_attachment(node, Operation.READ, request.number)
 
 
@@ -269,8 +268,7 @@ def _of_transaction(
 def _require_current(found: Group) -> None:
     """Refuse a request by transactions that a new leader may not know yet."""
     if not found.is_current:
-        message = f"the new leader of partition group {found.number} is still taking over"
-        raise RefusedEarly(ErrorReply("unavailable", message, group=found.number, retry_ms=20))
+        raise RefusedEarly(taking_over(found.number))
 
 
 def _end(node: Host, request: EndTransaction) -> Acts:

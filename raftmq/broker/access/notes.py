@@ -25,7 +25,7 @@ import trio
 
 from raftmq.broker.cluster.catalog_changes import change_catalog
 from raftmq.broker.host import Host
-from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
+from raftmq.broker.serve.answers import CLIENT_LEFT, LATER, Answer, OpenRequest
 from raftmq.broker.tickets import retry_seconds
 from raftmq.machine.catalog.audit import DONE, AdminAct, BeginAct, EndAct
 from raftmq.wire.messages import ErrorReply
@@ -70,10 +70,10 @@ class Notes:
             milliseconds = round(1000 * retry_seconds(begun))
             asked.answer(ErrorReply("unavailable", why, retry_ms=milliseconds))
             return
-        asked.on_answer = partial(self._answered, begun)
+        asked.when_answered(partial(self._answered, begun))
         if asked.connection.is_closed:
             # Perhaps it was ended as its user may no longer do this.
-            asked.answer(ErrorReply("unavailable", "the client has left"))
+            asked.answer(CLIENT_LEFT)
         else:
             asked.connection.run_in_step(lambda: asked.answer(act()))
 

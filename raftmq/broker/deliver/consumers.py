@@ -44,15 +44,24 @@ class OrderFlags(NamedTuple):
     has_runs: bool = False
 
 
+class OpenPop(NamedTuple):
+    """A POP without an answer yet."""
+
+    correlation: int
+    """Ties the answer to it."""
+    request: Pop
+    """What the consumer wants, within its quotas."""
+
+
 class Consumer:
     """The way to reach a consumer of an attachment, and what it is sent next."""
 
     __slots__ = (
         "connection",
-        "correlation",
         "is_hurried",
         "is_reading",
         "key",
+        "open_pop",
         "order",
         "since",
         "throttle_ms",
@@ -63,8 +72,8 @@ class Consumer:
     def __init__(self, key: Key, connection: Connection) -> None:
         self.key = key
         self.connection = connection
-        # The POP that waits for an answer, and its correlation; None: no POP waits.
-        self.correlation: tuple[int, Pop] | None = None
+        # The POP that waits for an answer; None: no POP waits.
+        self.open_pop: OpenPop | None = None
         # Milliseconds for which a quota held that POP.
         self.throttle_ms = 0
         # Fires when the wait of that POP is over.
@@ -88,10 +97,10 @@ class Consumer:
 
     def end_wait(self) -> int:
         """End the wait of the consumer's POP, and return the correlation to answer."""
-        assert self.correlation is not None
+        assert self.open_pop is not None
         assert self.timer is not None
-        correlation, _ = self.correlation
-        self.correlation = None
+        correlation = self.open_pop.correlation
+        self.open_pop = None
         self.timer.cancel()
         return correlation
 
@@ -156,7 +165,7 @@ class Consumers:
     def _prune(self, mine: dict[Key, None], keys: Iterable[Key]) -> None:
         for key in keys:
             consumer = self._by_key[key]
-            is_busy = consumer.correlation is not None or consumer.unsent or consumer.is_reading
+            is_busy = consumer.open_pop is not None or consumer.unsent or consumer.is_reading
             if not is_busy and self._is_idle(key):
                 self.forget(key)
             else:

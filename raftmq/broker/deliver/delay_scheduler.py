@@ -7,7 +7,7 @@
 While records flow, they let time pass, and no Tick is needed. At most one release of a queue is
 under way; the next one starts from the state that applying it left. Reading and encoding run beside
 the event loop. The machine decides which messages are placed, when, and that each is placed once
-(`pop.delays`).
+(`raftmq.machine.delays`).
 
 *Carrying.* When retention wants to drop the beginning of the log, messages that wait there are
 written again at the end of the log, some hundred at a time, before the log is trimmed.

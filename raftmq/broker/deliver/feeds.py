@@ -37,7 +37,6 @@ from raftmq.broker.world import Worker
 from raftmq.errors import CorruptRecord
 from raftmq.log.builder import Placement
 from raftmq.log.record import Kind, Record
-from raftmq.log.store import LogStore
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.subscriptions import Wanted
@@ -187,7 +186,7 @@ class Feeds(Service):
                 return
             self._propose(group, key, look, found | {record.index: record for record in more})
 
-        self._reader.submit(partial(_read, group.store, missing), read)
+        self._reader.submit(partial(group.store.read_at, missing, READ_BYTES), read)
 
     def _look_filtered(
         self, group: Group, key: _Key, kept: Sequence[Wanted], start: int
@@ -284,11 +283,6 @@ def _subscription(group: Group, key: _Key) -> int:
     if attached is None or not group.is_leader:
         return -1
     return group.machine.subscriptions.number_of(attached.topic, attached.name)
-
-
-def _read(store: LogStore, indexes: list[int]) -> list[Record]:
-    """The records at rising indexes, up to `READ_BYTES`; runs on the reading thread."""
-    return store.read_at(indexes, READ_BYTES)
 
 
 def _keys(look: _Look, stop: int, records: dict[int, Record]) -> bytes:

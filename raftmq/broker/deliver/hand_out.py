@@ -30,7 +30,7 @@ from raftmq.log.record import Record
 from raftmq.log.store import LogStore
 from raftmq.machine.machine import PartitionMachine
 from raftmq.pop.leases import Handed
-from raftmq.pop.spans import Span, shifted, span
+from raftmq.pop.spans import Span, shifted, span, to_bytes
 from raftmq.wire.frame import FramePart
 from raftmq.wire.popping import Lease, Popped
 
@@ -323,6 +323,6 @@ def _joined(spans: list[Span]) -> Span:
 
 def _lease(handed: Handed, messages: Span, now: int) -> Lease:
     base, bits, attempt = messages
-    packed = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    packed = to_bytes(bits)
     remaining_ms = max(handed.deadline - now, 0)
     return Lease(handed.token, handed.queue, attempt, base, packed, handed.deadline, remaining_ms)

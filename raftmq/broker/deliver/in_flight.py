@@ -6,8 +6,9 @@
 
 Messages are in flight while they are in a consumer's hand, and when its credit lets it have them
 without asking again: else consumers that wait for messages would get more together than the bound.
-A user's are those of its consumers, also of connections that are gone; a topic's are those of all
-its consumer groups. A node counts the data groups that it leads.
+The messages in flight of a user are those of its consumers, including consumers whose connection is
+gone. Those of a topic are the messages of all its consumer groups. A node counts the data groups
+that it leads.
 
 Credit that stands may become messages in hand before a new Ask is applied, so it counts in full
 until it ends, and no POP renews it beyond the quota. While others wait for room, one that asks gets

@@ -18,7 +18,7 @@ batch too: neither thousands of filters nor a long batch hold up everything else
 batches, and the vectors, do not depend on where the task pauses.
 
 A reader asks for the mask of each batch that it gives. The batches that were matched last are still
-decoded, with the masks that took long. The mask of an older one is made anew: at once if that is
+decoded, with the masks that took long. The mask of an older one is made again: at once if that is
 one step of work, otherwise *to order*, by the task, one at a time for each queue and filter.
 
 Invariants:

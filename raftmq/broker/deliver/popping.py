@@ -33,13 +33,12 @@ from raftmq.broker.serve.answers import (
     Answer,
     Later,
     OpenRequest,
-    elsewhere,
     number_of_another,
     refusal,
     unknown_attachment,
 )
 from raftmq.broker.serve.connection import Connection
-from raftmq.broker.serve.dispatcher import group_route
+from raftmq.broker.serve.dispatcher import data_group, group_route
 from raftmq.broker.serve.fetches import BYTES_MAX
 from raftmq.broker.service import Service
 from raftmq.broker.settings import Limits
@@ -71,7 +70,7 @@ from raftmq.wire.popping import (
     Settled,
 )
 
-from .consumers import CONSUMERS_MAX, Consumer, Consumers, Key, OrderFlags
+from .consumers import CONSUMERS_MAX, Consumer, Consumers, Key, OpenPop, OrderFlags
 from .credit import has_credit, is_idle, is_unfed
 from .hand_out import Outgoing, Part, answer, from_disk, from_memory, plan, renewed, wanted
 from .in_flight import InFlight
@@ -84,7 +83,7 @@ OPENING_QUEUES_MAX = 65_536
 """Queues of the topics on which groups begin by commands that are under way, and one topic more;
 further groups have to wait: each node looks at all these queues in one step."""
 RESET_WORK = 20
-"""Work of a reset for each queue, in that of `quotas.pace`: 8 us."""
+"""Work of a reset for each queue, about 8 us, in the unit of `quotas.pace.WORK_MAX`."""
 CLOSED_MAX = 1024
 """Consumers of a closed connection that lose their credit in one turn of the loop."""
 SLACK_MS = 20
@@ -112,6 +111,7 @@ class Popping(Service):
 
     def __init__(self, node: Host, *, timers: Timers, reader: Worker, limits: Limits) -> None:
         self._node = node
+        self._data_group = data_group(node)
         self._timers = timers
         self._reader = reader
         self._limits = limits
@@ -161,7 +161,7 @@ class Popping(Service):
             if not self._consumers.has_place(key, connection):
                 return _CROWDED
             consumer = self._meet(key, connection)
-        elif consumer.correlation is not None:
+        elif consumer.open_pop is not None:
             # A consumer has one POP open: a newer one ends the wait of the one before.
             self._reply(consumer, consumer.nothing())
         correlation, full = asked.correlation, None
@@ -173,7 +173,7 @@ class Popping(Service):
             request = self._within_rates(request, asked)
             if consumer.since is None or not has_credit(group, request):
                 request, full = self._room_wait.within(consumer, request)
-        consumer.correlation, consumer.throttle_ms = (correlation, request), asked.throttle_ms
+        consumer.open_pop, consumer.throttle_ms = OpenPop(correlation, request), asked.throttle_ms
         consumer.is_hurried = False
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         seconds = (wait_ms + SLACK_MS) / 1000
@@ -181,7 +181,7 @@ class Popping(Service):
         consumer.timer = self._timers.call_after(seconds, hurry)
         if consumer.since is not None and consumer.unsent:
             self._answer(consumer)
-            if consumer.correlation is None or consumer.is_reading:
+            if consumer.open_pop is None or consumer.is_reading:
                 return LATER
         if full is not None:
             self._room_wait.begin(consumer, full)
@@ -195,8 +195,8 @@ class Popping(Service):
 
     def _ask(self, group: Group, consumer: Consumer, waited_ms: int = 0) -> Later:
         """Ask the machine for what the consumer's POP wants, for the rest of its wait."""
-        assert consumer.correlation is not None
-        correlation, request = consumer.correlation
+        assert consumer.open_pop is not None
+        correlation, request = consumer.open_pop
         wait_ms = max(min(request.wait_ms, self._limits.fetch_wait_ms_max) - waited_ms, 0)
         number, me, count = request.number, request.consumer, request.count
         ask = calls.Ask(number, me, count, wait_ms, request.invisible_ms, request.is_kept)
@@ -243,10 +243,10 @@ class Popping(Service):
         if request.is_idle:
             # No credit of the consumer stands, so the log need not hear that it leaves. Meanwhile
             # the consumer may be back with a new request.
-            if consumer is not None and consumer.correlation is None:
+            if consumer is not None and consumer.open_pop is None:
                 self._consumers.forget(key)
             return Done()
-        if consumer is not None and consumer.correlation is not None:
+        if consumer is not None and consumer.open_pop is not None:
             self._reply(consumer, consumer.nothing())
         self._consumers.forget(key)
         command = calls.Leave(request.number, request.consumer)
@@ -338,7 +338,7 @@ class Popping(Service):
             self._arm(group)
             return
         for consumer in self._consumers.of_group(group.number):
-            if consumer.correlation is not None:
+            if consumer.open_pop is not None:
                 consumer.connection.refuse(consumer.end_wait(), group.not_leader())
             self._consumers.forget(consumer.key)
 
@@ -346,12 +346,13 @@ class Popping(Service):
 
     def _group(self, request: Pop | Settle | Leave | Claim | ResetGroup) -> Group | ErrorReply:
         """The data group that a request is for."""
-        group, number = self._node.group(request.partition_group), request.number
-        groups = self._node.catalog.consumer_groups
-        if group is None or not isinstance(group.machine, PartitionMachine):
-            return elsewhere(request.partition_group)
+        groups, number = self._node.catalog.consumer_groups, request.number
+        group = self._data_group(request)
+        if isinstance(group, ErrorReply):
+            return group
         if not group.is_leader:
             return group.not_leader()
+        assert isinstance(group.machine, PartitionMachine)
         is_new = number not in group.machine.pop_groups.attached
         if is_new and self._opening_queues > OPENING_QUEUES_MAX:
             return ErrorReply("busy", "other groups begin here", group=group.number, retry_ms=20)
@@ -360,7 +361,7 @@ class Popping(Service):
     def _meet(self, key: Key, connection: Connection) -> Consumer:
         """A consumer came, perhaps again and on another connection."""
         before = self._consumers.get(key)
-        if before is not None and before.correlation is not None:
+        if before is not None and before.open_pop is not None:
             self._reply(before, before.nothing())
         # The connection on which it waited for room may be gone.
         self._in_flight.waiting.take(key)
@@ -399,12 +400,12 @@ class Popping(Service):
 
     def _ask_failed(self, consumer: Consumer, correlation: int, error: ErrorReply) -> None:
         """The request was refused, or its fate is unknown: leases wait for the next request."""
-        if consumer.correlation is not None and consumer.correlation[0] == correlation:
+        if consumer.open_pop is not None and consumer.open_pop.correlation == correlation:
             consumer.connection.refuse(consumer.end_wait(), error)
 
     def _hurry(self, consumer: Consumer, correlation: int) -> None:
         """The wait is over: answer with the messages that are there, or with none."""
-        if consumer.correlation is not None and consumer.correlation[0] == correlation:
+        if consumer.open_pop is not None and consumer.open_pop.correlation == correlation:
             consumer.is_hurried = True
             self._answer(consumer)
 
@@ -412,7 +413,7 @@ class Popping(Service):
 
     def _answer(self, consumer: Consumer) -> None:
         """Answer the POP that waits, if there is one, with messages or because its wait is over."""
-        if consumer.correlation is None or consumer.is_reading:
+        if consumer.open_pop is None or consumer.is_reading:
             return
         # Before its first request is applied, nothing is known of its leases, and a consumer that
         # resumes must not take an empty answer for the end of them: `_asked` goes on.
@@ -431,14 +432,14 @@ class Popping(Service):
         extents = wanted(parts)
         # With a budget of 0 no batch would be read, and the leases would stay unsent.
         budget = max(
-            1, min(consumer.correlation[1].bytes_max, self._limits.fetch_bytes_max, BYTES_MAX)
+            1, min(consumer.open_pop.request.bytes_max, self._limits.fetch_bytes_max, BYTES_MAX)
         )
         read = from_memory(group, extents, budget)
         if read or not extents:
             self._send(consumer, group, parts, read)
             return
         consumer.is_reading = True
-        consumer.connection.expect(consumer.correlation[0], budget)
+        consumer.connection.expect(consumer.open_pop.correlation, budget)
         self._reader.submit(
             partial(from_disk, group.store, extents, budget),
             partial(self._read_done, consumer, group, parts),
@@ -453,7 +454,7 @@ class Popping(Service):
         error: BaseException | None,
     ) -> None:
         consumer.is_reading = False
-        if consumer.correlation is None:
+        if consumer.open_pop is None:
             return
         if read is None:
             assert error is not None

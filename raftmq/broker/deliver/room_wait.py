@@ -25,7 +25,7 @@ from raftmq.broker.timers import Timers
 from raftmq.wire.messages import ErrorReply
 from raftmq.wire.popping import Pop
 
-from .consumers import Consumer, Consumers
+from .consumers import Consumer, Consumers, OpenPop
 from .in_flight import COUNT_SECONDS, InFlight, WaitingPop
 
 
@@ -95,10 +95,10 @@ class RoomWait:
         self._is_looking = False
         for key, pop in self._waiting.look():
             consumer = self._consumers.get(key)
-            if consumer is None or consumer.correlation is None:
+            if consumer is None or consumer.open_pop is None:
                 self._waiting.take(key)
                 continue
-            correlation, request = consumer.correlation
+            correlation, request = consumer.open_pop
             # Meanwhile the consumer group, or its topic, may be deleted.
             group = self._find(request)
             if isinstance(group, ErrorReply):
@@ -109,7 +109,7 @@ class RoomWait:
             # Its first Ask, for no messages, is not applied: the leases in its hand are not known.
             if full is not None or consumer.since is None:
                 continue
-            consumer.correlation = correlation, request
+            consumer.open_pop = OpenPop(correlation, request)
             waited_ms = self.end(consumer)
             self._ask(group, consumer, waited_ms)
         self._flush()

@@ -126,8 +126,13 @@ class Bucket:
         seconds = self._before(position, now) / self._rate - BURST_SECONDS
         return seconds if seconds > ROUNDING_SECONDS else 0.0
 
+    def wait_of_next(self, now: float) -> float:
+        """Seconds until the next request may start; 0.0: it may start now."""
+        return self.wait_seconds(self.poured, now)
+
     def _before(self, position: int, now: float) -> float:
-        """The amount in the bucket before a position; negative: so much after it has leaked."""
+        """The amount in the bucket before a position; negative: that amount after the position has
+        leaked as well."""
         after: float = self.poured - position
         if self._taken:
             at = bisect_left(self._taken, (position, 0.0))

@@ -89,13 +89,13 @@ class Held:
         """Seconds until its buckets allow it."""
         if self.is_read:
             bucket = self.fullest(now)
-            return 0.0 if bucket is None else bucket.wait_seconds(bucket.poured, now)
+            return 0.0 if bucket is None else bucket.wait_of_next(now)
         return max((bucket.wait_seconds(at, now) for bucket, at, _ in self.turns), default=0.0)
 
     def fullest(self, now: float) -> Bucket | None:
         """Of a read, the bucket that holds it for longest now; None: it has none."""
         buckets = (bucket for bucket, _, _ in self.turns)
-        return max(buckets, key=lambda each: each.wait_seconds(each.poured, now), default=None)
+        return max(buckets, key=lambda each: each.wait_of_next(now), default=None)
 
 
 def size_of(frame: Frame) -> int:
@@ -106,12 +106,12 @@ def size_of(frame: Frame) -> int:
 class Lane:
     """The requests of one connection that keep their order."""
 
-    __slots__ = ("connection", "due", "held", "key", "line", "timer")
+    __slots__ = ("bucket", "connection", "due", "held", "key", "timer")
 
     def __init__(self, connection: Connection, key: Hashable) -> None:
         self.connection = connection
         self.key = key
-        self.line: Bucket | None = None
+        self.bucket: Bucket | None = None
         """The bucket in whose line it stands; None: in none."""
         self.held: deque[Held] = deque()
         self.due: Held | None = None
@@ -262,26 +262,26 @@ class Lanes:
         wait, fullest = held.wait_seconds(now), held.fullest(now)
         if wait and self._is_first(lane) and not self._wait_of_line(lane, now):
             self._leave_line(lane)
-        if lane.line is None:
+        if lane.bucket is None:
             lined = (bucket for bucket, _, _ in held.turns if bucket in self._lines)
-            lane.line = fullest if wait else next(lined, None)
-            if lane.line is None:
+            lane.bucket = fullest if wait else next(lined, None)
+            if lane.bucket is None:
                 return 0.0
-            self._lines.setdefault(lane.line, {})[lane] = None
+            self._lines.setdefault(lane.bucket, {})[lane] = None
         left = held.since + self._hold_seconds_max - now
         return min(wait, left) if self._is_first(lane) else left
 
     def _is_first(self, lane: Lane) -> bool:
-        return lane.line is not None and next(iter(self._lines[lane.line])) is lane
+        return lane.bucket is not None and next(iter(self._lines[lane.bucket])) is lane
 
     def _wait_of_line(self, lane: Lane, now: float) -> float:
-        return 0.0 if lane.line is None else lane.line.wait_seconds(lane.line.poured, now)
+        return 0.0 if lane.bucket is None else lane.bucket.wait_of_next(now)
 
     def _leave_line(self, lane: Lane) -> None:
-        bucket, is_first = lane.line, self._is_first(lane)
+        bucket, is_first = lane.bucket, self._is_first(lane)
         if bucket is None:
             return
-        line, lane.line = self._lines[bucket], None
+        line, lane.bucket = self._lines[bucket], None
         del line[lane]
         if not line:
             del self._lines[bucket]
@@ -292,7 +292,7 @@ class Lanes:
 
     def _take_turns(self, lane: Lane) -> None:
         """It may be a lane's turn; others of its line have theirs in the same step."""
-        until, bucket = trio.current_time() + STEP_SECONDS_MAX, lane.line
+        until, bucket = trio.current_time() + STEP_SECONDS_MAX, lane.bucket
         has_taken = self._take_turns_of(lane)
         while has_taken and bucket in self._lines:
             now, lane = trio.current_time(), next(iter(self._lines[bucket]))
@@ -338,7 +338,7 @@ class Lanes:
             # All may be due at once, after a change of the quota: others have their turn, too.
             if now >= until or (wait and not is_late):
                 return
-            if lane.line is not None and not (self._is_first(lane) or is_late):
+            if lane.bucket is not None and not (self._is_first(lane) or is_late):
                 return
             self._leave_line(lane)
             lane.held.popleft()

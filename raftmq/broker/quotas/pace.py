@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from raftmq.broker.host import Host
 from raftmq.broker.loop_budget import in_another_turn
-from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
+from raftmq.broker.serve.answers import CLIENT_LEFT, LATER, Answer, OpenRequest
 from raftmq.broker.serve.connection import Connection
 from raftmq.wire.messages import ErrorReply
 
@@ -58,18 +58,16 @@ class Pace:
         return not self._under_way or self._under_way + each.work() <= WORK_MAX
 
     def _begin(self, each: _Waiting) -> Answer:
-        work, answered = each.work(), each.asked.on_answer
+        work = each.work()
         self._under_way += work
 
-        def end(error: ErrorReply | None) -> None:
+        def end(_: ErrorReply | None) -> None:
             self._under_way -= work
             if self._waiting and not self._is_soon:
                 self._is_soon = True
                 self._node.start_soon(in_another_turn, self._go_on)
-            if answered is not None:
-                answered(error)
 
-        each.asked.on_answer = end
+        each.asked.when_answered(end)
         return each.propose()
 
     def _go_on(self) -> None:
@@ -84,6 +82,6 @@ class Pace:
                 self._waiting[connection] = waiting
             if connection.is_closed:
                 # The right to do this may have ended with the connection.
-                each.asked.answer(ErrorReply("unavailable", "the client has left"))
+                each.asked.answer(CLIENT_LEFT)
             else:
                 each.asked.answer(self._begin(each))

@@ -325,7 +325,7 @@ class Quotas:
         if lane is None and not portions:
             return None
         now = trio.current_time()
-        waits = [portion.bucket.wait_seconds(portion.bucket.poured, now) for portion in portions]
+        waits = [portion.bucket.wait_of_next(now) for portion in portions]
         wait = max(waits, default=0.0)
         longest = portions[waits.index(wait)] if wait else None
         is_behind = self._lanes.has_line(portion.bucket for portion in portions)

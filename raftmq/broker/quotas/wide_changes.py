@@ -64,14 +64,11 @@ class WideChanges:
         if (refusal := self._why_no_place(*new)) is not None:
             return refusal
         self._new[new] += 1
-        answered = asked.on_answer
 
-        def end(error: ErrorReply | None) -> None:
+        def end(_: ErrorReply | None) -> None:
             self._new -= Counter([new])
-            if answered is not None:
-                answered(error)
 
-        asked.on_answer = end
+        asked.when_answered(end)
         return propose()
 
     def _work(self, command: Command) -> int:

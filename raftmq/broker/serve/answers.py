@@ -59,6 +59,9 @@ class WithBody(NamedTuple):
     """The bulk bytes, in parts."""
 
 
+CLIENT_LEFT = ErrorReply("unavailable", "the client has left")
+"""The refusal of a request whose turn comes after its connection has ended."""
+
 Answer = msgspec.Struct | WithBody | Later
 """The result of a handler: a reply, a refusal (`ErrorReply`), or `LATER`."""
 
@@ -66,7 +69,15 @@ Answer = msgspec.Struct | WithBody | Later
 class OpenRequest:
     """A request without an answer yet. It is the ticket of the record that decides the answer."""
 
-    __slots__ = ("_reply", "connection", "correlation", "kind", "on_answer", "throttle_ms", "turns")
+    __slots__ = (
+        "_on_answer",
+        "_reply",
+        "connection",
+        "correlation",
+        "kind",
+        "throttle_ms",
+        "turns",
+    )
 
     def __init__(self, connection: Connection, frame: Frame, turns: Turns) -> None:
         self.turns = turns
@@ -77,9 +88,7 @@ class OpenRequest:
         """The request's `FrameKind`."""
         self.correlation = frame.correlation
         """Ties the answer to the request."""
-        self.on_answer: Callable[[ErrorReply | None], None] | None = None
-        """Called once with the refusal, or None: the request was carried out. Also if the client
-        has left."""
+        self._on_answer: Callable[[ErrorReply | None], None] | None = None
         self.throttle_ms = 0
         """Milliseconds for which a quota held the request."""
 
@@ -94,6 +103,18 @@ class OpenRequest:
             self.failed(answer)
         else:
             self._carried_out(answer, body)
+
+    def when_answered(self, call: Callable[[ErrorReply | None], None]) -> None:
+        """Call `call` once, with the refusal or None: the request was carried out; before what was
+        to be called until now. Also if the client has left."""
+        before = self._on_answer
+
+        def all_of_them(refusal: ErrorReply | None) -> None:
+            call(refusal)
+            if before is not None:
+                before(refusal)
+
+        self._on_answer = all_of_them
 
     def propose(
         self,
@@ -128,12 +149,12 @@ class OpenRequest:
         self.connection.refuse(self.correlation, error)
         self._tell(error)
 
-    def _carried_out(self, reply: msgspec.Struct, body: Sequence[FramePart] = ()) -> None:
+    def _carried_out(self, reply: msgspec.Struct, body: Sequence[FramePart]) -> None:
         self.connection.reply(self.kind, self.correlation, pack(reply), body)
         self._tell(None)
 
     def _tell(self, refusal: ErrorReply | None) -> None:
-        on_answer, self.on_answer = self.on_answer, None
+        on_answer, self._on_answer = self._on_answer, None
         if on_answer is not None:
             on_answer(refusal)
 
@@ -187,9 +208,9 @@ def unread(connection: Connection) -> ErrorReply | None:
     return ErrorReply("busy", text, retry_ms=100)
 
 
-def of_nodes(reason: Reason = Reason.BAD_ARGUMENT) -> ErrorReply:
+def of_nodes() -> ErrorReply:
     """The refusal of a client that sends what nodes send."""
-    return ErrorReply(reason.value, "only nodes may ask this")
+    return ErrorReply(Reason.DENIED.value, "only nodes may ask this")
 
 
 def unknown_attachment(
@@ -222,6 +243,17 @@ def elsewhere(number: int) -> ErrorReply:
     """The refusal for a partition group that has no replica with messages on this node."""
     message = f"this node carries no replica of partition group {number}"
     return ErrorReply("not_leader", message, group=number)
+
+
+def taking_over(number: int) -> ErrorReply:
+    """The refusal of a new leader that has not yet applied what its predecessors committed."""
+    message = f"the new leader of partition group {number} is still taking over"
+    return ErrorReply("unavailable", message, group=number, retry_ms=20)
+
+
+def unknown_queue(queue: int) -> ErrorReply:
+    """The refusal for a queue that the catalog does not know."""
+    return ErrorReply(Reason.UNKNOWN_TOPIC.value, f"queue {queue} belongs to no topic")
 
 
 def out_of_range(offset: int, earliest: int, end: int) -> ErrorReply | None:

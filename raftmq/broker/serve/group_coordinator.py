@@ -44,15 +44,13 @@ from raftmq.wire.assignment import Assigned, FindMembers, FoundMembers, Heartbea
 from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.numbers import NUMBER_MAX
 
-from .answers import LATER, Answer, OpenRequest, elsewhere, unread
+from .answers import LATER, Answer, OpenRequest, elsewhere, taking_over, unread
 from .connection import Connection
 from .dispatcher import group_route, system_group
-from .pages import Sees, first_page
+from .pages import NUMBER_BYTES, Sees, first_page
 
 BEAT_SECONDS = 1.0
 """Time between two proposals of renewals."""
-_NUMBER_BYTES = 9
-"""The longest integer in CBOR."""
 
 
 class _Waiting(NamedTuple):
@@ -126,7 +124,7 @@ class GroupCoordinator(Service):
         if group is None or not group.is_leader:
             return self._not_here()
         if not group.is_current:
-            return ErrorReply("unavailable", "the new leader is still taking over", retry_ms=20)
+            return taking_over(SYSTEM_GROUP)
         return group
 
     def _heartbeat(self, request: Heartbeat, group: Group, asked: OpenRequest) -> Answer:
@@ -277,7 +275,7 @@ def _views(
 def _view_bytes(view: MemberView) -> int:
     names = (view.consumer_group, view.topic, view.instance, view.host)
     size = sum(len(name.encode("utf-8", "surrogatepass")) for name in names)
-    return size + _NUMBER_BYTES * 4 + 5 * (len(view.queues) + len(view.giving_up))
+    return size + NUMBER_BYTES * 4 + 5 * (len(view.queues) + len(view.giving_up))
 
 
 def _remaining_ms(member: Member, now: int) -> int:

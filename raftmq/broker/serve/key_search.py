@@ -26,9 +26,9 @@ from raftmq.log.index_file import SegmentIndex
 from raftmq.log.record import Record
 from raftmq.log.store import LogStore
 from raftmq.machine.queue_numbers import QUEUE_BITS
-from raftmq.wire.messages import ErrorReply, FindKey, FoundBatch, FoundKey, FrameKind
+from raftmq.wire.messages import FindKey, FoundBatch, FoundKey, FrameKind
 
-from .answers import Answer, OpenRequest, WithBody
+from .answers import CLIENT_LEFT, Answer, OpenRequest, WithBody
 from .dispatcher import data_group, group_route
 
 KEY_BATCHES_MAX = 1000
@@ -40,8 +40,6 @@ KEY_RECORDS_MAX = 100_000
 KEY_CHUNK = 64
 """Records that a search reads in one go. All reads of the node's disk share the reading thread, and
 a search through 100,000 records of 4 KiB takes 1.1 s, out of the page cache."""
-
-_GONE = ErrorReply("unavailable", "the client has left")
 
 
 class KeySearch(Service):
@@ -70,7 +68,7 @@ class KeySearch(Service):
         def look_on() -> Answer:
             if asked.connection.is_closed:
                 # Nothing counts what is found for it.
-                return _GONE
+                return CLIENT_LEFT
             return asked.run_on(self._reader, search.look_on, looked, failed)
 
         def looked(is_over: bool) -> Answer:

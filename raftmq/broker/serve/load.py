@@ -44,7 +44,7 @@ class Placed(Protocol):
 
 
 @dataclass(slots=True)
-class _Share:
+class _Address:
     """The connections from one address."""
 
     open: int = 0
@@ -78,7 +78,7 @@ class Load:
         disk, and of answers that are not sent yet."""
         self.silent: dict[Placed, None] = {}
         """Silent connections, oldest first."""
-        self._shares: dict[str, _Share] = {}
+        self._addresses: dict[str, _Address] = {}
         self.handshakes_failed = 0
         """Handshakes of TLS that have failed."""
         self.handshake_error = ""
@@ -122,22 +122,22 @@ class Load:
 
     def take_place(self, connection: Placed) -> bool:
         """Give a connection a place, if need be the place of the oldest silent connection."""
-        share = self._share_of(connection)
-        if share.open >= self._share_max(connection) and not self._push_out(share.silent):
+        address = self._address_of(connection)
+        if address.open >= self._address_max(connection) and not self._push_out(address.silent):
             return False
         if self.connections >= self.places and not self._push_out(self.silent):
             return False
         # The connection pushed out may have been the last one of this address.
-        share = self._shares.setdefault(connection.address, _Share())
+        address = self._addresses.setdefault(connection.address, _Address())
         self.connections += 1
-        share.open += 1
-        self.silent[connection] = share.silent[connection] = None
+        address.open += 1
+        self.silent[connection] = address.silent[connection] = None
         connection.has_place = True
         return True
 
     def why_no_place(self, connection: Placed) -> str:
         """Why a connection got no place, in words."""
-        if self._share_of(connection).open >= self._share_max(connection):
+        if self._address_of(connection).open >= self._address_max(connection):
             return self._why_address_full(connection)
         return f"all {self.places} places for connections are taken: {_BOUNDS}"
 
@@ -146,8 +146,8 @@ class Load:
         clients_max = max(1, self.places - NODE_PLACES)
         if self.greeted >= clients_max:
             return f"this node serves {clients_max} connections of clients: {_BOUNDS}"
-        share = self._share_of(connection)
-        if connection.address and share.greeted >= self.address_places:
+        address = self._address_of(connection)
+        if connection.address and address.greeted >= self.address_places:
             return self._why_address_full(connection)
         return ""
 
@@ -158,18 +158,18 @@ class Load:
     def greet(self, connection: Placed) -> None:
         """A connection has said Hello and, where it must, logged in."""
         self.silent.pop(connection, None)
-        self._share_of(connection).silent.pop(connection, None)
+        self._address_of(connection).silent.pop(connection, None)
 
     def leave(self, connection: Placed) -> None:
         """Free the place of a connection that is gone, or about to go."""
         if connection.has_place:
             connection.has_place = False
             self.connections -= 1
-            share = self._share_of(connection)
-            share.open -= 1
-            share.silent.pop(connection, None)
-            if not share.open:
-                del self._shares[connection.address]
+            address = self._address_of(connection)
+            address.open -= 1
+            address.silent.pop(connection, None)
+            if not address.open:
+                del self._addresses[connection.address]
         self.silent.pop(connection, None)
         self.secured.pop(connection, None)
         self.finished(connection)
@@ -192,11 +192,11 @@ class Load:
             self.finisher = None
             self.wake()
 
-    def _share_of(self, connection: Placed) -> _Share:
+    def _address_of(self, connection: Placed) -> _Address:
         """The connections from the same address; an empty share counts none of them yet."""
-        return self._shares.get(connection.address) or _Share()
+        return self._addresses.get(connection.address) or _Address()
 
-    def _share_max(self, connection: Placed) -> float:
+    def _address_max(self, connection: Placed) -> float:
         """The most connections from the same address, those of nodes among them."""
         return self.address_places + NODE_PLACES if connection.address else inf
 

@@ -52,9 +52,9 @@ STATUS_GROUPS = 500
 LOOKS_MAX = 5_000
 """Entries that are looked at for one page, whether the one who asks may see them or not."""
 
-_NUMBER_BYTES = 9
+NUMBER_BYTES = 9
 """The longest integer in CBOR."""
-assert LIST_MAX * (1 + 4 * _NUMBER_BYTES) < HEADER_BYTES_MAX, "the answer to `FindOffsets`"
+assert LIST_MAX * (1 + 4 * NUMBER_BYTES) < HEADER_BYTES_MAX, "the answer to `FindOffsets`"
 
 
 def _everything(_: str) -> bool:
@@ -111,7 +111,7 @@ def topics_page(
 
 
 def _topic_bytes(view: TopicView) -> int:
-    return 3 * _NUMBER_BYTES + len(view.name) + 5 * len(view.groups)
+    return 3 * NUMBER_BYTES + len(view.name) + 5 * len(view.groups)
 
 
 def _topics(catalog: Catalog, names: Sequence[str] | None) -> Iterable[Topic]:
@@ -165,7 +165,7 @@ def _committed(
 
 
 def _committed_bytes(view: CommittedOffset) -> int:
-    return 5 * _NUMBER_BYTES + len(view.consumer_group.encode())
+    return 5 * NUMBER_BYTES + len(view.consumer_group.encode())
 
 
 def subscriptions_page(
@@ -196,7 +196,7 @@ def _subscriptions(
 
 def _subscription_bytes(view: SubscriptionView) -> int:
     names = len(view.topic.encode()) + len(view.consumer_group.encode())
-    return 4 * _NUMBER_BYTES + names + len(view.expression.encode("utf-8", "surrogatepass"))
+    return 4 * NUMBER_BYTES + names + len(view.expression.encode("utf-8", "surrogatepass"))
 
 
 class _Attached(NamedTuple):
@@ -233,9 +233,9 @@ def _attached_bytes(attached: _Attached) -> int:
     if attached.is_first:
         group = attached.group
         size += len(group.name.encode("utf-8", "surrogatepass"))
-        size += _NUMBER_BYTES * (8 + len(group.policy.schedule_ms))
+        size += NUMBER_BYTES * (8 + len(group.policy.schedule_ms))
     if attached.view is not None:
-        size += 4 * _NUMBER_BYTES + len(attached.view.topic)
+        size += 4 * NUMBER_BYTES + len(attached.view.topic)
     return size
 
 

@@ -13,6 +13,7 @@ from raftmq.errors import Reason
 from raftmq.machine.machine import PartitionMachine
 from raftmq.pop import calls
 from raftmq.pop.groups import PopGroup
+from raftmq.pop.spans import to_bytes
 from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.numbers import NUMBER_MAX
 from raftmq.wire.popping import (
@@ -104,7 +105,7 @@ def dead_page(group: PopGroup, request: FindDead) -> FoundDead:
         if size >= DEAD_PAGE_BYTES:
             break
         queue, (base, bits, attempt), reason, at, *_ = group.dead[number]
-        packed = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+        packed = to_bytes(bits)
         found.append(DeadView(number, queue, attempt, base, packed, reason, at))
         size += len(packed) + len(reason) + 50
     return FoundDead(found, len(found) < len(numbers))

@@ -75,7 +75,7 @@ from raftmq.wire.messages import (
 from raftmq.wire.numbers import NODE_MAX
 from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
 
-from .answers import LATER, Answer, OpenRequest, elsewhere, of_nodes, refusal
+from .answers import LATER, Answer, OpenRequest, elsewhere, of_nodes, refusal, unknown_queue
 from .dispatcher import data_group, frame_route, group_route, route, system_group
 from .fetches import Fetches
 from .names import misnamed, misnamed_commit
@@ -116,7 +116,7 @@ class Requests(Service):
     def _group_of(self, queue: int) -> Group | ErrorReply:
         number = self._node.catalog.group_of(queue)
         if number is None:
-            return _unknown_queue(queue)
+            return unknown_queue(queue)
         group = self._node.group(number)
         return group if group is not None else elsewhere(number)
 
@@ -424,11 +424,6 @@ def _sessions_claimed(value: list[list[int]]) -> SessionsClaimed:
 
 def _corrupt(error: BaseException) -> ErrorReply:
     return ErrorReply(Reason.CORRUPT_BATCH.value, str(error))
-
-
-def _unknown_queue(queue: int) -> ErrorReply:
-    message = f"queue {queue} belongs to no topic"
-    return ErrorReply(Reason.UNKNOWN_TOPIC.value, message)
 
 
 def _changing() -> ErrorReply:

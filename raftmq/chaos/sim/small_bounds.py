@@ -12,6 +12,7 @@ from unittest import mock
 
 from raftmq.broker import loop_budget
 from raftmq.broker.deliver import matching, popping, wide_topics
+from raftmq.broker.quotas import pace
 from raftmq.broker.serve import fetches, pages
 
 SMALL_EVERY = 10
@@ -23,7 +24,9 @@ SMALL: dict[tuple[ModuleType, str], float] = {
     (matching, "STEP_BYTES"): 0,
     (matching, "RECENT_MAX"): 0,
     (popping, "CLOSED_MAX"): 1,
+    (popping, "OPENING_QUEUES_MAX"): 0,
     (wide_topics, "WIDE_QUEUES"): 3,
+    (pace, "WORK_MAX"): 1,
     (fetches, "BATCHES_MAX"): 4,
     (pages, "LOOKS_MAX"): 1,
 }

@@ -35,7 +35,8 @@ def audit(session: Session, count: int | None, after: int | None, user: str | No
     With -o json each entry is one line. The cluster keeps 10,000 entries; where there are more, the
     user with most of them loses its oldest one. With --after a note counts those that are gone. An
     act with the result `begun` was under way on a node that ended, or is so now: whether it
-    happened is not known. Requests that the rules denied are in the nodes' logs.
+    happened is not known. The nodes' logs count the requests that the rules denied, and name the
+    last one.
 
     \b
     raftmq audit --user alice

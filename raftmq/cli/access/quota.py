@@ -111,8 +111,18 @@ def set_(session: Session, options: _Amounts) -> None:
     amounts = options.given()
     if not amounts:
         raise click.UsageError("name an amount: --write, --read, ... or drop the quota")
+    found = session.run(lambda mq: mq.access.quotas(options.kind, options.name))
+    before = [each for each in found if each.name == options.name]
     is_new = session.run(lambda mq: mq.access.put_quota(options.kind, options.name, **amounts))
     note(f"{'set' if is_new else 'there was already'}: the quota of {options}")
+    gone = [
+        f"{title.removeprefix('>')} {amount}"
+        for each in before
+        for field, title in COLUMNS.items()
+        if field not in amounts and (amount := getattr(each, field))
+    ]
+    if gone:
+        note(f"the quota before also had {', '.join(gone)}: repeat what shall stay")
 
 
 @quota.command("list")

@@ -1,15 +1,14 @@
 """Users, tokens, rules of access, quotas and the audit log, for administrators."""
 
 import secrets
-from enum import StrEnum
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import anyio.to_thread
 
 from raftmq.access.rules import Operation, Resource, Rule
 from raftmq.access.tokens import ID_BYTES, SECRET_BYTES, digest_of, draw_token, parts_of
-from raftmq.client.arguments import require, require_seconds, require_text, typed
+from raftmq.client.arguments import member_of, require, require_seconds, require_text, typed
 from raftmq.client.routing.requests import ask_for_pages, ask_leader, change_catalog, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.world import ClientWorld
@@ -40,8 +39,6 @@ from raftmq.wire.access import (
     RuleView,
     UserView,
 )
-
-E = TypeVar("E", bound=StrEnum)
 
 PASSWORD_CHARACTERS_MIN = 8
 """The shortest password."""
@@ -353,8 +350,8 @@ def rule_of(user: str, operation: str, resource: str, name: str, *, is_allowed: 
         Rejected: `BAD_ARGUMENT`, there is no such operation or resource.
     """
     require_text(name, "name")
-    operation_ = _one_of(Operation, operation, "operation")
-    resource_ = _one_of(Resource, resource, "resource")
+    operation_ = member_of(Operation, operation, "operation")
+    resource_ = member_of(Resource, resource, "resource")
     is_prefix = name.endswith("*")
     return Rule(user, is_allowed, operation_, resource_, name.removesuffix("*"), is_prefix)
 
@@ -366,13 +363,4 @@ def subject_of(kind: str, name: str) -> Subject:
         Rejected: `BAD_ARGUMENT`, there is no such kind.
     """
     require_text(name, "name")
-    return Subject(_one_of(SubjectKind, kind, "kind of quota"), name)
-
-
-def _one_of(kind: type[E], word: str, what: str) -> E:
-    try:
-        return kind(word)
-    except ValueError:
-        known = ", ".join(kind)
-        message = f"{word!r} is no {what}: {known}"
-        raise Rejected(Reason.BAD_ARGUMENT, message) from None
+    return Subject(member_of(SubjectKind, kind, "kind of quota"), name)

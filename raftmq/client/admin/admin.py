@@ -6,11 +6,11 @@ from typing import Any
 
 from raftmq.client.arguments import typed
 from raftmq.client.consume.membership import find_members
-from raftmq.client.consume.offsets import find_offsets
+from raftmq.client.consume.offsets import find_offsets, queues_of
 from raftmq.client.consume.start import Exactly, Start, start_of
-from raftmq.client.routing.connection import Connection, Lost
+from raftmq.client.routing.calls import reply_in
+from raftmq.client.routing.connection import Connection
 from raftmq.client.routing.pages import Pages
-from raftmq.client.routing.refusals import exception_of, refusal_of
 from raftmq.client.routing.requests import (
     after,
     ask_leader,
@@ -20,12 +20,12 @@ from raftmq.client.routing.requests import (
     seconds_left,
 )
 from raftmq.client.routing.router import Router
-from raftmq.errors import Reason, Rejected, Unavailable
+from raftmq.errors import Reason, Rejected
 from raftmq.filters import compile as compile_filter
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
-from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
+from raftmq.machine.queue_numbers import QUEUE_MASK
 from raftmq.wire.assignment import MemberView
-from raftmq.wire.codec import pack, unpack
+from raftmq.wire.codec import pack
 from raftmq.wire.messages import (
     EARLIEST,
     LATEST,
@@ -109,7 +109,7 @@ class Admin:
         """
         left = seconds_left(self._router, timeout)
         view = await self._topic(name, left())
-        groups = _queues_of(view)
+        groups = queues_of(view)
         first = await find_offsets(self._router, groups, EARLIEST, left())
         queues = []
         for number, group in groups.items():
@@ -155,7 +155,7 @@ class Admin:
         names: dict[int, str] = {}
         for found in view.topics:
             if topic is None or found.name == topic:
-                groups |= _queues_of(found)
+                groups |= queues_of(found)
                 names[found.id] = found.name
         if topic is not None and not groups:
             raise Rejected(Reason.UNKNOWN_TOPIC, f"there is no topic {topic!r}")
@@ -170,7 +170,7 @@ class Admin:
         """
         left = seconds_left(self._router, timeout)
         view = await self.cluster(timeout=left())
-        groups = {number: g for topic in view.topics for number, g in _queues_of(topic).items()}
+        groups = {number: g for topic in view.topics for number, g in queues_of(topic).items()}
         names = {topic.id: topic.name for topic in view.topics}
         found = await find_standings(self._router, groups, names, name, left())
         subscriptions = tuple(await find_subscriptions(self._router, None, name, left()))
@@ -294,7 +294,7 @@ class Admin:
         )
         if mode in POPPED:
             with after([number], "attachment"):
-                queues = _queues_of(await self._topic(topic, left()))
+                queues = queues_of(await self._topic(topic, left()))
                 await begin(self._router, number, queues, [], left())
         return number
 
@@ -431,7 +431,7 @@ class Admin:
         """
         left = seconds_left(self._router, timeout)
         view = await self._topic(topic, left())
-        groups = _queues_of(view, queues)
+        groups = queues_of(view, queues)
         standing = await where_is(self._router, view, name, groups, left())
         places = await self._offsets_at(groups, to, left())
         if not dry_run:
@@ -465,7 +465,7 @@ class Admin:
         """
         left = seconds_left(self._router, timeout)
         view = await self._topic(topic, left())
-        groups, router = _queues_of(view), self._router
+        groups, router = queues_of(view), self._router
         places = (await where_is(router, view, source, groups, left())).offsets
         groups = {number: groups[number] for number in sorted(places)}
         before = await where_is(router, view, name, groups, left(), must_take=False)
@@ -493,7 +493,7 @@ class Admin:
     ) -> dict[int, int]:
         """Queue → offset for a time or an end; an offset is limited to those the queue holds."""
         left = seconds_left(self._router, timeout)
-        groups = _queues_of(await self._topic(topic, left()), queues)
+        groups = queues_of(await self._topic(topic, left()), queues)
         found = await self._offsets_at(groups, at, left())
         return {number & QUEUE_MASK: offset for number, offset in found.items()}
 
@@ -575,24 +575,8 @@ class Admin:
 
 
 async def _status_page(connection: Connection, question: Status) -> NodeStatus:
-    answer = await connection.call(FrameKind.STATUS, pack(question))
-    if isinstance(answer, Lost):
-        raise Unavailable(answer.why)
-    refusal = refusal_of(answer)
-    if refusal is not None:
-        raise exception_of(refusal)
-    return unpack(NodeStatus, answer.header)
+    return reply_in(await connection.call(FrameKind.STATUS, pack(question)), NodeStatus)
 
 
 def _info(view: TopicView) -> TopicInfo:
     return TopicInfo(view.name, view.id, len(view.groups))
-
-
-def _queues_of(view: TopicView, queues: Sequence[int] | None = None) -> dict[int, int]:
-    """Queue number → partition group, of all queues or of the named ones."""
-    for queue in queues or ():
-        if not 0 <= queue < len(view.groups):
-            message = f"topic {view.name!r} has queues 0 to {len(view.groups) - 1}, no {queue}"
-            raise Rejected(Reason.BAD_ARGUMENT, message)
-    wanted = range(len(view.groups)) if queues is None else queues
-    return {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in wanted}

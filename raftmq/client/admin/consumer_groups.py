@@ -1,10 +1,11 @@
 """Consumer groups with a mode and a policy: reads and changes at the system group's leader."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import anyio
 
+from raftmq.client.arguments import member_of
 from raftmq.client.consume.offsets import committed_of
 from raftmq.client.routing.requests import (
     ask_for_pages,
@@ -32,14 +33,12 @@ from raftmq.wire.consumer_groups import (
 )
 from raftmq.wire.messages import Done
 
-E = TypeVar("E", Mode, Order)
-
 SECONDS_MAX = 1_000_000
 """Upper bound of a policy's times here; the catalog checks the allowed range."""
 USUAL = Policy()
+"""The policy of a group without a policy of its own."""
 AS_IT_IS = 0
 """The `run` of a policy in a command: see `Policy`."""
-"""The policy of a group without a policy of its own."""
 
 
 class GroupAttachment(NamedTuple):
@@ -105,7 +104,7 @@ def policy_of(
         USUAL.schedule_ms if schedule is None else tuple(_ms(delay) for delay in schedule),
         USUAL.attempts_max if attempts_max is None else attempts_max,
         USUAL.invisible_ms if invisible is None else _ms(invisible),
-        _one_of(Order, order, "order"),
+        member_of(Order, order, "order"),
         is_blocking,
         AS_IT_IS if run is None else run,
     )
@@ -117,16 +116,7 @@ def mode_of(name: str) -> Mode:
     Raises:
         Rejected: `BAD_ARGUMENT`, there is no such mode.
     """
-    return _one_of(Mode, name, "mode")
-
-
-def _one_of(kind: type[E], name: str, what: str) -> E:
-    try:
-        return kind(name)
-    except ValueError:
-        right = ", ".join(each.value for each in kind)
-        message = f"there is no {what} {name!r}: it is one of {right}"
-        raise Rejected(Reason.BAD_ARGUMENT, message) from None
+    return member_of(Mode, name, "mode")
 
 
 def _ms(seconds: float) -> int:

@@ -7,12 +7,12 @@ import msgspec
 
 from raftmq.client.consume.offsets import find_offsets
 from raftmq.client.message import format_id, parse_id
-from raftmq.client.pop.lease_bits import offsets_of
 from raftmq.client.routing.requests import after, ask_for_pages, ask_leader, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.pop.pieces import bits_of
+from raftmq.pop.spans import offsets_of, to_bytes
 from raftmq.wire.messages import LATEST, TopicView
 from raftmq.wire.popping import (
     SETTLE_ITEMS_MAX,
@@ -312,7 +312,7 @@ def _changes(
         meant = bits_of(offsets)
         numbers.append(each.letter)
         bases.append(offsets[0])
-        bits.append(meant.to_bytes((meant.bit_length() + 7) // 8, "little"))
+        bits.append(to_bytes(meant))
         size += len(bits[-1])
         if len(numbers) == SETTLE_ITEMS_MAX or size >= CHANGED_BYTES:
             yield ChangeDead(partition_group, number, numbers, is_purge, bases, bits)

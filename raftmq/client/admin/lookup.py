@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from raftmq.client.consume.offsets import time_ms
-from raftmq.client.consume.read_ahead import vector
+from raftmq.client.consume.read_ahead import batches_in
 from raftmq.client.message import Message, decode, parse_id
 from raftmq.client.routing.requests import find_topic, seconds_left
 from raftmq.client.routing.router import Router
@@ -69,15 +69,11 @@ async def get_message(router: Router, message_id: str, timeout: float | None) ->
         refusal_in=_refusal_in,
         queue_number=queue_number,
     )
-    for part in unpack(Fetched, frame.header).queues:
-        for base, timestamp, size in zip(
-            vector(part.bases, "Q"), vector(part.timestamps, "q"), vector(part.sizes, "I"),
-            strict=True,
-        ):  # fmt: skip
-            batch = decode(frame.body[:size], base, timestamp, queue_number, topic.name)
+    for _, batches in batches_in(unpack(Fetched, frame.header).queues, frame.body):
+        for base, timestamp, payload in batches[:1]:
+            batch = decode(payload, base, timestamp, queue_number, topic.name)
             if 0 <= offset - base < len(batch):
                 return Message(batch, offset - base, queue_number, topic.name)
-            break
     message = f"queue {queue} of topic {topic.name!r} holds no message at offset {offset} yet"
     raise Rejected(Reason.OFFSET_OUT_OF_RANGE, message)
 

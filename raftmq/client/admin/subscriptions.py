@@ -27,9 +27,9 @@ async def subscribe(
     return int(await change_catalog(router, Subscribe(topic, group, filter_), timeout))
 
 
-async def unsubscribe(router: Router, topic: str, group: str, timeout: float | None = None) -> int:
-    """Remove a consumer group's filter; returns the version of the subscriptions without it."""
-    return int(await change_catalog(router, Unsubscribe(topic, group), timeout))
+async def unsubscribe(router: Router, topic: str, group: str, timeout: float | None = None) -> None:
+    """Remove a consumer group's filter."""
+    await change_catalog(router, Unsubscribe(topic, group), timeout)
 
 
 async def find_subscriptions(

@@ -365,10 +365,6 @@ class Consumer:
             self._old_queue_count = await count_old(router, view, self.group, name)
             return []
         queues = tuple(range(len(view.groups))) if queues is None else queues
-        for queue in queues:
-            if not 0 <= queue < len(view.groups):
-                message = f"topic {self.topic!r} has queues 0 to {len(view.groups) - 1}, no {queue}"
-                raise Rejected(Reason.BAD_ARGUMENT, message)
         return await self._cursors_at(view, queues, start_of(self._settings.start))
 
     async def _cursors_at(

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from raftmq.client.admin.consumer_groups import find_groups
 from raftmq.client.routing.router import Router
-from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.messages import TopicView
 
-from .offsets import committed_offsets, find_offsets
+from .offsets import committed_offsets, find_offsets, queues_of
 from .positions import Cursor
 from .start import Exactly
 
@@ -34,7 +33,7 @@ async def cursors_at(
     Raises:
         Unavailable: a leader was not found in time.
     """
-    groups = {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in queues}
+    groups = queues_of(view, queues)
     found: dict[int, int] = {}
     if name is not None:
         found = await committed_offsets(router, groups, name)
@@ -69,7 +68,7 @@ async def count_old(router: Router, view: TopicView, group: str | None, name: st
     Raises:
         Unavailable: a leader was not found in time.
     """
-    groups = {view.id << QUEUE_BITS | queue: carrier for queue, carrier in enumerate(view.groups)}
+    groups = queues_of(view)
     # Offsets of a group deleted a moment ago may still exist.
     if name is None or not await find_groups(router, group):
         return len(groups)

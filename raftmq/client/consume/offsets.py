@@ -1,6 +1,6 @@
 """Offsets: questions and commits to the leaders of partition groups."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import NamedTuple
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from raftmq.client.routing.requests import after, ask_for_pages, ask_leader, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.assignment import CommitOffsets, OffsetsCommitted, QueueOffset
 from raftmq.wire.messages import (
     Committed,
@@ -17,6 +18,7 @@ from raftmq.wire.messages import (
     FindOffsets,
     FoundOffset,
     FoundOffsets,
+    TopicView,
 )
 from raftmq.wire.numbers import LIST_MAX
 
@@ -34,6 +36,20 @@ def time_ms(time: datetime) -> int:
         raise Rejected(Reason.BAD_ARGUMENT, message)
     # In whole numbers: a float would lose a millisecond at times.
     return max(0, (time - EPOCH) // timedelta(milliseconds=1))
+
+
+def queues_of(view: TopicView, queues: Iterable[int] | None = None) -> dict[int, int]:
+    """Queue number → partition group, of all queues of a topic or of the named ones.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, the topic has no such queue.
+    """
+    wanted = list(range(len(view.groups)) if queues is None else queues)
+    for queue in wanted:
+        if not 0 <= queue < len(view.groups):
+            message = f"topic {view.name!r} has queues 0 to {len(view.groups) - 1}, no {queue}"
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+    return {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in wanted}
 
 
 def by_partition(groups: Mapping[int, int]) -> dict[int, list[int]]:

@@ -22,10 +22,10 @@ from raftmq.client.routing.requests import after, find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.offsets import CLAIM
-from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
+from raftmq.machine.queue_numbers import QUEUE_MASK
 from raftmq.wire.messages import TopicView
 
-from .offsets import Stamp, by_partition, commit_offsets, committed_offsets
+from .offsets import Stamp, by_partition, commit_offsets, committed_offsets, queues_of
 
 
 class Progress:
@@ -79,7 +79,7 @@ class Progress:
         left = seconds_left(self._router, timeout)
         claims = dict.fromkeys(range(len(self._view.groups)), CLAIM)
         await self._commit(claims, self._sequence, left())
-        groups = self._groups_of(range(len(self._view.groups)))
+        groups = queues_of(self._view)
         with after([self.group], "an earlier holder is out of group"):
             found = await committed_offsets(self._router, groups, self.group, left())
         self.committed = {number & QUEUE_MASK: offset for number, offset in found.items()}
@@ -92,7 +92,7 @@ class Progress:
             # The topic may have got more queues.
             view = await find_topic(self._router, self.topic, left())
             self._view = view if view.id == self.topic_id else self._view
-        groups = self._groups_of(offsets)
+        groups = queues_of(self._view, offsets)
         done: list[int] = []
         for group, numbers in by_partition(groups).items():
             part = {number: offsets[number & QUEUE_MASK] for number in numbers}
@@ -108,15 +108,6 @@ class Progress:
                     "that started later"
                 )
                 raise Rejected(Reason.FENCED, message)
-
-    def _groups_of(self, queues: "Mapping[int, int] | range") -> dict[int, int]:
-        """Queue number → partition group."""
-        view = self._view
-        for queue in queues:
-            if not 0 <= queue < len(view.groups):
-                message = f"topic {view.name!r} has queues 0 to {len(view.groups) - 1}, no {queue}"
-                raise Rejected(Reason.BAD_ARGUMENT, message)
-        return {view.id << QUEUE_BITS | queue: view.groups[queue] for queue in queues}
 
 
 async def take_progress(

@@ -30,7 +30,8 @@ Sources: Kafka's fetch sessions (KIP-227): one request a broker for all its part
 
 import struct
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import anyio
 
@@ -38,12 +39,13 @@ from raftmq.batch import Batch
 from raftmq.client.message import decode
 from raftmq.client.routing.calls import wait_leader
 from raftmq.client.routing.connection import Answer, Connection, Lost
-from raftmq.client.routing.refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
+from raftmq.client.routing.refusals import ASKED_AGAIN, NOT_LEADER, exception_of, refusal_of
 from raftmq.client.routing.router import Router
 from raftmq.client.slices import Slice
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import ProtocolError, Reason, Rejected, UnreadableBatch
 from raftmq.machine.queue_numbers import QUEUE_BITS
+from raftmq.pop.spans import runs_of
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import UNKNOWN_SESSION, Fetch, Fetched, FetchedQueue
 from raftmq.wire.frame import Frame
@@ -69,6 +71,17 @@ POLL_MS = 5_000
 
 _TRIMMED = Reason.OFFSET_OUT_OF_RANGE.value
 _UNKNOWN_TOPIC = Reason.UNKNOWN_TOPIC.value
+
+
+class StoredBatch(NamedTuple):
+    """A batch in an answer."""
+
+    base: int
+    """Offset of its first message."""
+    timestamp: int
+    """When it was stored, in milliseconds since 1970."""
+    payload: memoryview
+    """Its bytes."""
 
 
 class Fetcher:
@@ -279,7 +292,7 @@ class Fetcher:
             try:
                 self._take_answer(session, answer)
             except ProtocolError as error:
-                connection.close(f"node {connection.node} at {connection.address}: {error}")
+                connection.close_for(error)
         self.kick()
 
     def _take_answer(self, session: ReadSession, answer: Frame) -> None:
@@ -298,11 +311,7 @@ class Fetcher:
         fetched = unpack(Fetched, answer.header)
         self._router.note_throttled(fetched.throttle_ms)
         session.answered(fetched.session, [queue.queue for queue in fetched.queues])
-        view = memoryview(answer.body)
-        position = 0
-        for queue in fetched.queues:
-            sizes = vector(queue.sizes, "I")
-            stop = position + sum(sizes)
+        for queue, batches in batches_in(fetched.queues, answer.body):
             asked = session.known.get(queue.queue)
             if queue.error is not None:
                 session.known.pop(queue.queue, None)
@@ -310,11 +319,8 @@ class Fetcher:
                 if queue.error is not None:
                     self._refused(connection, asked[0], queue.error)
                 else:
-                    self._read_queue(asked[0], queue, sizes, view[position:stop])
+                    self._read_queue(asked[0], queue, batches)
                     self._failures.pop(asked[0].group, None)
-            position = stop
-        if position != len(view):
-            raise ProtocolError(f"a fetch of {position} bytes came with {len(view)}")
         if not fetched.queues:
             # An empty answer gives time to check all queues for a leader that moved.
             self._is_changed = True
@@ -322,19 +328,11 @@ class Fetcher:
                 self._failures.pop(cursor.group, None)
         self.tell()
 
-    def _read_queue(
-        self, cursor: Cursor, queue: FetchedQueue, sizes: tuple[int, ...], view: memoryview
-    ) -> None:
-        bases, timestamps = vector(queue.bases, "Q"), vector(queue.timestamps, "q")
-        if not len(bases) == len(timestamps) == len(sizes) or sum(sizes) != len(view):
-            raise ProtocolError(f"the vectors of queue {queue.queue} do not fit each other")
+    def _read_queue(self, cursor: Cursor, queue: FetchedQueue, batches: list[StoredBatch]) -> None:
         if queue.next >= 0:
-            self._read_filtered(cursor, queue, zip(bases, timestamps, sizes, strict=True), view)
+            self._read_filtered(cursor, queue, batches)
             return
-        position = 0
-        for base, timestamp, size in zip(bases, timestamps, sizes, strict=True):
-            payload = view[position : position + size]
-            position += size
+        for base, timestamp, payload in batches:
             try:
                 batch = decode(payload, base, timestamp, cursor.queue_number, self._topic)
             except UnreadableBatch as error:
@@ -347,22 +345,16 @@ class Fetcher:
                 )
             end = base + len(batch)
             if end > cursor.fetched:
-                self._keep(Chunk(cursor, batch, cursor.fetched - base, len(batch), size))
+                self._keep(Chunk(cursor, batch, cursor.fetched - base, len(batch), len(payload)))
                 cursor.fetched = end
                 cursor.strikes = 0
 
     def _read_filtered(
-        self,
-        cursor: Cursor,
-        queue: FetchedQueue,
-        batches: Iterable[tuple[int, int, int]],
-        view: memoryview,
+        self, cursor: Cursor, queue: FetchedQueue, batches: list[StoredBatch]
     ) -> None:
         """Take the matching messages of an answer and pass over the others."""
-        position = mask_position = 0
-        for base, timestamp, size in batches:
-            payload = view[position : position + size]
-            position += size
+        mask_position = 0
+        for base, timestamp, payload in batches:
             try:
                 batch = decode(payload, base, timestamp, cursor.queue_number, self._topic)
             except UnreadableBatch as error:
@@ -378,7 +370,8 @@ class Fetcher:
                     f"queue {batch.head.queue} at offset {base} and a mask of {len(mask)} bytes"
                 )
             if base + len(batch) > cursor.fetched:
-                self._take_runs(cursor, batch, runs(mask, max(0, cursor.fetched - base)), size)
+                found = runs(mask, max(0, cursor.fetched - base))
+                self._take_runs(cursor, batch, found, len(payload))
         if queue.next > cursor.fetched:
             cursor.pass_over(queue.next)
         cursor.strikes = 0
@@ -404,7 +397,7 @@ class Fetcher:
         if code == NOT_LEADER:
             self._router.not_leader(cursor.group, connection.node, refusal.leader)
             self._find_leader(cursor.group, refusal.retry_ms)
-        elif code in RETRIED or code == "protocol":
+        elif code in ASKED_AGAIN:
             self._find_leader(cursor.group, refusal.retry_ms)
         elif code == _UNKNOWN_TOPIC:
             self._confirm_topic(cursor, refusal)
@@ -473,17 +466,33 @@ def runs(mask: bytes, first: int) -> list[tuple[int, int]]:
     >>> runs(bytes([0b11100110]), 2)
     [(2, 3), (5, 8)]
     """
-    found: list[tuple[int, int]] = []
     bits = int.from_bytes(mask, "little") >> first
-    at = first
-    while bits:
-        skip = (bits & -bits).bit_length() - 1
-        bits >>= skip
-        length = (~bits & (bits + 1)).bit_length() - 1
-        found.append((at + skip, at + skip + length))
-        bits >>= length
-        at += skip + length
-    return found
+    return [(first + start, first + stop) for start, stop in runs_of(bits)]
+
+
+def batches_in(
+    queues: Iterable[FetchedQueue], body: bytes
+) -> Iterator[tuple[FetchedQueue, list[StoredBatch]]]:
+    """Each queue of an answer, with its batches in the answer's body.
+
+    Raises:
+        ProtocolError: the vectors of a queue, or all of them and the body, do not fit each other.
+    """
+    view, position = memoryview(body), 0
+    for queue in queues:
+        bases, timestamps = vector(queue.bases, "Q"), vector(queue.timestamps, "q")
+        sizes = vector(queue.sizes, "I")
+        is_cut = position + sum(sizes) > len(view)
+        if not len(bases) == len(timestamps) == len(sizes) or is_cut:
+            raise ProtocolError(f"the vectors of queue {queue.queue} do not fit each other")
+        batches = []
+        for base, timestamp, size in zip(bases, timestamps, sizes, strict=True):
+            payload = view[position : position + size]
+            batches.append(StoredBatch(base, timestamp, payload))
+            position += size
+        yield queue, batches
+    if position != len(view):
+        raise ProtocolError(f"an answer of {position} bytes came with {len(view)}")
 
 
 def vector(data: bytes, item: str) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class HeldClaim:
         )
         try:
             await ask_leader(
-                self._router, given_up, Claimed, timeout=timeout, refusal_in=_no_more_ours
+                self._router, given_up, Claimed, timeout=timeout, refusal_in=_fenced_unless_ours
             )
         except Rejected as error:
             if error.reason is not Reason.FENCED:
@@ -53,7 +53,7 @@ class HeldClaim:
         return True
 
 
-def _no_more_ours(frame: Frame) -> ErrorReply | None:
+def _fenced_unless_ours(frame: Frame) -> ErrorReply | None:
     """Make a claim that is not held a refusal: a lost answer may have been to its release."""
     if unpack(Claimed, frame.header).is_ours:
         return None

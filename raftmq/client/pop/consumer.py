@@ -32,13 +32,13 @@ from raftmq.client.admin.consumer_groups import attach
 from raftmq.client.admin.resets import begin
 from raftmq.client.admin.subscriptions import subscribe
 from raftmq.client.arguments import require, typed
+from raftmq.client.consume.offsets import queues_of
 from raftmq.client.recorders import PopRecorder
 from raftmq.client.routing.requests import after, find_topic, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor, TaskScope
 from raftmq.client.world import ClientWorld
 from raftmq.errors import RaftmqError, Reason, Rejected
-from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.pop.actions import Action
 from raftmq.pop.policy import Mode
 
@@ -135,8 +135,7 @@ class PopConsumer:
             view = await find_topic(router, self.topic, left())
             if settings.is_latest:
                 # A data group's log holds the place only after a command there named the group.
-                queues = {view.id << QUEUE_BITS | n: group for n, group in enumerate(view.groups)}
-                await begin(router, attachment, queues, done, left())
+                await begin(router, attachment, queues_of(view), done, left())
         self._tasks = self._supervisor.task_scope(self._fail)
         is_ordered = settings.mode is Mode.ORDERED
         holder = Holder(self.topic, attachment, self._consumer, subscribed, is_ordered)

@@ -39,14 +39,12 @@ from raftmq.client.world import ClientWorld
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import FENCED, OVER_LIMIT, Action
 from raftmq.pop.pieces import WIDTH_MAX
-from raftmq.wire.popping import Settle, Settled, SettleItem
+from raftmq.wire.popping import SETTLE_ITEMS_MAX, Settle, Settled, SettleItem
 
 from .lease_bits import packed, results_of, settled_of
 from .popped import LeasedMessage, delay_ms
 from .settlement_sender import HEADER_BYTES, ITEM_BYTES
 
-ITEMS_MAX = 1000
-"""Leases of which one request settles messages."""
 OVERTAKEN_MAX = 5
 """How often another process may overtake this one's settlement number before this one fails."""
 RANDOM_BITS = 22
@@ -240,7 +238,7 @@ def _requests(parts: list["_Part"]) -> Iterator[list["_Part"]]:
     size = 0
     for part in parts:
         size += part.size
-        if found and (size > HEADER_BYTES or len(found) == ITEMS_MAX):
+        if found and (size > HEADER_BYTES or len(found) == SETTLE_ITEMS_MAX):
             yield found
             found, size = [], part.size
         found.append(part)

@@ -1,36 +1,9 @@
 """Messages of a lease as the bits of an integer: bit n stands for the message at `base + n`."""
 
-from collections.abc import Iterator
-
 from raftmq.errors import ProtocolError
 from raftmq.pop.actions import FENCED
+from raftmq.pop.spans import runs_of, to_bytes
 from raftmq.wire.popping import Settled
-
-
-def runs_of(bits: int) -> Iterator[tuple[int, int]]:
-    """Runs of set bits as [start, stop).
-
-    >>> list(runs_of(0b11100110))
-    [(1, 3), (5, 8)]
-    """
-    at = 0
-    while bits:
-        skip = (bits & -bits).bit_length() - 1
-        bits >>= skip
-        length = (~bits & (bits + 1)).bit_length() - 1
-        yield at + skip, at + skip + length
-        bits >>= length
-        at += skip + length
-
-
-def offsets_of(base: int, bits: int) -> Iterator[int]:
-    """The offsets that `bits` stand for, rising.
-
-    >>> list(offsets_of(100, 0b1011))
-    [100, 101, 103]
-    """
-    for start, stop in runs_of(bits):
-        yield from range(base + start, base + stop)
 
 
 def packed(base: int, bits: int) -> tuple[int, bytes]:
@@ -41,7 +14,7 @@ def packed(base: int, bits: int) -> tuple[int, bytes]:
     """
     skip = (bits & -bits).bit_length() - 1
     bits >>= skip
-    return base + skip, bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    return base + skip, to_bytes(bits)
 
 
 def lowest(bits: int, count: int) -> int:

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
 from raftmq.pop.actions import Action
-from raftmq.pop.spans import shifted
+from raftmq.pop.spans import offsets_of, shifted
 from raftmq.wire.popping import SettleItem
 
-from .lease_bits import offsets_of, packed
+from .lease_bits import packed
 from .tally import Waiter
 
 if TYPE_CHECKING:

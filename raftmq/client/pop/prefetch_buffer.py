@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from raftmq.batch import Batch
 from raftmq.client.slices import Slice
+from raftmq.pop.spans import runs_of
 
-from .lease_bits import runs_of
 from .leases import HeldLease
 
 

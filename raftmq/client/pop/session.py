@@ -32,17 +32,16 @@ from typing import NamedTuple
 import anyio
 
 from raftmq.batch import Batch
-from raftmq.client.consume.read_ahead import vector
+from raftmq.client.consume.read_ahead import StoredBatch, batches_in
 from raftmq.client.message import decode
 from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX, wait_leader
 from raftmq.client.routing.connection import Answer, Connection, Lost, Request
-from raftmq.client.routing.refusals import NOT_LEADER, RETRIED, exception_of, refusal_of
+from raftmq.client.routing.refusals import ASKED_AGAIN, NOT_LEADER, exception_of, refusal_of
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import ProtocolError, RaftmqError, UnreadableBatch
 from raftmq.pop.actions import Action
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.fetches import FetchedQueue
 from raftmq.wire.messages import (
     REPLY,
     ErrorReply,
@@ -288,7 +287,7 @@ class PopSession:
             try:
                 self._take_answer(request, answer)
             except ProtocolError as error:
-                connection.close(f"node {connection.node} at {connection.address}: {error}")
+                connection.close_for(error)
                 self._start_again()
         self._on_news()
 
@@ -304,7 +303,7 @@ class PopSession:
         self._router.note_throttled(popped.throttle_ms)
         # Even an empty answer is what `ask_again` wants: the leader had no messages for us.
         self.is_due, self.why = False, ""
-        buffered = self._read(request, popped, memoryview(answer.body))
+        buffered = self._read(request, popped, answer.body)
         # A full answer soon followed by the next request lets `Prefetcher.ask` double `depth`.
         is_filled = buffered >= request.count > 0 or popped.is_more
         self.filled_at = anyio.current_time() if is_filled else None
@@ -325,45 +324,30 @@ class PopSession:
         else:
             self._failures = 0
 
-    def _read(self, request: _PopRequest, popped: Popped, view: memoryview) -> int:
+    def _read(self, request: _PopRequest, popped: Popped, body: bytes) -> int:
         """Buffer the messages of an answer; returns the number of new ones."""
         stored: dict[int, list[_Stored]] = {}
-        position = 0
-        for queue in popped.queues:
-            sizes = vector(queue.sizes, "I")
-            stop = position + sum(sizes)
-            stored[queue.queue] = self._batches(queue, sizes, view[position:stop])
-            position = stop
-        if position != len(view):
-            raise ProtocolError(f"an answer of {position} bytes came with {len(view)}")
+        for queue, batches in batches_in(popped.queues, body):
+            stored[queue.queue] = self._decoded(queue.queue, batches)
         now = anyio.current_time()
         before = self._buffer.counts.get(self.group, 0)
         for entry in popped.leases:
-            batches = stored.get(entry.queue, [])
-            self._take_lease(request, entry, batches, now, popped)
+            self._take_lease(request, entry, stored.get(entry.queue, []), now, popped)
         return self._buffer.counts.get(self.group, 0) - before
 
-    def _batches(
-        self, queue: FetchedQueue, sizes: tuple[int, ...], view: memoryview
-    ) -> list[_Stored]:
-        bases, timestamps = vector(queue.bases, "Q"), vector(queue.timestamps, "q")
-        if not len(bases) == len(timestamps) == len(sizes) or sum(sizes) != len(view):
-            raise ProtocolError(f"the vectors of queue {queue.queue} do not fit each other")
+    def _decoded(self, queue: int, batches: list[StoredBatch]) -> list[_Stored]:
         found: list[_Stored] = []
-        position = 0
-        for base, timestamp, size in zip(bases, timestamps, sizes, strict=True):
-            payload = view[position : position + size]
-            position += size
+        for base, timestamp, payload in batches:
             try:
-                batch = decode(payload, base, timestamp, queue.queue, self._holder.topic)
+                batch = decode(payload, base, timestamp, queue, self._holder.topic)
             except UnreadableBatch as error:
                 # The other batches are handed on first: see `Prefetcher.check`.
                 self.unreadable = error
                 continue
-            if batch.head.queue != queue.queue:
-                message = f"a batch of queue {batch.head.queue} came as one of {queue.queue}"
+            if batch.head.queue != queue:
+                message = f"a batch of queue {batch.head.queue} came as one of {queue}"
                 raise ProtocolError(message)
-            found.append(_Stored(base, batch, size))
+            found.append(_Stored(base, batch, len(payload)))
         found.sort(key=lambda each: each.base)
         return found
 
@@ -437,7 +421,7 @@ class PopSession:
         # The request was not carried out, so the leader listed nothing.
         self._told_on = self._listed = None
         self.why = refusal.message
-        if code not in RETRIED and code != "protocol":
+        if code not in ASKED_AGAIN:
             self.error = exception_of(refusal)
             return
         if code == NOT_LEADER:

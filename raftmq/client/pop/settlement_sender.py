@@ -40,9 +40,9 @@ from raftmq.client.deferred_calls import DeferredCalls
 from raftmq.client.routing.calls import ATTEMPT_SECONDS_MAX, wait_leader
 from raftmq.client.routing.connection import Answer, Connection, Lost, Request
 from raftmq.client.routing.refusals import (
+    ASKED_AGAIN,
     IN_DOUBT,
     NOT_LEADER,
-    RETRIED,
     exception_of,
     header_of,
     over_limit,
@@ -370,7 +370,7 @@ class SettlementSender:
         except ProtocolError as error:
             # An answer that cannot be read may be to a request that was carried out.
             flight.is_doubtful = True
-            connection.close(f"node {connection.node} at {connection.address}: {error}")
+            connection.close_for(error)
             self._recover(flight)
             return
         self._flight = None
@@ -381,7 +381,7 @@ class SettlementSender:
 
     def _refused(self, flight: _Flight, connection: Connection, refusal: ErrorReply) -> None:
         code = refusal.code
-        if code not in RETRIED and code != "protocol":
+        if code not in ASKED_AGAIN:
             # Every leader would refuse the request alike, for example as the group is deleted.
             self._flight = None
             for item in flight.items:

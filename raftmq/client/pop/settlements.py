@@ -19,8 +19,8 @@ from raftmq.errors import OutcomeUnknown, RaftmqError, Reason, Rejected, Unavail
 from raftmq.machine.catalog.consumer_groups import DELAY_MS_MAX
 from raftmq.pop.actions import Action
 from raftmq.pop.policy import INVISIBLE_MS_MAX
+from raftmq.pop.spans import offsets_of
 
-from .lease_bits import offsets_of
 from .leases import HeldLease, Holder, Part
 from .settlement_sender import SettlementSender
 from .tally import Gone, Settlement, Tally, Waiter

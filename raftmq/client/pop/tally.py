@@ -7,8 +7,7 @@ import anyio.lowlevel
 
 from raftmq.client.message import format_id
 from raftmq.errors import RaftmqError
-
-from .lease_bits import offsets_of
+from raftmq.pop.spans import offsets_of
 
 
 class Gone(NamedTuple):

@@ -23,7 +23,8 @@ Invariants:
 Left out: going on in the same object after a batch was refused or lost. A new claim tells whether
 the batch is stored.
 
-Sources: Kafka's transactional ids (KIP-98), which fence by name; the epochs of `pop.producers`.
+Sources: Kafka's transactional ids (KIP-98), which fence by name; the epochs of
+`raftmq.machine.producers`.
 """
 
 from collections.abc import Mapping

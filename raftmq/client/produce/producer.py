@@ -445,7 +445,7 @@ class Producer:
             self._recorder.sent(entry)
         self._deadlines.note(deadline)
         if is_full:
-            queues.take_turn(sender)
+            queues.note_full(sender)
         is_later = is_later or queues.is_shared
         if is_full or not is_later:
             sender.pump()
@@ -509,7 +509,7 @@ class Producer:
         self._deadlines.note(part.deadline)
         if is_full:
             assert self._queues is not None
-            self._queues.take_turn(sender)
+            self._queues.note_full(sender)
             sender.pump()
         self._pump_later(sender)
 

@@ -236,8 +236,9 @@ class QueueSender:
         self._host.give_back(entry)
         return False
 
-    def take_back(self, entry: Entry) -> bool:
-        """Take out an unwritten entry. False: it was written, is done, or shares a sealed batch."""
+    def take_back(self, entry: Entry) -> None:
+        """Take out an entry that is not written; no effect if it was written, is done, or shares a
+        sealed batch."""
         for batch in self._waiting:
             if entry in batch.entries and (batch.sealed is None or len(batch.entries) == 1):
                 batch.take_back(entry)
@@ -245,8 +246,7 @@ class QueueSender:
                     self._waiting.remove(batch)
                 self._host.give_back(entry)
                 self._stop_if_idle()
-                return True
-        return False
+                return
 
     # -- sending ---------------------------------------------------------------------------------
 

@@ -146,7 +146,7 @@ class Queues:
             self._pass_turn()
         return (self._turn + n) % len(self)
 
-    def take_turn(self, sender: QueueSender) -> None:
+    def note_full(self, sender: QueueSender) -> None:
         """A sender's batch is full: pass the turn on, if the sender's queue has it."""
         if self._has_turn(sender):
             self._pass_turn()

@@ -3,16 +3,20 @@ the wait before another attempt.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
+import msgspec
 
-from raftmq.errors import Reason
+from raftmq.errors import Reason, Unavailable
+from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind
 
 from .connection import Answer, Connection, Lost
 from .refusals import NOT_LEADER, OUTCOME_UNKNOWN, RETRIED, exception_of, refusal_of
+
+R = TypeVar("R", bound=msgspec.Struct)
 
 ATTEMPT_SECONDS_MAX = 5.0
 """A request without an answer is sent again after this time, perhaps to another leader."""
@@ -32,6 +36,21 @@ class Leaders(Protocol):
 
     def delay(self, attempt: int) -> float:
         """Seconds to wait before the nth attempt, from 0."""
+
+
+def reply_in(answer: Answer, reply: type[R]) -> R:
+    """The reply in an answer.
+
+    Raises:
+        Unavailable: the connection broke.
+        RaftmqError: the node refused.
+    """
+    if isinstance(answer, Lost):
+        raise Unavailable(answer.why)
+    refusal = refusal_of(answer)
+    if refusal is not None:
+        raise exception_of(refusal)
+    return unpack(reply, answer.header)
 
 
 async def wait_leader(

@@ -199,6 +199,10 @@ class Connection:
             self.why = why
             self._scope.cancel()
 
+    def close_for(self, error: ProtocolError) -> None:
+        """End the connection, as the node breaks the rules."""
+        self.close(f"node {self.node} at {self.address}: {error}")
+
     async def run(self) -> None:
         """Read, write and watch until the connection breaks, is closed, or is cancelled."""
         try:
@@ -219,7 +223,7 @@ class Connection:
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
             self.close(f"node {self.node} at {self.address} closed the connection")
         except ProtocolError as error:
-            self.close(f"node {self.node} at {self.address}: {error}")
+            self.close_for(error)
 
     async def _read(self) -> None:
         opened = self._open

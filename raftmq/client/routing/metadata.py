@@ -10,13 +10,10 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from raftmq.errors import Reason, Rejected, Unavailable
-from raftmq.wire.codec import unpack
+from raftmq.errors import Reason, Rejected
 from raftmq.wire.messages import ClusterView, GroupView, Metadata
 
-from .connection import Answer, Lost
 from .pages import Pages
-from .refusals import exception_of, refusal_of
 
 NAMES_MAX = 1_000
 """Topics that one question names; a name has up to 127 bytes."""
@@ -59,21 +56,6 @@ async def _all_pages(ask: Ask, question: Metadata) -> ClusterView:
     pages = [page async for page in Pages(ask, question)]
     topics = [topic for page in pages for topic in page.topics]
     return msgspec.structs.replace(pages[0], topics=topics, next=0)
-
-
-def view_in(answer: Answer) -> ClusterView:
-    """The routing table in an answer.
-
-    Raises:
-        Unavailable: the connection broke.
-        RaftmqError: the node refused.
-    """
-    if isinstance(answer, Lost):
-        raise Unavailable(answer.why)
-    refusal = refusal_of(answer)
-    if refusal is not None:
-        raise exception_of(refusal)
-    return unpack(ClusterView, answer.header)
 
 
 def is_newer(group: GroupView, known: GroupView) -> bool:

@@ -19,6 +19,8 @@ IN_DOUBT = frozenset({OUTCOME_UNKNOWN, "protocol"})
 """Codes of requests that may have been done."""
 RETRIED = NOTHING_HAPPENED | {OUTCOME_UNKNOWN}
 """Codes after which an idempotent request is sent again."""
+ASKED_AGAIN = RETRIED | {"protocol"}
+"""Those after which a standing request goes out again, to a leader that is looked for."""
 SURE = frozenset(
     {
         Reason.BAD_NAME,

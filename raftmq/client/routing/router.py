@@ -45,9 +45,9 @@ from raftmq.wire.messages import (
     TopicView,
 )
 
-from .calls import LeaderCall
+from .calls import LeaderCall, reply_in
 from .connection import Connection, open_connection
-from .metadata import ask_in_parts, is_newer, view_in
+from .metadata import ask_in_parts, is_newer
 from .refusals import SURE, header_of, is_refused
 
 T = TypeVar("T")
@@ -436,7 +436,7 @@ class Router:
         async def ask(question: Metadata) -> ClusterView:
             header = header_of(question)
             call = LeaderCall(self, SYSTEM_GROUP, FrameKind.METADATA, header, lambda _: None, None)
-            return view_in(await call.run())
+            return reply_in(await call.run(), ClusterView)
 
         view = await ask_in_parts(ask, topics, is_latest=True)
         self._take_in(view, keep_topics=topics is not None)
@@ -499,7 +499,8 @@ class Router:
                 connection = candidate
 
                 async def ask(question: Metadata) -> ClusterView:
-                    return view_in(await connection.call(FrameKind.METADATA, header_of(question)))
+                    answer = await connection.call(FrameKind.METADATA, header_of(question))
+                    return reply_in(answer, ClusterView)
 
                 view = await ask_in_parts(ask, topics)
                 self._take_in(view, keep_topics=topics is not None)

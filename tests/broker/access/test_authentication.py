@@ -7,7 +7,7 @@ import pytest
 import trio
 
 import raftmq
-from raftmq.access.scram import Proof
+from raftmq.access.scram import ClientExchange
 from raftmq.broker.access import gate, logins
 from raftmq.broker.serve import connection
 from raftmq.client.routing.requests import ask_leader
@@ -165,7 +165,7 @@ def test_an_exchange_that_was_overheard_is_of_no_use(tmp_path: Path) -> None:
     async def scenario(node: Guarded) -> None:
         async with node.by_certificate(ROOT) as root:
             await make_user(root, "alice")
-        proof = Proof("alice", PASSWORD)
+        proof = ClientExchange("alice", PASSWORD)
         async with stranger(node.port, node.context) as peer:
             await greeted(peer)
             challenge = await say(peer, LogIn(SCRAM, proof.first))
@@ -215,7 +215,7 @@ def test_one_attempt_of_a_connection_waits_at_a_time(
         async with stranger(node.port, node.context) as peer:
             await greeted(peer)
             (connection,) = (
-                each for each, client in node.node.gate._clients.items() if not client.login
+                each for each, client in node.node.gate._clients.items() if not client.identity
             )
             frames = [encode_frame(FrameKind.LOG_IN, n, message) for n in range(1, attempts + 1)]
             await peer.send(b"".join(part for frame in frames for part in frame))
@@ -244,7 +244,7 @@ def test_mechanisms_that_are_unknown_and_late_logins_are_refused(tmp_path: Path)
             assert "before" in unpack(ErrorReply, frame.header).message
             # What nodes send is no user's.
             frame = await peer.ask(FrameKind.PROBE, Probe(1, "folder"))
-            assert unpack(ErrorReply, frame.header).code == "tls"
+            assert unpack(ErrorReply, frame.header).code == "denied"
 
     with_guarded(scenario, tmp_path)
 
@@ -268,7 +268,7 @@ def test_an_exchange_begun_before_a_password_ended_is_of_no_use(
     async def scenario(node: Guarded) -> None:
         async with node.by_certificate(ROOT) as root:
             await make_user(root, "alice")
-            proof = Proof("alice", PASSWORD)
+            proof = ClientExchange("alice", PASSWORD)
             async with stranger(node.port, node.context) as peer:
                 await greeted(peer)
                 challenge = await say(peer, LogIn(SCRAM, proof.first))

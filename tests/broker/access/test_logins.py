@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from raftmq.access.scram import ITERATIONS, BadLogin, Proof, make_keys
+from raftmq.access.scram import ITERATIONS, BadLogin, ClientExchange, make_keys
 from raftmq.access.tokens import digest_of, draw_token, parts_of
 from raftmq.broker.access import logins
 from raftmq.broker.access.logins import (
@@ -17,9 +17,9 @@ from raftmq.broker.access.logins import (
     FORGET_SECONDS,
     Exchange,
     Failures,
-    Login,
+    Identity,
+    identity_by_token,
     is_valid,
-    login_by_token,
 )
 from raftmq.machine.catalog.access import (
     AccessState,
@@ -204,21 +204,21 @@ class Talk(NamedTuple):
     """An exchange, from the client's side."""
 
     challenge: str
-    login: Login | None
+    identity: Identity | None
     """None: refused."""
 
 
 def talk(
     access: AccessState, user: str, password: str, *, now_ms: int = 0, nonce: str = "node"
 ) -> Talk:
-    proof = Proof(user, password)
-    exchange = Exchange(proof.first, access, nonce=nonce, now_ms=now_ms)
+    client = ClientExchange(user, password)
+    exchange = Exchange(client.first, access, nonce=nonce, now_ms=now_ms)
     try:
-        login, last = exchange.verify(proof.final(exchange.challenge))
+        identity, last = exchange.verify(client.final(exchange.challenge))
     except BadLogin:
         return Talk(exchange.challenge, None)
-    proof.check(last)
-    return Talk(exchange.challenge, login)
+    client.check(last)
+    return Talk(exchange.challenge, identity)
 
 
 def told(challenge: str) -> dict[str, str]:
@@ -239,12 +239,12 @@ def access() -> AccessState:
 
 
 def test_password_gives_a_login_with_its_key(access: AccessState) -> None:
-    login = talk(access, "alice", "pencil").login
-    assert login == Login("alice", stored_key=KEYS.stored_key)
+    identity = talk(access, "alice", "pencil").identity
+    assert identity == Identity("alice", stored_key=KEYS.stored_key)
 
 
 def test_wrong_password_gives_none(access: AccessState) -> None:
-    assert talk(access, "alice", "eraser").login is None
+    assert talk(access, "alice", "eraser").identity is None
 
 
 def test_challenge_has_the_salt_and_rounds_of_a_known_user(access: AccessState) -> None:
@@ -293,7 +293,7 @@ def test_unknown_users_have_salts_of_their_own(access: AccessState) -> None:
 
 def test_unknown_user_fails_with_every_password(access: AccessState) -> None:
     for name, password in (("nobody", "pencil"), ("robot", "pencil")):
-        assert talk(access, name, password).login is None
+        assert talk(access, name, password).identity is None
 
 
 def test_refusals_of_known_and_unknown_users_read_alike(access: AccessState) -> None:
@@ -323,17 +323,19 @@ def test_password_before_is_valid_until_its_overlap_ends(access: AccessState) ->
     apply(access, PutUser("alice", SALT, ROUNDS, *OLDER))
     apply(access, PutUser("alice", SALT, ROUNDS, *KEYS, old_until_ms=900))
     for now_ms in (0, 899, 900, 10_000):
-        assert talk(access, "alice", "pencil", now_ms=now_ms).login is not None
+        assert talk(access, "alice", "pencil", now_ms=now_ms).identity is not None
     for now_ms, is_valid_still in ((0, True), (899, True), (900, False), (10_000, False)):
-        login = talk(access, "alice", "crayon", now_ms=now_ms).login
-        assert login == (Login("alice", stored_key=OLDER.stored_key) if is_valid_still else None)
+        identity = talk(access, "alice", "crayon", now_ms=now_ms).identity
+        assert identity == (
+            Identity("alice", stored_key=OLDER.stored_key) if is_valid_still else None
+        )
 
 
 def test_dropped_user_is_challenged_as_an_unknown_one(access: AccessState) -> None:
     before = told(talk(access, "alice", "pencil").challenge)["s"]
     apply(access, DropUser("alice"))
     after = talk(access, "alice", "pencil")
-    assert after.login is None
+    assert after.identity is None
     assert told(after.challenge)["s"] != before
 
 
@@ -349,26 +351,26 @@ def put_token(until_ms: int = 0) -> PutToken:
 
 def test_token_gives_a_login_of_its_user(access: AccessState) -> None:
     apply(access, put_token())
-    assert login_by_token(TOKEN, access, 10**15) == Login("robot", token=ID)
+    assert identity_by_token(TOKEN, access, 10**15) == Identity("robot", token=ID)
 
 
 def test_token_is_refused_before_it_is_made_and_after_it_is_revoked(access: AccessState) -> None:
     with pytest.raises(BadLogin):
-        login_by_token(TOKEN, access, 0)
+        identity_by_token(TOKEN, access, 0)
     apply(access, put_token(), DropToken(ID))
     with pytest.raises(BadLogin):
-        login_by_token(TOKEN, access, 0)
+        identity_by_token(TOKEN, access, 0)
     apply(access, put_token(), DropUser("robot"))
     with pytest.raises(BadLogin):
-        login_by_token(TOKEN, access, 0)
+        identity_by_token(TOKEN, access, 0)
 
 
 def test_token_is_valid_before_its_end(access: AccessState) -> None:
     apply(access, put_token(900))
-    assert login_by_token(TOKEN, access, 899) == Login("robot", token=ID)
+    assert identity_by_token(TOKEN, access, 899) == Identity("robot", token=ID)
     for now_ms in (900, 901):
         with pytest.raises(BadLogin):
-            login_by_token(TOKEN, access, now_ms)
+            identity_by_token(TOKEN, access, now_ms)
 
 
 @given(STRANGE_TEXTS | st.text("raftmq_0A", max_size=30))
@@ -378,7 +380,7 @@ def test_text_that_is_not_the_token_is_refused_without_being_shown(text: str) ->
     for each in (text, TOKEN + text, f"raftmq_{ID}_{text}", f"raftmq_{text}_{SECRET}"):
         if each != TOKEN:
             with pytest.raises(BadLogin) as error:
-                login_by_token(each, access, 0)
+                identity_by_token(each, access, 0)
             assert str(error.value) == "no such token"
 
 
@@ -387,8 +389,8 @@ def test_token_of_one_id_does_not_open_another(access: AccessState) -> None:
     id_, secret = parts_of(other)
     apply(access, put_token(), PutToken("alice", id_, digest_of(secret)))
     with pytest.raises(BadLogin):
-        login_by_token(f"raftmq_{ID}_{secret}", access, 0)
-    assert login_by_token(other, access, 0) == Login("alice", token=id_)
+        identity_by_token(f"raftmq_{ID}_{secret}", access, 0)
+    assert identity_by_token(other, access, 0) == Identity("alice", token=id_)
 
 
 # Logins that are open
@@ -396,35 +398,35 @@ def test_token_of_one_id_does_not_open_another(access: AccessState) -> None:
 
 def test_login_by_certificate_has_no_end_here(access: AccessState) -> None:
     for name in ("alice", "nobody"):
-        assert Login(name).until_ms(access) == 0
-        assert is_valid(Login(name), access, 10**15)
+        assert Identity(name).until_ms(access) == 0
+        assert is_valid(Identity(name), access, 10**15)
 
 
 def test_login_by_token_ends_with_the_token(access: AccessState) -> None:
-    login = Login("robot", token=ID)
-    assert login.until_ms(access) is None
+    identity = Identity("robot", token=ID)
+    assert identity.until_ms(access) is None
     apply(access, put_token(900))
-    assert login.until_ms(access) == 900
-    assert [is_valid(login, access, now_ms) for now_ms in (0, 899, 900)] == [True, True, False]
+    assert identity.until_ms(access) == 900
+    assert [is_valid(identity, access, now_ms) for now_ms in (0, 899, 900)] == [True, True, False]
     apply(access, DropToken(ID))
-    assert login.until_ms(access) is None
-    assert not is_valid(login, access, 0)
+    assert identity.until_ms(access) is None
+    assert not is_valid(identity, access, 0)
 
 
 def test_login_by_password_ends_with_the_password(access: AccessState) -> None:
-    login = Login("alice", stored_key=KEYS.stored_key)
-    assert login.until_ms(access) == 0
+    identity = Identity("alice", stored_key=KEYS.stored_key)
+    assert identity.until_ms(access) == 0
     apply(access, PutUser("alice", SALT, ROUNDS, *OLDER, old_until_ms=900))
-    assert login.until_ms(access) == 900
-    assert [is_valid(login, access, now_ms) for now_ms in (0, 899, 900)] == [True, True, False]
+    assert identity.until_ms(access) == 900
+    assert [is_valid(identity, access, now_ms) for now_ms in (0, 899, 900)] == [True, True, False]
     apply(access, PutUser("alice", SALT, ROUNDS, *KEYS, old_until_ms=950))
-    assert login.until_ms(access) == 0
+    assert identity.until_ms(access) == 0
     apply(access, DropUser("alice"))
-    assert login.until_ms(access) is None
-    assert not is_valid(login, access, 0)
+    assert identity.until_ms(access) is None
+    assert not is_valid(identity, access, 0)
 
 
 def test_password_that_is_put_again_with_an_overlap_has_no_end(access: AccessState) -> None:
     command = PutUser("alice", SALT, ROUNDS, *KEYS, old_until_ms=900)
     assert access.apply(command, index=access.version + 1, now=5) == Changed(False)
-    assert Login("alice", stored_key=KEYS.stored_key).until_ms(access) == 0
+    assert Identity("alice", stored_key=KEYS.stored_key).until_ms(access) == 0

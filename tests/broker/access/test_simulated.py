@@ -59,7 +59,9 @@ async def log_in(client: RawClient) -> str:
 def is_in(cluster: Cluster, node: int) -> bool:
     """True if alice has a connection to a node."""
     clients = cluster.nodes[node].gate._clients.values()
-    return any(client.login is not None and client.login.user == "alice" for client in clients)
+    return any(
+        client.identity is not None and client.identity.user == "alice" for client in clients
+    )
 
 
 def now_ms(cluster: Cluster, node: int) -> int:

@@ -196,7 +196,7 @@ def test_only_the_certificate_of_a_node_makes_a_node(tmp_path: Path) -> None:
         async with stranger(node.settings.node.port, no_certificate) as client:
             assert (await client.ask(FrameKind.HELLO, CLIENT)).kind == FrameKind.HELLO | REPLY
             frame = await client.ask(FrameKind.PROBE, Probe(1, "x", joins=True))
-            assert unpack(ErrorReply, frame.header).code == "tls"
+            assert unpack(ErrorReply, frame.header).code == "denied"
             assert (await client.ask(FrameKind.METADATA, Metadata([]))).kind != FrameKind.ERROR
 
     with_node(scenario, tmp_path)

@@ -111,4 +111,4 @@ def test_places_are_counted_once_and_given_back(steps: list[tuple[str, str]], pl
             assert sum(one.address == known for one in alive) <= 1 + NODE_PLACES
     for one in alive:
         load.leave(one)
-    assert (load.connections, load.silent, load._shares) == (0, {}, {})
+    assert (load.connections, load.silent, load._addresses) == (0, {}, {})

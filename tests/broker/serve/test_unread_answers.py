@@ -1,19 +1,25 @@
 """Answers that come later, to a connection that takes none: it holds no more than it may."""
 
+import pytest
 import trio
 
+from raftmq.broker.serve import group_coordinator
+from raftmq.broker.serve.connection import Connection
 from raftmq.broker.serve.traces import EVENT_BYTES, EVENTS_MAX
 from raftmq.broker.settings import Limits
+from raftmq.client import Client
 from raftmq.pop.actions import Action
 from raftmq.wire.assignment import Heartbeat
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import encode_frame
-from raftmq.wire.messages import PROTOCOL, FrameKind, Hello
+from raftmq.wire.messages import PROTOCOL, ErrorReply, FrameKind, Hello
 from raftmq.wire.popping import SettleItem
 from raftmq.wire.traces import FindTrace
 from tests.broker.harness import Cluster, RawClient
 from tests.broker.popping import Consumer, with_group
 from tests.broker.scenario import QUEUE, in_cluster
+
+from .test_assignment import SESSION, opened, settled, with_clients
 
 KIB = 1024
 LIMITS = Limits(connection_bytes_max=64 * KIB)
@@ -60,6 +66,31 @@ def test_heartbeats_that_wait_bring_no_more_than_the_limit_at_a_change() -> None
         return most
 
     assert 64 * KIB < in_cluster(scenario) < 2 * 64 * KIB
+
+
+def test_member_whose_heartbeat_is_refused_asks_again_and_hears_of_the_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused, until = 0, 0.0
+
+    def unread(_: Connection) -> ErrorReply | None:
+        nonlocal refused
+        if trio.current_time() >= until:
+            return None
+        refused += 1
+        return ErrorReply("busy", "read them first", retry_ms=100)
+
+    async def job(_: Cluster, mqs: list[Client]) -> None:
+        nonlocal until
+        async with opened(mqs[0]) as first:
+            await settled(first)
+            until = trio.current_time() + SESSION / 2
+            async with opened(mqs[1]) as second:
+                await settled(first, second)
+            assert refused
+
+    monkeypatch.setattr(group_coordinator, "unread", unread)
+    with_clients(job, clients=2)
 
 
 def test_traces_bring_no_more_than_the_limit() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from raftmq.broker.access import gate
 from raftmq.broker.access.gate import Gate
-from raftmq.broker.access.logins import Login
+from raftmq.broker.access.logins import Identity
 from raftmq.broker.access.needs import NEEDS, NOTHING
 from raftmq.chaos.campaign import Plan
 from raftmq.chaos.faults import Event, Schedule, World
@@ -56,7 +56,7 @@ def open_without_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def checked(own: Gate, asked: object, frame: object, message: object) -> object:
         client = own._clients.get(asked.connection)  # type: ignore[attr-defined]
-        is_nobody = client is not None and client.login is None
+        is_nobody = client is not None and client.identity is None
         return None if is_nobody else check(own, asked, frame, message)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Gate, "admit", lambda *_: None)
@@ -156,8 +156,8 @@ def remembers_what_it_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tokens_have_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    until_ms = Login.until_ms
-    monkeypatch.setattr(Login, "until_ms", lambda *args: until_ms(*args) and 0)
+    until_ms = Identity.until_ms
+    monkeypatch.setattr(Identity, "until_ms", lambda *args: until_ms(*args) and 0)
 
 
 @pytest.mark.parametrize(

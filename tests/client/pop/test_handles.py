@@ -154,7 +154,7 @@ async def test_answer_that_was_lost_is_told_once_more(cluster: FakeCluster) -> N
 async def test_timeout_of_settling_holds_for_all_requests_of_a_consumer(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftmq.client.pop.handles.ITEMS_MAX", 1)
+    monkeypatch.setattr("raftmq.client.pop.handles.SETTLE_ITEMS_MAX", 1)
     cluster.create_topic(queues=1)
     asked: dict[bytes, float] = {}
 

@@ -6,10 +6,11 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.client.pop.lease_bits import lowest, offsets_of, runs_of
+from raftmq.client.pop.lease_bits import lowest
 from raftmq.client.pop.leases import HeldLease, Item
 from raftmq.client.pop.tally import Waiter
 from raftmq.pop.actions import Action
+from raftmq.pop.spans import offsets_of, runs_of
 
 FIRST, LAST = 100, 116
 OFFSETS = st.sets(st.integers(FIRST, LAST - 1), max_size=8)

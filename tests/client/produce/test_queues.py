@@ -43,7 +43,7 @@ def test_full_batch_passes_the_turn_and_who_waits_for_a_leader_is_passed_over() 
     queues, senders = three_queues()
     senders[0].is_idle = False
     senders[1].is_recovering = True
-    queues.take_turn(senders[2])
+    queues.note_full(senders[2])
     assert queues.pick(None, None) == 0
-    queues.take_turn(senders[0])
+    queues.note_full(senders[0])
     assert queues.pick(None, None) == 2

@@ -42,10 +42,10 @@ from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.cluster import CLUSTER
 from raftmq.chaos.sim.observed import ObservedNode
 from raftmq.chaos.sim.run_state import RunState
-from raftmq.client.pop.lease_bits import offsets_of
 from raftmq.errors import CorruptRecord, Reason
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Catalog
 from raftmq.machine.queue_numbers import QUEUE_BITS
+from raftmq.pop.spans import offsets_of
 from raftmq.tls.local_cluster import ADMIN
 from raftmq.tls.names import USER
 from raftmq.wire.access import LoggedIn, LogIn
