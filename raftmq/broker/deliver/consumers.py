@@ -134,10 +134,8 @@ class Consumers:
         mine = self._of_connection.get(connection, {})
         if key in mine or len(mine) < PRUNE_MIN:
             return True
-        if len(mine) >= CONSUMERS_MAX:
+        if len(mine) >= CONSUMERS_MAX or not len(mine) % PRUNE_MIN:
             self._prune(mine, list(islice(mine, PRUNE_MIN)))
-        elif not len(mine) & len(mine) - 1:
-            self._prune(mine, list(mine))
         return len(mine) < CONSUMERS_MAX
 
     def meet(self, key: Key, connection: Connection) -> Consumer:

@@ -38,6 +38,9 @@ from .consumers import OrderFlags
 
 PLACEMENTS_MAX = 1024
 """Batches of one answer."""
+LEASE_BYTES_MAX = 1024 * 1024
+"""Bytes of the bits of an answer's leases, and those of one lease more. A lease has up to 8 KiB of
+them, and a header up to 4 MiB."""
 LOOK_UP_MAX = 64
 """Batches that are looked up at once: most leases are of a few batches."""
 CUT_BYTES_MIN = 64 * 1024
@@ -98,12 +101,13 @@ def plan(group: Group, number: int, unsent: deque[Handed], now: int) -> list[Par
     """The batches of the unsent leases of an attachment's consumer, in order, as far as the
     consumer still holds their messages; leases that are over are dropped from `unsent`."""
     parts: list[Part] = []
-    room = PLACEMENTS_MAX
-    while unsent and room > 0:
+    room, bytes_left = PLACEMENTS_MAX, LEASE_BYTES_MAX
+    while unsent and room > 0 and bytes_left > 0:
         handed = _still_held(group, number, unsent.popleft(), now)
         if handed is not None:
             part = _part(group, handed, room)
             room -= len(part.pieces)
+            bytes_left -= handed.messages.bits.bit_length() // 8
             parts.append(part)
     unsent.extendleft([part.handed for part in reversed(parts)])
     return parts

@@ -119,6 +119,8 @@ class Popping(Service):
         # Commands of this step, each with the ticket that waits for its result.
         self._said: dict[Group, list[tuple[calls.Call, Ticket | None]]] = {}
         self._opening: set[tuple[int, int]] = set()
+        # Consumers whose credit ends with the record of this step.
+        self._momentary: set[Key] = set()
         # Queues of the topics on which groups begin by commands that are under way.
         self._opening_queues = 0
         # Partition group → the machine's next timer, in ms, and the call that lets time pass then.
@@ -199,6 +201,11 @@ class Popping(Service):
         correlation, request = consumer.open_pop
         wait_ms = max(min(request.wait_ms, self._limits.fetch_wait_ms_max) - waited_ms, 0)
         number, me, count = request.number, request.consumer, request.count
+        if consumer.key in self._momentary:
+            # In one record with that request this one's credit would end as well.
+            self.flush()
+        if not (count and wait_ms):
+            self._momentary.add(consumer.key)
         ask = calls.Ask(number, me, count, wait_ms, request.invisible_ms, request.is_kept)
         ticket: Ticket = Callback(
             partial(self._asked, group, consumer, correlation, request),
@@ -275,6 +282,10 @@ class Popping(Service):
     def _say_reset(self, group: Group, command: calls.ResetGroup, ticket: Ticket) -> Answer:
         if not group.is_leader or group.is_retired:
             return group.not_leader()
+        # Meanwhile the consumer group, or its topic, may be deleted.
+        groups, number = self._node.catalog.consumer_groups, command.number
+        if (unknown := unknown_attachment(groups, number, group=group.number)) is not None:
+            return unknown
         self._say(group, command, ticket)
         # It may have waited for its turn, outside of a step.
         self.flush()
@@ -302,6 +313,7 @@ class Popping(Service):
         said, self._said = self._said, {}
         # Each step opens again until the machine knows the attachment: a proposal may be refused.
         self._opening.clear()
+        self._momentary.clear()
         for group, all_of_it in said.items():
             for start in range(0, len(all_of_it), COMMANDS_MAX):
                 part = all_of_it[start : start + COMMANDS_MAX]

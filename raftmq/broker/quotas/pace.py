@@ -14,10 +14,11 @@ Left out: other nodes apply what they receive together in one step, as after a r
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from raftmq.broker.host import Host
-from raftmq.broker.loop_budget import in_another_turn
+from raftmq.broker.loop_budget import Turn, in_another_turn
 from raftmq.broker.serve.answers import CLIENT_LEFT, LATER, Answer, OpenRequest
 from raftmq.broker.serve.connection import Connection
 from raftmq.wire.messages import ErrorReply
@@ -49,10 +50,20 @@ class Pace:
         """Propose a command now or in its turn, by `propose`; `work` tells its work at that time.
         A proposal that `propose` makes must end with the answer to the request."""
         each = _Waiting(asked, work, propose)
-        if asked.connection not in self._waiting and self._has_time(each):
+        # Not before others that wait: a stream of small commands would keep a large one waiting.
+        if not self._waiting and self._has_time(each):
             return self._begin(each)
         self._waiting.setdefault(asked.connection, deque()).append(each)
+        asked.connection.when_closed(asked.correlation, partial(self._closed, asked.connection))
         return LATER
+
+    def _closed(self, connection: Connection) -> None:
+        """A request of the connection is answered, or the connection is gone: no limit counts what
+        waits of it then, and its right to this may have ended with it."""
+        if connection.is_closed:
+            for each in self._waiting.pop(connection, ()):
+                each.asked.answer(CLIENT_LEFT)
+            self._go_on_soon()
 
     def _has_time(self, each: _Waiting) -> bool:
         return not self._under_way or self._under_way + each.work() <= WORK_MAX
@@ -63,25 +74,28 @@ class Pace:
 
         def end(_: ErrorReply | None) -> None:
             self._under_way -= work
-            if self._waiting and not self._is_soon:
-                self._is_soon = True
-                self._node.start_soon(in_another_turn, self._go_on)
+            self._go_on_soon()
 
         each.asked.when_answered(end)
         return each.propose()
 
+    def _go_on_soon(self) -> None:
+        if self._waiting and not self._is_soon:
+            self._is_soon = True
+            self._node.start_soon(in_another_turn, self._go_on)
+
     def _go_on(self) -> None:
         self._is_soon = False
+        turn = Turn()
         while self._waiting:
             connection, waiting = next(iter(self._waiting.items()))
-            if not (connection.is_closed or self._has_time(waiting[0])):
+            if not self._has_time(waiting[0]):
                 return
             each = waiting.popleft()
             del self._waiting[connection]
             if waiting:
                 self._waiting[connection] = waiting
-            if connection.is_closed:
-                # The right to do this may have ended with the connection.
-                each.asked.answer(CLIENT_LEFT)
-            else:
-                each.asked.answer(self._begin(each))
+            each.asked.answer(self._begin(each))
+            if turn.is_over:
+                self._go_on_soon()
+                return

@@ -19,6 +19,7 @@ from raftmq.machine.catalog.membership import (
     RegrantQueues,
     ReleaseQueues,
 )
+from raftmq.machine.catalog.state import QUEUES_MAX
 from raftmq.machine.catalog.subscribers import Subscribe
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic
 from raftmq.machine.queue_numbers import QUEUE_BITS
@@ -46,6 +47,8 @@ class WideChanges:
         self._pace = pace
         # Groups that get their first members by commands that are under way, by name and topic.
         self._new = Counter[tuple[str, int]]()
+        # Queues that groups with members get by topics that grow, by commands under way.
+        self._growth = 0
 
     def carry_out(
         self, command: Command, asked: OpenRequest, propose: Callable[[], Answer]
@@ -58,15 +61,21 @@ class WideChanges:
         return self._pace.propose(asked, partial(self._work, change), begin)
 
     def _begin(self, command: Command, asked: OpenRequest, propose: Callable[[], Answer]) -> Answer:
-        new = self._new_group(command)
-        if new is None:
+        new, more = self._new_group(command), self._more_places(command)
+        if new is None and not more:
             return propose()
-        if (refusal := self._why_no_place(*new)) is not None:
+        if (refusal := self._why_no_place(new, more)) is not None:
             return refusal
-        self._new[new] += 1
+        self._growth += more
+        if new is not None:
+            self._new[new] += 1
 
         def end(_: ErrorReply | None) -> None:
-            self._new -= Counter([new])
+            self._growth -= more
+            if new is not None:
+                self._new[new] -= 1
+                if not self._new[new]:
+                    del self._new[new]
 
         asked.when_answered(end)
         return propose()
@@ -107,11 +116,23 @@ class WideChanges:
         key = command.offsets_name, topic.id
         return None if key in catalog.memberships.assignments else key
 
-    def _why_no_place(self, name: str, topic: int) -> ErrorReply | None:
+    def _more_places(self, command: Command) -> int:
+        """Queues that groups with members get, as their topic gets more."""
+        if not isinstance(command, AlterTopic):
+            return 0
+        catalog = self._node.catalog
+        topic = catalog.topics.get(command.name)
+        if topic is None or not len(topic.groups) < command.queues <= QUEUES_MAX:
+            return 0
+        of_topic = [number for _, number in (*catalog.memberships.assignments, *self._new)]
+        return (command.queues - len(topic.groups)) * of_topic.count(topic.id)
+
+    def _why_no_place(self, new: tuple[str, int] | None, more: int) -> ErrorReply | None:
         """The refusal of a group's first member, if the catalog has no memory for its queues."""
         catalog = self._node.catalog
         places = sum([len(each.owners) for each in catalog.memberships.assignments.values()])
-        for number in [number for _, number in {**self._new, (name, topic): 1}]:
+        places += self._growth + more
+        for _, number in dict.fromkeys([*self._new, *([] if new is None else [new])]):
             found = catalog.topic_of(number << QUEUE_BITS)
             places += 0 if found is None else len(found.groups)
         if places <= PLACES_MAX:

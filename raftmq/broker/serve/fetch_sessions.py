@@ -30,6 +30,7 @@ Sources: Kafka's incremental fetch sessions (KIP-227).
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import trio
 
@@ -46,6 +47,8 @@ from raftmq.wire.messages import (
 from raftmq.wire.numbers import LIST_MAX
 
 from .connection import Connection
+
+K = TypeVar("K", int, str)
 
 SESSIONS_MAX = 1024
 """Sessions of one connection: each consumer of a client has one at each leader."""
@@ -270,6 +273,15 @@ class FetchSessions:
     def _count(self, session: FetchSession, queues: int) -> None:
         self.queues += queues - session.counted
         session.counted = queues
+
+
+def leave(resting: dict[K, dict[FetchSession, None]], key: K, session: FetchSession) -> None:
+    """Remove a session from those that rest under a key."""
+    sessions = resting.get(key)
+    if sessions is not None:
+        sessions.pop(session, None)
+        if not sessions:
+            del resting[key]
 
 
 def _charge(session: FetchSession) -> None:

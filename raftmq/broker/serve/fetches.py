@@ -24,7 +24,7 @@ Invariants:
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -50,10 +50,10 @@ from raftmq.wire.frame import Frame, FramePart
 from raftmq.wire.messages import ErrorReply, FrameKind
 from raftmq.wire.numbers import LIST_MAX
 
-from .answers import LATER, Answer, OpenRequest, out_of_range
+from .answers import LATER, Answer, OpenRequest, out_of_range, unknown_queue
 from .connection import Connection
 from .dispatcher import frame_route, route
-from .fetch_sessions import FetchSession, FetchSessions
+from .fetch_sessions import FetchSession, FetchSessions, leave
 
 PLACEMENTS_MAX = 1024
 """Batches of one queue in one answer."""
@@ -66,8 +66,6 @@ QUEUE_WORK = 2
 """Work of a look for a queue, beside its batches; a look has `BATCHES_MAX` of both."""
 BYTES_MAX = BATCH_BYTES_MAX
 """Bytes of an answer, whatever is asked and set: with one batch more, a frame still has room."""
-
-K = TypeVar("K", int, str)
 
 
 class _Found(NamedTuple):
@@ -138,17 +136,23 @@ class Fetches(Service):
         for queue in request.forgotten:
             self._remove(session, queue)
         # Another queue comes first each time, so that no queue starves without a session either.
+        unknown: list[FetchedQueue] = []
         shift = correlation % max(1, len(request.queues))
         for item in request.queues[shift:] + request.queues[:shift]:
             self._unregister(session, item.queue)
-            session.put(item.queue, item.offset)
+            if self._node.catalog.topic_of(item.queue) is None:
+                # Nobody has judged whether the client may read it, and it may be of a later topic.
+                session.remove(item.queue)
+                unknown.append(_failed(item.queue, unknown_queue(item.queue)))
+            else:
+                session.put(item.queue, item.offset)
         self.sessions.count(session)
         session.throttle_ms = asked.throttle_ms
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max) - asked.throttle_ms
         if asked.throttle_ms and connection.is_clogged:
             # Others were held on this connection, and have been answered.
-            self._reply(session, [], [])
-        elif not self._look(session):
+            self._reply(session, unknown, [])
+        elif not self._look(session, unknown):
             if wait_ms <= 0:
                 self._time_out(session)
             else:
@@ -356,18 +360,18 @@ class Fetches(Service):
         session.remove(queue)
 
     def _unregister(self, session: FetchSession, queue: int) -> None:
-        _leave(self._parked, queue, session)
-        _leave(self._needing, queue, session)
+        leave(self._parked, queue, session)
+        leave(self._needing, queue, session)
         groups = self._filtered.get(queue)
         if groups is not None:
-            _leave(groups, session.consumer_group, session)
+            leave(groups, session.consumer_group, session)
             if not groups:
                 del self._filtered[queue]
                 del self._ahead[queue]
 
-    def _look(self, session: FetchSession) -> bool:
-        """Answer if there are batches or errors; False: the fetch has to wait."""
-        errors: list[FetchedQueue] = []
+    def _look(self, session: FetchSession, known: Sequence[FetchedQueue] = ()) -> bool:
+        """Answer if there are batches or errors, as `known`; False: the fetch has to wait."""
+        errors = list(known)
         found: list[_Found] = []
         self._work = 0
         for queue in list(session.marked):
@@ -538,15 +542,6 @@ class Fetches(Service):
 
 def _failed(queue: int, error: ErrorReply) -> FetchedQueue:
     return FetchedQueue(queue, -1, -1, b"", b"", b"", error)
-
-
-def _leave(resting: dict[K, dict[FetchSession, None]], key: K, session: FetchSession) -> None:
-    """Remove a session from those that rest under a key."""
-    sessions = resting.get(key)
-    if sessions is not None:
-        sessions.pop(session, None)
-        if not sessions:
-            del resting[key]
 
 
 def _taken(item: _Found, records: list[Record]) -> Taken:

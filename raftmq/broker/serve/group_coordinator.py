@@ -138,9 +138,15 @@ class GroupCoordinator(Service):
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         if member is None or member.version > request.version or wait_ms <= 0:
             return self._assigned(number)
-        timer = self._timers.call_after(wait_ms / 1000, partial(self._answer_waiting, number))
+        timer = self._timers.call_after(wait_ms / 1000, partial(self._wait_over, number))
         self._waiting[number] = _Waiting(asked, request.version, timer)
         return LATER
+
+    def _wait_over(self, number: int) -> None:
+        """The wait is over, as that of others may be at this moment."""
+        each = self._waiting[number]
+        answer = partial(self._answer_changed, number, each)
+        self._node.turns.make(each.asked.connection, answer)
 
     def _answer_changed(self, number: int, each: _Waiting) -> None:
         if self._waiting.get(number) is each:

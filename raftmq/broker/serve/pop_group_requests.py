@@ -125,6 +125,8 @@ def _backlogs(
             if after < NUMBER_MAX:
                 yield (number, NUMBER_MAX), None
             continue
+        if not group.backlogs and after < NUMBER_MAX:
+            yield (number, NUMBER_MAX), None  # A look all the same.
         for queue in sorted(group.backlogs):
             if queue > after:
                 view = _view(group, number, queue, machine.ends.get(queue, 0))

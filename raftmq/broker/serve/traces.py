@@ -40,6 +40,8 @@ SEGMENTS_MAX = 64
 """Segments that one question looks into."""
 EVENTS_MAX = 2000
 """Events of one answer."""
+REASON_CHARACTERS_MAX = 200
+"""Characters of a dead letter's reason in an event; the letter has all of them."""
 EVENT_BYTES = 60
 """Bytes of an event in the answer, about."""
 
@@ -133,7 +135,7 @@ def _view(
     attached = machine.pop_groups.attached.get(row.number)
     if row.kind == EventKind.DEAD and attached is not None:
         letter = attached.group.dead.get(row.detail)
-        reason = "" if letter is None else letter.reason
+        reason = "" if letter is None else letter.reason[:REASON_CHARACTERS_MAX]
     return MessageEventView(
         kind=row.kind,
         at_ms=at,

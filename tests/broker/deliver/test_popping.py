@@ -10,6 +10,7 @@ from raftmq.errors import CorruptRecord, Reason
 from raftmq.machine.machine import PartitionMachine
 from raftmq.pop.actions import FENCED, Action
 from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import REPLY, Done, FrameKind
 from raftmq.wire.popping import (
     SETTLE_ITEMS_MAX,
@@ -563,5 +564,23 @@ def test_late_word_that_a_consumer_leaves_does_not_end_the_wait_of_the_one_that_
                 await trio.sleep(1)
                 assert await client.ask(FrameKind.LEAVE, Leave(1, alice.number, ALICE), Done)
                 await client.produce(QUEUE, [b"x"], 0)
+
+    with_group(job)
+
+
+def test_pop_that_waits_behind_one_that_does_not_in_one_step_is_served() -> None:
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        await alice.pop(0)
+        first = Pop(1, alice.number, ALICE, 10, 0, 10_000, 1 << 20)
+        second = Pop(1, alice.number, ALICE, 10, 5000, 10_000, 1 << 20, is_kept=True)
+        parts = encode_frame(FrameKind.POP, 500, pack(first))
+        parts += encode_frame(FrameKind.POP, 501, pack(second))
+        await client._stream.send_all(b"".join(parts))
+        await trio.sleep(0.2)
+        await client.produce(QUEUE, [b"x"], 0)
+        with trio.fail_after(1):
+            while 501 not in client._answers:
+                await client._came.wait()
+        assert unpack(Popped, client._answers.pop(501).header).leases
 
     with_group(job)

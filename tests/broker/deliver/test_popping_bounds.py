@@ -1,12 +1,14 @@
 """A leader's state of consumers is bounded, and time goes on although a Tick is refused."""
 
 from contextlib import suppress
+from typing import cast
 
 import pytest
 import trio
 
-from raftmq.broker.deliver import consumers
+from raftmq.broker.deliver import consumers, hand_out
 from raftmq.broker.replica.group import Group
+from raftmq.broker.serve.connection import Connection
 from raftmq.client import Client
 from raftmq.machine import settlements
 from raftmq.machine.commands import encode_commands
@@ -179,5 +181,44 @@ def test_groups_that_begin_at_one_moment_have_a_bound_and_all_begin(
             rounds += 1
             await trio.sleep(0.1)
         assert rounds == 4
+
+    with_group(job)
+
+
+def test_new_consumer_has_few_others_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "PRUNE_MIN", 4)
+    looked = 0
+
+    def is_idle(_: consumers.Key) -> bool:
+        nonlocal looked
+        looked += 1
+        return False
+
+    known, connection = consumers.Consumers(is_idle), cast("Connection", object())
+    for n in range(100):
+        key, before = consumers.Key(1, 1, n), looked
+        assert known.has_place(key, connection)
+        known.meet(key, connection)
+        assert looked - before <= 4
+    assert looked > 50
+
+
+def test_answer_that_lists_leases_has_a_bound_on_their_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The bits of a lease of 16 messages have two bytes.
+    monkeypatch.setattr(hand_out, "LEASE_BYTES_MAX", 4)
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        tokens = []
+        for n in range(5):
+            await client.produce(QUEUE, [b"x"] * 16, 16 * n)
+            popped, _ = await alice.pop(16, invisible_ms=600_000)
+            tokens += [lease.token for lease in popped.leases]
+        alice.is_new = True
+        answers = [(await alice.pop(0))[0] for _ in range(3)]
+        assert [len(each.leases) for each in answers] == [2, 2, 1]
+        assert [each.is_more for each in answers] == [True, True, False]
+        assert [lease.token for each in answers for lease in each.leases] == tokens
 
     with_group(job)

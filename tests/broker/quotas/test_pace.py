@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
+import trio
 
+from raftmq.broker.host import Host
 from raftmq.broker.quotas import pace, wide_changes
 from raftmq.broker.replica.group import Group
 from raftmq.broker.tickets import Callback, Ticket
@@ -13,7 +16,7 @@ from raftmq.errors import Reason
 from raftmq.log.record import Kind
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.frame import encode_frame
+from raftmq.wire.frame import FramePart, encode_frame
 from raftmq.wire.messages import REPLY, Admin, ErrorReply, FrameKind
 from raftmq.wire.popping import ResetGroup
 from tests.broker.harness import Cluster, RawClient
@@ -194,3 +197,119 @@ def test_resets_that_come_at_once_are_applied_one_by_one(
         propose(group, kind, payload, each, **more)
 
     with_group(job)
+
+
+def test_reset_whose_attachment_goes_while_it_waits_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pace, "WORK_MAX", 1)
+
+    async def job(cluster: Cluster, client: RawClient, consumer: Consumer) -> None:
+        await client.produce(QUEUE, [b"x", b"y"], 0)
+        await consumer.pop(0)
+        parts: list[FramePart] = []
+        for n in range(1, 151):
+            reset = ResetGroup(1, consumer.number, [QUEUE], [n % 2], n)
+            parts += encode_frame(FrameKind.RESET, 1000 + n, pack(reset))
+        await client._stream.send_all(b"".join(parts))
+        await trio.sleep(0.05)
+        async with cluster.client(cluster.leader(0)) as admin:
+            await admin.admin("detach", "orders", "billing", consumer.number)
+        await trio.sleep(3)
+        frames = [client._answers.pop(1000 + n) for n in range(1, 151)]
+        kinds = [frame.kind for frame in frames]
+        done = kinds.count(FrameKind.RESET | REPLY)
+        assert 0 < done < 150
+        refused = frames[-1]
+        assert refused.kind == FrameKind.ERROR
+        assert unpack(ErrorReply, refused.header).code == Reason.UNKNOWN_GROUP.value
+
+    with_group(job)
+
+
+def test_wide_change_has_its_turn_among_narrow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "WORK_MAX", 500)
+
+    async def stream(client: RawClient, member: int, chance: Random) -> None:
+        while True:
+            await client.request_all(join("narrow", member))
+            await trio.sleep(chance.uniform(0, 0.01))
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("wide", QUEUES)
+        node = cluster.leader(0)
+        async with (
+            cluster.client(node) as one,
+            cluster.client(node) as two,
+            cluster.client(node) as big,
+            trio.open_nursery() as nursery,
+        ):
+            await one.admin("create_topic", "narrow", 1)
+            await one.request_all(join("wide", 7))
+            for member in range(1001, 1061):
+                other = one if member % 2 else two
+                nursery.start_soon(stream, other, member, Random(member))
+            await trio.sleep(0.2)
+            with trio.fail_after(1):
+                await big.request_all(join("wide", 8))
+            nursery.cancel_scope.cancel()
+
+    in_cluster(scenario)
+
+
+def test_topic_that_grows_keeps_the_bound_on_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide_changes, "PLACES_MAX", 3 * QUEUES)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 1)
+        async with cluster.client(cluster.leader(0)) as client:
+            await client.request_all(*[join("t", n) for n in range(1, 51)])
+            alters = [
+                (FrameKind.ADMIN, pack(Admin(["alter_topic", "t", queues])), ())
+                for queues in (QUEUES, 40, 61)
+            ]
+            frames = await client.request_all(*alters)
+            # The second takes 2,000 of the places; the third would take more than are left.
+            assert [frame.kind == FrameKind.ERROR for frame in frames] == [True, False, True]
+            assert unpack(ErrorReply, frames[0].header).code == Reason.TOO_LARGE.value
+
+    in_cluster(scenario, size=1)
+
+
+def test_commands_of_connections_that_are_gone_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pace, "WORK_MAX", 1)
+    paces: list[pace.Pace] = []
+    init = pace.Pace.__init__
+
+    def noted(self: pace.Pace, node: Host) -> None:
+        init(self, node)
+        paces.append(self)
+
+    monkeypatch.setattr(pace.Pace, "__init__", noted)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("wide", QUEUES)
+        for machine in cluster.machines.values():
+            machine.slowness = 20
+        async with cluster.client(cluster.leader(0)) as live:
+            parts = [
+                part
+                for n in range(1, 300)
+                for part in encode_frame(FrameKind.ADMIN, 5000 + n, join("wide", n)[1])
+            ]
+            await live._stream.send_all(b"".join(parts))
+            async with cluster.client(cluster.leader(0)) as client:
+                await client._stream.send_all(b"".join(parts))
+                await trio.sleep(0.03)
+                assert sum(map(len, waiting(paces))) > 300
+            await trio.sleep(0.005)
+            assert len(waiting(paces)) == 1
+
+    in_cluster(scenario)
+
+
+def waiting(paces: list[pace.Pace]) -> list[Any]:
+    """The commands of each connection that wait."""
+    return [commands for each in paces for commands in each._waiting.values()]

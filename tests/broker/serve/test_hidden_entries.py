@@ -228,6 +228,22 @@ def test_longest_notes_of_transactions_fit_into_a_page() -> None:
     assert found == set(range(1, 1001))
 
 
+def test_groups_without_backlogs_are_looks_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_group_requests, "PAGE_MAX", LOOKS)
+    log = DelayLog()
+    log.run(
+        *[
+            OpenGroup(number, 1, name, 1, Mode.POP, Policy(), [], [])
+            for number, name in enumerate(NAMES, 1)
+        ]
+    )
+    request, turns = FindBacklogs(1), 0
+    while isinstance(page := backlogs_page(log.machine, request), FindBacklogs):
+        request, turns = page, turns + 1
+    assert not page.backlogs
+    assert turns == len(NAMES) // LOOKS - 1
+
+
 def test_a_user_gets_the_shown_group_behind_many_hidden_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

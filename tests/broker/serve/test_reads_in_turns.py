@@ -13,8 +13,9 @@ from raftmq.broker.loop_budget import TURN_SECONDS, Turns
 from raftmq.broker.node import Node
 from raftmq.broker.serve.answers import OpenRequest
 from raftmq.broker.serve.connection import Connection
+from raftmq.wire.assignment import Heartbeat
 from raftmq.wire.codec import pack, unpack
-from raftmq.wire.messages import ClusterView, ErrorReply, FrameKind, Metadata
+from raftmq.wire.messages import REPLY, ClusterView, ErrorReply, FrameKind, Metadata
 from tests.broker.harness import Cluster
 from tests.broker.scenario import in_cluster
 
@@ -51,7 +52,8 @@ def test_calls_beyond_a_turn_wait_for_the_next_ones_and_owners_take_turns() -> N
 
     assert trio.run(main, clock=clock) == [
         ["a0", "a1"],
-        ["a2", "b0", "a3", "b1"],
+        ["a2", "b0"],
+        ["a3", "b1"],
         ["a4", "a5"],
     ]
 
@@ -100,5 +102,32 @@ def test_read_of_a_connection_that_takes_no_answers_is_refused(
         assert frame.kind == FrameKind.ERROR
         error = unpack(ErrorReply, frame.header)
         assert (error.code, error.retry_ms > 0) == ("busy", True)
+
+    in_cluster(scenario)
+
+
+def test_heartbeats_whose_wait_ends_at_one_moment_are_answered_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("raftmq.broker.loop_budget.TURN_SECONDS", 0.0)
+    turns, go_on = 0, Turns._go_on
+
+    def counted(self: Turns) -> None:
+        nonlocal turns
+        turns += 1
+        go_on(self)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 12)
+        async with cluster.client(cluster.leader(0)) as client:
+            for n in range(1, 13):
+                await client.admin("join", "t", "g", n, 60_000, f"i{n}", False, "", "broadcast")
+            beats = [
+                (FrameKind.HEARTBEAT, pack(Heartbeat(n, 1 << 60, 2000)), ()) for n in range(1, 13)
+            ]
+            monkeypatch.setattr(Turns, "_go_on", counted)
+            frames = await client.request_all(*beats)
+        assert {frame.kind for frame in frames} == {FrameKind.HEARTBEAT | REPLY}
+        assert turns >= 12
 
     in_cluster(scenario)

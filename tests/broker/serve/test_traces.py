@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from raftmq.broker.serve import traces
 from raftmq.broker.settings import Log
 from raftmq.client import Client, Trace
 from raftmq.errors import Reason, Rejected
 from raftmq.log.segment import INDEX_SUFFIX
+from raftmq.pop.actions import REASON_CHARACTERS_MAX
 from tests.broker.harness import Cluster
 from tests.broker.scenario import with_client
 
@@ -217,3 +219,21 @@ def test_trace_outlives_leaders_and_the_loss_of_all_index_files() -> None:
     ]
     assert len(before) > 6
     assert after == before
+
+
+def test_long_reason_of_a_dead_letter_is_cut_in_the_trace_and_whole_in_the_letter() -> None:
+    reason = "\U0001f600" * REASON_CHARACTERS_MAX
+
+    async def job(_: Cluster, mq: Client) -> Any:
+        await mq.admin.create_consumer_group("g")
+        ids = await send(mq, 1)
+        async with mq.consumer("orders", group="g", mode="pop", prefetch=0) as consumer:
+            (message,) = await consumer.pop(1, wait=5.0)
+            await message.reject(reason)
+        letters = await mq.admin.dead_letters("orders", "g")
+        return await mq.trace(ids[0]), letters
+
+    trace, (letter,) = with_client(job)
+    (journey,) = [each for each in trace.journeys if each.group == "g"]
+    assert journey.events[-1].reason == reason[: traces.REASON_CHARACTERS_MAX]
+    assert letter.reason == reason
