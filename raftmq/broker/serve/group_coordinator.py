@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from raftmq.access.rules import Resource
 from raftmq.broker.host import Host
+from raftmq.broker.quotas import pace
 from raftmq.broker.replica.group import Group
 from raftmq.broker.service import Service
 from raftmq.broker.settings import Limits
@@ -214,12 +215,16 @@ class GroupCoordinator(Service):
             if member is not None and 5 * (member.deadline - now) < 4 * member.session_ms:
                 heard.append(number)
         self._heard_at = {n: at for n, at in self._heard_at.items() if n in members.of_member}
-        lapsed = [
-            member.number
-            for assignment in members.assignments.values()
-            for member in assignment.members.values()
-            if member.deadline <= now and self._silent_ms(member.number) >= member.session_ms
-        ]
+        lapsed: list[int] = []
+        work = 0
+        for assignment in members.assignments.values():
+            for member in assignment.members.values():
+                if work >= pace.WORK_MAX:
+                    # Each deals out all queues of its topic again: the others lapse at later beats.
+                    return RenewMembers(heard, lapsed)
+                if member.deadline <= now and self._silent_ms(member.number) >= member.session_ms:
+                    lapsed.append(member.number)
+                    work += len(assignment.owners)
         return RenewMembers(heard, lapsed)
 
     def _silent_ms(self, number: int) -> float:

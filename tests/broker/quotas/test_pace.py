@@ -11,10 +11,12 @@ import trio
 from raftmq.broker.host import Host
 from raftmq.broker.quotas import pace, wide_changes
 from raftmq.broker.replica.group import Group
+from raftmq.broker.serve.group_coordinator import GroupCoordinator
 from raftmq.broker.tickets import Callback, Ticket
 from raftmq.errors import Reason
 from raftmq.log.record import Kind
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
+from raftmq.machine.catalog.membership import RenewMembers
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FramePart, encode_frame
 from raftmq.wire.messages import REPLY, Admin, ErrorReply, FrameKind
@@ -28,9 +30,9 @@ QUEUES = 1000
 Request = tuple[int, bytes, tuple[()]]
 
 
-def join(topic: str, member: int) -> Request:
+def join(topic: str, member: int, session_ms: int = 3_600_000) -> Request:
     """A member of a broadcast group, which is dealt all queues of the topic."""
-    command = ["join", topic, "g", member, 3_600_000, f"i{member}", False, "", "broadcast"]
+    command = ["join", topic, "g", member, session_ms, f"i{member}", False, "", "broadcast"]
     return FrameKind.ADMIN, pack(Admin(command)), ()
 
 
@@ -71,6 +73,31 @@ def test_changes_of_members_that_come_at_once_are_applied_in_parts(
                 assert max(applied) == 5
 
     in_cluster(scenario, size=size)
+
+
+def test_members_that_lapse_at_one_moment_lapse_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pace, "WORK_MAX", 2 * QUEUES)
+    lapses: list[int] = []
+    renewal = GroupCoordinator._renewal
+
+    def noted(self: GroupCoordinator, now: int) -> RenewMembers:
+        command = renewal(self, now)
+        lapses.append(len(command.lapsed))
+        return command
+
+    monkeypatch.setattr(GroupCoordinator, "_renewal", noted)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("wide", QUEUES)
+        node = cluster.nodes[cluster.leader(0)]
+        async with cluster.client(node.id) as client:
+            await client.request_all(*[join("wide", n, 4000) for n in range(1, 8)])
+            await cluster.wait_until(lambda: not node.catalog.memberships.of_member)
+        assert [count for count in lapses if count] == [2, 2, 2, 1]
+
+    in_cluster(scenario)
 
 
 def test_wide_topics_that_are_created_at_once_are_created_in_parts(
