@@ -41,7 +41,7 @@ longest goes first."""
 
 
 class Identity(NamedTuple):
-    """Who a client has proved to be, and by what."""
+    """The user that a client has proved to be, and the means of the proof."""
 
     user: str
     """The user's name."""

@@ -50,7 +50,7 @@ class OpenPop(NamedTuple):
     correlation: int
     """Ties the answer to it."""
     request: Pop
-    """What the consumer wants, within its quotas."""
+    """The consumer's request, cut to its quotas."""
 
 
 class Consumer:

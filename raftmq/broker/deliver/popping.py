@@ -201,11 +201,11 @@ class Popping(Service):
         correlation, request = consumer.open_pop
         wait_ms = max(min(request.wait_ms, self._limits.fetch_wait_ms_max) - waited_ms, 0)
         number, me, count = request.number, request.consumer, request.count
-        if consumer.key in self._momentary:
-            # In one record with that request this one's credit would end as well.
-            self.flush()
         if not (count and wait_ms):
             self._momentary.add(consumer.key)
+        elif consumer.key in self._momentary:
+            # In one record with that request this one's credit would end as well.
+            self.flush()
         ask = calls.Ask(number, me, count, wait_ms, request.invisible_ms, request.is_kept)
         ticket: Ticket = Callback(
             partial(self._asked, group, consumer, correlation, request),

@@ -8,6 +8,7 @@ is parsed.
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from raftmq.broker.host import Host
 from raftmq.broker.serve.answers import Answer, OpenRequest
@@ -25,7 +26,9 @@ from raftmq.machine.catalog.topics import AlterTopic, CreateTopic
 from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.messages import ErrorReply
 
-from .pace import Pace
+from . import pace
+
+K = TypeVar("K", str, tuple[str, int])
 
 PLACES_MAX = 4 * 1024 * 1024
 """Queues of all groups with members, each counted for each group, and for each instance of one that
@@ -42,13 +45,15 @@ _PACED = (
 class WideChanges:
     """The changes of members, topics and filters that clients ask the catalog's leader for."""
 
-    def __init__(self, node: Host, pace: Pace) -> None:
+    def __init__(self, node: Host, turns: pace.Pace) -> None:
         self._node = node
-        self._pace = pace
+        self._pace = turns
         # Groups that get their first members by commands that are under way, by name and topic.
         self._new = Counter[tuple[str, int]]()
         # Queues that groups with members get by topics that grow, by commands under way.
         self._growth = 0
+        # Names of topics that are created or grow by commands under way.
+        self._changing = Counter[str]()
 
     def carry_out(
         self, command: Command, asked: OpenRequest, propose: Callable[[], Answer]
@@ -62,37 +67,37 @@ class WideChanges:
 
     def _begin(self, command: Command, asked: OpenRequest, propose: Callable[[], Answer]) -> Answer:
         new, more = self._new_group(command), self._more_places(command)
-        if new is None and not more:
-            return propose()
-        if (refusal := self._why_no_place(new, more)) is not None:
+        if (new is not None or more) and (refusal := self._why_no_place(new, more)) is not None:
             return refusal
-        self._growth += more
-        if new is not None:
-            self._new[new] += 1
-
-        def end(_: ErrorReply | None) -> None:
-            self._growth -= more
-            if new is not None:
-                self._new[new] -= 1
-                if not self._new[new]:
-                    del self._new[new]
-
-        asked.when_answered(end)
+        changed = command.name if isinstance(command, CreateTopic | AlterTopic) else None
+        self._count(new, more, changed, 1)
+        asked.when_answered(lambda _: self._count(new, more, changed, -1))
         return propose()
+
+    def _count(self, new: tuple[str, int] | None, more: int, changed: str | None, by: int) -> None:
+        """A command is under way (`by` is 1), or no longer (-1)."""
+        self._growth += by * more
+        if new is not None:
+            _add(self._new, new, by)
+        if changed is not None:
+            _add(self._changing, changed, by)
 
     def _work(self, command: Command) -> int:
         """Queues and members that a command goes through."""
         catalog = self._node.catalog
         match command:
+            case JoinGroup(topic=name) | AlterTopic(name=name) if name in self._changing:
+                # How many queues the topic has is known once that is done: not before.
+                return pace.WORK_MAX
             case Subscribe(expression=text):
                 return CHARACTER_WORK * len(text)
             case CreateTopic(queues=queues):
-                return max(queues, 0) // CREATED_QUEUES
+                return max(1, queues // CREATED_QUEUES)
             case AlterTopic(name=name, queues=queues):
                 topic = catalog.topics.get(name)
                 of_topic = [number for _, number in catalog.memberships.assignments]
                 groups = of_topic.count(topic.id) if topic is not None else 0
-                return max(queues, 0) // CREATED_QUEUES + max(queues, 0) * groups
+                return max(1, queues // CREATED_QUEUES) + max(queues, 0) * groups
             case JoinGroup():
                 topic, name = catalog.topics.get(command.topic), command.offsets_name
                 known = catalog.memberships.assignments.get((name, topic.id if topic else 0))
@@ -128,7 +133,8 @@ class WideChanges:
         return (command.queues - len(topic.groups)) * of_topic.count(topic.id)
 
     def _why_no_place(self, new: tuple[str, int] | None, more: int) -> ErrorReply | None:
-        """The refusal of a group's first member, if the catalog has no memory for its queues."""
+        """The refusal of a group's first member, or of a topic's growth, if the catalog has no
+        memory for the queues."""
         catalog = self._node.catalog
         places = sum([len(each.owners) for each in catalog.memberships.assignments.values()])
         places += self._growth + more
@@ -142,3 +148,9 @@ class WideChanges:
             "or instances, read topics of many queues"
         )
         return ErrorReply(Reason.TOO_LARGE.value, message)
+
+
+def _add(counts: Counter[K], key: K, by: int) -> None:
+    counts[key] += by
+    if not counts[key]:
+        del counts[key]

@@ -141,7 +141,7 @@ class Fetches(Service):
         for item in request.queues[shift:] + request.queues[:shift]:
             self._unregister(session, item.queue)
             if self._node.catalog.topic_of(item.queue) is None:
-                # Nobody has judged whether the client may read it, and it may be of a later topic.
+                # The gate judged no right to it, and a later topic may get its number.
                 session.remove(item.queue)
                 unknown.append(_failed(item.queue, unknown_queue(item.queue)))
             else:

@@ -303,6 +303,46 @@ def test_topic_that_grows_keeps_the_bound_on_places(monkeypatch: pytest.MonkeyPa
     in_cluster(scenario, size=1)
 
 
+@pytest.mark.parametrize("before", [[], [["delete_topic", "t"]]])
+def test_joins_behind_a_change_of_their_topic_are_counted_and_paced(
+    before: list[list[Any]], monkeypatch: pytest.MonkeyPatch, applied: list[int]
+) -> None:
+    """At the moment in which they come the topic is unknown, or has one queue."""
+    monkeypatch.setattr(wide_changes, "PLACES_MAX", 12 * QUEUES)
+    monkeypatch.setattr(pace, "WORK_MAX", 5 * QUEUES + 100)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("other", 1)
+        async with cluster.client(cluster.leader(0)) as client:
+            if before:
+                await client.admin("create_topic", "t", 1)
+            commands = [*before, ["create_topic", "t", QUEUES]]
+            changes: list[Request] = [(FrameKind.ADMIN, pack(Admin(each)), ()) for each in commands]
+            applied.clear()
+            frames = await client.request_all(*changes, *[join("t", n) for n in range(1, 31)])
+            joined = [frame.kind != FrameKind.ERROR for frame in frames[len(changes) :]]
+            assert joined == [True] * 12 + [False] * 18
+            assert max(applied) <= 5
+
+    in_cluster(scenario)
+
+
+def test_joins_behind_more_queues_for_their_topic_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wide_changes, "PLACES_MAX", 12 * QUEUES)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 1)
+        async with cluster.client(cluster.leader(0)) as client:
+            alter = (FrameKind.ADMIN, pack(Admin(["alter_topic", "t", QUEUES])), ())
+            frames = await client.request_all(alter, *[join("t", n) for n in range(1, 31)])
+            joined = [frame.kind != FrameKind.ERROR for frame in frames]
+            assert joined == [True] * 13 + [False] * 18
+
+    in_cluster(scenario)
+
+
 def test_commands_of_connections_that_are_gone_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -205,7 +205,7 @@ def test_frames_that_come_slowly_hold_up_others_for_seconds() -> None:
             began = trio.current_time()
             await other.produce(QUEUE, [bytes(MIB // 2)], 0)
             assert trio.current_time() - began < 2 * FINISH_SECONDS_MAX
-            # A slow one goes on where nobody waits.
+            # A slow connection goes on as long as no other one waits.
             await trio.sleep(100)
             assert ended < 4
             nursery.cancel_scope.cancel()
