@@ -39,6 +39,7 @@ from .delays import POSITION_BITS, RESERVED, Cancel, Carry, Delays, Run
 from .offsets import CommitOffsets, ForgetOffsets, Offsets
 from .pop_groups import PopGroups
 from .producers import ClaimSessions, Producers
+from .queue_ends import QueueEnds
 from .subscriptions import Resubscribe, Subscriptions
 from .transactions import Begin, End, Transactions, is_half
 
@@ -117,7 +118,7 @@ class PartitionMachine:
         """CRC-32C over all applied records, all results and all deliveries."""
         self.log_start = 1
         """The first Raft index that retention keeps."""
-        self.ends: dict[int, int] = {}
+        self.ends = QueueEnds()
         """Queue → the offset that its next message gets."""
         self.offsets = Offsets(self._limits.offsets_max)
         """How far consumer groups have read."""
@@ -242,8 +243,7 @@ class PartitionMachine:
     def _place(self, head: BatchHead, record: Record) -> Appended:
         """Put a batch at the end of its queue."""
         queue, count, hashes_at = head.queue, head.count, head.key_hashes_at
-        end = self.ends.get(queue, 0)
-        self.ends[queue] = end + count
+        end = self.ends.place(queue, count)
         if not self.pop_groups.is_idle:
             keys = bytes(record.payload[hashes_at : hashes_at + 4 * count]) if hashes_at else b""
             self.pop_groups.came(queue, end, count, keys)
@@ -310,7 +310,7 @@ class PartitionMachine:
         self.offsets.drop_queues(queues)
         self.delays.drop_queues(queues)
         for queue in queues:
-            self.ends.pop(queue, None)
+            self.ends.drop(queue)
 
     def snapshot(self) -> bytes:
         """The whole state after `applied`, as bytes that every replica writes alike."""
@@ -343,7 +343,7 @@ class PartitionMachine:
         queues, ends, sessions, groups, *later = values
         machine = cls(limits)
         machine.applied, machine.digest, machine.log_start = applied, digest, log_start
-        machine.ends = dict(
+        machine.ends = QueueEnds(
             zip(
                 np.frombuffer(queues, dtype="<u8").tolist(),
                 np.frombuffer(ends, dtype="<u8").tolist(),

@@ -50,6 +50,7 @@ from raftmq.pop.spans import Span, span
 from raftmq.results import Changed, Refused, Result
 
 from .claims import Claims
+from .queue_ends import QueueEnds
 from .repeats import Repeats
 from .settlements import Settlements, Settling
 from .subscriptions import Subscriptions
@@ -136,6 +137,9 @@ class PopGroups:
         self.traced: list[Traced] = []
         """Events of messages since the shell last took them."""
         self._of_topic: dict[int, dict[int, PopGroup]] = {}
+        # Topic and consumer group → attachments; one that is deleted may still be here beside
+        # its successor.
+        self._numbers: dict[tuple[int, str], dict[int, None]] = {}
         self._settlements = Settlements()
         self._repeats = Repeats()
         self._timers: list[tuple[int, int]] = []
@@ -189,11 +193,11 @@ class PopGroups:
     def resubscribed(self, topic: int, name: str) -> None:
         """A consumer group's filter was set, replaced or removed."""
         is_filtered = bool(self._subscriptions.of(topic, name))
-        for number, attached in self.attached.items():
-            if (attached.topic, attached.name) == (topic, name):
-                attached.group.set_filtered(is_filtered)
-                self._note_fed(number, attached.group)
-                self._touched.add(number)
+        for number in self._numbers.get((topic, name), ()):
+            group = self.attached[number].group
+            group.set_filtered(is_filtered)
+            self._note_fed(number, group)
+            self._touched.add(number)
 
     def finish(self, ends: Mapping[int, int], now: int, index: int) -> list[Delivery]:
         """Serve waiting consumers, after the record at `index`; what was handed out."""
@@ -253,7 +257,7 @@ class PopGroups:
 
     # Commands
 
-    def run(self, call: Call, ends: Mapping[int, int], now: int) -> Result:
+    def run(self, call: Call, ends: QueueEnds, now: int) -> Result:
         """Carry out a command of the record of this time."""
         match call:
             case OpenGroup():
@@ -305,7 +309,7 @@ class PopGroups:
         for queue in queues:
             self.earliest.pop(queue, None)
 
-    def _open(self, call: OpenGroup, ends: Mapping[int, int]) -> Result:
+    def _open(self, call: OpenGroup, ends: QueueEnds) -> Result:
         attached = self.attached.get(call.number)
         if attached is not None:
             # An earlier leader's command may come late, with the policy of its time.
@@ -316,7 +320,7 @@ class PopGroups:
         group = PopGroup(call.policy, call.mode, is_filtered)
         self._attach(call.number, Attached(call.topic, call.consumer_group, call.version, group))
         # There may be 65,536 queues: most begin at 0, and others at their end.
-        begins = dict.fromkeys([q for q in ends if q >> QUEUE_BITS == call.topic], 0)
+        begins = dict.fromkeys(ends.of_topic(call.topic), 0)
         trimmed = [queue for queue in begins if queue in self.earliest]
         for queue in trimmed:
             begins[queue] = self._kept(queue, 0, ends[queue])
@@ -337,6 +341,7 @@ class PopGroups:
         assert number not in self.attached, f"attachment {number} has leases already"
         self.attached[number] = attached
         self._of_topic.setdefault(attached.topic, {})[number] = attached.group
+        self._numbers.setdefault((attached.topic, attached.name), {})[number] = None
         self._note_fed(number, attached.group)
 
     def _note_fed(self, number: int, group: PopGroup) -> None:
@@ -353,6 +358,10 @@ class PopGroups:
             self.fed.pop(number, None)
             if not of_topic:
                 del self._of_topic[attached.topic]
+            name = attached.topic, attached.name
+            del self._numbers[name][number]
+            if not self._numbers[name]:
+                del self._numbers[name]
             self._timer.pop(number, None)
         if closed:
             # There may be 65,536 consumers and a million claims: one pass for all attachments.

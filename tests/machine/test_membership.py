@@ -287,14 +287,14 @@ class MembersComeAndGo(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.table = Table(7)
-        self.numbers = 0
+        self.numbers = self.others = 0
         self.owner_of: dict[tuple[int, int], int] = {}
         self.last: dict[int, tuple[int, int]] = {}
         self.gone: set[int] = set()
 
     @property
     def members(self) -> list[int]:
-        return list(self.table.memberships.of_member)
+        return [number for number in self.table.memberships.of_member if number < 10_000]
 
     def epochs_of(self, member: int) -> list[tuple[int, int]]:
         holding = self.table.memberships.holding(member)
@@ -307,6 +307,17 @@ class MembersComeAndGo(RuleBasedStateMachine):
         before = self.members
         self.table.join(self.numbers, instance=instance, session_ms=session_ms)
         self.gone |= set(before) - set(self.members)
+
+    @rule(instance=st.sampled_from(["", "a"]), mode=st.sampled_from([Mode.PULL, Mode.BROADCAST]))
+    def join_others(self, instance: str, mode: Mode) -> None:
+        self.others += 1
+        self.table.join(10_000 + self.others, group="other", instance=instance, mode=mode)
+
+    @rule(name=st.sampled_from(["other", "other@a"]))
+    def delete_others(self, name: str) -> None:
+        self.table.index += 1
+        self.table.memberships.expel(name, self.table.index)
+        assert self.table.memberships.count(name) == 0
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())
@@ -363,10 +374,22 @@ class MembersComeAndGo(RuleBasedStateMachine):
             self.last[queue] = (epoch, member)
 
     @invariant()
+    def members_are_counted_by_their_group_and_by_their_instance(self) -> None:
+        memberships = self.table.memberships
+        for name in ("g", "other", "other@a"):
+            by_looking = [
+                member
+                for (group, _), assignment in memberships.assignments.items()
+                for member in assignment.members
+                if group == name or (name == "other" and group == "other@a")
+            ]
+            assert memberships.count(name) == len(by_looking)
+
+    @invariant()
     def shares_are_even_once_all_is_given_up(self) -> None:
         if not self.members:
             return
-        (assignment,) = self.table.memberships.assignments.values()
+        assignment = self.table.memberships.assignments["g", TOPIC]
         counts = [assignment.targets.count(member) for member in self.members]
         assert max(counts) - min(counts) <= 1
         assert set(assignment.targets) <= set(self.members)

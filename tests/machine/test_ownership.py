@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from raftmq.errors import Reason
 from raftmq.machine.catalog.audit import AdminAct
@@ -19,12 +21,16 @@ from .test_catalog import reason, run
 ALICE = Subject(SubjectKind.USER, "alice")
 
 
-@pytest.fixture
-def catalog() -> Catalog:
+def founded() -> Catalog:
     made = Catalog()
     run(made, Bootstrap([Node(1, "a", 1)], groups=1, replicas=1))
     run(made, CreateTopic("old", 50))
     return made
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return founded()
 
 
 def by(user: str, catalog: Catalog, command: Any) -> Result:
@@ -93,6 +99,35 @@ def test_what_a_user_owned_before_its_quota_stays(catalog: Catalog) -> None:
     assert {"a", "b", "c"} <= catalog.topics.keys()
     run(catalog, DropQuota(ALICE))
     assert isinstance(by("alice", catalog, CreateTopic("d", 1)), Changed)
+
+
+users = st.sampled_from(["alice", "bob", ""])
+names = st.sampled_from(["a", "b", "c"])
+
+
+@given(st.lists(st.tuples(users, names, st.integers(0, 6))))
+def test_what_users_own_is_counted_as_it_comes_and_goes(
+    steps: list[tuple[str, str, int]],
+) -> None:
+    catalog = founded()
+    for user, name, kind in steps:
+        commands: list[Any] = [
+            CreateTopic(name, 5),
+            AlterTopic(name, 7),
+            DeleteTopic(name, 0),
+            PutConsumerGroup(name, Mode.POP, Policy()),
+            Attach(name, name, Mode.POP, False),
+            JoinGroup(name, "joined", 7, 10_000),
+            DeleteConsumerGroup(name, is_whole=True),
+        ]
+        by(user, catalog, commands[kind]) if user else run(catalog, commands[kind])
+    for each in (catalog, Catalog.restore(catalog.snapshot())):
+        for user in ("alice", "bob", ""):
+            topics = [t for t in each.topics.values() if t.owner == user and user]
+            groups = [g for g in each.consumer_groups.groups.values() if g.owner == user and user]
+            assert each.owned_topics.of(user) == len(topics)
+            assert each.owned_queues.of(user) == sum(len(t.groups) for t in topics)
+            assert each.consumer_groups.owned.of(user) == len(groups)
 
 
 def test_a_repeat_is_refused_by_no_quota(catalog: Catalog) -> None:

@@ -4,7 +4,6 @@ does credit stand that serves its next request, and may messages be there that a
 from raftmq.broker.replica.group import Group
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.machine.machine import PartitionMachine
-from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.pop.policy import Mode, Order
 from raftmq.wire.popping import Pop
 
@@ -55,5 +54,4 @@ def is_unfed(group: Group, catalog: Catalog, number: int) -> bool:
     settings = catalog.consumer_groups.groups[consumer_group]
     is_keyed = settings.mode is Mode.ORDERED and settings.policy.order is Order.KEY
     is_filtered = bool(machine.subscriptions.of(topic, consumer_group))
-    has_messages = any(n for queue, n in machine.ends.items() if queue >> QUEUE_BITS == topic)
-    return (is_keyed or is_filtered) and has_messages
+    return (is_keyed or is_filtered) and bool(machine.ends.of_topic(topic))

@@ -475,8 +475,7 @@ class Catalog(CatalogState):
         self.topic_last += 1
         assert self.topic_last not in self._names, "a topic's number is used again"
         groups = self._spread(beside, 0, command.queues)
-        self.topics[command.name] = Topic(command.name, self.topic_last, groups, now, author)
-        self._names[self.topic_last] = command.name
+        self._keep_topic(Topic(command.name, self.topic_last, groups, now, author))
         return Changed(self.topic_last)
 
     def _delete_topic(self, command: DeleteTopic) -> Result:
@@ -487,7 +486,10 @@ class Catalog(CatalogState):
         if topic is None:
             return _unknown_topic(command.name)
         del self._names[topic.id]
+        self.owned_topics.add(topic.owner, -1)
+        self.owned_queues.add(topic.owner, -len(topic.groups))
         assert len(self._names) == len(self.topics), "names and topics out of step"
+        self.last_drop = self.applied + 1
         self.subscribers.drop_topic(topic.id, self.applied + 1)
         self.consumer_groups.drop_topic(topic.id, self.applied + 1)
         self.memberships.drop_topic(topic.id)
@@ -565,6 +567,7 @@ class Catalog(CatalogState):
         added = self._spread(topic, have, command.queues)
         assert have + len(added) == command.queues, "queues without a group"
         self.topics[topic.name] = msgspec.structs.replace(topic, groups=topic.groups + added)
+        self.owned_queues.add(topic.owner, more)
         self.subscribers.topic_changed(topic.id, self.applied + 1)
         self.consumer_groups.topic_changed(topic.id, self.applied + 1)
         self.memberships.topic_changed(topic.id, command.queues, self.applied + 1)

@@ -43,6 +43,8 @@ from raftmq.pop.policy import (
 )
 from raftmq.results import Changed, Refused, Result
 
+from .tally import Tally
+
 GROUPS_MAX = 100_000
 """Consumer groups of a cluster: each node keeps them all in memory."""
 ATTACHMENTS_MAX = 100_000
@@ -165,6 +167,8 @@ class ConsumerGroups:
         """The highest number of an attachment given so far."""
         self.groups: dict[str, ConsumerGroup] = {}
         """All groups by name."""
+        self.owned = Tally()
+        """How many groups each user owns."""
         self.attachments: dict[int, Attachment] = {}
         """All attachments by number, which is the order in which they were made."""
         # Both say the same: topic's number → group → attachment's number, and the other way round.
@@ -200,15 +204,17 @@ class ConsumerGroups:
             if refused is not None:
                 return refused
         owner = author if before is None else before.owner
-        self.groups[name] = ConsumerGroup(name, mode, policy, index, owner)
+        self._keep_group(ConsumerGroup(name, mode, policy, index, owner))
         if name in self._of_group:
             self.version = index
         return Changed(index)
 
     def delete(self, name: str, index: int) -> bool:
         """Forget a group and its attachments; False if there is none."""
-        if self.groups.pop(name, None) is None:
+        group = self.groups.pop(name, None)
+        if group is None:
             return False
+        self.owned.add(group.owner, -1)
         for attachment in list(self.of_group(name)):
             self._forget(attachment, index)
         return True
@@ -229,7 +235,7 @@ class ConsumerGroups:
                 return Refused(Reason.TOO_LARGE, message)
             if name not in self.groups:
                 policy = _with_run(Policy(run=command.run), mode, None)
-                self.groups[name] = ConsumerGroup(name, mode, policy, index, author)
+                self._keep_group(ConsumerGroup(name, mode, policy, index, author))
             self.number_last += 1
             attachment = Attachment(
                 self.number_last, topic_id, name, command.is_latest, queues, index
@@ -263,7 +269,7 @@ class ConsumerGroups:
         """Take the state that `dump` gave."""
         self.version, self.number_last, groups, attachments = state
         for group in msgspec.convert(groups, list[ConsumerGroup]):
-            self.groups[group.name] = group
+            self._keep_group(group)
         for attachment in msgspec.convert(attachments, list[Attachment]):
             self._keep(attachment)
 
@@ -285,6 +291,11 @@ class ConsumerGroups:
             )
             return Refused(Reason.GROUP_MODE, message)
         return None
+
+    def _keep_group(self, group: ConsumerGroup) -> None:
+        if group.name not in self.groups:
+            self.owned.add(group.owner, 1)
+        self.groups[group.name] = group
 
     def _keep(self, attachment: Attachment) -> None:
         number, topic_id, name = attachment.number, attachment.topic_id, attachment.consumer_group

@@ -320,6 +320,8 @@ class Memberships:
         """By consumer group and topic number; those without members are forgotten."""
         self.of_member: dict[int, Assignment] = {}
         """Member → where it takes part."""
+        # Group's name → members; with broadcast the name of the group, and that of the instance.
+        self._members_of: dict[str, dict[int, None]] = {}
         self.beginnings = Beginnings()
         """How many queues topics had when groups began there."""
 
@@ -342,15 +344,7 @@ class Memberships:
 
     def count(self, consumer_group: str) -> int:
         """Members of a consumer group; of one that broadcasts: its instances."""
-        return len(self._members_of(consumer_group))
-
-    def _members_of(self, consumer_group: str) -> list[int]:
-        return [
-            member.number
-            for (name, _), assignment in self.assignments.items()
-            for member in assignment.members.values()
-            if consumer_group in (name, name.removesuffix(f"@{member.instance}"))
-        ]
+        return len(self._members_of.get(consumer_group, ()))
 
     def join(self, topic: int, queues: int, command: JoinGroup, *, index: int, now: int) -> Result:
         """Carry out a command for a topic that exists; the value is the member's `Holding`."""
@@ -372,18 +366,13 @@ class Memberships:
             return Refused(Reason.FENCED, message)
         if replaced is None and len(self.of_member) >= MEMBERS_MAX:
             return Refused(Reason.TOO_LARGE, f"a cluster has {MEMBERS_MAX} members at the most")
-        self.assignments[key] = self.of_member[number] = assignment
-        assignment.members[number] = Member(
-            number,
-            command.session_ms,
-            now + command.session_ms,
-            index,
-            command.instance,
-            command.host[:NAME_CHARACTERS_MAX],
-        )
+        self.assignments[key] = assignment
+        deadline, host = now + command.session_ms, command.host[:NAME_CHARACTERS_MAX]
+        member = Member(number, command.session_ms, deadline, index, command.instance, host)
+        self._keep(assignment, member)
         if replaced is not None:
+            self._forget(replaced)
             assignment.replace(replaced, number, index)
-            del self.of_member[replaced]
         assert replaced or len(self.of_member) <= MEMBERS_MAX, "more members than were let in"
         assignment.deal(index)
         # An instance of a broadcast group knows by its own offsets where it began.
@@ -438,7 +427,7 @@ class Memberships:
     def _remove(self, numbers: list[int], index: int) -> None:
         by_assignment: dict[tuple[str, int], list[int]] = {}
         for number in numbers:
-            assignment = self.of_member.pop(number, None)
+            assignment = self._forget(number)
             if assignment is not None:
                 key = (assignment.consumer_group, assignment.topic)
                 by_assignment.setdefault(key, []).append(number)
@@ -453,7 +442,7 @@ class Memberships:
     def expel(self, consumer_group: str, index: int) -> None:
         """A consumer group is deleted, and its members with it."""
         self.beginnings.drop_group(consumer_group)
-        self._remove(self._members_of(consumer_group), index)
+        self._remove(list(self._members_of.get(consumer_group, ())), index)
 
     def topic_changed(self, topic: int, queues: int, index: int) -> None:
         """A topic has more queues."""
@@ -468,8 +457,26 @@ class Memberships:
         for key, assignment in list(self.assignments.items()):
             if assignment.topic == topic:
                 for number in assignment.members:
-                    del self.of_member[number]
+                    self._forget(number)
                 del self.assignments[key]
+
+    def _keep(self, assignment: Assignment, member: Member) -> None:
+        """A member takes part."""
+        assignment.members[member.number] = member
+        self.of_member[member.number] = assignment
+        for name in _names_of(assignment, member):
+            self._members_of.setdefault(name, {})[member.number] = None
+
+    def _forget(self, number: int) -> Assignment | None:
+        """A member takes part no more; where it did, which has it still. None: nowhere."""
+        assignment = self.of_member.pop(number, None)
+        if assignment is None:
+            return None
+        for name in _names_of(assignment, assignment.members[number]):
+            del self._members_of[name][number]
+            if not self._members_of[name]:
+                del self._members_of[name]
+        return assignment
 
     def dump(self) -> list[Any]:
         """The whole state as plain values, alike on every replica."""
@@ -492,9 +499,14 @@ class Memberships:
             assignment.owners, assignment.epochs = owners, epochs
             assignment.targets = targets
             for member in msgspec.convert(members, list[Member]):
-                assignment.members[member.number] = member
-                self.of_member[member.number] = assignment
+                self._keep(assignment, member)
             self.assignments[consumer_group, topic] = assignment
+
+
+def _names_of(assignment: Assignment, member: Member) -> set[str]:
+    """The names of groups that a member is of; those of one that broadcasts have an instance."""
+    name = assignment.consumer_group
+    return {name, name.removesuffix(f"@{member.instance}")}
 
 
 def _of_instance(assignment: Assignment, instance: str) -> int | None:

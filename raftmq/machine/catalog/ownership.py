@@ -19,10 +19,9 @@ def over_topics(
     quota = _quota(catalog, owner)
     if quota is None or not (quota.topics or quota.queues):
         return None
-    owned = [topic for topic in catalog.topics.values() if topic.owner == owner]
-    has_queues = sum(len(topic.groups) for topic in owned)
-    if topics and 0 < quota.topics < len(owned) + topics:
-        return _over(owner, "topics", len(owned), topics, quota.topics)
+    owned, has_queues = catalog.owned_topics.of(owner), catalog.owned_queues.of(owner)
+    if topics and 0 < quota.topics < owned + topics:
+        return _over(owner, "topics", owned, topics, quota.topics)
     if 0 < quota.queues < has_queues + queues:
         return _over(owner, "queues", has_queues, queues, quota.queues)
     return None
@@ -33,7 +32,7 @@ def over_groups(catalog: CatalogState, owner: str) -> Refused | None:
     quota = _quota(catalog, owner)
     if quota is None or not quota.groups:
         return None
-    owned = sum(group.owner == owner for group in catalog.consumer_groups.groups.values())
+    owned = catalog.consumer_groups.owned.of(owner)
     return _over(owner, "groups", owned, 1, quota.groups) if owned >= quota.groups else None
 
 

@@ -19,6 +19,7 @@ from .deletions import Deletions
 from .membership import Memberships
 from .quotas import QuotaState
 from .subscribers import Subscribers
+from .tally import Tally
 
 QUEUES_MAX = 1 << QUEUE_BITS
 """Queues of one topic."""
@@ -107,6 +108,10 @@ class CatalogState:
         """All partition groups by number, the system group among them."""
         self.topics: dict[str, Topic] = {}
         """All topics by name."""
+        self.owned_topics = Tally()
+        """How many topics each user owns."""
+        self.owned_queues = Tally()
+        """How many queues these have."""
         self.subscribers = Subscribers()
         """Subscriptions of consumer groups to topics, with their filters."""
         self.consumer_groups = ConsumerGroups()
@@ -123,6 +128,8 @@ class CatalogState:
         """Acts of administration."""
         self.quotas = QuotaState()
         """Quotas of users and topics."""
+        self.last_drop = 0
+        """Index of the last record that deleted a topic, or of the snapshot that was restored."""
         self._names: dict[int, str] = {}
         self.topic_last = 0
         """The highest topic number given so far."""
@@ -142,6 +149,13 @@ class CatalogState:
         """The topic that a queue belongs to; None if it is gone or never was."""
         name = self._names.get(queue >> QUEUE_BITS)
         return None if name is None else self.topics[name]
+
+    def _keep_topic(self, topic: Topic) -> None:
+        """A topic is created."""
+        self.topics[topic.name] = topic
+        self._names[topic.id] = topic.name
+        self.owned_topics.add(topic.owner, 1)
+        self.owned_queues.add(topic.owner, len(topic.groups))
 
     def snapshot(self) -> bytes:
         """The whole state after `applied`, as bytes that every replica writes alike."""
@@ -174,12 +188,13 @@ class CatalogState:
             raise UnsupportedVersion(f"snapshot of state version {version}: upgrade this node")
         catalog = cls()
         catalog.applied, catalog.digest, catalog.version, catalog.topic_last = values[:4]
+        catalog.last_drop = catalog.applied
         nodes, groups, topics, *newer = values[4:]
         for node in msgspec.convert(nodes, list[Node]):
             (catalog.left if node.has_left else catalog.nodes)[node.id] = node
         catalog.groups = {group.id: group for group in msgspec.convert(groups, list[Group])}
-        catalog.topics = {topic.name: topic for topic in msgspec.convert(topics, list[Topic])}
-        catalog._names = {topic.id: topic.name for topic in catalog.topics.values()}
+        for topic in msgspec.convert(topics, list[Topic]):
+            catalog._keep_topic(topic)
         loading = (
             catalog.subscribers.load,
             catalog.consumer_groups.load,

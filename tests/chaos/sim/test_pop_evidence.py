@@ -73,7 +73,7 @@ def test_groups_are_told_of_what_the_log_drops_before_it_does_and_of_no_more() -
     group = PopGroup(Policy(), Mode.POP)
     group.follow(7, 0)
     machine.pop_groups.attached[1] = Attached(0, "g", 1, group)
-    machine.ends = {7: 13}
+    machine.ends.place(7, 13)
 
     def follow(index: int, *results: Appended, term: int = 1) -> list[tuple[int, bool]]:
         record = encode(b"", index=index, term=term, kind=Kind.NOOP, timestamp=0, chain=0)
@@ -104,5 +104,5 @@ def test_groups_are_told_of_what_the_log_drops_before_it_does_and_of_no_more() -
     machine.pop_groups.earliest[8] = 1
     assert follow(29) == [(0, True)]
     # The messages of a deleted queue belong to no group.
-    machine.ends.clear()
+    machine.ends.drop(7)
     assert told(30, 13, 17) == []
