@@ -100,13 +100,15 @@ class LeaderTasks(Service):
         keep_up: Callable[[], None],
         retention: Retention,
         trimmable: Callable[[Group, int], int],
+        filters_wait: Callable[[], bool],
     ) -> None:
         """`keep_up` does what every node does now and then, whether it leads a group or not;
-        `trimmable`: see `DelayScheduler`."""
+        `trimmable`: see `DelayScheduler`; `filters_wait`: see `Matching.is_starved`."""
         self._node = node
         self._keep_up = keep_up
         self._retention = retention
         self._trimmable = trimmable
+        self._filters_wait = filters_wait
         self._wake = trio.Event()
         self._clocks = Clocks(node)
         self._under_way: set[tuple[str, int]] = set()
@@ -368,7 +370,7 @@ class LeaderTasks(Service):
         # A queue is found by its topic's deletion or by a batch that came after it. Looking at
         # 20,000 queues holds the loop for tens of milliseconds.
         waiting = group.machine.delays.queues
-        state = (catalog.version, len(group.machine.ends) + len(waiting))
+        state = (catalog.last_drop, len(group.machine.ends) + len(waiting))
         if self._clean.get(group.number) == state:
             return
         # A queue of a topic that this node's catalog does not have yet is not deleted.
@@ -387,7 +389,7 @@ class LeaderTasks(Service):
         """Take over into a data group's log what consumer groups want by now."""
         assert isinstance(group.machine, PartitionMachine)
         # An earlier leader may have committed what is missing here.
-        if not group.is_current:
+        if not group.is_current or self._filters_wait():
             return
         command = resubscription(self._node.catalog, group.number, group.machine.subscriptions)
         if command is not None:

@@ -39,6 +39,7 @@ Sources: RabbitMQ's prefetch count; Amazon SQS's bound on messages in flight.
 """
 
 from collections import Counter, OrderedDict
+from collections.abc import Container, Iterator
 from itertools import islice
 from math import ceil, inf
 from typing import NamedTuple, TypeVar
@@ -69,7 +70,8 @@ time: else one that waits for short times would always come last."""
 USERS_MAX = 1000
 """Users above which those whose consumers have no messages are dropped."""
 LOOK_MAX = 256
-"""Consumers that one look for room goes through; the next look begins with the others."""
+"""Consumers and quotas that one look for room goes through; the next look begins with the
+others."""
 
 
 K = TypeVar("K", str, int, Subject)
@@ -271,31 +273,36 @@ class WaitingPop(NamedTuple):
 
 
 class WaitingPops:
-    """The consumers whose POP waits for room, longest first."""
+    """The consumers whose POP waits for room, for each quota in a line, longest first."""
 
     def __init__(self) -> None:
-        # Consumer → until when its place is kept.
-        self._places: OrderedDict[Key, float] = OrderedDict()
+        # Subject → consumer → until when its place is kept.
+        self._lines: OrderedDict[Subject, OrderedDict[Key, float]] = OrderedDict()
+        self._line_of: dict[Key, Subject] = {}
         self._pops: dict[Key, WaitingPop] = {}
         self._counts = Counter[Subject]()
 
     def __len__(self) -> int:
         """How many have a place."""
-        return len(self._places)
+        return len(self._line_of)
 
     def put(self, key: Key, pop: WaitingPop) -> None:
-        """The POP of a consumer waits from now on, at the consumer's place if it has one."""
+        """The POP of a consumer waits from now on, at the consumer's place if it has one in that
+        line."""
         self._end(key)
-        self._places[key], self._pops[key] = inf, pop
+        if self._line_of.get(key, pop.subject) != pop.subject:
+            self._leave(key)
+        self._line_of[key], self._pops[key] = pop.subject, pop
+        self._lines.setdefault(pop.subject, OrderedDict())[key] = inf
         self._counts[pop.subject] += 1
 
     def take(self, key: Key, *, keeps_place: bool = False) -> WaitingPop | None:
         """The POP of a consumer waits no longer; None: it did not."""
         pop = self._end(key)
         if pop is not None and keeps_place:
-            self._places[key] = trio.current_time() + PLACE_SECONDS
+            self._lines[pop.subject][key] = trio.current_time() + PLACE_SECONDS
         elif not keeps_place:
-            self._places.pop(key, None)
+            self._leave(key)
         return pop
 
     def _end(self, key: Key) -> WaitingPop | None:
@@ -304,22 +311,40 @@ class WaitingPops:
             _subtract(self._counts, pop.subject, 1)
         return pop
 
+    def _leave(self, key: Key) -> None:
+        subject = self._line_of.pop(key, None)
+        if subject is not None:
+            del self._lines[subject][key]
+            if not self._lines[subject]:
+                del self._lines[subject]
+
     def count_others(self, subject: Subject, key: Key) -> int:
         """How many consumers but this one wait for room in the quota of a subject."""
         pop = self._pops.get(key)
         return self._counts[subject] - (pop is not None and pop.subject == subject)
 
-    def look(self) -> list[tuple[Key, WaitingPop]]:
-        """Those to look at now. They have their next turn after all others."""
-        looked: list[tuple[Key, WaitingPop]] = []
-        now = trio.current_time()
-        for key in list(islice(self._places, LOOK_MAX)):
-            if self._places[key] <= now:
-                del self._places[key]
-            else:
-                self._places.move_to_end(key)
-                looked += [(key, self._pops[key])] if key in self._pops else []
-        return looked
+    def look(self, full: Container[Subject]) -> Iterator[tuple[Key, WaitingPop]]:
+        """Those to look at now, of one line after the other. They have their next turn after all
+        others. A line ends once its subject is in `full`: there is no room for those behind."""
+        left, now = LOOK_MAX, trio.current_time()
+        for subject in list(islice(self._lines, LOOK_MAX)):
+            line = self._lines.get(subject)
+            if line is None or left <= 0:
+                continue
+            self._lines.move_to_end(subject)
+            for key in list(islice(line, left)):
+                left -= 1
+                # A refusal may close a connection, and take its other consumers out.
+                if self._line_of.get(key) != subject:
+                    continue
+                if line[key] <= now:
+                    self._leave(key)
+                    continue
+                line.move_to_end(key)
+                if key in self._pops:
+                    yield key, self._pops[key]
+                if subject in full:
+                    break
 
 
 def _subtract(counts: Counter[K], key: K, count: int) -> None:

@@ -40,7 +40,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import count, islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -71,6 +71,8 @@ SPARE_FILTERS = 16
 """An index may hold this many filters more than twice those in use; beyond, it is tidied."""
 READ_BYTES = 256 * 1024
 """Bytes read at once of records that have left the cache."""
+IN_VAIN_MAX = 3
+"""Times that filters may come before a match is done; then leaders let in none until it is."""
 RECENT_MAX = 32
 RECENT_BYTES_MAX = 8 * 1024 * 1024
 """Batches that stay decoded for the masks of all groups, and their bytes together."""
@@ -151,14 +153,16 @@ class Matching:
         *,
         reader: Worker,
         on_error: Callable[[BaseException], ErrorReply],
+        on_fed: Callable[[], None],
         bytes_max: int = SETS_BYTES_MAX,
     ) -> None:
         """`group` gives this node's replica of a partition group; `on_error` says what to answer
-        when records cannot be read."""
+        when records cannot be read; `on_fed` is called when `is_starved` ends."""
         self._group = group
         self._waiting = waiting
         self._reader = reader
         self._on_error = on_error
+        self._on_fed = on_fed
         self._bytes_max = bytes_max
         self._known: dict[int, _Known] = {}
         self._order: deque[tuple[_Known, int]] = deque()
@@ -176,12 +180,18 @@ class Matching:
         self._ordered_bytes = 0
         self._passed: dict[tuple[int, str], int] = {}
         self._wake = trio.Event()
-        # Matches in vain since the last success; each doubles the length of the next turn.
+        # Times that filters came before a match was done, since the last one that was.
         self._in_vain = 0
         self.bytes = 0
         """Bytes that the vectors take, approximately."""
         self.batches = 0
         """Batches matched since the start."""
+
+    @property
+    def is_starved(self) -> bool:
+        """True: filters come so often that no match is done before the next one. None should come
+        until then."""
+        return self._in_vain >= IN_VAIN_MAX
 
     # Calls of fetches
 
@@ -286,6 +296,7 @@ class Matching:
                 if self._wanted:
                     await self._step()
                 await trio.lowlevel.checkpoint()
+            self._succeed()
 
     async def _step(self) -> None:
         number, _ = next(iter(self._wanted))
@@ -293,6 +304,7 @@ class Matching:
         if group is None or not group.is_leader:
             # A fetch that waits for these batches is refused by its next look at the queue.
             self._wanted = {key: p for key, p in self._wanted.items() if key[0] != number}
+            self._succeed()
             return
         work = self._work(number)
         records = [group.cache.get(placement.index) for placement in work]
@@ -387,15 +399,14 @@ class Matching:
         at = {placement.index: placement for placement in work}
         topic = await self._prepare(group, work[0].queue >> QUEUE_BITS)
         known = self._known_of(group)
-        # Filters that keep coming must not keep a long batch from ever being matched.
-        turn = Turn(2**self._in_vain)
+        turn = Turn()
         found: dict[int, set[int]] = {}
         for record in records:
             ids = await self._match_one(group, known, topic, record, turn)
             if ids is None:
                 self._in_vain += 1
                 break
-            self._in_vain = 0
+            self._succeed()
             self._wanted.pop((group.number, record.index), None)
             found.setdefault(at[record.index].queue, set()).update(ids)
             if turn.is_over:
@@ -403,6 +414,12 @@ class Matching:
         for queue, numbers in found.items():
             names = {known.subscriptions.name(number) for number in numbers}
             await self._waiting.matched(queue, {name for name in names if name is not None}, turn)
+
+    def _succeed(self) -> None:
+        """Filters may come again."""
+        was_starved, self._in_vain = self.is_starved, 0
+        if was_starved:
+            self._on_fed()
 
     async def _match_one(
         self, group: Group, known: _Known, topic: _Topic, record: Record, turn: Turn
@@ -435,11 +452,12 @@ class Matching:
             self._topics[number] = _Topic()
         topic = self._topics[number]
         turn = Turn()
-        while True:
+        for rounds in count():
             subscriptions = _subscriptions(group)
             now = (subscriptions, subscriptions.changed)
             if topic.seen.get(group.number) == now:
-                return topic
+                break
+            self._in_vain += rounds > 0
             filters = subscriptions.filters(number)
             for each in [each for each in filters if each not in topic.numbers]:
                 topic.index.add(each, filters[each])
@@ -447,6 +465,7 @@ class Matching:
                 await turn.pause_if_over()
             topic.seen[group.number] = now
             await self._tidy(topic, number, turn)
+        return topic
 
     def _is_used(self, number: int, topic: _Topic) -> bool:
         """Whether there is still a filter of the topic; it may have been deleted."""

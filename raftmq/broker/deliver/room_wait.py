@@ -6,7 +6,8 @@
                                         └──> `end`: the POP is answered
 
 A consumer that waits has no credit, so messages that come meanwhile go to others. Those who wait
-take turns, longest first.
+for room in one quota take turns, longest first. Once a look finds a quota used up, it goes on with
+those who wait for another: a thousand consumers of one user hold up nobody else.
 
 Invariants:
 - One timer serves all consumers that wait; it runs only while one of them has a place.
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
 from raftmq.broker.timers import Timers
+from raftmq.machine.catalog.quotas import Subject
 from raftmq.wire.messages import ErrorReply
 from raftmq.wire.popping import Pop
 
@@ -93,7 +95,8 @@ class RoomWait:
     def _look(self) -> None:
         """Ask for those consumers that wait for which there is room now."""
         self._is_looking = False
-        for key, pop in self._waiting.look():
+        full = set[Subject]()
+        for key, pop in self._waiting.look(full):
             consumer = self._consumers.get(key)
             if consumer is None or consumer.open_pop is None:
                 self._waiting.take(key)
@@ -105,9 +108,16 @@ class RoomWait:
                 self._waiting.take(key)
                 consumer.connection.refuse(consumer.end_wait(), group)
                 continue
-            request, full = self.within(consumer, replace(request, count=pop.messages))
-            # Its first Ask, for no messages, is not applied: the leases in its hand are not known.
-            if full is not None or consumer.since is None:
+            request, waits = self.within(consumer, replace(request, count=pop.messages))
+            if waits is not None:
+                if group.is_current:
+                    full.add(waits.subject)
+                if waits.subject != pop.subject:
+                    self._waiting.put(key, pop._replace(subject=waits.subject))
+                continue
+            if consumer.since is None:
+                # Its first Ask, for no messages, is not applied: the leases in its hand are not
+                # known.
                 continue
             consumer.open_pop = OpenPop(correlation, request)
             waited_ms = self.end(consumer)

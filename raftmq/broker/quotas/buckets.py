@@ -29,7 +29,7 @@ Sources: the leaky bucket as a meter (ITU-T I.371, Annex A), which is the virtua
 counted in amounts.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
 
@@ -108,8 +108,10 @@ class Bucket:
         left = [each for each in left if each[1] > 0]
         if not self._rate or not left:
             return
-        # Where all before a position has leaked, no request waits before it.
-        kept = [each for each in self._taken if self._before(each[0], now) > 0]
+        # Where all before a position has leaked, no request waits before it. More is in the bucket
+        # before a later one.
+        leaked = bisect_right(self._taken, 0.0, key=lambda each: self._before(each[0], now))
+        kept = self._taken[leaked:]
         self._level = max(self.level(now) - sum(amount for _, amount in left), 0.0)
         self._at = now
         self._taken = sorted(kept + left)

@@ -48,6 +48,10 @@ TICK_SECONDS = 0.005
 """The shortest time to the next turn of a lane: small requests that are due together share it."""
 
 
+LOOK_SHARE = 0.2
+"""The part of the loop's time that looks at all lanes take, where requests end before their turn
+all the time."""
+
 HELD_BYTES = 1024
 """Memory of a held request beside its frame, in bytes."""
 
@@ -148,7 +152,11 @@ class Lanes:
         """Requests that are held."""
         self.size = 0
         """Bytes that they take, about."""
-        self._is_looking = False
+        # What ended before its turn: by bucket the positions and amounts.
+        self._ended: dict[Bucket, list[tuple[int, int]]] = {}
+        # The lanes that the look which is under way has still to set; None: none is under way.
+        self._unset: deque[Lane] | None = None
+        self._looks_once_more = False
 
     def holds(self, connection: Connection) -> bool:
         """True if a connection has lanes: requests are held, or one has its turn now."""
@@ -212,26 +220,48 @@ class Lanes:
             self._arm(next(iter(self._lines[bucket])))
 
     def look_again(self) -> None:
-        """Quotas or buckets have changed: set each lane's next turn again."""
-        self._is_looking = False
-        for lanes in self._of.values():
-            for lane in lanes.values():
+        """Quotas or buckets have changed: set each lane's next turn again, in steps."""
+        if self._unset is not None:
+            self._looks_once_more = True
+            return
+        self._unset = deque(lane for lanes in self._of.values() for lane in lanes.values())
+        self._set_some()
+
+    def _set_some(self) -> None:
+        assert self._unset is not None
+        begun = trio.current_time()
+        took = 0.0
+        while self._unset and took < STEP_SECONDS_MAX:
+            lane = self._unset.popleft()
+            if self.get(lane.connection, lane.key) is lane:
                 self._arm(lane)
+            took = trio.current_time() - begun
+        if self._unset or self._looks_once_more:
+            pause = max(took / LOOK_SHARE, TICK_SECONDS)
+            self._timers.call_after(pause, self._set_some if self._unset else self._look_once_more)
+        else:
+            self._unset = None
+
+    def _look_once_more(self) -> None:
+        self._unset, self._looks_once_more = None, False
+        self.look_again()
 
     def _take_back(self, ended: list[Held]) -> None:
-        """Requests have ended before they started: the buckets have room for others."""
-        by_bucket = dict[Bucket, list[tuple[int, int]]]()
+        """Requests have ended before they started: soon their buckets have room for others."""
+        # Many connections may close at once, and many lanes be refused: one look is for all.
+        is_first = not self._ended
         for held in ended:
             for bucket, position, amount in held.turns:
                 if amount:
-                    by_bucket.setdefault(bucket, []).append((position, amount))
-        now = trio.current_time()
-        for bucket, requests in by_bucket.items():
+                    self._ended.setdefault(bucket, []).append((position, amount))
+        if is_first and self._ended:
+            self._timers.call_after(TICK_SECONDS, self._take_all_back)
+
+    def _take_all_back(self) -> None:
+        ended, self._ended, now = self._ended, {}, trio.current_time()
+        for bucket, requests in ended.items():
             bucket.take_back(requests, now)
-        # Many connections may close at once: one look is for all of them.
-        if by_bucket and self._of and not self._is_looking:
-            self._is_looking = True
-            self._timers.call_after(TICK_SECONDS, self.look_again)
+        self.look_again()
 
     def _forget(self, lane: Lane) -> None:
         if lane.timer is not None:

@@ -37,6 +37,7 @@ import trio
 from raftmq.broker.timers import Timer
 from raftmq.errors import ProtocolError
 from raftmq.machine.queue_numbers import QUEUE_BITS
+from raftmq.machine.subscriptions import Subscriptions
 from raftmq.wire.codec import pack
 from raftmq.wire.fetches import NO_SESSION, UNKNOWN_SESSION, Fetch, Fetched, FetchedQueue
 from raftmq.wire.frame import FramePart
@@ -150,6 +151,23 @@ class FetchSession:
         self.reached.pop(queue, None)
         self.numbers.pop(queue, None)
 
+    def is_changed(self, queue: int, subscriptions: Subscriptions) -> bool:
+        """Whether the queue has another filter for the group than at the last look."""
+        return self.numbers.get(queue) != self._number(queue, subscriptions)
+
+    def note_filter(self, queue: int, subscriptions: Subscriptions) -> bool:
+        """Has the group a filter here, or will it have one? If not, it gets all batches."""
+        if self.is_changed(queue, subscriptions):
+            # By the filter before it passed over batches that this one may want.
+            self.reached.pop(queue, None)
+            self.numbers[queue] = self._number(queue, subscriptions)
+        return self.numbers[queue] != 0
+
+    def _number(self, queue: int, subscriptions: Subscriptions) -> int:
+        if subscriptions.version < self.subscribed:
+            return -1
+        return subscriptions.number_of(queue >> QUEUE_BITS, self.consumer_group)
+
     def answer(self, queues: list[FetchedQueue], body: Sequence[FramePart]) -> None:
         """Answer the open request."""
         assert self.correlation is not None
@@ -228,6 +246,12 @@ class FetchSessions:
         found = dict.fromkeys(self._kept.get(connection, {}).values())
         found.update(dict.fromkeys(self._open.get(connection, {}).values()))
         return list(found)
+
+    def with_groups(self) -> list[FetchSession]:
+        """All sessions of consumer groups."""
+        of_all = [*self._kept.values(), *self._open.values()]
+        found = dict.fromkeys(session for of in of_all for session in of.values())
+        return [session for session in found if session.consumer_group]
 
     def count(self, session: FetchSession) -> None:
         """Count the session's queues again; beyond the bounds the session is not kept."""

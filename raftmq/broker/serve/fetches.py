@@ -97,7 +97,9 @@ class Fetches(Service):
 
     def __init__(self, node: Host, *, timers: Timers, reader: Worker, limits: Limits) -> None:
         self._node = node
-        self.matching = Matching(node.group, self, reader=reader, on_error=node.read_failed)
+        self.matching = Matching(
+            node.group, self, reader=reader, on_error=node.read_failed, on_fed=node.think
+        )
         """Which filters want something of which batch."""
         self.when_matched: Callable[[int, ErrorReply | None], None] = lambda *_: None
         """Called with a queue whose batches were matched, or with the error in reading them."""
@@ -117,6 +119,8 @@ class Fetches(Service):
         self._needing: dict[int, dict[FetchSession, None]] = {}
         # Partition group → the last change of its subscriptions that was noted.
         self._noted: dict[int, int] = {}
+        self._have_filters_changed = False
+        self._is_looking_again = False
         # Work of the look that is under way.
         self._work = 0
         self.routes = {
@@ -218,26 +222,29 @@ class Fetches(Service):
         changed = group.machine.subscriptions.changed
         if self._noted.get(group.number, 0) != changed:
             self._noted[group.number] = changed
-            self._look_again(group.machine.subscriptions)
+            self._have_filters_changed = True
+            if not self._is_looking_again:
+                self._is_looking_again = True
+                self._node.start_soon(self._look_again)
 
-    def _look_again(self, subscriptions: Subscriptions) -> None:
-        """Look again for sessions whose filter has changed since they were parked."""
-        resting: dict[FetchSession, None] = {}
-        for groups in self._filtered.values():
-            resting.update((session, None) for of in groups.values() for session in of)
-        for plain in self._parked.values():
-            resting.update((session, None) for session in plain if session.consumer_group)
-        for session in resting:
-            changed = [
-                queue
-                for queue, number in session.numbers.items()
-                if number != subscriptions.number_of(queue >> QUEUE_BITS, session.consumer_group)
-            ]
-            for queue in changed:
-                self._mark(session, queue)
-                session.reached.pop(queue, None)
-            if changed and session.is_waiting:
-                self._look(session)
+    async def _look_again(self) -> None:
+        """Look again for sessions whose filter has changed since they were parked, in turns."""
+        turn = Turn()
+        while self._have_filters_changed:
+            self._have_filters_changed = False
+            for session in self.sessions.with_groups():
+                changed = [queue for queue in session.numbers if self._is_changed(session, queue)]
+                for queue in changed:
+                    self._mark(session, queue)
+                if changed and session.is_waiting:
+                    self._look(session)
+                await turn.pause_if_over()
+        self._is_looking_again = False
+
+    def _is_changed(self, session: FetchSession, queue: int) -> bool:
+        source = self._node.source(queue)
+        # If it cannot be read here, whoever waits for it is refused elsewhere.
+        return isinstance(source, Source) and session.is_changed(queue, _subscriptions(source))
 
     def closed(self, connection: Connection) -> None:
         """Forget the connection's fetches."""
@@ -331,7 +338,9 @@ class Fetches(Service):
         for queue, reached in session.reached.items():
             offset = session.offsets[queue]
             source = self._node.source(queue) if reached > offset else None
-            if isinstance(source, Source) and len(moved) < QUEUES_MAX:
+            if not isinstance(source, Source) or len(moved) >= QUEUES_MAX:
+                continue
+            if not session.is_changed(queue, _subscriptions(source)):
                 found = _Found(queue, source, [], _Filtered(offset, [], reached))
                 moved.append(self._describe(session, found, [], MaskBudget())[0])
                 session.offsets[queue] = reached
@@ -402,7 +411,7 @@ class Fetches(Service):
 
     def _find(self, session: FetchSession, queue: int, source: Source) -> "_Found | None":
         """Batches of a queue for a session."""
-        if session.consumer_group and self._note_filter(session, queue, source):
+        if session.consumer_group and session.note_filter(queue, _subscriptions(source)):
             return self._find_filtered(session, queue, source)
         session.reached.pop(queue, None)
         offset = session.offsets[queue]
@@ -412,15 +421,6 @@ class Fetches(Service):
         self._work += len(placements)
         return _Found(queue, source, placements)
 
-    def _note_filter(self, session: FetchSession, queue: int, source: Source) -> bool:
-        """Has the group a filter here, or will it have one? If not, it gets all batches."""
-        assert isinstance(source.group.machine, PartitionMachine)
-        subscriptions = source.group.machine.subscriptions
-        number = subscriptions.number_of(queue >> QUEUE_BITS, session.consumer_group)
-        is_early = subscriptions.version < session.subscribed
-        session.numbers[queue] = -1 if is_early else number
-        return is_early or number != 0
-
     def _find_filtered(self, session: FetchSession, queue: int, source: Source) -> "_Found | None":
         """Batches of a queue for a consumer group with a filter."""
         offset = session.offsets[queue]
@@ -428,9 +428,7 @@ class Fetches(Service):
         if session.numbers[queue] == -1:
             # The log lacks the filter yet: `applied` looks again once the log has it.
             return None
-        assert isinstance(source.group.machine, PartitionMachine)
-        subscriptions = source.group.machine.subscriptions
-        kept = subscriptions.of(queue >> QUEUE_BITS, session.consumer_group)
+        kept = _subscriptions(source).of(queue >> QUEUE_BITS, session.consumer_group)
         scan = self.matching.scan(source.group, kept, queue, reached)
         self._work += scan.looked
         if scan.found:
@@ -538,6 +536,11 @@ class Fetches(Service):
         passed = following - offset - matching
         self.matching.count_passed(item.queue, session.consumer_group, passed)
         return msgspec.structs.replace(described, next=following, masks=packed), records
+
+
+def _subscriptions(source: Source) -> Subscriptions:
+    assert isinstance(source.group.machine, PartitionMachine)
+    return source.group.machine.subscriptions
 
 
 def _failed(queue: int, error: ErrorReply) -> FetchedQueue:

@@ -112,6 +112,30 @@ def test_seed_1109581_new_leader_takes_a_filter_over_as_soon_as_it_may() -> None
     assert with_client(job, queues=3) < 0.1
 
 
+def test_leader_lets_in_no_filter_while_matches_are_in_vain_and_all_of_them_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def job(cluster: Cluster, mq: Client) -> tuple[int, list[int]]:
+        leader = cluster.nodes[cluster.leader_of(QUEUE)]
+        machine = leader.groups[1].machine
+        assert isinstance(machine, PartitionMachine)
+        known = machine.subscriptions
+        monkeypatch.setattr(Matching, "is_starved", property(lambda _: True))
+        for name in ("g", "h"):
+            await mq.admin.subscribe("orders", name, "n > 7")
+        await trio.sleep(5)
+        while_starved = known.version
+        monkeypatch.undo()
+        leader._fetches.matching._on_fed()
+        await trio.sleep(0.1)
+        assert known.version == leader.catalog.subscribers.version > 0
+        await send(mq, numbers(*range(10)))
+        async with mq.consumer("orders", group="h", start="earliest") as c:
+            return while_starved, await drain(c)
+
+    assert with_client(job) == (0, [8, 9])
+
+
 def waiting_fetches(node: Node) -> int:
     """Fetches of all sessions that are open."""
     return sum(map(len, node._fetches.sessions._open.values()))

@@ -79,6 +79,10 @@ class Replica:
 class Waiting:
     def __init__(self) -> None:
         self.names: list[set[str]] = []
+        self.fed = 0
+
+    def on_fed(self) -> None:
+        self.fed += 1
 
     async def matched(self, queue: int, names: set[str], turn: Turn) -> None:
         assert queue == QUEUE
@@ -114,6 +118,7 @@ def matching_of(replica: Replica, *, bytes_max: int = 1 << 20) -> tuple[Matching
         waiting,
         reader=None,  # type: ignore[arg-type]
         on_error=lambda error: ErrorReply("unavailable", str(error)),
+        on_fed=waiting.on_fed,
         bytes_max=bytes_max,
     )
     return matching, waiting
@@ -475,20 +480,42 @@ def test_filter_that_changes_while_a_batch_is_matched_holds_for_later_ones() -> 
     assert scan(matching, replica, "g1").found == [placement]
 
 
-def test_filters_that_keep_coming_do_not_keep_a_batch_from_being_matched() -> None:
+def test_filters_that_keep_coming_wait_until_a_batch_is_matched() -> None:
     replica = Replica()
     texts = [f"n <> {n}" for n in range(100)]
     replica.subscribe(*texts)
     placement = replica.send(0, count=500)
-    matching, _ = matching_of(replica)
+    matching, waiting = matching_of(replica)
+    longest, before = 0.0, 0.0
 
     def subscribe() -> None:
-        texts.append(f"n = {len(texts)}")
-        replica.subscribe(*texts)
+        nonlocal longest, before
+        now = trio.current_time()
+        longest, before = max(longest, now - before), now
+        if not matching.is_starved:
+            texts.append(f"n = {len(texts)}")
+            replica.subscribe(*texts)
 
     run_beside(matching, replica, subscribe)
-    assert len(texts) > 105
+    assert len(texts) >= 100 + matching_module.IN_VAIN_MAX
+    # The index is prepared in one turn, and the batch matched in the next.
+    assert longest <= 3 * TURN_SECONDS
     assert scan(matching, replica, "g1").found == [placement]
+    assert waiting.fed == 1
+    assert not matching.is_starved
+
+
+def test_filters_wait_for_no_batch_of_a_group_that_another_node_leads() -> None:
+    replica = Replica()
+    replica.subscribe("n = 1")
+    replica.send(0, count=5)
+    matching, waiting = matching_of(replica)
+    matching._in_vain = matching_module.IN_VAIN_MAX
+    replica.is_leader = False
+    matching.want(replica, replica.placements)  # type: ignore[arg-type]
+    work(matching)
+    assert not matching.is_starved
+    assert waiting.fed == 1
 
 
 def test_masks_of_one_go_are_bounded_by_their_work() -> None:

@@ -218,7 +218,11 @@ def test_leader_looks_for_what_its_log_lacks_once_an_office_and_when_retention_m
     # No message of the queue is kept; the log has its end.
     group.machine.pop_groups.earliest[7] = 100
     own = leader_tasks.LeaderTasks(
-        cast("Any", node), keep_up=unused, retention=unused, trimmable=unused
+        cast("Any", node),
+        keep_up=unused,
+        retention=unused,
+        trimmable=unused,
+        filters_wait=unused,
     )
 
     def count() -> int:

@@ -4,7 +4,6 @@ from functools import partial
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 import trio
 
@@ -15,7 +14,6 @@ from raftmq.broker.serve.answers import out_of_range
 from raftmq.broker.serve.fetch_sessions import FetchSession
 from raftmq.broker.serve.fetches import Fetches
 from raftmq.broker.settings import Limits
-from raftmq.machine.catalog.subscribers import Subscribe
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import encode_frame
@@ -450,56 +448,6 @@ def test_session_beyond_a_bound_lasts_for_one_request(
             assert (await opened(cluster, client, queues)).session
         await trio.sleep(1)
         assert_nothing_is_left(fetches)
-
-    in_cluster(scenario)
-
-
-def test_group_in_a_session_gets_what_matches_also_after_its_filter_changed() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.found("t", 9)
-        one, other = led_by(cluster, 1, 9)[:2]
-
-        async def send(client: RawClient, queue: int, first: int, *numbers: int) -> None:
-            bodies = [b"%d" % n for n in numbers]
-            props = [{"n": n} for n in numbers]
-            await client.produce(queue, bodies, first, producer=queue, props=props)
-
-        async def subscribe(expression: str) -> None:
-            async with cluster.client(cluster.leader(0)) as admin:
-                command = msgspec.to_builtins(Subscribe("t", "g", expression))
-                await admin.admin(*command)
-
-        async with cluster.client(1) as client:
-            await subscribe("n > 10")
-            await trio.sleep(1)
-            reader = await opened(cluster, client, [one, other], consumer_group="g")
-            begun = trio.current_time()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(reader.ask)
-                await send(client, one, 0, 1, 2, 3)
-                await trio.sleep(1)
-                assert reader.epoch == 1, "woken by what does not match"
-                await send(client, one, 3, 11)
-            assert trio.current_time() - begun < 3
-            assert reader.offsets[one] == 4
-            # Between requests, and during a long pause.
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(reader.ask)
-                await trio.sleep(0.1)
-                await subscribe("n < 10")
-                await trio.sleep(1)
-                await send(client, other, 0, 12, 5)
-            await subscribe("n = 7")
-            await trio.sleep(1)
-            await send(client, one, 4, 5, 7)
-            while reader.offsets[one] < 6:
-                await reader.ask()
-            reader.wait_ms = 100
-            await send(client, one, 6, 8, 9)
-            while reader.offsets[one] < 8:
-                await reader.ask()
-        assert reader.offsets == {one: 8, other: 2}
-        assert reader.bodies == {one: [b"11", b"7"], other: [b"5"]}
 
     in_cluster(scenario)
 
