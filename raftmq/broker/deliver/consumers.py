@@ -51,6 +51,8 @@ class OpenPop(NamedTuple):
     """Ties the answer to it."""
     request: Pop
     """The consumer's request, cut to its quotas."""
+    since: float
+    """When it came."""
 
 
 class Consumer:
@@ -153,6 +155,8 @@ class Consumers:
         consumer = self._by_key.pop(key, None)
         if consumer is None:
             return
+        # What is read for it from disk is for nobody.
+        consumer.open_pop = None
         if consumer.timer is not None:
             consumer.timer.cancel()
         mine = self._of_connection[consumer.connection]

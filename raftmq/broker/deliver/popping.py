@@ -23,6 +23,7 @@ Invariants:
 from collections.abc import Sequence
 from functools import partial
 
+import trio
 from msgspec.structs import replace
 
 from raftmq.broker.host import Host, Taken
@@ -73,7 +74,7 @@ from raftmq.wire.popping import (
 from .consumers import CONSUMERS_MAX, Consumer, Consumers, Key, OpenPop, OrderFlags
 from .credit import has_credit, is_idle, is_unfed
 from .hand_out import Outgoing, Part, answer, from_disk, from_memory, plan, renewed, wanted
-from .in_flight import InFlight
+from .in_flight import InFlight, WaitingPop
 from .room_wait import RoomWait
 from .wide_topics import opening_of, within_width
 
@@ -175,7 +176,8 @@ class Popping(Service):
             request = self._within_rates(request, asked)
             if consumer.since is None or not has_credit(group, request):
                 request, full = self._room_wait.within(consumer, request)
-        consumer.open_pop, consumer.throttle_ms = OpenPop(correlation, request), asked.throttle_ms
+        consumer.open_pop = OpenPop(correlation, request, trio.current_time())
+        consumer.throttle_ms = asked.throttle_ms
         consumer.is_hurried = False
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
         seconds = (wait_ms + SLACK_MS) / 1000
@@ -185,20 +187,26 @@ class Popping(Service):
             self._answer(consumer)
             if consumer.open_pop is None or consumer.is_reading:
                 return LATER
+        return self._await_messages(group, consumer, full)
+
+    def _await_messages(self, group: Group, consumer: Consumer, full: WaitingPop | None) -> Later:
+        """Have the consumer's POP wait for messages, or for room (`full`)."""
+        assert consumer.open_pop is not None
         if full is not None:
             self._room_wait.begin(consumer, full)
             # A consumer that is met has to hear which leases it has, by an Ask for no more.
             if consumer.since is not None:
                 return LATER
         # Credit that stands serves this request, so no command has to go through the log.
-        elif consumer.since is not None and has_credit(group, request):
+        elif consumer.since is not None and has_credit(group, consumer.open_pop.request):
             return LATER
         return self._ask(group, consumer)
 
-    def _ask(self, group: Group, consumer: Consumer, waited_ms: int = 0) -> Later:
+    def _ask(self, group: Group, consumer: Consumer) -> Later:
         """Ask the machine for what the consumer's POP wants, for the rest of its wait."""
         assert consumer.open_pop is not None
-        correlation, request = consumer.open_pop
+        correlation, request, since = consumer.open_pop
+        waited_ms = int((trio.current_time() - since) * 1000)
         wait_ms = max(min(request.wait_ms, self._limits.fetch_wait_ms_max) - waited_ms, 0)
         number, me, count = request.number, request.consumer, request.count
         if not (count and wait_ms):
@@ -478,6 +486,13 @@ class Popping(Service):
         number, unsent = consumer.key.number, consumer.unsent
         parts = renewed(group, number, unsent, parts, group.now_ms())
         self._send(consumer, group, parts, read)
+        if consumer.open_pop is not None and not consumer.is_hurried:
+            # A newer POP than that for which this was read, which was left to it, and its leases
+            # are over.
+            request, full = self._room_wait.within(consumer, consumer.open_pop.request)
+            consumer.open_pop = consumer.open_pop._replace(request=request)
+            self._await_messages(group, consumer, full)
+            self.flush()
 
     def _send(
         self, consumer: Consumer, group: Group, parts: list[Part], read: dict[int, Outgoing]

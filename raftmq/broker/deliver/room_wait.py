@@ -27,7 +27,7 @@ from raftmq.machine.catalog.quotas import Subject
 from raftmq.wire.messages import ErrorReply
 from raftmq.wire.popping import Pop
 
-from .consumers import Consumer, Consumers, OpenPop
+from .consumers import Consumer, Consumers
 from .in_flight import COUNT_SECONDS, InFlight, WaitingPop
 
 
@@ -42,11 +42,11 @@ class RoomWait:
         consumers: Consumers,
         *,
         find: Callable[[Pop], Group | ErrorReply],
-        ask: Callable[[Group, Consumer, int], object],
+        ask: Callable[[Group, Consumer], object],
         flush: Callable[[], None],
     ) -> None:
         """`find` gives the data group of a POP, or the refusal; `ask` asks the machine for what the
-        POP of a consumer wants, which waited for some milliseconds; `flush` proposes it."""
+        POP of a consumer wants; `flush` proposes it."""
         self._node = node
         self._timers = timers
         self._in_flight = in_flight
@@ -76,16 +76,13 @@ class RoomWait:
         self._look_soon()
         self._waiting.put(consumer.key, pop)
 
-    def end(self, consumer: Consumer, *, keeps_place: bool = False) -> int:
-        """The POP of a consumer waits no longer; for how many ms it did, 0: it did not."""
+    def end(self, consumer: Consumer, *, keeps_place: bool = False) -> None:
+        """The POP of a consumer waits no longer, if it did."""
         pop = self._waiting.take(consumer.key, keeps_place=keeps_place)
-        if pop is None:
-            return 0
-        seconds = trio.current_time() - pop.since
-        self._node.quotas.note_throttled(pop.subject, seconds)
-        waited_ms = ceil(seconds * 1000)
-        consumer.throttle_ms += waited_ms
-        return waited_ms
+        if pop is not None:
+            seconds = trio.current_time() - pop.since
+            self._node.quotas.note_throttled(pop.subject, seconds)
+            consumer.throttle_ms += ceil(seconds * 1000)
 
     def _look_soon(self) -> None:
         if not self._is_looking:
@@ -101,7 +98,7 @@ class RoomWait:
             if consumer is None or consumer.open_pop is None:
                 self._waiting.take(key)
                 continue
-            correlation, request = consumer.open_pop
+            request = consumer.open_pop.request
             # Meanwhile the consumer group, or its topic, may be deleted.
             group = self._find(request)
             if isinstance(group, ErrorReply):
@@ -119,9 +116,9 @@ class RoomWait:
                 # Its first Ask, for no messages, is not applied: the leases in its hand are not
                 # known.
                 continue
-            consumer.open_pop = OpenPop(correlation, request)
-            waited_ms = self.end(consumer)
-            self._ask(group, consumer, waited_ms)
+            consumer.open_pop = consumer.open_pop._replace(request=request)
+            self.end(consumer)
+            self._ask(group, consumer)
         self._flush()
         if self._waiting:
             self._look_soon()

@@ -252,7 +252,7 @@ class Group:
         clients beside messages are small as well, and are taken down to half of the reserve.
         """
         is_small = is_upkeep or (kind == Kind.COMMANDS and not self.is_starved)
-        if not self.is_leader:
+        if not self.is_leader or self.is_retired:
             ticket.failed(self.not_leader())
         elif self.stopping or self.differs or (self.full and not is_small):
             ticket.failed(ErrorReply("busy", self.refusal, retry_ms=1000))
@@ -265,7 +265,7 @@ class Group:
 
         A read of the machine inside that call is linearizable. On failure it gets the reason.
         """
-        if not self.is_leader:
+        if not self.is_leader or self.is_retired:
             ready(self.not_leader())
             return
         self._new_reads.append(ready)

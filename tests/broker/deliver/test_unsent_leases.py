@@ -2,12 +2,14 @@
 the rest is sent as the machine has it by then."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 
 from raftmq.broker.deliver import popping
+from raftmq.broker.settings import Log
 from raftmq.client import Client
 from raftmq.pop.actions import FENCED, Action
 from raftmq.wire.messages import Done, FrameKind
@@ -52,6 +54,42 @@ def test_lease_that_was_reset_is_not_sent() -> None:
         assert await alice.ack(lease) == [FENCED]
 
     with_group(job)
+
+
+def test_pop_that_took_the_place_of_one_whose_batches_are_read_gets_what_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[Callable[[], object]] = []
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        for n in range(60):
+            await client.produce(QUEUE, [bytes(50_000)], n)
+        reader = cluster.nodes[cluster.leader_of(QUEUE)]._popping._reader
+        submit = reader.submit
+        monkeypatch.setattr(reader, "submit", lambda *job: held.append(partial(submit, *job)))
+        answers: list[int] = []
+
+        async def pop(count: int) -> None:
+            answers.append(len((await alice.pop(count, wait_ms=9000))[1]))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pop, 2)
+            await trio.sleep(0.1)
+            assert len(held) == 1, "the first messages are in the cache"
+            nursery.start_soon(pop, 1)
+            await trio.sleep(0.1)
+            assert answers == [0]
+            reset = ResetGroup(1, alice.number, [QUEUE], [-1], 77)
+            await client.ask(FrameKind.RESET, reset, Done)
+            monkeypatch.undo()
+            held[0]()
+            await trio.sleep(0.5)
+            began = trio.current_time()
+            await client.produce(QUEUE, [b"new"], 60)
+        assert answers == [0, 1]
+        assert trio.current_time() - began < 1
+
+    with_group(job, log=Log(cache_bytes=1 << 20))
 
 
 def test_settled_messages_of_a_lease_are_not_sent() -> None:
