@@ -8,6 +8,7 @@ from raftmq.broker.access import gate
 from raftmq.broker.access.gate import Gate
 from raftmq.broker.access.logins import Identity
 from raftmq.broker.access.needs import NEEDS, NOTHING
+from raftmq.broker.serve.fetch_sessions import FetchSession
 from raftmq.chaos.campaign import Plan
 from raftmq.chaos.faults import Event, Schedule, World
 from raftmq.chaos.outcome import Outcome
@@ -40,6 +41,7 @@ def test_no_promise_breaks_with_users_and_no_intruder_gets_in(workload: str) -> 
     outcome = play(0, workload)
     assert outcome.is_good, outcome.violations
     assert outcome.compared["intruders refused"] > 50
+    assert outcome.compared["fetches of topics to come refused"] > 3
 
 
 def test_run_with_users_is_the_same_each_time() -> None:
@@ -82,6 +84,17 @@ def test_a_gate_that_lets_an_intruder_in_is_found(
     assert "intrusion" in {violation.name for violation in play(0).violations}
 
 
+def test_sessions_that_keep_queues_of_topics_to_come_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def keeps(session: FetchSession, queue: int) -> None:
+        session.put(queue, 0)
+
+    monkeypatch.setattr(FetchSession, "remove", keeps)
+    outcome = play(0, "flows")
+    assert "intrusion" in {violation.name for violation in outcome.violations}
+
+
 @pytest.mark.campaign
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -96,7 +109,7 @@ def test_no_promise_breaks_where_users_come_and_go(workload: str) -> None:
 
 def barred(fault: str, workload: str = "pop", *, seconds: float = 11.0) -> Outcome:
     """A run in which a fault of access lasts for a while."""
-    schedule = Schedule(20, seconds, (Event(2000, fault, (), 4500),))
+    schedule = Schedule(23, seconds, (Event(2000, fault, (), 4500),))
     return run(schedule, workload=workload, is_secure=True)  # type: ignore[arg-type]
 
 

@@ -5,7 +5,8 @@ refused, and each list that shows them anything, is an *intrusion*, whatever fau
 meanwhile: a node that restarts, or has an old catalog, must not let them in either.
 
 The requests name queues, groups and attachments that exist: a gate that stands open is not saved by
-a handler that finds nothing.
+a handler that finds nothing. The user without rights also fetches, on and on, from queues of topics
+that do not exist *yet*: no rule speaks of them when the request comes.
 
 Left out: heartbeats, delays, transactions, logins, and the commands of consumer groups and tokens.
 """
@@ -22,18 +23,19 @@ import trio
 from raftmq.batch import encode
 from raftmq.chaos.outcome import Violation
 from raftmq.chaos.sim.cluster import CLUSTER
-from raftmq.chaos.sim.raw_client import raw_client
+from raftmq.chaos.sim.raw_client import RawClient, raw_client
 from raftmq.chaos.sim.run_state import RunState
 from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.process import Machine, Process
 from raftmq.errors import ProtocolError
 from raftmq.machine.catalog.catalog import Catalog
+from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.tls.names import USER, CertificateName
 from raftmq.wire import access, popping, traces
 from raftmq.wire.assignment import CommitOffsets, FindMembers, FoundMembers, QueueOffset
 from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, FoundConsumerGroups
-from raftmq.wire.fetches import Fetch, FetchFrom
+from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     REPLY,
@@ -61,6 +63,11 @@ PAUSE_SECONDS = 0.1
 """Between two requests, on average."""
 ANSWER_SECONDS_MAX = 3.0
 """An intruder does not wait longer for an answer."""
+AMBUSHED = "fetches of topics to come refused"
+TOPICS_AHEAD = 3
+"""Topics that are to come, by their numbers, of which an intruder fetches."""
+AMBUSH_SECONDS = 5.0
+"""For how long a session waits for these topics."""
 
 _Attempt = tuple[FrameKind, msgspec.Struct | None, bytes]
 
@@ -83,13 +90,18 @@ class Intruders:
         self.compared[REFUSED] = 0
         for user in (INTRUDER, ""):
             self._state.spawn(self._try_all, user)
+        self._state.spawn(self._wait_for_topics)
+
+    def _process(self, name: str, user: str) -> Process:
+        machine = Machine(name, self._state.agenda, MemoryFiles())
+        process = Process(machine, self._state.agenda, seed=self._random.getrandbits(32))
+        if user:
+            process.names = frozenset((CertificateName(CLUSTER, USER, user),))
+        return process
 
     async def _try_all(self, user: str) -> None:
         state = self._state
-        machine = Machine(f"intruder-{user or 'nobody'}", state.agenda, MemoryFiles())
-        process = Process(machine, state.agenda, seed=self._random.getrandbits(32))
-        if user:
-            process.names = frozenset((CertificateName(CLUSTER, USER, user),))
+        process = self._process(f"intruder-{user or 'nobody'}", user)
         for number in count():
             await trio.sleep(self._random.expovariate(1 / PAUSE_SECONDS))
             node = self._random.choice(state.members())
@@ -103,22 +115,49 @@ class Intruders:
                 trio.move_on_after(ANSWER_SECONDS_MAX),
             ):
                 answer = await self._ask(process, state.host(node), attempt)
-                self._judge(user or "nobody", node, attempt[0], answer)
+                self._judge(user or "nobody", node, attempt[0], answer, REFUSED)
 
     async def _ask(self, process: Process, host: str, attempt: _Attempt) -> Frame | None:
         kind, message, body = attempt
         async with raw_client(self._state.cluster.network, process, host, "intruder") as client:
             await client.send(kind, 1, message, body)
-            while (frames := await client.receive()) is not None:
-                for frame in frames:
-                    if frame.correlation == 1:
-                        return frame
-        return None
+            return await _answer(client, 1)
 
-    def _judge(self, user: str, node: int, kind: FrameKind, answer: Frame | None) -> None:
+    async def _wait_for_topics(self) -> None:
+        """Fetch from queues of topics to come, in sessions that go on while the topics come."""
+        state = self._state
+        process = self._process("intruder-in-wait", INTRUDER)
+        while True:
+            await trio.sleep(self._random.expovariate(1 / PAUSE_SECONDS))
+            node = self._random.choice(state.members())
+            if node not in state.cluster.nodes:
+                continue
+            following = state.cluster.nodes[node].catalog.topic_last + 1
+            topics = range(following, following + TOPICS_AHEAD)
+            with (
+                suppress(OSError, trio.BrokenResourceError, ProtocolError),
+                trio.move_on_after(AMBUSH_SECONDS),
+            ):
+                await self._wait_at(process, node, [topic << QUEUE_BITS for topic in topics])
+
+    async def _wait_at(self, process: Process, node: int, queues: list[int]) -> None:
+        host, session, asked = self._state.host(node), 0, [FetchFrom(each, 0) for each in queues]
+        async with raw_client(self._state.cluster.network, process, host, "intruder") as client:
+            for epoch in count():
+                fetch = Fetch(asked if not epoch else [], 1000, 1000, session=session, epoch=epoch)
+                await client.send(FrameKind.FETCH, epoch + 1, fetch)
+                answer = await _answer(client, epoch + 1)
+                self._judge(INTRUDER, node, FrameKind.FETCH, answer, AMBUSHED)
+                if answer is None or answer.kind == FrameKind.ERROR:
+                    return
+                session = unpack(Fetched, answer.header).session
+
+    def _judge(
+        self, user: str, node: int, kind: FrameKind, answer: Frame | None, check: str
+    ) -> None:
         if answer is None:
             return
-        self.compared[REFUSED] += 1
+        self.compared[check] += 1
         if answer.kind == FrameKind.ERROR:
             unpack(ErrorReply, answer.header)
             return
@@ -128,9 +167,20 @@ class Intruders:
         self.violations.append(Violation("intrusion", self._state.watch.now_ms, text))
 
 
+async def _answer(client: RawClient, correlation: int) -> Frame | None:
+    """The answer to a request; None: the node has closed the connection."""
+    while (frames := await client.receive()) is not None:
+        for frame in frames:
+            if frame.correlation == correlation:
+                return frame
+    return None
+
+
 def _shows_nothing(kind: FrameKind, answer: Frame) -> bool:
     """Whether a list has no entry."""
     match kind:
+        case FrameKind.FETCH:
+            return all(each.error is not None for each in unpack(Fetched, answer.header).queues)
         case FrameKind.METADATA:
             return not unpack(ClusterView, answer.header).topics
         case FrameKind.GROUPS:
