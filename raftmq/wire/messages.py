@@ -37,7 +37,7 @@ Queues are named by number everywhere: `queue = topic id << 16 | number within t
 """
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -449,6 +449,13 @@ class Admin(_Wire, frozen=True):
     """A random number, equal in each repeat: a repeat changes no topic, consumer group, attachment
     or filter again and gets the first answer, as long as the number is among the last 4,096. 0: a
     repeat may change them twice."""
+
+    @classmethod
+    def of(cls, command: msgspec.Struct, request: int = 0) -> Self:
+        """The message that carries a command."""
+        # A map's keys are text in a frame.
+        plain = msgspec.to_builtins(command, builtin_types=(bytes,), str_keys=True)
+        return cls(plain, request)
 
     def __repr__(self) -> str:
         # The command may hold keys of a password, or the digest of a token.

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
-import msgspec
 import pytest
 
 import raftmq.client.consume.offsets
@@ -39,7 +38,7 @@ async def test_refusal_of_a_change_that_an_earlier_attempt_may_have_done_leaves_
             fates.pop() if f.kind == FrameKind.ADMIN and fates else Fate.DONE
         )
         # As older software does: without a number, and by name.
-        change = Admin(msgspec.to_builtins(DeleteTopic("orders")))
+        change = Admin.of(DeleteTopic("orders"))
         with pytest.raises(OutcomeUnknown, match="an earlier attempt of ADMIN may have been done"):
             await mq._router.call_leader(SYSTEM_GROUP, FrameKind.ADMIN, change, is_change=True)
         with pytest.raises(Rejected) as refused:

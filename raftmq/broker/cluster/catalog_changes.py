@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import trio
 
 from raftmq.broker.host import Host
@@ -35,8 +34,7 @@ async def change_catalog(node: Host, command: Command) -> Any:
     try:
         if link is None:
             raise Unavailable("the system group has no leader")
-        plain = msgspec.to_builtins(command, builtin_types=(bytes,))
-        return (await link.ask(FrameKind.ADMIN, Admin(plain), AdminDone)).result
+        return (await link.ask(FrameKind.ADMIN, Admin.of(command), AdminDone)).result
     except Declined as declined:
         return declined.reply
     except Unavailable as error:

@@ -36,7 +36,6 @@ Invariants:
 from contextlib import suppress
 from functools import partial
 
-import msgspec
 import trio
 
 from raftmq.broker.cluster.peers import PeerLink
@@ -208,7 +207,7 @@ def _heard(group: Group) -> tuple[int, int, int]:
 
 
 async def _ask_to_retire(link: PeerLink, command: RetireReplica) -> int:
-    question = Admin(msgspec.to_builtins(command))
+    question = Admin.of(command)
     # Any answer but a member's id means: ask again.
     with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable):
         return _first_id([(await link.ask(FrameKind.ADMIN, question, AdminDone)).result])

@@ -142,8 +142,7 @@ async def change_catalog(router: Router, command: "Command", timeout: float | No
         Unavailable: no leader was found in time; nothing was changed.
         OutcomeUnknown: the change was sent and not answered.
     """
-    plain = msgspec.to_builtins(command, builtin_types=(bytes,))
-    request = Admin(plain, router.draw_request())
+    request = Admin.of(command, router.draw_request())
     return (await ask_leader(router, request, AdminDone, timeout=timeout)).result
 
 

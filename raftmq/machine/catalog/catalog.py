@@ -235,7 +235,7 @@ def parse_command(values: list[Any], request: int = 0) -> Command:
     Raises:
         msgspec.ValidationError: no command looks like this; the message says what is wrong.
     """
-    command: Command = msgspec.convert(values, Command, builtin_types=(bytes,))
+    command: Command = msgspec.convert(values, Command, builtin_types=(bytes,), str_keys=True)
     return Once(request, command) if request and isinstance(command, Change) else command
 
 

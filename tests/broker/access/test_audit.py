@@ -184,9 +184,8 @@ def test_client_names_no_author_and_writes_no_entry(is_secure: bool) -> None:
         before = kept(cluster)
         async with cluster.client(cluster.leader(0)) as client:
             for command in FORGED:
-                plain = msgspec.to_builtins(command, builtin_types=(bytes,))
                 with pytest.raises(Refused) as caught:
-                    await client.ask(FrameKind.ADMIN, Admin(plain, 9), AdminDone)
+                    await client.ask(FrameKind.ADMIN, Admin.of(command, 9), AdminDone)
                 assert caught.value.reply.code in ("bad_argument", "unauthenticated", "denied")
         assert kept(cluster) == before
         assert "forged" not in cluster.nodes[cluster.leader(0)].catalog.topics
@@ -204,8 +203,7 @@ def test_user_with_all_rights_forges_no_author_either(tmp_path: Path) -> None:
             await greeted(eve)
             await say(eve, LogIn(TOKEN, token))
             for command in FORGED:
-                plain = msgspec.to_builtins(command, builtin_types=(bytes,))
-                frame = await eve.ask(FrameKind.ADMIN, Admin(plain, 9))
+                frame = await eve.ask(FrameKind.ADMIN, Admin.of(command, 9))
                 assert unpack(ErrorReply, frame.header).code == "denied"
         async with node.by_certificate(ROOT) as root:
             assert (await root.access.audit()).entries == before

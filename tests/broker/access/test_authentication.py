@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 import trio
 
@@ -91,9 +90,8 @@ def test_the_key_behind_the_salts_of_unknown_users_is_the_nodes_own(tmp_path: Pa
     async def scenario(node: Guarded) -> None:
         async with node.by_certificate(ROOT) as root:
             for command in (PutUser("alice"), PutUser("alice", seed=bytes(32))):
-                plain = msgspec.to_builtins(command, builtin_types=(bytes,))
                 for request in (0, 7):
-                    await ask_leader(root._router, Admin(plain, request), AdminDone)
+                    await ask_leader(root._router, Admin.of(command, request), AdminDone)
         seed = node.node.catalog.access.seed
         assert len(seed) == 32
         assert seed != bytes(32)

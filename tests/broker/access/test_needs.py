@@ -41,6 +41,7 @@ from raftmq.pop.spans import Span
 from raftmq.results import Refused
 from raftmq.wire import access as wire_access
 from raftmq.wire import assignment, fetches, popping, sessions, traces, transactions
+from raftmq.wire.codec import pack, unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
 from raftmq.wire.delays import CancelDelayed
 from raftmq.wire.frame import Frame
@@ -124,7 +125,7 @@ def acts(kind: FrameKind, message: object) -> list[Act]:
 
 
 def acts_of(command: msgspec.Struct) -> list[Act]:
-    return acts(FrameKind.ADMIN, Admin(msgspec.to_builtins(command, builtin_types=(bytes,)), 9))
+    return acts(FrameKind.ADMIN, Admin.of(command, 9))
 
 
 def refusal(kind: FrameKind, message: object) -> tuple[str, str]:
@@ -207,8 +208,7 @@ def test_command_needs_these_acts_with_and_without_a_number(
 
 @pytest.mark.parametrize("command", OF_NODES)
 def test_command_of_nodes_is_refused_to_every_user(command: msgspec.Struct) -> None:
-    plain = msgspec.to_builtins(command)
-    assert refusal(FrameKind.ADMIN, Admin(plain))[0] == Reason.DENIED.value
+    assert refusal(FrameKind.ADMIN, Admin.of(command))[0] == Reason.DENIED.value
 
 
 @pytest.mark.parametrize("kind", sorted(NODE_KINDS))
@@ -412,7 +412,7 @@ def test_transaction_with_an_input_of_a_deleted_attachment_is_refused() -> None:
 
 
 def test_detach_is_judged_by_the_attachment_and_not_by_its_words() -> None:
-    detach = Admin(msgspec.to_builtins(Detach("mine", "mine", BILLING)), 9)
+    detach = Admin.of(Detach("mine", "mine", BILLING), 9)
     assert refusal(FrameKind.ADMIN, detach)[0] == Reason.UNKNOWN_GROUP.value
     # A repeat finds it gone, and a command of older software has no number.
     for number in (DROPPED, 0):
@@ -449,7 +449,7 @@ def test_name_that_nothing_can_have_is_not_kept() -> None:
 
 def test_member_of_another_group_is_refused_without_the_name_of_that_group() -> None:
     command = JoinGroup("orders", "mine", MEMBER, 1000)
-    join = Admin(msgspec.to_builtins(command), 9)
+    join = Admin.of(command, 9)
     code, message = refusal(FrameKind.ADMIN, join)
     assert code == Reason.BAD_ARGUMENT.value
     assert "readers" not in message
@@ -501,14 +501,14 @@ def code_of(kind: FrameKind, message: object) -> str:
 @settings(max_examples=400)
 @given(values(catalog.Command, **HINTS))
 def test_any_command_gives_acts_or_a_refusal(command: catalog.Command) -> None:
-    plain = msgspec.to_builtins(command, builtin_types=(bytes,))
-    assert catalog.parse_command(plain) == command
+    message = unpack(Admin, pack(Admin.of(command)))
+    assert catalog.parse_command(message.command) == command
     expected = (
         {Reason.DENIED.value}
         if isinstance(command, OF_NODES_TYPES)
         else {"", "unavailable", "unknown_group", "bad_argument"}
     )
-    assert code_of(FrameKind.ADMIN, Admin(plain)) in expected
+    assert code_of(FrameKind.ADMIN, message) in expected
 
 
 OF_USERS = [row for row in REQUESTS if not isinstance(row[1], Frame)]

@@ -102,6 +102,22 @@ def test_transfer_to_a_node_that_the_group_is_leaving_is_refused() -> None:
     in_cluster(scenario)
 
 
+def test_note_of_a_group_whose_replicas_were_retired_goes_to_the_catalog() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("t", 3)
+        await lead(cluster, 0, 4)
+        await place(cluster, 1, 2, 3)
+        await place(cluster, 1, 2, 5)
+        await cluster.wait_until(lambda: bool(cluster.nodes[1].catalog.groups[1].replicas))
+        leader = cluster.leader(1)
+        node = cluster.nodes[leader]
+        heir = next(each for each in (1, 2, 5) if each != leader)
+        assert await prefer(node, node.groups[1], heir) is None
+        assert cluster.nodes[4].catalog.groups[1].members[0] == heir
+
+    in_cluster(scenario, size=5)
+
+
 def test_note_of_who_shall_lead_does_not_undo_a_move() -> None:
     """The group's leader has not heard of the move yet, so its note names all members."""
 

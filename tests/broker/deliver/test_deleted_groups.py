@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 import trio
 
@@ -60,7 +59,7 @@ async def read_all(mq: Client, group: str, count: int) -> None:
 async def delete_in_catalog(mq: Client, name: str) -> None:
     """Delete as a client that ends before it has told the data groups."""
     command = DeleteConsumerGroup(name, is_whole=True, has_offsets=True)
-    message = Admin(msgspec.to_builtins(command))
+    message = Admin.of(command)
     await mq._router.call_leader(SYSTEM_GROUP, FrameKind.ADMIN, message)
 
 

@@ -99,8 +99,7 @@ class Peer:
 
     async def change(self, command: Command) -> Any:
         """The result of a change of the catalog."""
-        plain = msgspec.to_builtins(command, builtin_types=(bytes,))
-        return unpack(AdminDone, (await self.ask(FrameKind.ADMIN, Admin(plain))).header).result
+        return unpack(AdminDone, (await self.ask(FrameKind.ADMIN, Admin.of(command))).header).result
 
     async def _next(self) -> Frame:
         while True:
