@@ -135,6 +135,10 @@ class Gate(Protocol):
     def denied(self) -> int:
         """Requests that the rules have denied."""
 
+    @property
+    def differences(self) -> list[str]:
+        """How the access of other nodes is set otherwise, for people."""
+
 
 class Quotas(Protocol):
     """The quotas of users and topics (`quotas.quotas`)."""

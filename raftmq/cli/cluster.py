@@ -130,6 +130,7 @@ def add(session: Session, node: int, address: tuple[str, int]) -> None:
     view = session.run(call)
     note(f"node {node} is a member; if it does not run yet, start it with these in its node.toml:")
     _echo_settings(view, node, address)
+    _note_security(session.url)
 
 
 @cluster.command()
@@ -183,6 +184,7 @@ def replace(session: Session, node: int, new: int, address: tuple[str, int], yes
     view = session.run(call)
     note(f"node {new} takes over; if it does not run yet, start it with these in its node.toml:")
     _echo_settings(view, new, address, leaving=node)
+    _note_security(session.url)
     note(f"node {node} may be stopped when `raftmq cluster status` no longer shows it")
 
 
@@ -219,6 +221,17 @@ def _echo_settings(
     others = [known for known in view.nodes if known.id not in (node, leaving)]
     lines = [f'  {{ id = {o.id}, host = "{o.host}", port = {o.port} }},' for o in others]
     click.echo("\n".join(["join = [", *lines, "]"]))
+
+
+def _note_security(url: str) -> None:
+    """Tell what a node that joins a cluster under TLS needs beside this."""
+    from raftmq.client.address import parse_url
+
+    if parse_url(url).is_under_tls:
+        note(
+            "it also needs `[tls]`, with a certificate of its own (`raftmq cert make`), and the "
+            "`[access]` of the other nodes, if they have it: without it, it serves no client"
+        )
 
 
 def lacking_without(view: "ClusterView", node: int) -> str:
@@ -337,6 +350,13 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
     ]
     problems += _short_of_copies(groups, sum(not node["is_leaving"] for node in nodes))
     problems += _damages(told)
+    problems += _unlinked(told)
+    problems += [
+        f"node {node}: {text}"
+        for node, answer in sorted(told.items())
+        if isinstance(answer, dict)
+        for text in answer.get("access_differs", ())
+    ]
     if not nodes:
         text = "the node that answers is in no cluster yet: its log says what it waits for"
         problems.append(text)
@@ -355,6 +375,17 @@ def _refusals(told: "dict[int, dict[str, Any] | str]") -> list[str]:
     return [
         f"node {node} refuses messages of {_groups_text(sorted(numbers))}: {cause}"
         for (node, cause), numbers in found.items()
+    ]
+
+
+def _unlinked(told: "dict[int, dict[str, Any] | str]") -> list[str]:
+    """Problems: nodes that answer, and that another one does not reach."""
+    return [
+        f"node {node} does not reach node {peer}: {link['last_error']}"
+        for node, answer in sorted(told.items())
+        if isinstance(answer, dict)
+        for peer, link in sorted(answer.get("links", {}).items())
+        if not link["connected"] and link["last_error"] and isinstance(told.get(int(peer)), dict)
     ]
 
 

@@ -3,6 +3,7 @@
 | kind | request, answer | body of the request | body of the answer |
 |---|---|---|---|
 | COMMIT | `CommitOffsets`, `OffsetsCommitted` | - | - |
+| COMMITTED | `Committed`, `CommittedOffsets` | - | - |
 | HEARTBEAT | `Heartbeat`, `Assigned` | - | - |
 | MEMBERS | `FindMembers`, `FoundMembers` | - | - |
 
@@ -131,5 +132,43 @@ class FoundMembers(_Wire, frozen=True):
 
     members: list[MemberView]
     """By consumer group, topic and member."""
+    is_cut: bool = False
+    """True: more follow; ask again, after the last one."""
+
+
+class Committed(_Wire, frozen=True):
+    """Ask for committed offsets, linearizably, of the queues of one partition group."""
+
+    partition_group: int
+    """The partition group's number; the request goes to its leader."""
+    consumer_group: str | None
+    """The consumer group; None: all of them."""
+    after_group: str = ""
+    """For the next page: the consumer group of the last entry of the one before."""
+    after_queue: int = -1
+    """For the next page: the queue of that entry."""
+
+
+class CommittedOffset(_Wire, frozen=True):
+    """How far one consumer group has read one queue."""
+
+    consumer_group: str
+    """Name of the consumer group."""
+    queue: int
+    """The queue's number."""
+    offset: int
+    """Offset of the next message to read."""
+    timestamp: int
+    """When the offset was committed, by the leader's stamp: milliseconds since 1970."""
+    passed: int = 0
+    """Number of messages that the group passed over when it read the queue here, as they do not
+    match its filter, since the answering node started; one that was read twice counts twice."""
+
+
+class CommittedOffsets(_Wire, frozen=True):
+    """The answer to `Committed`."""
+
+    offsets: list[CommittedOffset]
+    """All that were ever committed and not dropped since, by consumer group and queue."""
     is_cut: bool = False
     """True: more follow; ask again, after the last one."""

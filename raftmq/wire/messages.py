@@ -11,7 +11,6 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | PRODUCE | no header, `Produced` | one batch | - |
 | FETCH | `Fetch`, `Fetched` | - | batches, one after the other |
 | METADATA | `Metadata`, `ClusterView` | - | - |
-| COMMITTED | `Committed`, `CommittedOffsets` | - | - |
 | OFFSETS | `FindOffsets`, `FoundOffsets` | - | - |
 | KEY | `FindKey`, `FoundKey` | - | batches, one after the other |
 | ADMIN | `Admin`, `AdminDone` | - | - |
@@ -160,6 +159,8 @@ class Hello(_Wire, frozen=True):
     """From a node: the host at which it is reached; from a client: empty."""
     port: int = 0
     """From a node: the port at that host; 0 from a client."""
+    access: str = ""
+    """From a node whose access is on: a digest of its `[access]`, which nodes compare."""
 
 
 class Welcome(_Wire, frozen=True):
@@ -283,44 +284,6 @@ class ClusterView(_Wire, frozen=True):
     """Not 0: more topics follow; ask again with `after` set to this number."""
     denied: list[str] = []
     """Topics asked for that the user may not see, whether they exist or not."""
-
-
-class Committed(_Wire, frozen=True):
-    """Ask for committed offsets, linearizably, of the queues of one partition group."""
-
-    partition_group: int
-    """The partition group's number; the request goes to its leader."""
-    consumer_group: str | None
-    """The consumer group; None: all of them."""
-    after_group: str = ""
-    """For the next page: the consumer group of the last entry of the one before."""
-    after_queue: int = -1
-    """For the next page: the queue of that entry."""
-
-
-class CommittedOffset(_Wire, frozen=True):
-    """How far one consumer group has read one queue."""
-
-    consumer_group: str
-    """Name of the consumer group."""
-    queue: int
-    """The queue's number."""
-    offset: int
-    """Offset of the next message to read."""
-    timestamp: int
-    """When the offset was committed, by the leader's stamp: milliseconds since 1970."""
-    passed: int = 0
-    """Number of messages that the group passed over when it read the queue here, as they do not
-    match its filter, since the answering node started; one that was read twice counts twice."""
-
-
-class CommittedOffsets(_Wire, frozen=True):
-    """The answer to `Committed`."""
-
-    offsets: list[CommittedOffset]
-    """All that were ever committed and not dropped since, by consumer group and queue."""
-    is_cut: bool = False
-    """True: more follow; ask again, after the last one."""
 
 
 EARLIEST = -2

@@ -13,15 +13,19 @@ from raftmq.broker.tickets import Callback
 from raftmq.broker.world import Worker
 from raftmq.log.record import Kind, Record
 from raftmq.log.store import LogStore
-from raftmq.wire.assignment import CommitOffsets, OffsetsCommitted, QueueOffset
+from raftmq.wire.assignment import (
+    CommitOffsets,
+    Committed,
+    CommittedOffsets,
+    OffsetsCommitted,
+    QueueOffset,
+)
 from raftmq.wire.codec import pack
 from raftmq.wire.fetches import Fetch, FetchFrom
 from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import (
     EARLIEST,
     LATEST,
-    Committed,
-    CommittedOffsets,
     Done,
     FindKey,
     FindOffset,

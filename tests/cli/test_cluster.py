@@ -207,6 +207,26 @@ def test_full_disk_is_one_problem_for_each_node() -> None:
     ]
 
 
+def test_nodes_that_do_not_reach_one_that_answers_are_a_problem() -> None:
+    down = {"connected": False, "last_error": "the certificate names node 2"}
+    up = {"connected": True, "last_error": ""}
+    answers = told()
+    answers[1] = node(1) | {"links": {"2": up, "3": down}}
+    answers[2] = node(2) | {"links": {"1": up, "3": {"connected": False, "last_error": ""}}}
+    text = "node 1 does not reach node 3: the certificate names node 2"
+    assert text in merged(VIEW, answers)["problems"]
+    assert sum("does not reach" in each for each in merged(VIEW, answers)["problems"]) == 1
+    # It is told already that this one is down.
+    answers[3] = "no answer"
+    assert not any("does not reach" in each for each in merged(VIEW, answers)["problems"])
+
+
+def test_access_that_differs_is_a_problem() -> None:
+    answers = told()
+    answers[2] = node(2) | {"access_differs": ["access is off at node 3"]}
+    assert "node 2: access is off at node 3" in merged(VIEW, answers)["problems"]
+
+
 def test_behind_is_counted_by_the_leader_and_named_by_node() -> None:
     answers = told()
     progress = {1: {"match": 10}, (7 << 32) | 2: {"match": 4}}

@@ -42,7 +42,14 @@ from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.offsets import CommitOffsets as CommitCommand
 from raftmq.machine.producers import ClaimSessions as ClaimCommand
 from raftmq.results import Appended, Changed, Delayed, Refused, Result
-from raftmq.wire.assignment import CommitOffsets, FindMembers, OffsetsCommitted
+from raftmq.wire.assignment import (
+    CommitOffsets,
+    Committed,
+    CommittedOffset,
+    CommittedOffsets,
+    FindMembers,
+    OffsetsCommitted,
+)
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
 from raftmq.wire.fetches import FetchedQueue
@@ -55,9 +62,6 @@ from raftmq.wire.messages import (
     Admin,
     AdminDone,
     ClusterView,
-    Committed,
-    CommittedOffset,
-    CommittedOffsets,
     Done,
     ErrorReply,
     FindKey,

@@ -46,6 +46,7 @@ from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import NODE_KINDS, ErrorReply, FrameKind, Hello
 
+from .agreement import Agreement
 from .logins import (
     DELAY_SECONDS_MAX,
     Exchange,
@@ -121,7 +122,10 @@ class Gate:
         self._key = b""
         self._nonces = 0
         self.is_on = self._settings.is_on
-        """False: everybody may do everything."""
+        """False: everybody may do everything, unless other nodes do not agree."""
+        self._agreement = Agreement(self._settings)
+        # Why no client is served, as other nodes do not agree.
+        self._shut: ErrorReply | None = None
         self.failures = Failures(trio.current_time)
         """Failed logins."""
         self.denied = 0
@@ -142,7 +146,14 @@ class Gate:
         Raises:
             Refusal: the certificate names several users, or one with all connections of its quota.
         """
-        if not self.is_on or hello.node:
+        if hello.node:
+            # Without TLS anybody may say to be a node, and have this one serve nobody.
+            if connection.names is not None:
+                self._agreement.note(hello.node, hello.access)
+                self._agree()
+            return
+        if not self.is_on:
+            self._agree()
             return
         users = users_in(connection.names or (), self._node.settings.node.cluster)
         if len(users) > 1:
@@ -270,7 +281,7 @@ class Gate:
         if asked.kind in NODE_KINDS and connection.names is not None:
             return of_nodes()
         if not self.is_on or asked.kind == FrameKind.LOG_IN:
-            return None
+            return self._shut
         client = self._clients.get(connection)
         return _UNAUTHENTICATED if client is None or client.identity is None else None
 
@@ -371,7 +382,11 @@ class Gate:
         if self.judge(user, act).rule is not None:
             why = f"a rule denies it; `raftmq acl check {user} {act}` says which one"
         elif act == ADMIN_CLUSTER:
-            why = "only administrators may"  # Whoever has this right can give itself all others.
+            # Whoever has this right can give itself all others.
+            why = (
+                "no rule allows it. Administrators are named in `access.admins` of all nodes, and "
+                f"made with `raftmq acl allow {user} {act}`"
+            )
         else:
             why = f"no rule allows it; an administrator does with `raftmq acl allow {user} {act}`"
         return f"{what}: {why}"
@@ -407,8 +422,27 @@ class Gate:
 
     # Changes
 
+    @property
+    def differences(self) -> list[str]:
+        """How the access of other nodes is set otherwise, for people."""
+        return self._agreement.differences(self._node.catalog.nodes)
+
+    def _agree(self) -> None:
+        """Serve clients, or none, as members of the cluster agree on whether access is on."""
+        catalog = self._node.catalog
+        why = self._agreement.why_shut(catalog.nodes, has_users=catalog.access.version > 0)
+        was_shut, self._shut = self._shut is not None, None
+        if why:
+            self._shut = ErrorReply("unavailable", f"node {self._node.id}: {why}", retry_ms=1000)
+        if why and not was_shut:
+            for connection in list(self._node.load.secured):
+                if connection.is_of_client:
+                    connection.end()
+
     def follow(self) -> None:
         """The catalog may have changed: end connections that are allowed less than before."""
+        if not self.is_on:
+            self._agree()
         is_old = self.is_on and self._node.catalog.access.version != self._version
         if is_old and not self._is_following:
             self._is_following = True

@@ -46,19 +46,11 @@ from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.names import NAME_CHARACTERS_MAX
 from raftmq.machine.pop_groups import InHand
 from raftmq.machine.queue_numbers import QUEUE_BITS
-from raftmq.wire.assignment import CommitOffsets, Heartbeat
+from raftmq.wire.assignment import CommitOffsets, Committed, Heartbeat
 from raftmq.wire.delays import CancelDelayed
 from raftmq.wire.fetches import Fetch
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import (
-    NODE_KINDS,
-    Admin,
-    Committed,
-    ErrorReply,
-    FindKey,
-    FindOffsets,
-    FrameKind,
-)
+from raftmq.wire.messages import NODE_KINDS, Admin, ErrorReply, FindKey, FindOffsets, FrameKind
 from raftmq.wire.popping import (
     ChangeDead,
     Claim,

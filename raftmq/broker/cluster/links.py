@@ -44,6 +44,7 @@ from functools import partial
 
 import trio
 
+from raftmq.broker.access.agreement import stance_of
 from raftmq.broker.host import SOFTWARE, Host
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.settings import Peer
@@ -295,7 +296,17 @@ class Links:
 
     def _hello(self) -> Hello:
         node, own = self._node, self._node.settings.node
-        return Hello(PROTOCOL, own.cluster, node.id, node.incarnation, SOFTWARE, own.host, own.port)
+        stance = stance_of(node.settings.access)
+        return Hello(
+            PROTOCOL,
+            own.cluster,
+            node.id,
+            node.incarnation,
+            SOFTWARE,
+            own.host,
+            own.port,
+            stance,
+        )
 
     def _refused(self, reply: ErrorReply) -> None:
         """A peer ended a link, and said why."""

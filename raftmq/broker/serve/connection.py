@@ -171,6 +171,11 @@ class Connection:
         """True once the connection ended; answers are dropped then."""
 
     @property
+    def is_of_client(self) -> bool:
+        """True: a client has said Hello."""
+        return self.hello is not None and not self.hello.node
+
+    @property
     def from_node(self) -> int:
         """The node at the other end; 0 for a client."""
         return self.hello.node if self.hello is not None else 0

@@ -36,6 +36,10 @@ class Placed(Protocol):
     has_place: bool
     """True while the connection has one of the node's places."""
 
+    @property
+    def is_of_client(self) -> bool:
+        """True: a client has said Hello."""
+
     def wake(self) -> None:
         """Check again whether there is room to read."""
 

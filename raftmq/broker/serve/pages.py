@@ -23,6 +23,7 @@ from raftmq.machine.catalog.catalog import Catalog, Topic
 from raftmq.machine.catalog.consumer_groups import Attachment, ConsumerGroup
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.queue_numbers import QUEUE_BITS
+from raftmq.wire.assignment import Committed, CommittedOffset, CommittedOffsets
 from raftmq.wire.consumer_groups import (
     AttachmentView,
     ConsumerGroupView,
@@ -30,15 +31,7 @@ from raftmq.wire.consumer_groups import (
     FoundConsumerGroups,
 )
 from raftmq.wire.frame import HEADER_BYTES_MAX
-from raftmq.wire.messages import (
-    Committed,
-    CommittedOffset,
-    CommittedOffsets,
-    FindSubscriptions,
-    FoundSubscriptions,
-    SubscriptionView,
-    TopicView,
-)
+from raftmq.wire.messages import FindSubscriptions, FoundSubscriptions, SubscriptionView, TopicView
 from raftmq.wire.numbers import LIST_MAX, NUMBER_MAX
 
 Sees = Callable[[str], bool]

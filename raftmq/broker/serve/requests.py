@@ -47,7 +47,7 @@ from raftmq.machine.delays import RESERVED
 from raftmq.machine.machine import PartitionMachine
 from raftmq.results import Appended, Delayed, Refused
 from raftmq.wire.address import why_no_address
-from raftmq.wire.assignment import CommitOffsets, OffsetsCommitted
+from raftmq.wire.assignment import CommitOffsets, Committed, CommittedOffsets, OffsetsCommitted
 from raftmq.wire.consumer_groups import FindConsumerGroups, FoundConsumerGroups
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
@@ -56,8 +56,6 @@ from raftmq.wire.messages import (
     Admin,
     AdminDone,
     ChangeNode,
-    Committed,
-    CommittedOffsets,
     Done,
     ErrorReply,
     FindOffsets,

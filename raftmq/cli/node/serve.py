@@ -342,6 +342,7 @@ async def _watch(node: "Node", log: LogLines, parent: int) -> None:
     damaged: set[str] = set()
     gone: dict[int, int] = {}
     reached: dict[int, bool] = {}
+    differences: list[str] = []
     is_removed = is_corrected = False
     start_ends = trio.current_time() + START_SECONDS
     while True:
@@ -360,9 +361,17 @@ async def _watch(node: "Node", log: LogLines, parent: int) -> None:
             log.warning("settings not followed", what=text)
         for link in node.links.all():
             peer = link.peer.id
-            if reached.get(peer) != link.is_connected:
-                reached[peer] = link.is_connected
-                log.info("peer reached" if link.is_connected else "peer not reached", peer=peer)
+            if reached.get(peer) == link.is_connected:
+                continue
+            reached[peer] = link.is_connected
+            if link.is_connected:
+                log.info("peer reached", peer=peer)
+            else:
+                log.warning("peer not reached", peer=peer, why=link.last_error)
+        if (texts := node.gate.differences) != differences:
+            differences = texts
+            for text in texts:
+                log.warning("access differs", what=text)
         if parent and os.getppid() != parent:
             node.stop()
         is_start = trio.current_time() < start_ends

@@ -7,7 +7,8 @@ from raftmq.client.consume.offsets import by_partition, committed_of, find_offse
 from raftmq.client.routing.requests import seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
-from raftmq.wire.messages import LATEST, CommittedOffset, FoundOffset
+from raftmq.wire.assignment import CommittedOffset
+from raftmq.wire.messages import LATEST, FoundOffset
 
 from .consumer_groups import GroupSettings
 from .subscriptions import Subscription

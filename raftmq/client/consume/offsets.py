@@ -9,17 +9,15 @@ from raftmq.client.routing.requests import after, ask_for_pages, ask_leader, sec
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.queue_numbers import QUEUE_BITS
-from raftmq.wire.assignment import CommitOffsets, OffsetsCommitted, QueueOffset
-from raftmq.wire.messages import (
+from raftmq.wire.assignment import (
+    CommitOffsets,
     Committed,
     CommittedOffset,
     CommittedOffsets,
-    FindOffset,
-    FindOffsets,
-    FoundOffset,
-    FoundOffsets,
-    TopicView,
+    OffsetsCommitted,
+    QueueOffset,
 )
+from raftmq.wire.messages import FindOffset, FindOffsets, FoundOffset, FoundOffsets, TopicView
 from raftmq.wire.numbers import LIST_MAX
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

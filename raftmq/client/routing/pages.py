@@ -6,9 +6,9 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 
 from raftmq.wire.access import FoundAudit, FoundQuotas, FoundRules, FoundUsers
-from raftmq.wire.assignment import FoundMembers
+from raftmq.wire.assignment import CommittedOffsets, FoundMembers
 from raftmq.wire.consumer_groups import FoundConsumerGroups
-from raftmq.wire.messages import ClusterView, CommittedOffsets, FoundSubscriptions, NodeStatus
+from raftmq.wire.messages import ClusterView, FoundSubscriptions, NodeStatus
 from raftmq.wire.popping import FoundBacklogs, FoundDead
 from raftmq.wire.traces import FoundTrace
 from raftmq.wire.transactions import FoundTransactions

@@ -12,7 +12,7 @@ import msgspec
 from raftmq.errors import OutcomeUnknown, RaftmqError, Unavailable
 from raftmq.machine.queue_numbers import SYSTEM_GROUP
 from raftmq.wire.access import FindAudit, FindQuotas, FindRules, FindUsers, JudgeAct
-from raftmq.wire.assignment import CommitOffsets, FindMembers, Heartbeat
+from raftmq.wire.assignment import CommitOffsets, Committed, FindMembers, Heartbeat
 from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
 from raftmq.wire.delays import CancelDelayed
@@ -22,7 +22,6 @@ from raftmq.wire.messages import (
     AdminDone,
     ChangeNode,
     ClusterView,
-    Committed,
     ErrorReply,
     FindOffsets,
     FindSubscriptions,

@@ -19,8 +19,9 @@ from raftmq.broker.settings import Access, NodeSettings, Settings
 from raftmq.machine.catalog.access import DropRule, PutRule
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.tls.names import USER, CertificateName
+from raftmq.wire.assignment import Committed
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import Committed, FrameKind
+from raftmq.wire.messages import FrameKind
 
 from .guarded import CLIENT, ROOT
 

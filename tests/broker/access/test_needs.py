@@ -41,6 +41,7 @@ from raftmq.pop.spans import Span
 from raftmq.results import Refused
 from raftmq.wire import access as wire_access
 from raftmq.wire import assignment, fetches, popping, sessions, traces, transactions
+from raftmq.wire.assignment import Committed
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
 from raftmq.wire.delays import CancelDelayed
@@ -49,7 +50,6 @@ from raftmq.wire.messages import (
     NODE_KINDS,
     Admin,
     ChangeNode,
-    Committed,
     FindKey,
     FindOffset,
     FindOffsets,

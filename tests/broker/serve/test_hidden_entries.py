@@ -30,10 +30,10 @@ from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.transactions import NOTE_CHARACTERS_MAX, Begin
 from raftmq.pop.calls import OpenGroup
 from raftmq.pop.policy import Mode, Policy
-from raftmq.wire.assignment import FindMembers
+from raftmq.wire.assignment import Committed, FindMembers
 from raftmq.wire.codec import pack
 from raftmq.wire.consumer_groups import FindConsumerGroups, FoundConsumerGroups
-from raftmq.wire.messages import Committed, FindSubscriptions, FrameKind
+from raftmq.wire.messages import FindSubscriptions, FrameKind
 from raftmq.wire.popping import FindBacklogs
 from raftmq.wire.transactions import FindTransactions, FoundTransactions
 from tests.broker.access.test_simulated import change, log_in, make_alice, with_users

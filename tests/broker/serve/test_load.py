@@ -17,6 +17,7 @@ class One:
     has_place: bool = False
     is_ended: bool = False
     wakes: int = 0
+    is_of_client: bool = True
 
     def wake(self) -> None:
         """Note it."""

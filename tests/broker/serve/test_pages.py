@@ -14,15 +14,13 @@ from raftmq.machine.catalog.quotas import PutQuota, Quota, Subject, SubjectKind
 from raftmq.machine.machine import PartitionMachine
 from raftmq.results import Changed
 from raftmq.wire.access import FindQuotas, FindRules, FindUsers
+from raftmq.wire.assignment import Committed, CommittedOffset, CommittedOffsets
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import HEADER_BYTES_MAX
 from raftmq.wire.messages import (
     MESSAGE_CHARACTERS_MAX,
     ClusterView,
-    Committed,
-    CommittedOffset,
-    CommittedOffsets,
     ErrorReply,
     FindOffset,
     FindOffsets,
@@ -303,7 +301,7 @@ def test_every_list_in_an_answer_is_bounded_by_a_page_or_a_limit() -> None:
 
     answers: list[type[msgspec.Struct]] = [
         messages.Welcome, messages.Produced, fetches.Fetched, messages.ClusterView,
-        assignment.OffsetsCommitted, messages.CommittedOffsets, messages.FoundOffsets,
+        assignment.OffsetsCommitted, assignment.CommittedOffsets, messages.FoundOffsets,
         messages.FoundKey, messages.AdminDone, messages.NodeStatus, messages.Done,
         messages.SnapshotProgress, messages.ProbeReply, messages.ErrorReply,
         messages.FoundSubscriptions, consumer_groups.FoundConsumerGroups,

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from raftmq.broker.access import gate
+from raftmq.broker.access.agreement import Agreement
 from raftmq.broker.access.gate import Gate
 from raftmq.broker.access.logins import Identity
 from raftmq.broker.access.needs import NEEDS, NOTHING
 from raftmq.broker.serve.fetch_sessions import FetchSession
+from raftmq.broker.settings import Access, Settings
 from raftmq.chaos.campaign import Plan
 from raftmq.chaos.faults import Event, Schedule, World
 from raftmq.chaos.outcome import Outcome
@@ -20,6 +23,7 @@ from raftmq.chaos.sim.checks.rights import (
     TAKEN_OVER,
     WITHHELD,
 )
+from raftmq.chaos.sim.cluster import Cluster
 from raftmq.chaos.sim.run import run
 from raftmq.wire.messages import FrameKind
 from tests.chaos.campaigns import play_valid
@@ -93,6 +97,24 @@ def test_sessions_that_keep_queues_of_topics_to_come_are_found(
     monkeypatch.setattr(FetchSession, "remove", keeps)
     outcome = play(0, "flows")
     assert "intrusion" in {violation.name for violation in outcome.violations}
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_a_node_whose_access_was_forgotten_lets_nobody_in(
+    monkeypatch: pytest.MonkeyPatch, *, agrees: bool
+) -> None:
+    settings = Cluster.settings
+
+    def forgotten(own: Cluster, number: int) -> Settings:
+        made = settings(own, number)
+        return replace(made, access=Access()) if number == 3 else made
+
+    monkeypatch.setattr(Cluster, "settings", forgotten)
+    if not agrees:
+        monkeypatch.setattr(Agreement, "why_shut", lambda *_, has_users: "")
+    # Clients of what that node leads find no leader: that is not looked at here.
+    found = {violation.name for violation in play(0).violations}
+    assert ("intrusion" in found) == (not agrees)
 
 
 @pytest.mark.campaign

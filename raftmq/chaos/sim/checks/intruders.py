@@ -32,7 +32,14 @@ from raftmq.machine.catalog.catalog import Catalog
 from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.tls.names import USER, CertificateName
 from raftmq.wire import access, popping, traces
-from raftmq.wire.assignment import CommitOffsets, FindMembers, FoundMembers, QueueOffset
+from raftmq.wire.assignment import (
+    CommitOffsets,
+    Committed,
+    CommittedOffsets,
+    FindMembers,
+    FoundMembers,
+    QueueOffset,
+)
 from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, FoundConsumerGroups
 from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
@@ -42,8 +49,6 @@ from raftmq.wire.messages import (
     Admin,
     ChangeNode,
     ClusterView,
-    Committed,
-    CommittedOffsets,
     ErrorReply,
     FindKey,
     FindOffset,

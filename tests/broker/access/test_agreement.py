@@ -1,0 +1,152 @@
+"""Nodes whose `[access]` differs: one without it serves no client, and others say so."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import trio
+from msgspec.structs import replace
+
+from raftmq.broker.access.agreement import Agreement, stance_of
+from raftmq.broker.settings import Access, Settings
+from raftmq.chaos.sim.cluster import Cluster as SimCluster
+from raftmq.tls.local_cluster import ADMIN
+from raftmq.wire.codec import pack
+from raftmq.wire.messages import FrameKind, Hello, Metadata, NodeStatus, Status
+from tests.broker.harness import Cluster, Refused
+from tests.broker.scenario import QUEUE, in_cluster
+
+OFF = Access()
+ON = Access(is_on=True, admins=["ann", "bob"])
+
+
+def give(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, node: int, access: Access) -> None:
+    """Give one node other settings than the others have."""
+    settings = SimCluster.settings
+
+    def own(self: SimCluster, number: int) -> Settings:
+        made = settings(self, number)
+        return replace(made, access=access) if number == node else made
+
+    monkeypatch.setattr(SimCluster, "settings", own)
+
+
+def test_stance_is_equal_for_equal_settings_alone() -> None:
+    assert stance_of(OFF) == ""
+    assert stance_of(ON) == stance_of(replace(ON, admins=["bob", "ann", "bob"]))
+    others = [replace(ON, is_open=True), replace(ON, admins=["ann"]), replace(ON, admins=[])]
+    assert len({stance_of(each) for each in [ON, *others]}) == 4
+
+
+def test_only_members_count() -> None:
+    agreement = Agreement(OFF)
+    agreement.note(1, stance_of(ON))
+    agreement.note(2, "")
+    assert "on at 1" in agreement.why_shut({1, 2, 3}, has_users=True)
+    assert agreement.why_shut({2, 3}, has_users=True) == ""
+    # It was restarted without access.
+    agreement.note(1, "")
+    assert agreement.why_shut({1, 2, 3}, has_users=True) == ""
+
+
+def test_where_there_are_users_a_member_has_to_be_heard_first() -> None:
+    agreement = Agreement(OFF)
+    assert agreement.why_shut({1, 2, 3}, has_users=True)
+    assert not agreement.why_shut({1, 2, 3}, has_users=False)
+    assert not agreement.why_shut({3}, has_users=True)
+    assert not Agreement(ON).why_shut({1, 2, 3}, has_users=True)
+    agreement.note(9, "")
+    assert agreement.why_shut({1, 2, 3}, has_users=True), "a node that is no member counts"
+
+
+def test_node_without_access_serves_no_client_as_long_as_a_member_has_access(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.network.is_under_tls, cluster.user = True, ADMIN
+        give(cluster, monkeypatch, 3, OFF)
+        await cluster.found("orders", 3)
+        for number, node in cluster.nodes.items():
+            others = {1, 2, 3} - {number}
+            told = " ".join(node.gate.differences)
+            assert all(str(each) in told for each in (others if number == 3 else {3})), told
+        for user in (ADMIN, ""):
+            cluster.user = user
+            async with cluster.client(3) as client:
+                for request in ((FrameKind.METADATA, Metadata(None)), (FrameKind.STATUS, Status())):
+                    with pytest.raises(Refused) as refused:
+                        await client.request(request[0], pack(request[1]))
+                    assert refused.value.reply.code == "unavailable"
+                    assert (
+                        "node 3: access is off here, and on at 1, 2" in refused.value.reply.message
+                    )
+                with pytest.raises(Refused):
+                    await client.produce(QUEUE, [b"x"], 0)
+        # Both others turn it off, by and by.
+        monkeypatch.undo()
+        for each in (1, 2):
+            give(cluster, monkeypatch, each, OFF)
+        for each in (1, 2):
+            cluster.kill(each)
+            await cluster.start(each)
+            await trio.sleep(3)
+        async with cluster.client(3) as client:
+            await client.ask(FrameKind.STATUS, Status(), NodeStatus)
+        assert cluster.nodes[3].gate.differences == []
+
+    in_cluster(scenario)
+
+
+def test_clients_of_an_open_node_go_when_a_member_gets_access(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.network.is_under_tls = True
+        settings = SimCluster.settings
+        monkeypatch.setattr(
+            SimCluster, "settings", lambda *args: replace(settings(*args), access=OFF)
+        )
+        await cluster.found("orders", 1)
+        async with cluster.client(3) as client:
+            await client.ask(FrameKind.STATUS, Status(), NodeStatus)
+            monkeypatch.undo()
+            cluster.kill(1)
+            await cluster.start(1)
+            await trio.sleep(3)
+            is_answered = False
+            with trio.move_on_after(10), suppress(trio.BrokenResourceError):
+                await client.ask(FrameKind.STATUS, Status(), NodeStatus)
+                is_answered = True
+            assert not is_answered
+
+    in_cluster(scenario)
+
+
+def test_other_administrators_are_told_and_nobody_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.network.is_under_tls, cluster.user = True, ADMIN
+        give(cluster, monkeypatch, 3, Access(is_on=True, admins=[ADMIN, "eve"]))
+        await cluster.found("orders", 3)
+        assert cluster.nodes[1].gate.differences == [
+            "`access.admins` or `access.is_open` differs from that of node 3"
+        ]
+        assert len(cluster.nodes[3].gate.differences) == 2
+        async with cluster.client(3, user=ADMIN) as client:
+            await client.ask(FrameKind.STATUS, Status(), NodeStatus)
+
+    in_cluster(scenario)
+
+
+def test_a_stranger_who_says_to_be_a_node_shuts_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.found("orders", 1)
+        gate, connection = cluster.nodes[1].gate, Any
+        connection = type("Plain", (), {"names": None})()
+        gate.greet(connection, Hello(1, "test", 2, "x", "stranger", access=stance_of(ON)))
+        assert gate.differences == []
+        async with cluster.client(1) as client:
+            await client.ask(FrameKind.STATUS, Status(), NodeStatus)
+
+    in_cluster(scenario)
