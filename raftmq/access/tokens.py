@@ -20,6 +20,7 @@ ID_BYTES, SECRET_BYTES = 8, 32
 ID_CHARACTERS = 2 * ID_BYTES
 """Length of the public part."""
 _PREFIX = "raftmq_"
+_START = re.compile(rf"{_PREFIX}[0-9a-f]{{{ID_CHARACTERS}}}_")
 _TOKEN = re.compile(rf"{_PREFIX}([0-9a-f]{{{ID_CHARACTERS}}})_([A-Za-z0-9_-]{{43}})")
 
 
@@ -34,6 +35,11 @@ def parts_of(token: str) -> tuple[str, str]:
     """A token's public and secret part; both empty: the text is no token."""
     found = _TOKEN.fullmatch(token)
     return (found[1], found[2]) if found is not None else ("", "")
+
+
+def begins_like_token(text: str) -> bool:
+    """Whether a text may be a token, or a piece of one: it is not to be shown."""
+    return _START.match(text) is not None
 
 
 def has_ended(until_ms: int, now_ms: int) -> bool:

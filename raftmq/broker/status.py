@@ -12,6 +12,7 @@
 | `groups` | one map for each replica: see `_group_status` |
 | `scrub` | rounds done, bytes read, and where the scrub of the sealed segments is |
 | `links` | one map for each other node |
+| `certificate_ends_ms` | milliseconds since 1970; 0: it has none |
 | `access_differs` | sentences: how the access of other nodes is set otherwise |
 | `not_followed` | why `peers` in its settings has no effect; empty: nothing to say |
 | `next` | only if more replicas follow: ask again with `Status.after` set to it |
@@ -72,6 +73,7 @@ def node_status(node: Described, *, after: int = -1) -> dict[str, Any]:
             str(link.peer.id): {"connected": link.is_connected, "last_error": link.last_error}
             for link in node.links.all()
         },
+        "certificate_ends_ms": node.world.certificate_ends_ms,
         "access_differs": node.gate.differences,
         "not_followed": settings_not_followed(node),
     }

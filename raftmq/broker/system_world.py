@@ -164,10 +164,16 @@ class RealWorld:
     def __init__(self, contexts: NodeContexts | None = None) -> None:
         self._tls = NodeTls(contexts) if contexts is not None else None
         self.is_under_tls = contexts is not None
+        self._contexts = contexts
         self.files: FileSystem = RealFiles()
         self.random = Random(SystemRandom().getrandbits(64))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.descriptors_max = soft if soft != resource.RLIM_INFINITY else 2**31
+
+    @property
+    def certificate_ends_ms(self) -> int:
+        """See `World`."""
+        return 0 if self._contexts is None else self._contexts.ends_ms
 
     def now_ms(self) -> int:
         """The system's wall clock in milliseconds."""

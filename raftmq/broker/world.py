@@ -124,6 +124,10 @@ class World(Protocol):
     is_under_tls: bool
     """True: all connections are to be under TLS."""
 
+    @property
+    def certificate_ends_ms(self) -> int:
+        """When the node's certificate ends, milliseconds since 1970; 0: it has none."""
+
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds since 1970; it may step back."""
 

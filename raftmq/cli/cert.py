@@ -88,6 +88,11 @@ def make(
         raise Failure(f"{error.filename} exists", fix=fix) from error
     if authority.is_new:
         note(f"made an authority in {folder}: keep {folder / 'ca.key'} to yourself")
+    if authority.had_key:
+        note(
+            f"warning: {folder / 'ca.key'} was there before. Its list of revoked certificates is "
+            "empty now: where nodes have a list of that key already, keep theirs"
+        )
     note(f"made {' and '.join(map(str, files))} for {name.urn}")
     if node is not None:
         click.echo(toml_text({"tls": tls_settings(folder.resolve(), node)}), nl=False)
@@ -102,12 +107,15 @@ def revoke(folder: Path, certificate: Path) -> None:
     Copy the list to each node, and to each client whose URL names one with `crl`. A node takes it
     up within a second, and ends all its connections: those that are still trusted connect again.
     """
+    from raftmq.tls.authority import describe
+
     try:
         _authority(folder, may_begin=False).revoke(certificate)
-    except ValueError as error:
-        fix = "name the folder of the authority that made it with --dir"
+    except (OSError, ValueError) as error:
+        fix = "name the folder of the authority that made it, with its ca.pem and crl.pem, by --dir"
         raise Failure(f"{certificate} cannot be revoked: {error}", fix=fix) from error
-    note(f"{certificate} is on {folder / 'crl.pem'}: copy that list to each node and client")
+    holder = ", ".join(describe(certificate).names)
+    note(f"revoked {certificate}, of {holder}: copy {folder / 'crl.pem'} to each node and client")
 
 
 @cert.command()

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from raftmq.access.tokens import parts_of
-from raftmq.errors import Reason, Rejected
+from raftmq.access.tokens import begins_like_token, parts_of
+from raftmq.errors import Reason, Rejected, WrongType
 from raftmq.wire.access import SCRAM, TOKEN, LoggedIn, LogIn
 
 Say = Callable[[LogIn], Awaitable[LoggedIn]]
@@ -59,22 +59,30 @@ Source = Callable[[], Login]
 """Gives the login for the next connection. Raises `Rejected`: `BAD_ARGUMENT`."""
 
 
-def source_of(login: Login | str | PathLike[str], path_in_url: str) -> Source | None:
+def source_of(login: object, path_in_url: str) -> Source | None:
     """Where a client's login comes from; None: it has none.
 
     Args:
-        login: the login, or the path of its file; empty: as the URL says.
+        login: a `Login`, or the path of its file; empty: as the URL says.
         path_in_url: the path in the URL; empty: none.
 
     Raises:
         Rejected: `BAD_ARGUMENT`, the file cannot be used.
+        WrongType: the login is of another type.
     """
     if isinstance(login, Login):
         given = login
         return lambda: given
+    if not isinstance(login, str | PathLike):
+        # Not the value: it may hold a password.
+        what = type(login).__name__
+        raise WrongType(f"login is a raftmq.Login, or the path of a login file, not a {what}")
     path = fspath(login) or path_in_url
     if not path:
         return None
+    if begins_like_token(path):
+        # Not the text: it is a secret, and errors go to logs.
+        raise _wrong("login names a file, and this is a token: give raftmq.Login(token=...)")
     read_login(path)
     return lambda: read_login(path)
 

@@ -57,6 +57,8 @@ class Authority:
         self._folder = folder
         self.is_new = may_begin and not (folder / CA).exists()
         """True if this call made it."""
+        self.had_key = self.is_new and (folder / CA_KEY).exists()
+        """True if this call made it with a key that was there."""
         if self.is_new:
             folder.mkdir(parents=True, exist_ok=True)
             self._found()
@@ -107,10 +109,16 @@ class Authority:
         """Put a certificate on the list of revoked ones; nodes follow the file by themselves.
 
         Raises:
-            ValueError: the file holds no certificate, or another authority has made it.
+            ValueError: the file holds no certificate, or that of an authority, or another authority
+                has made it.
             OSError: a file cannot be read or written.
         """
         revoked = x509.load_pem_x509_certificate(certificate.read_bytes())
+        if revoked == self._certificate:
+            # Every node would refuse every certificate that it made, and nothing takes this back.
+            raise ValueError(
+                "it is the authority's own; to replace that, change `ca` on all nodes and clients"
+            )
         try:
             revoked.verify_directly_issued_by(self._certificate)
         except (InvalidSignature, TypeError, ValueError) as error:

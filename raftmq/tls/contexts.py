@@ -16,11 +16,16 @@ import errno
 import os
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+from .names import CertificateName, names_in
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2; the ciphers of 1.3 are all of this kind."""
+
+_NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which `ssl` does not name."""
 
 Stamp = tuple[int, int, int]
 """Time of change, size and inode of a file."""
@@ -54,16 +59,26 @@ class NodeContexts:
 
     Args:
         files: the PEM files.
+        holder: the node; another one's certificate is not taken. None: any is.
         clients_need_certificates: refuse, in the handshake, a client that shows no certificate.
 
     Raises:
         OSError, ssl.SSLError: a file is missing, or holds no such thing; the message names it.
     """
 
-    def __init__(self, files: Files, *, clients_need_certificates: bool = False) -> None:
+    def __init__(
+        self,
+        files: Files,
+        *,
+        holder: CertificateName | None = None,
+        clients_need_certificates: bool = False,
+    ) -> None:
         self._files = files
+        self._holder = holder
         self._needs = clients_need_certificates
         self._stamps = self._look()
+        self.ends_ms = 0
+        """When the certificate ends, milliseconds since 1970; 0: not known, without a holder."""
         self.pair = self._load()
         """The contexts for the next connections."""
         self.problem = ""
@@ -107,6 +122,14 @@ class NodeContexts:
         for context in (accepting, connecting):
             _load_own(context, files.cert, files.key)
             _load_trusted(context, files.ca, files.crl)
+        if self._holder is not None:
+            certificate = _own_certificate(files)
+            names = names_in(certificate)
+            if self._holder not in names:
+                named = ", ".join(sorted(name.urn for name in names)) or "no node"
+                text = f"{files.cert}: it names {named}, and this node is {self._holder.urn}"
+                raise OSError(text)
+            self.ends_ms = 1000 * int(ssl.cert_time_to_seconds(certificate["notAfter"]))
         return Pair(accepting, connecting)
 
 
@@ -128,6 +151,32 @@ def client_context(ca: str = "", cert: str = "", crl: str = "") -> ssl.SSLContex
     if cert:
         _load_own(context, cert, None)
     return context
+
+
+def _own_certificate(files: Files) -> dict[str, Any]:
+    """The node's own certificate, as other nodes see it: a handshake with itself. That its time
+    may be over is left to the caller.
+
+    Raises:
+        OSError: no authority of the node's own `ca` signed it.
+    """
+    server = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    _load_own(server, files.cert, files.key)
+    client = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    client.check_hostname = False
+    client.verify_flags |= _NO_CHECK_TIME
+    _load_trusted(client, files.ca, "")
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(back, there)
+    far = server.wrap_bio(there, back, server_side=True)
+    try:
+        for end in (near, far, near, far, near):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        text = f"{files.cert}: no authority in {files.ca} signed it ({error.verify_message})"
+        raise OSError(text) from error
+    return near.getpeercert() or {}
 
 
 def _hardened(context: ssl.SSLContext) -> ssl.SSLContext:

@@ -35,7 +35,8 @@ def test_three_nodes_and_a_user_take_a_command_each(tmp_path: Path, raftmq: Comm
     assert shown[1]["hosts"] == ["10.0.0.1", "db"]
     assert "10.0.0.1, db" in raftmq.ok("cert", "show", files[1]).stdout
     revoked = raftmq.ok("cert", "revoke", "--dir", str(folder), str(folder / "user-alice.pem"))
-    assert "copy that list to each node" in revoked.stderr
+    assert "of urn:raftmq:production:user:alice: copy" in revoked.stderr
+    assert "crl.pem to each node" in revoked.stderr
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,19 @@ def test_certificates_are_never_overwritten_nor_revoked_by_others(
     foreign = raftmq("cert", "revoke", "--dir", two, f"{one}/node-1.pem")
     assert foreign.code == 1
     assert "another authority has made it" in foreign.stderr
+    before = (tmp_path / "1" / "crl.pem").read_bytes()
+    own = raftmq("cert", "revoke", "--dir", one, f"{one}/ca.pem")
+    assert own.code == 1
+    assert "it is the authority's own" in own.stderr
+    assert (tmp_path / "1" / "crl.pem").read_bytes() == before
+    (tmp_path / "2" / "crl.pem").unlink()
+    without = raftmq("cert", "revoke", "--dir", two, f"{two}/node-1.pem")
+    assert without.code == 1
+    assert "with its ca.pem and crl.pem" in without.stderr
+    (tmp_path / "2" / "ca.pem").unlink()
+    again = raftmq.ok("cert", "make", "--dir", two, "--cluster", "c", "--user", "alice")
+    assert "warning: " in again.stderr
+    assert "ca.key was there before" in again.stderr
     nowhere = raftmq("cert", "revoke", "--dir", str(tmp_path / "3"), f"{one}/node-1.pem")
     assert nowhere.code == 1
     assert not (tmp_path / "3").exists()

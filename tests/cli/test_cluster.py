@@ -2,9 +2,11 @@
 
 import io
 import json
+import time
 from typing import Any
 
-from raftmq.cli.cluster import _state, behind_text, lacking_without, merged
+from raftmq.cli.cluster import _state, behind_text, lacking_without
+from raftmq.cli.cluster_picture import merged
 from raftmq.cli.node.log_lines import LogLines
 from raftmq.cli.node.serve import tell_gone
 from raftmq.wire.messages import ClusterView, GroupView, NodeView
@@ -219,6 +221,19 @@ def test_nodes_that_do_not_reach_one_that_answers_are_a_problem() -> None:
     # It is told already that this one is down.
     answers[3] = "no answer"
     assert not any("does not reach" in each for each in merged(VIEW, answers)["problems"])
+
+
+def test_certificates_that_end_soon_are_noted() -> None:
+    answers = told()
+    days = 86_400 * 1000
+    for number, left in ((1, 300 * days), (2, 10 * days + 60_000), (3, -1)):
+        answers[number] = node(number) | {"certificate_ends_ms": int(time.time() * 1000) + left}
+    notes = [text for text in merged(VIEW, answers)["notes"] if "certificate" in text]
+    assert [note.split(": ")[:2] for note in notes] == [
+        ["the certificate of node 2", notes[0].split(": ")[1]],
+        ["the certificate of node 3", "it has ended"],
+    ]
+    assert "it ends in 10 days" in notes[0]
 
 
 def test_access_that_differs_is_a_problem() -> None:

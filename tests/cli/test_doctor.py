@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from raftmq.broker.local_nodes import toml_text
 from raftmq.cli.node import doctor
 from raftmq.cli.node.serve import read_settings
 from tests.cli.command_line import CommandLine
+from tests.tls.certificates import make_node
 
 NOBODY = "raftmq://127.0.0.1:1"
 Usage = namedtuple("Usage", "total used free")
@@ -83,6 +85,27 @@ def test_address_that_the_row_in_peers_does_not_have_is_told(tmp_path: Path) -> 
     finding = doctor.check_address(read_settings(config, ()).node)
     assert finding.verdict == "warn"
     assert "listens at 127.0.0.1:7400, and `peers` has node 1 at 127.0.0.1:7401" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("node", "days", "verdict", "words"),
+    [
+        (1, 300, "ok", "that of node 1"),
+        (2, 300, "fail", "names urn:raftmq:c:node:2"),
+        (1, 10.01, "warn", "it ends in 10 days"),
+        (1, -0.001, "fail", "it has ended"),
+    ],
+)
+def test_certificate_is_examined(
+    tmp_path: Path, node: int, days: float, verdict: str, words: str
+) -> None:
+    config = Path(settings_file(tmp_path, tmp_path, port=7400))
+    files = make_node(tmp_path / "certs", node, days=days)
+    config.write_text(config.read_text() + toml_text({"tls": files._asdict()}))
+    settings = read_settings(config, ())
+    assert settings.node.cluster == "c"
+    finding = doctor.check_tls(settings)
+    assert (finding.verdict, words in finding.found) == (verdict, True), finding
 
 
 def test_address_of_another_machine_fails() -> None:

@@ -15,7 +15,7 @@ from raftmq.access.tokens import draw_token
 from raftmq.client.address import Address
 from raftmq.client.login import Login, Say, log_in, read_login, source_of
 from raftmq.client.routing.connection import open_connection
-from raftmq.errors import Reason, Rejected
+from raftmq.errors import Reason, Rejected, WrongType
 from raftmq.wire.access import SCRAM, TOKEN, LoggedIn, LogIn
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import FRAME_BYTES_MAX, FrameParser, encode_frame
@@ -170,6 +170,21 @@ def test_file_that_is_given_goes_before_the_one_of_the_url(file: Path) -> None:
         source = source_of(login, in_url)
         assert source is not None
         assert source() == expected
+
+
+@pytest.mark.parametrize("given", [A_TOKEN, A_TOKEN[:-5], A_TOKEN + "x"])
+def test_token_in_place_of_a_file_is_refused_and_not_shown(given: str) -> None:
+    for login, in_url in ((given, ""), ("", given)):
+        with pytest.raises(Rejected, match=r"give raftmq\.Login\(token=") as found:
+            source_of(login, in_url)
+        assert given[10:] not in str(found.value)
+
+
+@pytest.mark.parametrize("given", [{"user": "alice", "password": SECRET}, ("alice", SECRET), 7])
+def test_login_of_another_type_is_named_and_not_shown(given: Any) -> None:
+    with pytest.raises(WrongType, match=r"login is a raftmq\.Login") as found:
+        source_of(given, "")
+    assert SECRET not in str(found.value)
 
 
 def test_file_is_read_at_once_and_again_for_each_login(file: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import socket
 import ssl
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,35 @@ def test_files_in_the_middle_of_a_change_leave_the_contexts_before(tmp_path: Pat
     os.remove(files.ca)
     assert own.reload() == frozenset()
     assert files.ca in own.problem
+
+
+def test_a_node_takes_no_certificate_of_another(tmp_path: Path) -> None:
+    files, holder = make_node(tmp_path, 1), node_name("c", 1)
+    own = NodeContexts(files, holder=holder)
+    assert own.ends_ms == pytest.approx(1000 * (time.time() + 86_400), abs=60_000)
+    other, before = make_node(tmp_path, 2), own.pair
+    with pytest.raises(OSError, match="names urn:raftmq:c:node:2, and this node is") as refused:
+        NodeContexts(other, holder=holder)
+    assert other.cert in str(refused.value)
+    # Nor does one that runs: it would be refused by all others at its next start.
+    for mine, theirs in ((files.cert, other.cert), (files.key, other.key)):
+        os.replace(theirs, mine)
+    assert own.reload() == frozenset()
+    assert own.pair is before
+    assert "node:2" in own.problem
+
+
+def test_a_node_takes_no_certificate_that_its_own_authorities_did_not_sign(tmp_path: Path) -> None:
+    files, others = make_node(tmp_path / "a", 1), make_node(tmp_path / "b", 1)
+    with pytest.raises(OSError, match=r"no authority in .* signed it"):
+        NodeContexts(files._replace(ca=others.ca, crl=others.crl), holder=node_name("c", 1))
+
+
+def test_a_certificate_whose_time_is_over_is_taken_and_its_end_is_known(tmp_path: Path) -> None:
+    files = make_node(tmp_path, 1, days=1e-5)
+    time.sleep(1)
+    own = NodeContexts(files, holder=node_name("c", 1))
+    assert 0 < own.ends_ms < 1000 * time.time()
 
 
 @pytest.mark.parametrize("field", ["cert", "key", "ca", "crl"])

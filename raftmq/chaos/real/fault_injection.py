@@ -210,6 +210,11 @@ class FaultyWorld:
         self.descriptors_max = world.descriptors_max
         self.is_under_tls = world.is_under_tls
 
+    @property
+    def certificate_ends_ms(self) -> int:
+        """See `World`."""
+        return self._world.certificate_ends_ms
+
     def now_ms(self) -> int:
         """The time of the node's clock, which may be wrong, in ms since the epoch."""
         self._injector.look()

@@ -99,6 +99,7 @@ class SimulatedWorld:
 
     def __init__(self, network: Network, process: Process) -> None:
         self.is_under_tls = network.is_under_tls
+        self.certificate_ends_ms = 0
         """See `raftmq.broker.world.World`."""
         self.files: FileSystem = process.machine.disk.mount()
         """The machine's disk, for as long as the process lives."""

@@ -117,7 +117,8 @@ def _checks_of(settings: "Settings | None") -> "list[Callable[[], Finding]]":
     if settings is None:
         return []
     own = settings.node
-    return [lambda: check_data(Path(own.data)), lambda: check_address(own)]
+    checks = [lambda: check_data(Path(own.data)), lambda: check_address(own)]
+    return [*checks, lambda: check_tls(settings)] if settings.tls.cert else checks
 
 
 def check_data(folder: Path) -> Finding:
@@ -132,6 +133,23 @@ def check_data(folder: Path) -> Finding:
     if existing != whole:
         return Finding("node.data", "ok", f"{whole} is not there yet: the node makes it")
     return Finding("node.data", "ok", f"{whole} can be written")
+
+
+def check_tls(settings: "Settings") -> Finding:
+    """The files of `[tls]` can be used, and the certificate is this node's and in time."""
+    from raftmq.cli.exits import Failure
+
+    from .certificates import certificate_text, contexts_of
+
+    try:
+        contexts = contexts_of(settings)
+    except Failure as failure:
+        return Finding("tls", "fail", str(failure), failure.fix)
+    assert contexts is not None
+    if text := certificate_text(contexts.ends_ms):
+        is_over = contexts.ends_ms <= time.time() * 1000
+        return Finding("tls", "fail" if is_over else "warn", f"the certificate: {text}")
+    return Finding("tls", "ok", f"the certificate is that of node {settings.node.id}")
 
 
 def check_address(own: "NodeSettings") -> Finding:
@@ -292,7 +310,7 @@ def check_clock_source() -> Finding:
 
 def check_cluster(session: Session) -> Finding:
     """The cluster's health, if one answers."""
-    from raftmq.cli.cluster import picture_of
+    from raftmq.cli.cluster_picture import picture_of
     from raftmq.cli.exits import Failure
 
     try:

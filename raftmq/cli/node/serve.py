@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import click
 
 from raftmq.cli.exits import ExitCode, Failure
 
+from .certificates import DAY_SECONDS, certificate_text, contexts_of
 from .log_lines import LogLines
 from .notify import notify
 
@@ -159,7 +161,7 @@ async def _serve(settings: "Settings", log: LogLines, parent: int) -> int:
     from raftmq.broker.settings import listens_elsewhere
     from raftmq.broker.system_world import RealWorld, tune_interpreter
 
-    contexts = _contexts(settings)
+    contexts = contexts_of(settings)
     tune_interpreter()
     # After the imports, whose objects are frozen.
     collector = Collector()
@@ -192,25 +194,6 @@ async def _serve(settings: "Settings", log: LogLines, parent: int) -> int:
     return return_code
 
 
-def _contexts(settings: "Settings") -> "NodeContexts | None":
-    """The node's TLS; None: its connections are plain.
-
-    Raises:
-        Failure: a file cannot be used.
-    """
-    from raftmq.tls.contexts import Files, NodeContexts
-
-    tls = settings.tls
-    if not tls.cert:
-        return None
-    files = Files(tls.cert, tls.key, tls.ca, tls.crl)
-    try:
-        return NodeContexts(files, clients_need_certificates=tls.client_certs)
-    except OSError as error:
-        fix = "correct the table [tls] of the settings; `raftmq cert make` makes such files"
-        raise Failure(f"TLS cannot begin: {error}", fix=fix) from error
-
-
 async def _renew_certificates(
     node: "Node",
     contexts: "NodeContexts",
@@ -222,7 +205,7 @@ async def _renew_certificates(
     that have failed and requests that were denied meanwhile."""
     import trio
 
-    problem, failed, denied = "", 0, 0
+    problem, failed, denied, warned = "", 0, 0, -inf
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         task_status.started()
         while True:
@@ -236,6 +219,10 @@ async def _renew_certificates(
             if contexts.problem and contexts.problem != problem:
                 log.error("certificates not taken up", what=contexts.problem)
             problem = contexts.problem
+            if changed or trio.current_time() >= warned + DAY_SECONDS:
+                warned = trio.current_time()
+                if left := certificate_text(contexts.ends_ms):
+                    log.warning("certificate", what=left)
             if (count := node.gate.failures.count) > failed:
                 log.error("logins failed", count=count - failed, last=node.gate.failures.last)
                 failed = count

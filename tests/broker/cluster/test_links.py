@@ -383,6 +383,7 @@ class OneStream:
         self.random = Random(1)
         self.descriptors_max = 1024
         self.is_under_tls = False
+        self.certificate_ends_ms = 0
         self._stream = stream
         self.is_refusing = False
 
