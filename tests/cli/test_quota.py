@@ -28,6 +28,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_a_quota_is_set_listed_and_dropped(url: str, raftmq: CommandLine) -> None:
     set_ = raftmq.ok("quota", "set", "user", "alice", "--write", "10MB/s", "--requests", "5")
     assert "set: the quota of user alice" in set_.stderr
+    assert "warning: 5 open requests are few" in set_.stderr
     again = raftmq.ok("quota", "set", "user", "alice", "--write", "10MB/s", "--requests", "5")
     assert "there was already" in again.stderr
     raftmq.ok("quota", "set", "topic", "*", "--read-messages", "500/s")
@@ -41,7 +42,8 @@ def test_a_quota_is_set_listed_and_dropped(url: str, raftmq: CommandLine) -> Non
     assert table[1].split() == ["user", "alice", "10000000", "-", "-", "-", "-", "5", *"----"]
     # The quota of a name and that of `*`, which may hold in its place.
     assert len(raftmq.ok("quota", "list", "topic", "orders").stdout.splitlines()) == 2
-    less = raftmq.ok("quota", "set", "user", "alice", "--requests", "7")
+    less = raftmq.ok("quota", "set", "user", "alice", "--requests", "8")
+    assert "are few" not in less.stderr
     assert "the quota before also had WRITE B/s 10000000: repeat what shall stay" in less.stderr
     raftmq.ok("quota", "drop", "user", "alice")
     refused = raftmq("quota", "drop", "user", "alice")

@@ -84,6 +84,10 @@ class _Amounts(_Subject):
         return {name: amount for name in COLUMNS if (amount := getattr(self, name))}
 
 
+REQUESTS_FEW = 8
+"""Open requests below which one consumer may keep all others of its user waiting."""
+
+
 @click.group(cls=HintedGroup)
 def quota() -> None:
     """Quotas of users and topics: set, list and drop them.
@@ -123,6 +127,11 @@ def set_(session: Session, options: _Amounts) -> None:
     ]
     if gone:
         note(f"the quota before also had {', '.join(gone)}: repeat what shall stay")
+    if 0 < amounts.get("requests", 0) < REQUESTS_FEW:
+        note(
+            f"warning: {amounts['requests']} open requests are few: a consumer that pops has one "
+            "for each partition group of its topic all the time, and all else of the user waits"
+        )
 
 
 @quota.command("list")
