@@ -15,7 +15,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 SOURCES := raftmq tests bench demo docs/generate.py docs/chapters.py
 
-.PHONY: help setup test campaign all-tests demo demo-pipeline check fix chaos soak mutants known-bugs seeds peers bench docs chapters clean
+.PHONY: help setup test campaign all-tests demo demo-pipeline check fix chaos soak mutants known-bugs seeds peers bench bench-alone docs chapters clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -80,6 +80,9 @@ peers: setup  ## fetch the brokers that raftmq is measured beside into build/pee
 bench: setup  ## measure raftmq, the floor and the peers; writes docs/benchmarks.* (ARGS="--help")
 	$(SYNC) --group bench
 	$(BIN)/python -m bench.run $(ARGS)
+
+bench-alone: setup  ## measure filters, popping, security, embedding and pipeline; writes docs/benchmarks-*.json
+	$(SYNC) --group bench
 	$(BIN)/python -m bench.cores.filters --json docs/benchmarks-filters.json
 	$(BIN)/python -m bench.alone.subscriptions --json docs/benchmarks-subscriptions.json
 	$(BIN)/python -m bench.alone.popping --json docs/benchmarks-popping.json

@@ -55,14 +55,14 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                 )
     axes.set_yticks(range(len(tables)), [SCENARIOS[name].title for name in tables])
     axes.invert_yaxis()
-    axes.set_xlabel("messages a second over raftmq's (the line): faster systems stand to its right")
+    axes.set_xlabel("rate over raftmq's (the line): faster to the right")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", alpha=0.3)
     marks = [
         Line2D([], [], marker="o", color=colour, linestyle="none", label=name)
         for name, colour in COLOURS.items()
     ]
-    kinds = [("o", "acknowledged before a sync"), ("^", "under its own load tool")]
+    kinds = [("o", "sends acknowledged before a sync"), ("^", "under its own load tool")]
     marks += [
         Line2D([], [], marker=mark, color="black", markerfacecolor="none", linestyle="none",
                label=label)

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.results import FIGURES, Gap, Gaps, GrowthFigure, Result, Row, Skip, by_scenario, is_met
-from bench.scenarios import GROWTH, SCENARIOS
+from bench.scenarios import GROWTH, READS, SCENARIOS
 from bench.standing import best_peers, losses, lost_costs, targets
 from bench.system import warm_up_before
 
@@ -86,8 +86,9 @@ def shortest_first(gaps: Iterable[Gap]) -> list[Gap]:
 def markdown(result: Result, gaps: Gaps | None = None) -> str:
     """The whole page for people."""
     parts = [
-        _heading(result),
+        _heading(result, gaps),
         _standing(result.rows, gaps["rows"] if gaps is not None else ()),
+        _method(result),
         *(_scenario_table(name, table) for name, table in by_scenario(result.rows).items()),
         _failover(gaps) if gaps is not None else "",
         _growth(result.rows, result.figures),
@@ -97,10 +98,8 @@ def markdown(result: Result, gaps: Gaps | None = None) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _heading(result: Result) -> str:
-    facts = "\n".join(f"| {name} | {value} |" for name, value in result.machine.items())
-    produce = result.seconds * SCENARIOS["produce-100B"].times
-    settling = warm_up_before(result.seconds)
+def _heading(result: Result, gaps: Gaps | None) -> str:
+    apart = "" if gaps is None else " The failovers were measured in a run of their own."
     return f"""\
 # Benchmarks
 
@@ -108,7 +107,26 @@ Written by `{result.command}` on {result.date}; do not edit.
 
 ![Each system's rate over raftmq's, by scenario]({PICTURE})
 
-{_when(result)}
+{_when(result)}{apart}{_scaled(result.command)}
+Three servers and their load share {result.machine.get("processor", "one machine")}: with more cores
+the order may be another one, as a server in Go, Java or Erlang uses all of them and a raftmq node
+about one.
+
+To run it yourself, with the peers (`bench/README.md` says what `make peers` brings, how long it
+takes, and how to read the ratios):
+
+```sh
+{INSTALL_LINES}```
+"""
+
+
+def _method(result: Result) -> str:
+    facts = "\n".join(f"| {name} | {value} |" for name, value in result.machine.items())
+    produce = result.seconds * SCENARIOS["produce-100B"].times
+    settling = warm_up_before(result.seconds)
+    return f"""\
+## How it was measured
+
 Each system ran on a fresh cluster of three server processes beside its load on one machine, one
 system after another in each scenario.
 A consume reads back what the produce with messages of its size stored just before, on its cluster.
@@ -122,22 +140,16 @@ Servers on the JVM (Kafka, RocketMQ) repeat the same work first until its rate r
 *Versions and settings* says how long that took.
 A scenario with further figures has a second table: three of them grow, and it tells the consumers,
 queues or messages that a system reached, each in its own unit (*Versions and settings* names it),
-within a limit of time.
+within a limit of time; `s to create` ends when each has its first message.
 {_continued(result.continues)}\
-*The floor* is the same bytes through bare replication: frames, write, fdatasync on a majority, and
-no broker logic.
-It is the limit of this language on this machine; `ratio to floor` is messages a second over the
-floor's.
+*The floor* is the same bytes through bare replication in this language: frames, write, fdatasync on
+a majority, and no broker logic. It has one leader and one log; raftmq has three leaders, and with
+large messages, which cost the processor little, passes it.
+`ratio to floor` is messages a second over the floor's.
 Latency is from the send to its acknowledgement in the client, with the whole window in flight.
 *CPU s a million* is the processor time of all servers for a million of the counted messages; *MiB*
 is the resident memory of the largest server right after the measurement. Both are the kernel's
 figures.
-
-To run it yourself, with the peers (`bench/README.md` says what `make peers` brings, and how long it
-takes):
-
-```sh
-{INSTALL_LINES}```
 
 | machine | |
 |---|---|
@@ -154,6 +166,11 @@ def _when(result: Result) -> str:
             return f"All systems ran in one run, at commit {commit}."
         case commits:
             return f"Measured at commits {', '.join(commits)}: rows of older code are among them."
+
+
+def _scaled(command: str) -> str:
+    scale = command.partition("--scale ")[2].split(" ")[0]
+    return f" Amounts of queues, consumers and messages are times {scale}." if scale else ""
 
 
 def _continued(dates: Sequence[str]) -> str:
@@ -235,6 +252,7 @@ def _growth(rows: Sequence[Row], figures: Sequence[GrowthFigure]) -> str:
 Each scenario compares raftmq with itself: the plain case and the grown one take turns in one run.
 A ratio is the median over neighbouring windows, so it may differ from the quotient of two rows.
 The servers' processor time a message does not depend on who else uses the machine.
+The loads are small ones of this section's own: its rates are not those above.
 """
     found = {figure["scenario"] for figure in figures}
     return "\n".join([heading, *(_growth_of(n, rows, figures) for n in GROWTH if n in found)])
@@ -291,8 +309,10 @@ def _standing(rows: Sequence[Row], gaps: Sequence[Gap]) -> str:
         f"{'' if ours >= theirs else '**'}{ours / theirs:.2f}{'' if ours >= theirs else '**'} |"
         for scenario, ours, name, theirs in best_peers(rows)
     )
-    lost = "\n".join(f"- {each}" for each in losses(rows)) or "Nowhere in this run."
-    costs = "\n".join(f"- {each}" for each in lost_costs(rows)) or "Nowhere in this run."
+    nowhere = "Nowhere in this run." if best_peers(rows) else "No peer was measured in this run."
+    lost = "\n".join(f"- {each}" for each in losses(rows)) or nowhere
+    costs = "\n".join(f"- {each}" for each in lost_costs(rows)) or nowhere
+    short = _short_reads(rows)
     lines = "\n".join(
         f"| {claim} | {limit:g} | {got:.2f} | {'yes' if is_met else '**no**'} |"
         for claim, limit, got, is_met in targets(rows, gaps)
@@ -316,7 +336,7 @@ checksum. Kafka's commits are asynchronous and reach page caches.
 | scenario | raftmq | fastest peer | its rate | raftmq over it |
 |---|---:|---|---:|---:|
 {places}
-
+{short}
 ## Where raftmq loses to a peer
 
 {lost}
@@ -331,6 +351,20 @@ checksum. Kafka's commits are asynchronous and reach page caches.
 |---|---:|---:|---|
 {lines}
 """
+
+
+def _short_reads(rows: Sequence[Row]) -> str:
+    """A warning about rates that were measured for less than a second; empty: there are none."""
+    found = [
+        f"{scenario} by {name} ({row['seconds']:.2f} s)"
+        for scenario, table in by_scenario(rows).items()
+        if SCENARIOS[scenario].operation in READS
+        for name, row in table.items()
+        if name != "floor" and row.get("seconds", 1.0) < 1.0
+    ]
+    if not found:
+        return ""
+    return f"\nThe stored messages were read in less than a second, so rough: {', '.join(found)}.\n"
 
 
 def _skipped(skipped: Sequence[Skip]) -> str:

@@ -64,6 +64,8 @@ GROWTH_SECONDS_MAX = 900.0
 """Time of a scenario of growth, at most: one that takes longer hangs."""
 GROWTH_WINDOW_SECONDS_MAX = 2.0
 GROWTH_ROUNDS = 4
+TABLE_CHARACTERS = 200
+"""Width of the tables where stdout is no terminal."""
 PART = "benchmarks.part.jsonl"
 """Name of the file with the finished cells of a run that has not ended."""
 
@@ -82,6 +84,11 @@ def main(arguments: list[str]) -> int:
     scenarios = [name for name in chosen.only if name in SCENARIOS]
     planned = cells(scenarios, systems, chosen.rounds)
     growth = [name for name in chosen.only if name in GROWTH and "raftmq" in systems]
+    if not planned and not growth:
+        errors.print(
+            "[red]error:[/] nothing to measure: no system that is here has such a scenario"
+        )
+        return 2
     try:
         journal = Journal(chosen.out / PART, seconds=chosen.seconds, scale=chosen.scale)
     except OtherRun as reason:
@@ -143,7 +150,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--systems", type=_systems, default=list(SYSTEMS), help=", ".join(SYSTEMS))
     parser.add_argument("--seconds", type=_positive, default=6.0, help="measured, for each cell")
-    parser.add_argument("--rounds", type=int, choices=range(1, 100), default=1, metavar="N")
+    parser.add_argument("--rounds", type=_rounds, default=1, metavar="N", help="1 to 99")
     parser.add_argument("--scale", type=float, default=1.0, help="of the amounts in growth")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of the two files")
     parser.add_argument("--plan", action="store_true", help="only say how long the run takes")
@@ -155,6 +162,12 @@ def _positive(text: str) -> float:
     if not 0.1 <= seconds <= 600.0:
         raise argparse.ArgumentTypeError(f"{text} is not within 0.1 and 600 seconds")
     return seconds
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 99:
+        raise argparse.ArgumentTypeError(f"{text} is not within 1 and 99 rounds")
+    return int(text)
 
 
 def _scenarios(text: str) -> list[str]:
@@ -413,7 +426,8 @@ def _write(result: results.Result, folder: Path) -> None:
 
 
 def _print_tables(result: results.Result) -> None:
-    console = Console()
+    # Where nobody looks, as in a pipe, no column is cut to the width of a terminal.
+    console = Console(width=None if sys.stdout.isatty() else TABLE_CHARACTERS)
     for scenario, rows in results.by_scenario(result.rows).items():
         table = Table("system", title=SCENARIOS[scenario].title, title_justify="left")
         for name in report.COLUMNS:

@@ -76,9 +76,32 @@ def test_ratio_is_null_without_a_floor() -> None:
 
 def test_losses_name_every_peer_that_is_faster_and_no_floor() -> None:
     assert standing.losses(ROWS) == [
-        "single-200B: nats has 2.50 times raftmq's rate.",
-        "single-200B: raftmq's p50 is 2.00 times that of nats.",
+        (
+            "single-200B: nats 2.50 times raftmq's rate; nats 2.00 times shorter p50; "
+            "nats 2.00 times shorter p99."
+        )
     ]
+
+
+def test_losses_name_peers_whose_slowest_answers_are_quicker() -> None:
+    rows = [row("single-200B", name, rate) for name, rate in (("raftmq", 9.0), ("nats", 1.0))]
+    rows[0]["p99_ms"], rows[1]["p99_ms"] = 6.0, 4.0
+    assert standing.losses(rows) == ["single-200B: nats 1.50 times shorter p99."]
+
+
+def test_page_without_peers_claims_no_place_among_them() -> None:
+    page = report.markdown(result([row("single-200B", "raftmq", 9.0)], []))
+    assert "No peer was measured in this run." in page
+    assert "Nowhere" not in page
+
+
+def test_page_tells_which_reads_were_short_and_which_amounts_are_scaled() -> None:
+    rows = [row("consume-1MiB", name, 9.0) for name in ("raftmq", "kafka")]
+    rows[1]["seconds"] = 0.318
+    made = dataclasses.replace(result(rows, []), command="python -m bench.run --scale 0.01")
+    page = report.markdown(made)
+    assert "less than a second, so rough: consume-1MiB by kafka (0.32 s)." in page
+    assert "messages are times 0.01." in page
 
 
 def test_fastest_peer_of_each_scenario_stands_beside_raftmq() -> None:
@@ -162,7 +185,7 @@ def test_median_row_is_one_that_was_measured() -> None:
 def test_page_says_where_raftmq_loses_and_what_was_skipped() -> None:
     skip: results.Skip = {"system": "rabbitmq", "scenario": None, "reason": "not installed: x"}
     page = report.markdown(result(ROWS, [skip]))
-    assert "nats has 2.50 times raftmq's rate" in page
+    assert "nats 2.50 times raftmq's rate" in page
     assert "- rabbitmq: not installed: x" in page
     assert "| **raftmq** | 800 |" in page
     assert page.index("produce-100B`)") < page.index("single-200B`)")
