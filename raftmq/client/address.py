@@ -6,6 +6,7 @@
 A URL is printed in logs and errors, so it holds no secret: `cert` and `login` name files.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
@@ -14,7 +15,9 @@ from raftmq.wire.address import why_no_address
 
 PORT_DEFAULT = 7400
 """The native port where a URL names none."""
-_FILES = {"ca", "cert", "crl", "login"}
+_FILES = ("ca", "cert", "crl", "login")
+_WORD_CHARACTERS_MAX = 20
+"""Characters of a wrong name that an error repeats."""
 _SCHEME, _TLS_SCHEME = "raftmq://", "raftmqs://"
 
 
@@ -72,11 +75,43 @@ port=7400)]
     files = dict(given)
     if query and not is_under_tls:
         raise _wrong(url, "only raftmqs:// takes files, as ?ca=FILE")
-    if not files.keys() <= _FILES or len(given) > len(files) or "" in files.values():
+    if why := _why_no_files(given):
         once = "ca=FILE, cert=FILE, crl=FILE and login=FILE"
-        raise _wrong(url, f"after `?` it takes each of {once} once")
+        raise _wrong(url, f"after `?` it takes each of {once} once: {why}")
     addresses = [_parse_one(part.strip(), url) for part in nodes.rstrip("/").split(",")]
     return ClusterUrl(addresses, is_under_tls, **files)
+
+
+def _why_no_files(given: list[tuple[str, str]]) -> str:
+    """The first fault of the names and paths behind `?`; empty: there is none."""
+    names = [name for name, _ in given]
+    for name, path in given:
+        if name not in _FILES:
+            # A word without a value may be a secret.
+            return unknown_word(name, _FILES) if path else "a word there is no NAME=FILE"
+        if names.count(name) > 1:
+            return f"{name} is given twice"
+        if not path:
+            return f"{name} names no file"
+    return ""
+
+
+def unknown_word(word: str, known: Iterable[str]) -> str:
+    """What to say of a name that is none of the known ones. A long or odd one is not repeated: it
+    may be a secret at the wrong place."""
+    if not word.isidentifier() or len(word) > _WORD_CHARACTERS_MAX:
+        return "a name there is none of these"
+    # Loaded for errors alone.
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, list(known), n=1)
+    return f"there is no {word!r}{f'; did you mean {close[0]}?' if close else ''}"
+
+
+def tilde_hint(*paths: str) -> str:
+    """What to write in place of a path that a shell would have expanded; empty: nothing."""
+    begun = any(path.startswith("~") for path in paths)
+    return ": `~` is not expanded here, write the whole path" if begun else ""
 
 
 def _parse_one(text: str, url: str) -> Address:

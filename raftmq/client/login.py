@@ -23,6 +23,11 @@ from raftmq.access.tokens import begins_like_token, parts_of
 from raftmq.errors import Reason, Rejected, WrongType
 from raftmq.wire.access import SCRAM, TOKEN, LoggedIn, LogIn
 
+from .address import tilde_hint, unknown_word
+
+_KEYS = ("user", "password", "token")
+"""The keys of a login file."""
+
 Say = Callable[[LogIn], Awaitable[LoggedIn]]
 """Sends a message of a login, and waits for the answer."""
 
@@ -93,19 +98,29 @@ def read_login(path: str) -> Login:
     Raises:
         Rejected: `BAD_ARGUMENT`, the file is missing or holds no login; no secret is in the text.
     """
+    text = ""
     try:
-        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        found = tomllib.loads(text)
     except OSError as error:
-        raise _wrong(f"the login file {path!r}: {error.strerror or error}") from error
+        why = f"{error.strerror or error}{tilde_hint(path)}"
+        raise _wrong(f"the login file {path!r}: {why}") from error
     except ValueError:
+        if "-----BEGIN CERTIFICATE" in text:
+            raise _wrong(f"{path!r} is a certificate, no login file: name it as `cert`") from None
         # The error would quote the file's text.
         right = '`user = "NAME"` and `password = "..."`, or `token = "raftmq_..."`'
         raise _wrong(f"the login file {path!r} is no TOML: write {right}") from None
-    if not found.keys() <= {"user", "password", "token"} or not all(
-        isinstance(value, str) for value in found.values()
-    ):
-        raise _wrong(f"the login file {path!r} may hold `user` and `password`, or `token`")
-    return Login(**found, _path=path)
+    may_hold = f"the login file {path!r} may hold `user` and `password`, or `token`"
+    for key, value in found.items():
+        if key not in _KEYS:
+            raise _wrong(f"{may_hold}: {unknown_word(key, _KEYS)}")
+        if not isinstance(value, str):
+            raise _wrong(f'{may_hold}, each a text in `"`: {key} is none')
+    try:
+        return Login(**found, _path=path)
+    except Rejected as error:
+        raise _wrong(f"the login file {path!r}: {error}") from None
 
 
 async def log_in(login: Login, say: Say) -> None:

@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from pathlib import Path
 
 import anyio
 
@@ -9,7 +10,7 @@ from raftmq.errors import Reason, Rejected
 from raftmq.tls.contexts import client_context
 from raftmq.tls.sockets import Awaits, TlsSocket, begin_tls, handshake_step
 
-from .address import ClusterUrl
+from .address import ClusterUrl, tilde_hint
 
 _SPEAKS_NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"))
 """OpenSSL's reasons for bytes that begin no handshake."""
@@ -18,13 +19,29 @@ _NOT_ACCEPTED = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it wants a client's certificate: give `cert`",
     "SSLV3_ALERT_BAD_CERTIFICATE": "bad certificate",
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "unsupported certificate",
-    "SSLV3_ALERT_CERTIFICATE_REVOKED": "certificate revoked",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "certificate expired",
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": "certificate revoked: `cert` has to be another one",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "certificate expired: `cert` has to be another one",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "certificate unknown",
-    "TLSV1_ALERT_UNKNOWN_CA": "unknown authority",
+    "TLSV1_ALERT_UNKNOWN_CA": "unknown authority: `cert` has to be of an authority of the cluster",
     "TLSV1_ALERT_ACCESS_DENIED": "access denied",
 }
 """OpenSSL's reasons for alerts about a client's certificate, in words."""
+
+_ANOTHER_AUTHORITY = "`ca` is missing, or is the authority of another cluster"
+_ANOTHER_HOST = "reach the node by a host of its certificate"
+_REMEDIES = {
+    3: "the file of `crl` lacks the list of an authority",
+    10: "the node needs another certificate, unless the clock here is wrong",
+    18: _ANOTHER_AUTHORITY,
+    19: _ANOTHER_AUTHORITY,
+    20: _ANOTHER_AUTHORITY,
+    23: "the node needs another certificate",
+    62: _ANOTHER_HOST,
+    64: _ANOTHER_HOST,
+}
+"""What is wrong or would be right, by OpenSSL's code of the verdict on a node's certificate
+(`X509_V_ERR_...`): no list of an authority, expired, self-signed (alone, in a chain), no local
+issuer, revoked, mismatch of the host (name, IP address)."""
 
 
 class ClientTls:
@@ -43,7 +60,7 @@ class ClientTls:
         try:
             self._context = client_context(ca, cert, crl)
         except OSError as error:  # an SSLError is an OSError
-            message = f"TLS cannot begin: {error.strerror or error}"
+            message = f"TLS cannot begin: {_why_unusable(error, ca, cert, crl)}"
             raise Rejected(Reason.BAD_ARGUMENT, message) from error
 
     async def secure(self, sock: socket.socket, host: str) -> TlsSocket:
@@ -68,6 +85,15 @@ class ClientTls:
                 raise refusal from error
             raise
         return TlsSocket(under_tls)
+
+
+def _why_unusable(error: OSError, ca: str, cert: str, crl: str) -> str:
+    """Why the files of a client cannot be used, where OpenSSL's words do not say it."""
+    if isinstance(error, ssl.SSLError) and cert and b"PRIVATE KEY" not in Path(cert).read_bytes():
+        return (
+            f"{cert} holds no private key: `cert` names one file with the certificate and its key"
+        )
+    return f"{error.strerror or error}{tilde_hint(ca, cert, crl)}"
 
 
 async def _shake_hands(sock: ssl.SSLSocket) -> None:
@@ -104,11 +130,13 @@ def refused(error: BaseException | None, where: object) -> Rejected | None:
     refusal comes with the first read.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        why = f"its certificate is not accepted here: {error.verify_message}"
+        remedy = _REMEDIES.get(error.verify_code, "")
+        message = error.verify_message.rstrip(".")
+        why = f"its certificate is not accepted here: {message}{remedy and f': {remedy}'}"
     elif not isinstance(error, ssl.SSLError) or not error.reason:
         return None
     elif error.reason in _SPEAKS_NO_TLS:
-        why = "it speaks no TLS: see to its settings, or who answers there"
+        why = "it speaks no TLS: write raftmq:// for a cluster without it, or see who answers there"
     elif error.reason in _NOT_ACCEPTED:
         why = f"it does not accept this client: {_NOT_ACCEPTED[error.reason]}"
     else:

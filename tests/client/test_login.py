@@ -129,7 +129,30 @@ def test_file_holds_either_kind_of_login(file: Path) -> None:
 )
 def test_file_that_holds_no_login_is_refused(file: Path, content: bytes) -> None:
     file.write_bytes(content)
-    refused(lambda: read_login(str(file)))
+    assert str(file) in str(refused(lambda: read_login(str(file))))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (f'user = "a"\npasword = "{SECRET}"\n', "no 'pasword'; did you mean password?"),
+        (f'user = "a"\nport = "{SECRET}"\n', "there is no 'port'"),
+        (f'{A_TOKEN} = "token"\n', "a name there is none of these"),
+        (f'user = 7\npassword = "{SECRET}"\n', "user is none"),
+        (f'user = "alice"\ntoken = "{A_TOKEN}"\n', "either `user` and `password`, or a `token`"),
+        (
+            "-----BEGIN CERTIFICATE-----\nMII\n",
+            "is a certificate, no login file: name it as `cert`",
+        ),
+    ],
+)
+def test_fault_of_a_login_file_is_named(file: Path, content: str, words: str) -> None:
+    file.write_text(content)
+    assert words in str(refused(lambda: read_login(str(file))))
+
+
+def test_home_folder_is_not_expanded_and_said_to_be_so() -> None:
+    assert "`~` is not expanded" in str(refused(lambda: read_login("~/no such/login.toml")))
 
 
 def test_file_that_cannot_be_read_is_named(file: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from raftmq.client.tls import refused
 from raftmq.errors import Reason, Rejected
 from raftmq.tls.authority import Authority, describe
 from raftmq.tls.contexts import Files, NodeContexts, client_context
@@ -211,3 +212,25 @@ def test_client_with_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(Rejected, match="raftmqs://"):
         raftmq.connect("raftmq://db", ca=str(tmp_path / "nowhere.pem"))
     assert Files("a", "b", "c").crl == ""
+
+
+def test_expired_certificate_of_a_node_is_told_with_what_to_do() -> None:
+    expired = ssl.SSLCertVerificationError()
+    expired.verify_code, expired.verify_message = 10, "certificate has expired"
+    told = str(refused(expired, "db:7400"))
+    assert told.startswith("the node at db:7400: its certificate is not accepted here: ")
+    assert "has expired: the node needs another certificate, unless the clock here is" in told
+
+
+def test_client_file_without_a_private_key_and_a_path_with_a_tilde_are_told(tmp_path: Path) -> None:
+    import raftmq
+
+    files = make_node(tmp_path, 1)
+    (alone,) = Authority(tmp_path).issue(CertificateName("c", USER, "alice"), (), days=1)
+    for wrong in (files.cert, files.ca):
+        with pytest.raises(Rejected, match=r"holds no private key: `cert` names one file") as error:
+            raftmq.connect("raftmqs://db", ca=files.ca, cert=wrong)
+        assert wrong in str(error.value)
+    with pytest.raises(Rejected, match="`~` is not expanded"):
+        raftmq.connect("raftmqs://db?ca=~/ca.pem")
+    raftmq.connect("raftmqs://db", ca=files.ca, cert=str(alone))

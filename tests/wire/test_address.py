@@ -53,9 +53,13 @@ def test_url_under_tls_names_files_and_no_other_url_does() -> None:
     assert parse_url("raftmqs://db/") == ClusterUrl([Address("db", 7400)], True)
     wrong = {
         "raftmq://db?ca=ca.pem": "only raftmqs",
-        "raftmqs://db?token=abc": "each of ca=FILE",
-        "raftmqs://db?ca=": "each of ca=FILE",
-        "raftmqs://db?ca=a&ca=b": "each of ca=FILE",
+        "raftmqs://db?token=abc": "each of ca=FILE.* there is no 'token'; write",
+        "raftmqs://db?crt=abc.pem": "there is no 'crt'; did you mean cert?",
+        "raftmqs://db?ca=a&key=abc": "there is no 'key'; write",
+        "raftmqs://db?abc": "a word there is no NAME=FILE",
+        "raftmqs://db?raftmq_abc_abcabcabcabc=x": "a name there is none of these",
+        "raftmqs://db?ca=": "ca names no file",
+        "raftmqs://db?ca=a&ca=b": "ca is given twice",
         "tls://db": "raftmq:// or raftmqs://",
     }
     for text, words in wrong.items():

@@ -130,9 +130,13 @@ def test_client_is_told_what_is_wrong_with_either_end(tmp_path: Path) -> None:
     async def scenario(node: Node, _: NodeContexts) -> None:
         ca, port = tmp_path / "a" / "ca.pem", node.settings.node.port
         other = make_node(tmp_path / "b", 1)
-        assert "self-signed" in await words(url(node))
-        assert "not accepted here" in await words(url(node, ca=Path(other.ca)))
-        assert "Hostname mismatch" in await words(url(node, host="localhost", ca=ca))
+        other_ca = "`ca` is missing, or is the authority of another cluster"
+        assert f"self-signed certificate in certificate chain: {other_ca}" in await words(url(node))
+        assert other_ca in await words(url(node, ca=Path(other.ca)))
+        mismatch = await words(url(node, host="localhost", ca=ca))
+        assert "is not valid for 'localhost': reach the node by a host of its cert" in mismatch
+        lacking = await words(url(node, ca=ca, crl=Path(other.crl)))
+        assert "CRL: the file of `crl` lacks the list of an authority" in lacking
         assert "raftmqs://" in await words(f"raftmq://{HOST}:{port}")
         (foreign,) = Authority(tmp_path / "b").issue(CertificateName("c", USER, "eve"), (), days=1)
         assert "does not accept this client" in await words(url(node, ca=ca, cert=foreign))
@@ -152,7 +156,8 @@ def test_client_under_tls_is_told_of_a_node_without(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, refuse, [listener])
             port = listener.socket.getsockname()[1]
-            assert "speaks no TLS" in await words(f"raftmqs://{HOST}:{port}")
+            refusal = await words(f"raftmqs://{HOST}:{port}")
+            assert "speaks no TLS: write raftmq:// for a cluster without it" in refusal
             nursery.cancel_scope.cancel()
 
     trio.run(scenario)
