@@ -103,6 +103,44 @@ _ARGUMENT_FIXES = {
 """By command: the remedy of `BAD_ARGUMENT`, where one helps beside the message."""
 
 
+_CASES = {
+    (Reason.TLS, "mismatch, certificate"): "`raftmq cert show FILE` shows the hosts of the node's "
+    "certificate; `raftmq cert make --node N --host HOST` makes one for another host",
+    (Reason.TLS, "`ca` is missing"): "name the authority's ca.pem: `raftmqs://HOST:PORT?ca=FILE`",
+    (Reason.TLS, "lacks the list"): "`crl` names one file with the crl.pem of each authority in "
+    "`ca`, one after the other",
+    (Reason.TLS, "needs another certificate"): "`raftmq cert show FILE` tells until when it is "
+    "valid; `raftmq cert make` makes another",
+    (Reason.TLS, "speaks no TLS"): "`raftmq://HOST:PORT` reaches nodes without TLS",
+    (Reason.TLS, "does not accept this client"): "`raftmq cert make --user NAME`, in the folder of "
+    "the cluster's authority, makes one for `raftmqs://HOST:PORT?ca=FILE&cert=FILE`",
+    (Reason.UNAUTHENTICATED, "the login by token"): "an administrator makes another one: "
+    "`raftmq token make USER --login-file FILE`",
+    (Reason.UNAUTHENTICATED, "the login of user"): "an administrator gives the user another "
+    "password: `raftmq user password NAME --login-file FILE`",
+    (Reason.BAD_ARGUMENT, "holds no private key"): "`raftmq cert make --user NAME` writes such a "
+    "file, user-NAME.pem",
+    (Reason.BAD_ARGUMENT, "is a certificate, no login file"): "`raftmqs://HOST:PORT?ca=FILE&"
+    "cert=FILE` logs in by it",
+    (Reason.BAD_ARGUMENT, "login file"): "an administrator makes one: "
+    "`raftmq user add NAME --login-file FILE` or `raftmq token make NAME --login-file FILE`",
+    (Reason.BAD_ARGUMENT, "has queues"): "give one of these queues; "
+    "`raftmq topic alter NAME --queues N` adds some",
+}
+"""By reason and words of the error: the remedy of one case of a reason; the first one counts."""
+
+
+def _remedy(error: Rejected) -> str:
+    """The remedy of a refusal; empty: nothing to add."""
+    for (reason, words), fix in _CASES.items():
+        if error.reason is reason and words in str(error):
+            return fix
+    if error.reason is Reason.BAD_ARGUMENT:
+        # The message names the argument, and mostly the right values.
+        return _ARGUMENT_FIXES.get(_command_path(), "")
+    return _FIXES.get(error.reason, "change the call as it says")
+
+
 def explained(error: RaftmqError, *, url: str) -> Failure:
     """An error of the client as a `Failure`. `url` is the address that the command used."""
     if "log.reserve_bytes" in str(error):
@@ -124,13 +162,7 @@ def explained(error: RaftmqError, *, url: str) -> Failure:
         fix = "it may have happened: look before you repeat it, or give it more --timeout"
         return Failure(str(error), fix=fix)
     if isinstance(error, Rejected):
-        fix = _FIXES.get(error.reason, "change the call as it says")
-        if error.reason is Reason.BAD_ARGUMENT:
-            # The message names the argument, and mostly the right values.
-            fix = _ARGUMENT_FIXES.get(_command_path(), "")
-            if "has queues" in str(error):
-                fix = "give one of these queues; `raftmq topic alter NAME --queues N` adds some"
-        return Failure(str(error), fix=fix)
+        return Failure(str(error), fix=_remedy(error))
     cause = error.__cause__
     if isinstance(cause, RaftmqError):
         return Failure(str(error), fix=explained(cause, url=url).fix)

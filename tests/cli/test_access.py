@@ -180,7 +180,7 @@ def test_another_password_ends_the_one_before_at_once_or_later(
     assert changed.stderr == "bob has another password\n"
     refused = second.fails("topic", "list")
     assert "is not valid: " in refused
-    assert "login=FILE" in refused.partition("fix:")[2]
+    assert "`raftmq user password NAME --login-file" in refused.partition("fix:")[2]
     assert "one" not in refused
     third.may("topic", "list")
     raftmq.ok("user", "password", "bob", "--no-password")
@@ -279,7 +279,9 @@ def test_token_is_printed_alone_and_logs_in_until_it_is_revoked(
     assert secret not in wrong.stderr
     revoked = raftmq.ok("token", "revoke", text)
     assert revoked.stderr == f"revoked token {token_id}\n"
-    assert "is not valid: " in robot.fails("topic", "list")
+    refused = robot.fails("topic", "list")
+    assert "is not valid: " in refused
+    assert "`raftmq token make USER --login-file FILE`" in refused.partition("fix:")[2]
     again = raftmq("token", "revoke", token_id)
     assert (again.code, f"there is no token {token_id}" in again.stderr) == (1, True)
     assert "raftmq token list" in again.stderr

@@ -3,7 +3,9 @@
 import pytest
 
 import raftmq as package
+from raftmq.cli.exits import explained
 from raftmq.cli.group.members import listed_groups
+from raftmq.errors import Reason, Rejected
 from tests.cli.command_line import CommandLine
 from tests.cli.test_consume import in_memory
 
@@ -49,6 +51,27 @@ def test_error_says_what_would_be_right(
     said, _, remedy = ended.stderr.partition("fix:")
     assert error in said
     assert fix in remedy
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "fix"),
+    [
+        (Reason.TLS, "Hostname mismatch, certificate is not valid for 'x'", "--host HOST`"),
+        (Reason.TLS, "self-signed: `ca` is missing, or is the", "ca.pem: `raftmqs://HOST:PORT?ca"),
+        (Reason.TLS, "the file of `crl` lacks the list of an authority", "`crl` names one file"),
+        (Reason.TLS, "expired: the node needs another certificate", "`raftmq cert show FILE`"),
+        (Reason.TLS, "it speaks no TLS: write raftmq://", "`raftmq://HOST:PORT` reaches nodes"),
+        (Reason.TLS, "it does not accept this client: expired", "`raftmq cert make --user NAME`"),
+        (Reason.TLS, "this node is under TLS: write raftmqs://", "`raftmqs://HOST:PORT?ca=FILE&"),
+        (Reason.BAD_ARGUMENT, "the login file 'x': No such file", "raftmq token make NAME --lo"),
+        (Reason.BAD_ARGUMENT, "'x' is a certificate, no login file", "cert=FILE` logs in by it"),
+        (Reason.BAD_ARGUMENT, "x holds no private key: `cert` names", "writes such a file"),
+    ],
+)
+def test_cases_of_a_reason_have_remedies_of_their_own(
+    reason: Reason, message: str, fix: str
+) -> None:
+    assert fix in explained(Rejected(reason, message), url="raftmqs://db").fix
 
 
 @pytest.mark.parametrize(
