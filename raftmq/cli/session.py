@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import click
 
 from raftmq.errors import RaftmqError, Reason, Rejected
+from raftmq.words import did_you_mean
 
 from .exits import explained, unwrapped
 from .values import DURATION
@@ -33,8 +34,8 @@ DEFAULT_URL = "raftmq://127.0.0.1:7400,127.0.0.1:7401,127.0.0.1:7402"
 """The addresses of the nodes of `raftmq up`: any of them may be down."""
 
 HINT_SECONDS_MAX = 2.0
-HINT_TOPICS_MAX = 2_000
-"""Bounds of the search for a topic whose name is like an unknown one."""
+HINT_NAMES_MAX = 2_000
+"""Bounds of the search for a name that is like an unknown one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +97,12 @@ class Session:
 
 async def _meant(mq: "Client", error: Rejected) -> str:
     """The question for the topic whose name is like that in the error; empty: there is none."""
-    from difflib import get_close_matches
-
     wanted = re.search(r"there is no topic '(.+?)'", str(error))
     names: list[str] = []
     # The error is shown anyway, without the question if the cluster does not answer.
     with suppress(RaftmqError):
         names = [topic.name for topic in await mq.admin.list_topics(timeout=HINT_SECONDS_MAX)]
-    close = get_close_matches(wanted[1], names[:HINT_TOPICS_MAX], n=2) if wanted else []
-    return f"; did you mean {' or '.join(close)}?" if close else ""
+    return did_you_mean(wanted[1], names[:HINT_NAMES_MAX], count=2) if wanted else ""
 
 
 def _check_url(ctx: click.Context, param: click.Parameter, url: str) -> str:

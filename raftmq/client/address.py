@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 from raftmq.errors import Reason, Rejected
 from raftmq.wire.address import why_no_address
+from raftmq.words import did_you_mean
 
 PORT_DEFAULT = 7400
 """The native port where a URL names none."""
@@ -101,11 +102,7 @@ def unknown_word(word: str, known: Iterable[str]) -> str:
     may be a secret at the wrong place."""
     if not word.isidentifier() or len(word) > _WORD_CHARACTERS_MAX:
         return "a name there is none of these"
-    # Loaded for errors alone.
-    from difflib import get_close_matches
-
-    close = get_close_matches(word, list(known), n=1)
-    return f"there is no {word!r}{f'; did you mean {close[0]}?' if close else ''}"
+    return f"there is no {word!r}{did_you_mean(word, known)}"
 
 
 def tilde_hint(*paths: str) -> str:

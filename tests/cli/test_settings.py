@@ -86,7 +86,28 @@ def test_wrong_setting_is_refused_and_named(override: str, words: str) -> None:
     with pytest.raises(Failure) as caught:
         read_settings(SAMPLE, (override,))
     assert words in str(caught.value)
-    assert "node.toml" in caught.value.fix
+    assert "docs/reference/settings.md" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[acces]\nis_on = true\n", "there is no table acces; did you mean access?"),
+        ("[access]\nis_onn = true\n", "no setting in [access] is_onn; did you mean is_on?"),
+        ("[tls]\nzzz = 1\n", "no setting in [tls] zzz; there are cert, key, ca, crl,"),
+        ("id = 1\n", "there is no table id; there are node, raft,"),
+        ("tls = 1\n", "Expected `object`, got `int` - at `$.tls`"),
+    ],
+)
+def test_wrong_name_in_the_file_is_refused_with_the_one_that_is_meant(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(text + '[node]\nid = 1\ncluster = "c"\ndata = "d"\n')
+    with pytest.raises(Failure) as caught:
+        read_settings(path, ())
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
 
 
 def test_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:

@@ -162,7 +162,9 @@ class Playground:
                 others=addresses,
             )
             tables = {"node": own, **(secure_settings(certs, node) if is_secure else {})}
-            heading = "# Written by `raftmq up`; deploy/node.toml explains every setting.\n"
+            heading = (
+                "# Written by `raftmq up`; docs/reference/settings.md explains all settings.\n"
+            )
             self.config(node).write_text(heading + toml_text(tables))
 
     def lock(self) -> int | None:

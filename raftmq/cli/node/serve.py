@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.cli.exits import ExitCode, Failure
+from raftmq.words import did_you_mean
 
 from .certificates import DAY_SECONDS, certificate_text, contexts_of
 from .log_lines import LogLines
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from raftmq.broker.world import World
     from raftmq.tls.contexts import NodeContexts
 
-SETTINGS_FIX = "deploy/node.toml explains every setting; --set TABLE.NAME=VALUE replaces one"
+SETTINGS_PAGE = "docs/reference/settings.md"
+SETTINGS_FIX = f"{SETTINGS_PAGE} explains every setting; --set TABLE.NAME=VALUE replaces one"
 WATCH_SECONDS = 0.2
 """Seconds between two looks at the node's state."""
 START_SECONDS, START_WATCH_SECONDS = 3.0, 0.02
@@ -55,7 +57,7 @@ LEAVE_SECONDS = 1.0
     "--config",
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The node's settings; deploy/node.toml explains each of them.",
+    help=f"The node's settings; {SETTINGS_PAGE} explains each of them.",
 )
 @click.option(
     "--set",
@@ -101,6 +103,10 @@ def read_settings(config: Path, overrides: tuple[str, ...]) -> "Settings":
     replaced = [_replacement(override) for override in overrides]
     try:
         tables = tomllib.loads(config.read_text())
+        for table, values in tables.items():
+            part = _named(str(config), "table", table, Settings)
+            for name in values if isinstance(values, dict) else ():
+                _named(str(config), f"setting in [{table}]", name, part)
         for table, name, value in replaced:
             tables.setdefault(table, {})[name] = value
         return msgspec.convert(tables, Settings).validate()
@@ -126,29 +132,31 @@ def _replacement(override: str) -> tuple[str, str, Any]:
     if not found or not dot:
         what = f"--set {override!r} is not TABLE.NAME=VALUE, as node.id=2"
         raise Failure(what, fix=SETTINGS_FIX)
-    part = _named(override, "table", table, Settings)
+    where = f"--set {override}"
+    part = _named(where, "table", table, Settings)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
     try:
-        msgspec.convert(value, _named(override, f"setting in [{table}]", name, part))
+        msgspec.convert(value, _named(where, f"setting in [{table}]", name, part))
     except msgspec.ValidationError as error:
-        raise Failure(f"--set {override}: {error}", fix=SETTINGS_FIX) from error
+        raise Failure(f"{where}: {error}", fix=SETTINGS_FIX) from error
     return table, name, value
 
 
-def _named(override: str, what: str, name: str, struct: Any) -> Any:
-    """The type of a struct's field, by the field's name."""
-    from difflib import get_close_matches
+def _named(where: str, what: str, name: str, struct: Any) -> Any:
+    """The type of a struct's field, by the field's name.
 
+    Raises:
+        Failure: the struct has no such field.
+    """
     import msgspec
 
     types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
     if name not in types:
-        near = get_close_matches(name, types, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(types)}"
-        raise Failure(f"--set {override}: there is no {what} {name}; {hint}", fix=SETTINGS_FIX)
+        hint = did_you_mean(name, types) or f"; there are {', '.join(types)}"
+        raise Failure(f"{where}: there is no {what} {name}{hint}", fix=SETTINGS_FIX)
     return types[name]
 
 
