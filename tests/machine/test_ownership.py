@@ -49,7 +49,7 @@ def test_a_user_creates_as_many_topics_as_it_may_own(catalog: Catalog) -> None:
     refused = by("alice", catalog, CreateTopic("c", 1))
     assert reason(refused) is Reason.OVER_QUOTA
     assert "user 'alice' owns 2 topics and would own 3, and its quota is 2" in str(refused)
-    assert "raftmq quota set user alice --topics" in str(refused)
+    assert "`raftmq quota set user alice --topics N` and all other amounts" in str(refused)
     # One that exists is answered as before, others create theirs, and what is deleted is free.
     assert by("alice", catalog, CreateTopic("a", 5)) == Changed(2)
     assert isinstance(by("bob", catalog, CreateTopic("c", 1)), Changed)

@@ -114,7 +114,8 @@ class Quotas:
             return ""
         return (
             f"user {user!r} has all {quota.connections} connections of its quota to this node; an "
-            f"administrator can raise it with `raftmq quota set user {user} --connections`"
+            f"administrator can raise it with `raftmq quota set user {user} --connections N` and "
+            "all other amounts of the quota, which it replaces"
         )
 
     def join(self, connection: Connection, user: str) -> None:
@@ -463,7 +464,7 @@ def _busy(portion: _Portion | None, wait: float) -> ErrorReply:
     text = (
         f"{kind} {name!r} has a quota of {portion.bucket.rate} {unit} a second to {verb} at each "
         f"node, and has used it up: {wait:.1f} s more; an administrator can raise it with "
-        f"`raftmq quota set {kind} {name}`"
+        f"`raftmq quota set {kind} {name}` and all amounts of the quota, which it replaces"
     )
     return ErrorReply("busy", text, retry_ms=_retry_ms(wait))
 

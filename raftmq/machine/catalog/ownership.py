@@ -44,6 +44,6 @@ def _over(owner: str, what: str, owned: int, more: int, bound: int) -> Refused:
     message = (
         f"user {owner!r} owns {owned} {what} and would own {owned + more}, and its quota is "
         f"{bound}: delete some, or let an administrator raise it with `raftmq quota set user "
-        f"{owner} --{what}`"
+        f"{owner} --{what} N` and all other amounts of the quota, which it replaces"
     )
     return Refused(Reason.OVER_QUOTA, message)

@@ -99,7 +99,7 @@ def test_a_request_that_would_be_held_too_long_is_told_when_to_come_again() -> N
                 # What is refused is not poured in.
                 assert 3_500 < reply.retry_ms <= 4_000
                 assert "user 'alice' has a quota of 2 messages a second to write" in reply.message
-                assert "raftmq quota set user alice" in reply.message
+                assert "raftmq quota set user alice` and all amounts of the" in reply.message
             await trio.sleep(reply.retry_ms / 1000)
             assert not (await alice.produce(QUEUE, [b"y"], 10)).throttle_ms
         assert len(await bodies(cluster, QUEUE)) == 11
