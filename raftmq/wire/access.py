@@ -82,6 +82,8 @@ class UserView(_Wire, frozen=True):
     """When the user was created, milliseconds since 1970."""
     tokens: list[TokenView]
     """By public part."""
+    old_until_ms: int = 0
+    """The end of the password before, milliseconds since 1970; 0: it has ended."""
 
 
 class FoundUsers(_Wire, frozen=True):

@@ -126,6 +126,9 @@ def _user_view(user: User, tokens: list[Token], now_ms: int) -> UserView:
             TokenView(each.id, each.until_ms, each.created, each.note)
             for each in sorted(tokens, key=lambda token: token.id)
         ],
+        old_until_ms=max(
+            (keys.until_ms for keys in user.keys if not has_ended(keys.until_ms, now_ms)), default=0
+        ),
     )
 
 

@@ -44,6 +44,8 @@ PASSWORD_CHARACTERS_MIN = 8
 """The shortest password."""
 TOKEN_SECONDS = 90 * 24 * 3600.0
 """Default lifetime of a token."""
+KEEP_OLD_DAYS_MAX = 30
+"""The longest for which the password before stays valid: a leaked one should end."""
 
 
 class AuditLog(NamedTuple):
@@ -83,13 +85,13 @@ class Access:
             name: 1 to 127 of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`.
             password: 8 characters or more; None: the user has none, and acts by tokens.
             keep_old: seconds for which the password before stays valid, so that programs can be
-                given the new one.
+                given the new one; 30 days at the most.
             timeout: seconds; None: the client's default.
 
         Raises:
             Rejected: `BAD_ARGUMENT`; the text says what would be right.
         """
-        require_seconds(keep_old, "keep_old")
+        check_keep_old(keep_old)
         left = seconds_left(self._router, timeout)
         if password is None:
             await change_catalog(self._router, PutUser(name), left())
@@ -341,6 +343,17 @@ class Access:
             if limit is not None and len(entries) >= limit:
                 break
         return AuditLog(entries[:limit][::-1], dropped)
+
+
+def check_keep_old(seconds: float) -> None:
+    """Refuse a time for which a password before shall not stay valid.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`.
+    """
+    require_seconds(seconds, "keep_old")
+    is_short = seconds <= KEEP_OLD_DAYS_MAX * 86_400
+    require(is_short, f"the password before stays valid for {KEEP_OLD_DAYS_MAX} days at the most")
 
 
 def rule_of(user: str, operation: str, resource: str, name: str, *, is_allowed: bool) -> Rule:
