@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from raftmq.access import rules
-from raftmq.cli.access import acl, token
+from raftmq.cli.access import acl, known, token
 from raftmq.cli.access.login_file import LoginFile
 from raftmq.cli.exits import Failure
 from raftmq.client.admin.access import TOKEN_SECONDS
@@ -173,8 +174,14 @@ def test_another_password_ends_the_one_before_at_once_or_later(
     second.may("topic", "list")
     users = raftmq.ok("user", "list", "-o", "json").json
     (bob,) = [each for each in users if each["name"] == "bob"]
-    assert bob.keys() == {"name", "passwords", "created_ms", "tokens"}
+    assert bob.keys() == {"name", "passwords", "old_until_ms", "created_ms", "tokens"}
     assert (bob["passwords"], bob["tokens"]) == (2, [])
+    hours = (bob["old_until_ms"] / 1000 - time.time()) / 3600
+    assert hours == pytest.approx(1, abs=0.1)
+    assert re.search(r"^bob +2 +20\S+T\S+ +0 ", raftmq.ok("user", "list").stdout, re.MULTILINE)
+    stdin("another one")
+    long = raftmq("user", "password", "bob", "--password-stdin", "--keep-old", "31d")
+    assert (long.code, "valid for 30 days at the most" in long.stderr) == (1, True)
     stdin(f"{texts[2]}\r\n")
     changed = raftmq.ok("user", "password", "bob", "--password-stdin")
     assert changed.stderr == "bob has another password\n"
@@ -185,7 +192,7 @@ def test_another_password_ends_the_one_before_at_once_or_later(
     third.may("topic", "list")
     raftmq.ok("user", "password", "bob", "--no-password")
     third.fails("topic", "list")
-    assert re.search(r"^bob +0 +0 ", raftmq.ok("user", "list").stdout, re.MULTILINE)
+    assert re.search(r"^bob +0 +- +0 ", raftmq.ok("user", "list").stdout, re.MULTILINE)
 
 
 @process_mark
@@ -241,6 +248,20 @@ def test_user_is_dropped_with_its_tokens_and_rules_after_a_yes(
     again = raftmq("user", "drop", "erin", "--yes")
     assert (again.code, "there is no user 'erin'" in again.stderr) == (1, True)
     assert "raftmq user list" in again.stderr
+
+
+@process_mark
+def test_drop_tells_which_ways_in_are_left(url: str, raftmq: CommandLine) -> None:
+    raftmq.ok("user", "add", "plain", "--no-password")
+    assert raftmq.ok("user", "drop", "plain", "--yes").stderr == "dropped user plain\n"
+    raftmq.ok("acl", "allow", "guest", "read", "topic", "news")
+    dropped = raftmq.ok("user", "drop", "guest", "--yes").stderr
+    assert "a certificate that names guest stays valid: `raftmq cert revoke FILE`" in dropped
+    assert "access.admins" not in dropped
+    raftmq.ok("user", "add", "admin", "--no-password")
+    dropped = raftmq.ok("user", "drop", "admin", "--yes").stderr
+    assert "access.admins of the nodes' settings still names admin" in dropped
+    assert "a certificate that names admin stays valid" in dropped
 
 
 @process_mark
@@ -366,8 +387,26 @@ def test_rule_about_a_user_that_was_not_added_is_made_with_a_note(
 ) -> None:
     added = raftmq.ok("acl", "allow", "visitor", "read", "topic", "news")
     assert "no user visitor was added: the rule is about certificates that name it" in added.stderr
+    # Its rule makes it known.
+    assert "warning" not in raftmq("acl", "check", "visitor", "read", "topic", "news").stderr
     raftmq.ok("user", "drop", "visitor", "--yes")
     assert raftmq.ok("acl", "list", "visitor", "-o", "json").json == []
+
+
+@process_mark
+def test_name_that_no_user_has_is_warned_of_with_the_one_that_is_meant(
+    url: str, raftmq: CommandLine
+) -> None:
+    raftmq.ok("user", "add", "invoicing", "--no-password")
+    warning = "warning: no user invoicingg was added; did you mean invoicing?"
+    added = raftmq.ok("acl", "allow", "invoicingg", "read", "topic", "news")
+    assert f"{warning}: the rule is about certificates" in added.stderr
+    raftmq.ok("user", "drop", "invoicingg", "--yes")
+    checked = raftmq("acl", "check", "invoicingg", "read", "topic", "news")
+    assert (checked.code, checked.stderr) == (1, f"{warning}\n")
+    assert warning in raftmq.ok("audit", "--user", "invoicingg").stderr
+    for asked in (("acl", "check", "admin", "read", "topic", "x"), ("audit", "--user", "admin")):
+        assert "warning" not in raftmq.ok(*asked).stderr
 
 
 @process_mark
@@ -470,5 +509,5 @@ def test_login_file_that_a_full_disk_does_not_take_is_removed(
 def test_words_of_the_commands_are_those_of_the_rules() -> None:
     assert [*acl.OPERATIONS, acl.ANY] == [each.value for each in rules.Operation]
     assert [*acl.RESOURCES] == [each.value for each in rules.Resource]
-    assert acl.EVERYBODY == rules.EVERYBODY
+    assert known.EVERYBODY == rules.EVERYBODY
     assert token.DAYS * 86_400 == TOKEN_SECONDS

@@ -492,3 +492,12 @@ def voters(raftmq: CommandLine) -> list[int]:
     picture = json.loads(raftmq("cluster", "status", "-o", "json").stdout)
     found: list[int] = picture["groups"][0]["voters"]
     return found
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("command", ["user", "token", "acl"])
+def test_lists_of_access_that_is_off_say_so(raftmq: CommandLine, command: str) -> None:
+    # Each advised to add one, which was refused.
+    said = raftmq.ok(command, "list").stderr
+    assert "access control is off in this cluster: set access.is_on first" in said
+    assert "raftmq" not in said

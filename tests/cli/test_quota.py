@@ -54,6 +54,25 @@ def test_a_quota_is_set_listed_and_dropped(url: str, raftmq: CommandLine) -> Non
 
 
 @process_mark
+def test_quota_of_a_name_that_there_is_not_is_set_with_a_warning(
+    url: str, raftmq: CommandLine
+) -> None:
+    raftmq.ok("user", "add", "billing", "--no-password")
+    raftmq.ok("topic", "create", "invoices")
+    for kind, name, warning in (
+        ("user", "billling", "warning: no user billling was added; did you mean billing?\n"),
+        ("topic", "invoice", "there is no topic invoice that you may see; did you mean invoices?"),
+        ("user", "billing", ""),
+        ("topic", "invoices", ""),
+        ("user", "*", ""),
+    ):
+        set_ = raftmq.ok("quota", "set", kind, name, "--write", "10MB/s")
+        assert warning in set_.stderr
+        assert ("warning" in set_.stderr) is bool(warning)
+        raftmq.ok("quota", "drop", kind, name)
+
+
+@process_mark
 def test_a_quota_slows_what_is_sent(url: str, raftmq: CommandLine) -> None:
     raftmq.ok("topic", "create", "slow", "-q", "1")
     raftmq.ok("quota", "set", "topic", "slow", "--write-messages", "10/s")

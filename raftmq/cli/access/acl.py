@@ -13,9 +13,11 @@ from raftmq.cli.output import Note, Result, Table, note, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.words import counted
 
+from .known import EVERYBODY, IS_OFF, is_administrator, is_off, unknown_user
+
 if TYPE_CHECKING:
     from raftmq.client import Client
-    from raftmq.wire.access import RuleView
+    from raftmq.wire.access import Judged, RuleView
 
 # As in `raftmq.access.rules`, whose import would slow down the help.
 OPERATIONS = ("read", "pop", "write", "describe", "admin")
@@ -25,8 +27,6 @@ ANY = "any"
 RESOURCES = ("topic", "group", "cluster")
 """The kinds of things that rules are about."""
 ALLOW, DENY = "allow", "deny"
-EVERYBODY = "*"
-"""In a rule: every user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +126,15 @@ def deny(session: Session, options: _Words) -> None:
 def _put(session: Session, words: _Words, verb: str) -> None:
     words.check()
 
-    async def call(mq: "Client") -> tuple[bool, bool]:
-        is_known = words.user == EVERYBODY or bool(await mq.access.users(words.user))
+    async def call(mq: "Client") -> tuple[bool, str]:
+        unknown = await unknown_user(mq, words.user)
         put = mq.access.allow if verb == ALLOW else mq.access.deny
-        return await put(words.user, words.operation, words.resource, words.name), is_known
+        return await put(words.user, words.operation, words.resource, words.name), unknown
 
-    is_new, is_known = session.run(call)
+    is_new, unknown = session.run(call)
     note(f"{'added' if is_new else 'there was already'}: {verb} {words}")
-    if not is_known:
-        note(f"no user {words.user} was added: the rule is about certificates that name it")
+    if unknown:
+        note(f"{unknown}: the rule is about certificates that name it")
 
 
 @acl.command()
@@ -177,12 +177,14 @@ def drop(session: Session, options: _Words, verb: str) -> None:
 def list_(session: Session, user: str | None) -> Result:
     """List all rules, or those about USER; rules about '*' hold for every user, too."""
 
-    async def call(mq: "Client") -> "tuple[list[RuleView], int]":
+    async def call(mq: "Client") -> "tuple[list[RuleView], int, str]":
         is_of_one = user not in (None, EVERYBODY)
         of_all = len(await mq.access.rules(EVERYBODY)) if is_of_one else 0
-        return await mq.access.rules(user), of_all
+        rules = await mq.access.rules(user)
+        none = f"no rules yet: `raftmq acl allow {user or 'USER'} read topic NAME` adds one"
+        return rules, of_all, IS_OFF if not rules and await is_off(mq) else none
 
-    rules, of_all = session.run(call)
+    rules, of_all, none = session.run(call)
     rows = [
         (
             ALLOW if rule.is_allowed else DENY,
@@ -193,10 +195,11 @@ def list_(session: Session, user: str | None) -> Result:
         )
         for rule in rules
     ]
-    none = Note(f"no rules yet: `raftmq acl allow {user or 'USER'} read topic NAME` adds one")
     columns = ["VERB", "USER", "OPERATION", "RESOURCE", "!NAME"]
     notes = [f"{counted(of_all, 'rule')} about every user besides: `raftmq acl list '*'`"]
-    return Result(rules, [Table(columns, rows) if rows else none], notes=notes if of_all else [])
+    return Result(
+        rules, [Table(columns, rows) if rows else Note(none)], notes=notes if of_all else []
+    )
 
 
 @acl.command()
@@ -210,5 +213,13 @@ def check(session: Session, options: _Question) -> Result:
     """
     options.check_one()
     words = (options.user, options.operation, options.resource, options.name)
-    judged = session.run(lambda mq: mq.access.judge(*words))
+
+    async def call(mq: "Client") -> "tuple[Judged, str]":
+        # The settings know administrators that were never added.
+        unknown = "" if await is_administrator(mq, options.user) else options.user
+        return await mq.access.judge(*words), unknown and await unknown_user(mq, unknown)
+
+    judged, unknown = session.run(call)
+    if unknown:
+        note(unknown)
     return Result(judged, [judged.why], code=ExitCode.OK if judged.is_allowed else ExitCode.FAILED)

@@ -1,11 +1,19 @@
 """`raftmq audit`: the audit log, for people and for export."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from raftmq.cli.names import USER
 from raftmq.cli.output import Lines, Note, Result, Table, note, time_text, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.words import counted
+
+from .known import unknown_user
+
+if TYPE_CHECKING:
+    from raftmq.client import Client
+    from raftmq.client.admin.access import AuditLog
 
 SHOWN = 50
 """Entries that are shown without an option."""
@@ -47,7 +55,14 @@ def audit(session: Session, count: int | None, after: int | None, user: str | No
         # Entries between would be left out, and an export would not tell.
         raise click.UsageError("-n and --after exclude each other")
     limit = count or SHOWN if after is None else None
-    found = session.run(lambda mq: mq.access.audit(after=after or 0, user=user, limit=limit))
+
+    async def call(mq: "Client") -> "tuple[AuditLog, str]":
+        found = await mq.access.audit(after=after or 0, user=user, limit=limit)
+        return found, await unknown_user(mq, user) if user and not found.entries else ""
+
+    found, unknown = session.run(call)
+    if unknown:
+        note(unknown)
     if after is not None and found.dropped:
         gone = counted(found.dropped, "entry", "entries")
         note(f"{gone} after number {after} can no longer be read: the audit log was full")

@@ -1,7 +1,7 @@
 """`raftmq quota`: the quotas of users and topics."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,8 +9,15 @@ from raftmq.cli.exits import Failure
 from raftmq.cli.lazy import HintedGroup
 from raftmq.cli.options import argument, option, with_options
 from raftmq.cli.output import Note, Result, Table, note, with_output
-from raftmq.cli.session import Session, with_session
+from raftmq.cli.session import HINT_NAMES_MAX, Session, with_session
 from raftmq.cli.values import BYTE_RATE, COUNT_RATE, Kind
+from raftmq.words import did_you_mean
+
+from .known import EVERYBODY, unknown_user
+
+if TYPE_CHECKING:
+    from raftmq.client import Client
+    from raftmq.wire.access import QuotaView
 
 # As in `raftmq.machine.catalog.quotas`, whose import would slow down the help.
 USER = "user"
@@ -115,10 +122,17 @@ def set_(session: Session, options: _Amounts) -> None:
     amounts = options.given()
     if not amounts:
         raise click.UsageError("name an amount: --write, --read, ... or drop the quota")
-    found = session.run(lambda mq: mq.access.quotas(options.kind, options.name))
+
+    async def call(mq: "Client") -> "tuple[list[QuotaView], bool, str]":
+        found = await mq.access.quotas(options.kind, options.name)
+        is_new = await mq.access.put_quota(options.kind, options.name, **amounts)
+        return found, is_new, await _unknown(mq, options)
+
+    found, is_new, unknown = session.run(call)
     before = [each for each in found if each.name == options.name]
-    is_new = session.run(lambda mq: mq.access.put_quota(options.kind, options.name, **amounts))
     note(f"{'set' if is_new else 'there was already'}: the quota of {options}")
+    if unknown:
+        note(unknown)
     gone = [
         f"{title.removeprefix('>')} {amount}"
         for each in before
@@ -132,6 +146,17 @@ def set_(session: Session, options: _Amounts) -> None:
             f"warning: {amounts['requests']} open requests are few: a consumer that pops has one "
             "for each partition group of its topic all the time, and all else of the user waits"
         )
+
+
+async def _unknown(mq: "Client", subject: _Subject) -> str:
+    """A warning about a subject that there is not; empty: there is, or it is all of a kind."""
+    if subject.kind == USER:
+        return await unknown_user(mq, subject.name)
+    names = [topic.name for topic in await mq.admin.list_topics()]
+    if subject.name in (EVERYBODY, *names):
+        return ""
+    meant = did_you_mean(subject.name, names[:HINT_NAMES_MAX])
+    return f"warning: there is no topic {subject.name} that you may see{meant}"
 
 
 @quota.command("list")

@@ -13,6 +13,7 @@ from raftmq.cli.names import USER
 from raftmq.cli.output import Note, Result, Table, note, time_text, with_output
 from raftmq.cli.session import Session, with_session
 
+from .known import IS_OFF, is_off
 from .login_file import LOGIN_PATH, LoginFile
 from .user import require_user
 
@@ -83,10 +84,16 @@ def make(
 def list_(session: Session, user: str | None) -> Result:
     """List the tokens of all users, or of USER; the tokens themselves cannot be shown."""
 
-    async def call(mq: "Client") -> "list[UserView]":
-        return await mq.access.users() if user is None else [await require_user(mq, user)]
+    async def call(mq: "Client") -> "tuple[list[UserView], str]":
+        if user is not None:
+            users = [await require_user(mq, user)]
+        else:
+            users = await mq.access.users()
+        none = f"no tokens yet: `raftmq token make {user or 'USER'}` makes one"
+        return users, IS_OFF if not users and await is_off(mq) else none
 
-    found = [(owner.name, each) for owner in session.run(call) for each in owner.tokens]
+    users, none = session.run(call)
+    found = [(owner.name, each) for owner in users for each in owner.tokens]
     rows = [
         (
             each.id,
@@ -97,7 +104,6 @@ def list_(session: Session, user: str | None) -> Result:
         )
         for owner, each in found
     ]
-    none = Note(f"no tokens yet: `raftmq token make {user or 'USER'}` makes one")
     return Result(
         [
             {
@@ -109,7 +115,7 @@ def list_(session: Session, user: str | None) -> Result:
             }
             for owner, each in found
         ],
-        [Table(["!ID", "USER", "MADE", "VALID UNTIL", "NOTE"], rows) if rows else none],
+        [Table(["!ID", "USER", "MADE", "VALID UNTIL", "NOTE"], rows) if rows else Note(none)],
     )
 
 

@@ -24,6 +24,7 @@ from raftmq.errors import Reason, Rejected
 from raftmq.machine.names import why_no_name
 from raftmq.words import counted
 
+from .known import IS_OFF, is_administrator, is_off
 from .login_file import LOGIN_PATH, LoginFile
 
 if TYPE_CHECKING:
@@ -160,9 +161,13 @@ def password(session: Session, options: _Password, name: str, keep_old: float) -
     raftmq user password billing --login-file new.toml --keep-old 1h
     mv new.toml billing.toml
     """
+    from raftmq.client.admin.access import check_keep_old
+
     options.check()
     if keep_old and options.is_none:
         raise click.UsageError("--keep-old needs another password: leave out --no-password")
+    # Before the password is asked for.
+    check_keep_old(keep_old)
     session.run(lambda mq: require_user(mq, name))
     _put(session, name, options, keep_old=keep_old)
     note(f"{name} has {'no password' if options.is_none else 'another password'}")
@@ -174,13 +179,29 @@ def password(session: Session, options: _Password, name: str, keep_old: float) -
 def list_(session: Session) -> Result:
     """List the users that were added; users of certificates alone are not among them.
 
-    PASSWORDS counts those that are valid: after a change the one before may be for a while.
+    PASSWORDS counts those that are valid: after a change the one before may be for a while, until
+    OLD UNTIL.
     """
-    users = session.run(lambda mq: mq.access.users())
-    columns = ["NAME", ">PASSWORDS", ">TOKENS", "ADDED"]
-    rows = [(u.name, u.passwords, len(u.tokens), time_text(u.created_ms)) for u in users]
-    none = Note("no users yet: `raftmq user add NAME` adds one")
-    return Result([_document(each) for each in users], [Table(columns, rows) if rows else none])
+
+    async def call(mq: "Client") -> "tuple[list[UserView], str]":
+        users = await mq.access.users()
+        none = "no users yet: `raftmq user add NAME` adds one"
+        return users, IS_OFF if not users and await is_off(mq) else none
+
+    users, none = session.run(call)
+    columns = ["NAME", ">PASSWORDS", "OLD UNTIL", ">TOKENS", "ADDED"]
+    rows = [
+        (
+            each.name,
+            each.passwords,
+            time_text(each.old_until_ms) if each.old_until_ms else "-",
+            len(each.tokens),
+            time_text(each.created_ms),
+        )
+        for each in users
+    ]
+    shown = Table(columns, rows) if rows else Note(none)
+    return Result([_document(each) for each in users], [shown])
 
 
 def _document(found: "UserView") -> dict[str, object]:
@@ -188,6 +209,7 @@ def _document(found: "UserView") -> dict[str, object]:
     return {
         "name": found.name,
         "passwords": found.passwords,
+        "old_until_ms": found.old_until_ms,
         "created_ms": found.created_ms,
         "tokens": found.tokens,
     }
@@ -207,12 +229,19 @@ def drop(session: Session, name: str, yes: bool) -> None:
         tokens, rules = session.run(lambda mq: _belongings(mq, name))
         confirm(f"Drop user {name!r} with {counted(tokens, 'token')}, {counted(rules, 'rule')}?")
 
-    async def call(mq: "Client") -> None:
+    async def call(mq: "Client") -> tuple[bool, bool]:
+        # Asked before: whoever drops the own login gets no more answers.
+        is_admin, was_added = await is_administrator(mq, name), bool(await mq.access.users(name))
         if not await mq.access.drop_user(name):
             raise _unknown(name)
+        return is_admin, was_added
 
-    session.run(call)
+    is_admin, was_added = session.run(call)
     note(f"dropped user {name}")
+    if is_admin:
+        note(f"access.admins of the nodes' settings still names {name}: take it out on each node")
+    if is_admin or not was_added:
+        note(f"a certificate that names {name} stays valid: `raftmq cert revoke FILE` revokes it")
 
 
 async def _belongings(mq: "Client", name: str) -> tuple[int, int]:
