@@ -70,6 +70,8 @@ def make(
         raise click.UsageError("give either --node N or --user NAME")
     if node is not None and not hosts:
         raise click.UsageError("clients check by which host they reach a node: give --host")
+    if user is not None and hosts:
+        raise click.UsageError("--host is for a node's certificate: leave it out")
     for name_given, what in ((cluster, "cluster"), (user, "user")):
         if name_given is not None and (problem := why_no_name(name_given, what)):
             raise click.UsageError(problem)
@@ -81,6 +83,7 @@ def make(
     else:
         name = CertificateName(cluster, USER, str(user))
     authority = _authority(folder)
+    _warn_of_others(folder, cluster)
     try:
         files = authority.issue(name, hosts, days=days)
     except FileExistsError as error:
@@ -122,15 +125,44 @@ def revoke(folder: Path, certificate: Path) -> None:
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @with_output
 def show(files: tuple[Path, ...]) -> Result:
-    """Show whom certificates are for, and how long they are valid."""
+    """Show whom certificates are for, how long they are valid, and their serial numbers.
+
+    Of a list of revoked certificates, `crl.pem`, it shows the numbers of those that it revokes.
+    """
     from raftmq.tls.authority import describe
 
     try:
         found = [describe(path) for path in files]
     except ValueError as error:
         raise Failure(str(error), fix="name PEM files of certificates") from error
-    rows = [(it.file, ", ".join(it.names), ", ".join(it.hosts), it.until) for it in found]
-    return Result(found, [Table(["!FILE", "FOR", "HOSTS", "VALID UNTIL"], rows)])
+    rows = [
+        (
+            it.file,
+            ", ".join(it.names) or _PURPOSES[it.kind],
+            ", ".join(it.hosts),
+            it.until,
+            ", ".join(it.serials) or "none",
+        )
+        for it in found
+    ]
+    return Result(found, [Table(["!FILE", "FOR", "HOSTS", "VALID UNTIL", "SERIAL"], rows)])
+
+
+_PURPOSES = {"authority": "authority", "list": "revoked certificates", "certificate": "-"}
+"""By kind: what stands for the names of a file that has none."""
+
+
+def _warn_of_others(folder: Path, cluster: str) -> None:
+    """Warn if the folder has certificates, and none of them is of this cluster."""
+    from raftmq.tls.authority import clusters_in
+
+    try:
+        others = clusters_in(folder)
+    except ValueError:
+        return  # Another file of such a name is no matter of this certificate.
+    if others and cluster not in others:
+        names = ", ".join(map(repr, sorted(others)))
+        note(f"warning: the certificates in {folder} are of cluster {names}, not {cluster!r}")
 
 
 def _authority(folder: Path, *, may_begin: bool = True) -> "Authority":

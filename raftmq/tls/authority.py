@@ -31,10 +31,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from .names import NODE, CertificateName
+from .names import NODE, USER, CertificateName, parse_urn
 
 CA, CA_KEY, CRL = "ca.pem", "ca.key", "crl.pem"
 """Names of the authority's own files."""
+
+_LIST = b"-----BEGIN X509 CRL-----"
+"""The beginning of a list of revoked certificates in a file."""
 
 AUTHORITY_DAYS = 3650
 LEEWAY = timedelta(hours=1)
@@ -195,7 +198,7 @@ class Authority:
 
 
 class Description(NamedTuple):
-    """The facts about a certificate."""
+    """The facts about a certificate, or about lists of revoked ones."""
 
     file: str
     names: list[str]
@@ -204,27 +207,59 @@ class Description(NamedTuple):
     """The names and addresses by which clients may reach its holder."""
     until: str
     """The end of its validity, in UTC."""
+    kind: str
+    """`certificate`, `authority` or `list`."""
+    serials: list[str]
+    """The certificate's serial number, or those that the lists revoke, in hexadecimal digits."""
 
 
 def describe(path: Path) -> Description:
-    """The facts about the certificate in a file.
+    """The facts about the certificate in a file, or about its lists of revoked ones.
 
     Raises:
-        ValueError: the file holds none; the message names it.
+        ValueError: the file holds neither; the message names it.
     """
+    pem = path.read_bytes()
     try:
-        found = x509.load_pem_x509_certificate(path.read_bytes())
+        if _LIST in pem:
+            return _describe_lists(str(path), pem)
+        found = x509.load_pem_x509_certificate(pem)
     except ValueError as error:
         raise ValueError(f"{path} holds no certificate: {error}") from error
     names: list[str] = []
     hosts: list[str] = []
+    kind = "certificate"
     for extension in found.extensions:
         if isinstance(extension.value, x509.SubjectAlternativeName):
             for each in extension.value:
                 texts = names if isinstance(each, x509.UniformResourceIdentifier) else hosts
                 texts.append(str(each.value))
-    until = found.not_valid_after_utc.isoformat(sep=" ", timespec="seconds")
-    return Description(str(path), names, hosts, until)
+        elif isinstance(extension.value, x509.BasicConstraints) and extension.value.ca:
+            kind = "authority"
+    serials = [f"{found.serial_number:x}"]
+    return Description(str(path), names, hosts, _utc(found.not_valid_after_utc), kind, serials)
+
+
+def _describe_lists(file: str, pem: bytes) -> Description:
+    lists = [x509.load_pem_x509_crl(_LIST + text) for text in pem.split(_LIST)[1:]]
+    serials = [f"{each.serial_number:x}" for found in lists for each in found]
+    ends = [found.next_update_utc for found in lists if found.next_update_utc is not None]
+    return Description(file, [], [], _utc(min(ends)) if ends else "", "list", serials)
+
+
+def _utc(moment: datetime) -> str:
+    return moment.isoformat(sep=" ", timespec="seconds")
+
+
+def clusters_in(folder: Path) -> set[str]:
+    """The clusters of the nodes and users that have certificates in a folder.
+
+    Raises:
+        ValueError: a file of a node or user holds no certificate.
+    """
+    files = sorted((*folder.glob(f"{NODE}-*.pem"), *folder.glob(f"{USER}-*.pem")))
+    names = [parse_urn(urn) for file in files for urn in describe(file).names]
+    return {name.cluster for name in names if name is not None}
 
 
 _KEY_USAGE = x509.KeyUsage(

@@ -1,5 +1,6 @@
 """`raftmq cert`: certificates in one command each, and refusals that say what would be right."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,19 +25,32 @@ def test_three_nodes_and_a_user_take_a_command_each(tmp_path: Path, raftmq: Comm
         assert Path(settings.tls.crl).exists()
         assert ("made an authority" in made.stderr) is (node == "1")
     raftmq.ok(*common, "--user", "alice", "--days", "30")
-    files = sorted(str(path) for path in folder.glob("*.pem") if path.name != "crl.pem")
+    files = sorted(str(path) for path in folder.glob("*.pem"))
     shown = raftmq.ok("cert", "show", *files, "-o", "json").json
     names = {Path(each["file"]).stem: each["names"] for each in shown}
     assert names == {
         "user-alice": ["urn:raftmq:production:user:alice"],
         "ca": [],
+        "crl": [],
         **{f"node-{n}": [f"urn:raftmq:production:node:{n}"] for n in (1, 2, 3)},
     }
-    assert shown[1]["hosts"] == ["10.0.0.1", "db"]
-    assert "10.0.0.1, db" in raftmq.ok("cert", "show", files[1]).stdout
+    assert shown[2]["hosts"] == ["10.0.0.1", "db"]
+    table = raftmq.ok("cert", "show", *files).stdout
+    assert "10.0.0.1, db" in table
+    assert re.search(r"ca\.pem +authority +20\d\d-", table)
+    assert re.search(r"crl\.pem +revoked certificates +20\d\d-.* none$", table, re.MULTILINE)
     revoked = raftmq.ok("cert", "revoke", "--dir", str(folder), str(folder / "user-alice.pem"))
     assert "of urn:raftmq:production:user:alice: copy" in revoked.stderr
     assert "crl.pem to each node" in revoked.stderr
+    (alice,) = (each["serials"] for each in shown if "user-alice" in each["file"])
+    crl = str(folder / "crl.pem")
+    assert raftmq.ok("cert", "show", crl, "-o", "json").json[0]["serials"] == alice
+    assert alice[0] in raftmq.ok("cert", "show", crl).stdout
+    assert "warning" not in revoked.stderr + made.stderr
+    misspelt = raftmq.ok(
+        "cert", "make", "--dir", str(folder), "--cluster", "prodution", "--user", "b"
+    )
+    assert "certs are of cluster 'production', not 'prodution'" in misspelt.stderr
 
 
 @pytest.mark.parametrize(
@@ -48,6 +62,7 @@ def test_three_nodes_and_a_user_take_a_command_each(tmp_path: Path, raftmq: Comm
         (("--node", "1", "--host", "a..b"), "is no host"),
         (("--user", "../x"), "is not a user name"),
         (("--user", ""), "is not a user name"),
+        (("--user", "a", "--host", "db"), "--host is for a node's certificate"),
         (("--node", "0", "--host", "db"), "0 is not in the range"),
     ],
 )
