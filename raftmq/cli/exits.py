@@ -12,6 +12,7 @@
 """
 
 import os
+import re
 from enum import IntEnum
 
 import click
@@ -130,11 +131,44 @@ _CASES = {
 """By reason and words of the error: the remedy of one case of a reason; the first one counts."""
 
 
+_NEEDS = {
+    "raftmq produce": ("write topic {topic}",),
+    "raftmq consume": ("read topic {topic}", "read group {group}"),
+    "raftmq pop": ("pop topic {topic}", "read group {group}"),
+}
+"""By command: the rules that it needs."""
+
+
+def _rules_for(denied: str) -> str:
+    """The remedy of a denial: all rules that the running command needs; empty: it is another one.
+
+    The refusal itself is about the first request of the command alone.
+    """
+    found = re.search(r"(?:user '([^']+)'|this user) may not (?:see topic '([^']+)')?", denied)
+    context = click.get_current_context(silent=True)
+    if found is None or context is None or "a rule denies it" in denied:
+        return ""
+    topic, group = found[2] or context.params.get("topic"), context.params.get("group")
+    default = ("describe topic {topic}",) if found[2] else ()
+    commands = [
+        f"`raftmq acl allow {found[1] or 'USER'} {rule.format(topic=topic, group=group)}`"
+        for rule in _NEEDS.get(context.command_path, default)
+        if group or "{group}" not in rule
+    ]
+    return (
+        f"an administrator allows it, unless a rule denies it, with {' and '.join(commands)}"
+        if commands
+        else ""
+    )
+
+
 def _remedy(error: Rejected) -> str:
     """The remedy of a refusal; empty: nothing to add."""
     for (reason, words), fix in _CASES.items():
         if error.reason is reason and words in str(error):
             return fix
+    if error.reason is Reason.DENIED and (fix := _rules_for(str(error))):
+        return fix
     if error.reason is Reason.BAD_ARGUMENT:
         # The message names the argument, and mostly the right values.
         return _ARGUMENT_FIXES.get(_command_path(), "")

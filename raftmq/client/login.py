@@ -123,8 +123,8 @@ def read_login(path: str) -> Login:
         raise _wrong(f"the login file {path!r}: {error}") from None
 
 
-async def log_in(login: Login, say: Say) -> None:
-    """Log in on a connection. Cancelling leaves the connection of no use.
+async def log_in(login: Login, say: Say) -> str:
+    """Log in on a connection; the user's name. Cancelling leaves the connection of no use.
 
     Raises:
         Rejected: `UNAUTHENTICATED`, the login is wrong or has ended, or the node does not prove
@@ -133,7 +133,7 @@ async def log_in(login: Login, say: Say) -> None:
             `say` raises.
     """
     try:
-        await _prove(login, say)
+        return await _prove(login, say)
     except Rejected as error:
         if error.reason is not Reason.UNAUTHENTICATED:
             raise
@@ -143,11 +143,11 @@ async def log_in(login: Login, say: Say) -> None:
         raise Rejected(Reason.UNAUTHENTICATED, message) from error
 
 
-async def _prove(login: Login, say: Say) -> None:
+async def _prove(login: Login, say: Say) -> str:
     if login.token:
-        if not (await say(LogIn(TOKEN, login.token))).user:
+        if not (user := (await say(LogIn(TOKEN, login.token))).user):
             raise _not_wanted()
-        return
+        return user
     # Loaded for passwords alone: it takes a third of the time in which the client is imported.
     from raftmq.access.scram import BadLogin, ClientExchange
 
@@ -166,6 +166,7 @@ async def _prove(login: Login, say: Say) -> None:
     except BadLogin as error:
         message = f"the node does not prove that it knows the user: {error}"
         raise Rejected(Reason.UNAUTHENTICATED, message) from None
+    return login.user
 
 
 def _not_wanted() -> Rejected:

@@ -21,7 +21,7 @@ from raftmq.cli.access.login_file import LoginFile
 from raftmq.cli.exits import Failure
 from raftmq.client.admin.access import TOKEN_SECONDS
 from raftmq.errors import OutcomeUnknown, Unavailable
-from tests.cli.command_line import CommandLine
+from tests.cli.command_line import CommandLine, Ended
 from tests.cli.local_cluster import LocalCluster
 from tests.cli.test_commands import completed
 
@@ -61,9 +61,9 @@ class User:
         assert ended.code == 1, ended.stdout
         return ended.stderr
 
-    def may(self, *arguments: str) -> None:
+    def may(self, *arguments: str) -> Ended:
         """Run a command that must succeed."""
-        self._raftmq.ok(*arguments, "--url", self._url)
+        return self._raftmq.ok(*arguments, "--url", self._url)
 
 
 @pytest.fixture
@@ -125,7 +125,8 @@ def test_user_with_a_drawn_password_logs_in_by_its_file(
     assert f"the login is in {login}" in added.stderr
     assert tomllib.loads(login.read_text())["password"] not in added.stdout + added.stderr
     drawn = user(login)
-    drawn.may("topic", "list")
+    for what in ("topic", "group"):
+        assert f"no {what}s that you may see: " in drawn.may(what, "list").stderr
     refused = drawn.fails("topic", "create", "t")
     assert "'drawn' may not administer topic t" in refused
     assert "`raftmq acl allow`" in refused.partition("fix:")[2]
@@ -340,19 +341,36 @@ def test_rules_decide_what_a_user_may_do_and_check_says_why(
     dave, reading = user(login), ("dave", "read", "topic")
     asked = raftmq("acl", "check", *reading, "orders-1")
     assert (asked.code, asked.stdout) == (1, "denied: no rule allows it\n")
-    dave.fails("consume", "orders-1", "-e")
+    refused = dave.fails("consume", "orders-1", "-e")
+    assert "user 'dave' may not see topic 'orders-1'" in refused
+    assert (
+        "fix: an administrator allows it, unless a rule denies it, with `raftmq acl all" in refused
+    )
+    in_group = ("consume", "orders-1", "-g", "g", "-e")
+    both = dave.fails(*in_group).partition("fix:")[2]
+    assert "`raftmq acl allow dave read topic orders-1` and " in both
+    assert "`raftmq acl allow dave read group g`" in both
+    assert "allow dave pop topic" in dave.fails("pop", "orders-1", "-g", "g")
+    assert "allow dave write topic" in dave.fails("produce", "orders-1", "hello")
+    assert "allow dave describe topic" in dave.fails("topic", "describe", "orders-1")
     added = raftmq.ok("acl", "allow", *reading, "orders-*")
     assert added.stderr == "added: allow dave read topic orders-*\n"
     assert "there was already: allow" in raftmq.ok("acl", "allow", *reading, "orders-*").stderr
     asked = raftmq.ok("acl", "check", *reading, "orders-1")
     assert asked.stdout == "allowed by: allow dave read topic orders-*\n"
     dave.may("consume", "orders-1", "-e")
-    dave.fails("produce", "orders-1", "hello")
+    # Asked for `describe group` alone.
+    assert "`raftmq acl allow dave read group g`" in dave.fails(*in_group).partition("fix:")[2]
+    raftmq.ok("acl", "allow", "dave", "read", "group", "g")
+    dave.may(*in_group)
+    refused = dave.fails("produce", "orders-1", "hello").partition("fix:")[2]
+    assert "denies it, with `raftmq acl allow dave write topic orders-1`\n" in refused
     raftmq.ok("acl", "deny", "dave", "any", "topic", "orders-1")
     asked = raftmq("acl", "check", *reading, "orders-1", "-o", "json")
     assert (asked.code, asked.json["is_allowed"]) == (1, False)
     assert asked.json["rule"]["text"] == "deny dave any topic orders-1"
     dave.fails("consume", "orders-1", "-e")
+    assert "acl allow dave" not in dave.fails(*in_group)
     raftmq.ok("acl", "drop", "deny", "dave", "any", "topic", "orders-1")
     dave.may("consume", "orders-1", "-e")
 

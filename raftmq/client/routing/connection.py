@@ -98,7 +98,7 @@ class Request:
 class Connection:
     """An open connection. Bytes move only while `run` runs."""
 
-    def __init__(self, stream: Stream, address: Address, welcome: Welcome) -> None:
+    def __init__(self, stream: Stream, address: Address, welcome: Welcome, user: str = "") -> None:
         self._stream = stream
         self._nowait = stream if isinstance(stream, SendsNowait) else None
         self._into = stream if isinstance(stream, ReceivesInto) else None
@@ -121,6 +121,8 @@ class Connection:
         """The node's greeting."""
         self.node = welcome.node
         """The number of the node at the other end."""
+        self.user = user
+        """The user that logged in; empty: none did, or a certificate names it."""
         self.open_bytes = 0
         """Bytes of the requests that are not answered."""
         self.is_open = True
@@ -358,17 +360,18 @@ async def open_connection(
         except BaseException:
             await _close(stream)
             raise
+    user = ""
     try:
         if login is not None:
             with anyio.fail_after(LOGIN_SECONDS_MAX):
-                await log_in(login(), opening.say)
+                user = await log_in(login(), opening.say)
         elif welcome.wants_login:
             fix = "give `login`, or a certificate that names a user"
             raise Rejected(Reason.UNAUTHENTICATED, f"this cluster requires a login: {fix}")
     except BaseException:
         await _close(stream)
         raise
-    return Connection(stream, address, welcome)
+    return Connection(stream, address, welcome, user)
 
 
 class _Opening:

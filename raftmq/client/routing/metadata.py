@@ -23,9 +23,9 @@ Ask = Callable[[Metadata], Awaitable[ClusterView]]
 
 
 async def ask_in_parts(
-    ask: Ask, topics: list[str] | None, *, is_latest: bool = False
+    ask: Ask, topics: list[str] | None, *, user: str = "", is_latest: bool = False
 ) -> ClusterView:
-    """The routing table with these topics (None: all).
+    """The routing table with these topics (None: all); `user` is the user's name, if it is known.
 
     Raises:
         Rejected: `DENIED`, with `is_latest`: the user may not see one of these topics. Whatever
@@ -43,9 +43,10 @@ async def ask_in_parts(
     view = msgspec.structs.replace(view, topics=found, denied=denied)
     if is_latest and view.denied:
         name = view.denied[0]
+        who = f"user {user!r}" if user else "this user"
         message = (
-            f"this user may not describe topic {name!r}: no rule allows it; an administrator does "
-            f"with `raftmq acl allow USER describe topic {name}`"
+            f"{who} may not see topic {name!r}: the rules allow it no operation there, as `write` "
+            "to send, `read` or `pop` to consume, `describe` to see it"
         )
         raise Rejected(Reason.DENIED, message)
     return view

@@ -438,7 +438,8 @@ class Router:
             call = LeaderCall(self, SYSTEM_GROUP, FrameKind.METADATA, header, lambda _: None, None)
             return reply_in(await call.run(), ClusterView)
 
-        view = await ask_in_parts(ask, topics, is_latest=True)
+        user = next((each.user for each in self.connections.values() if each.user), "")
+        view = await ask_in_parts(ask, topics, user=user, is_latest=True)
         self._take_in(view, keep_topics=topics is not None)
         return view
 
