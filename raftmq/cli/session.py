@@ -94,6 +94,11 @@ class Session:
                 raise explained(error, url=self.url) from error
             raise error from None
 
+    def none_yet(self, what: str) -> str:
+        """What to say of an empty list: where users may have rights, it may be empty for this one
+        alone."""
+        return f"no {what}{' that you may see' if self.url.startswith('raftmqs://') else ' yet'}"
+
 
 async def _meant(mq: "Client", error: Rejected) -> str:
     """The question for the topic whose name is like that in the error; empty: there is none."""

@@ -55,7 +55,7 @@ def create(session: Session, name: str, queues: int, beside: str) -> Result:
 def list_(session: Session) -> Result:
     """List all topics."""
     topics = session.run(lambda mq: mq.admin.list_topics())
-    none = Note("no topics yet: `raftmq topic create NAME` makes one")
+    none = Note(f"{session.none_yet('topics')}: `raftmq topic create NAME` makes one")
     return Result(topics, [_table(topics) if topics else none])
 
 

@@ -54,7 +54,7 @@ def list_(session: Session, topic: str | None) -> Result:
     modes: dict[str, str] = {}
     groups, lags = session.run(call)
     rows = [(g.name, _mode(g, modes), ", ".join(_topics(g)), dash(lags[g.name])) for g in groups]
-    none = Note("no groups yet: `raftmq group create NAME` makes one")
+    none = Note(f"{session.none_yet('groups')}: `raftmq group create NAME` makes one")
     return Result(
         [_plain(g, mode=_mode(g, modes), lag=lags[g.name]) for g in groups],
         [Table(["GROUP", "MODE", "TOPICS", ">LAG"], rows) if rows else none],
