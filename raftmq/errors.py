@@ -1,10 +1,14 @@
 """The exceptions a user of raftmq may catch, and what each one allows.
 
+They are in `raftmq.errors`, as `from raftmq.errors import Rejected`; `SomeUnsent` is in
+`raftmq.client`.
+
 | exception | did it happen? | what to do |
 |---|---|---|
 | `Unavailable` | no | try again later |
 | `OutcomeUnknown` | perhaps | the same idempotent call again is safe |
 | `Rejected` | no, and never will | change the call; `reason` says what is wrong |
+| `SomeUnsent` | of some messages of a `send_many` | send those again that its `sent` names |
 | `ProtocolError` | no | the two ends do not speak the same protocol |
 | `CorruptRecord` | - | bytes were damaged; the message says where |
 | `UnreadableBatch` | - | a stored batch cannot be read: `seek` to `next_offset` |
