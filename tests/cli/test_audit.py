@@ -1,6 +1,12 @@
 """`raftmq audit` on a secure cluster."""
 
+import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +30,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.process
 @pytest.mark.usefixtures("url")
-def test_log_is_shown_to_people_and_exported_in_steps(raftmq: CommandLine) -> None:
+def test_log_is_shown_to_people_and_exported_in_steps(raftmq: CommandLine, tmp_path: Path) -> None:
     assert raftmq.ok("audit").stderr == "no acts of administration yet\n"
     raftmq.ok("topic", "create", "orders", "-q", "2")
     assert raftmq("topic", "create", "orders", "-q", "3").code == 1
@@ -59,9 +65,25 @@ def test_log_is_shown_to_people_and_exported_in_steps(raftmq: CommandLine) -> No
     assert [each["number"] for each in later] == [4]
     assert raftmq.ok("audit", "--after", "4").stderr == "no entries after that one\n"
     assert raftmq.ok("audit", "--user", "alice").stdout == ""
+    assert_followed(tmp_path)
     wrong = raftmq("audit", "--after", "1", "-n", "2")
     assert wrong.code == 2
     assert "exclude each other" in wrong.stderr
+
+
+def assert_followed(folder: Path) -> None:
+    """The loop of the page writes each entry once."""
+    page = (Path(__file__).parents[2] / "docs/security.md").read_text()
+    (loop,) = re.findall(r"^while sleep 10; do\n.*?^done\n", page, re.MULTILINE | re.DOTALL)
+    file = folder / "audit.jsonl"
+    file.touch()
+    script = loop.replace("while sleep 10", "for round in 1 2")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(
+        ["bash", "-ec", script], cwd=folder, check=True, env={**os.environ, "PATH": path}
+    )
+    numbers = [json.loads(line)["number"] for line in file.read_text().splitlines()]
+    assert numbers == [1, 2, 3, 4]
 
 
 def test_word_of_the_command_is_that_of_the_log() -> None:

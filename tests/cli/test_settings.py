@@ -137,6 +137,11 @@ def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / "raftmq.service"
     text = (DEPLOY / "raftmq.service").read_text()
+    # With the line for TLS, whose copy the page of security names.
+    text = text.replace("#LoadCredential=node.key:", "LoadCredential=node.key:")
+    assert "\nLoadCredential=" in text
+    page = (DEPLOY.parent / "docs/security.md").read_text()
+    assert '`key = "/run/credentials/raftmq.service/node.key"`' in page
     unit.write_text(text.replace("/opt/raftmq/bin/raftmq", sys.executable))
     done = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True)
     assert "raftmq.service" not in done.stderr, done.stderr

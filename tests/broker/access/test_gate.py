@@ -1,5 +1,7 @@
 """Users at a node's gate: what passes, and what ends when a right is taken away."""
 
+import re
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -417,5 +419,63 @@ def test_a_connection_with_many_rights_is_judged_again_too(
                 async with refused(Reason.DENIED):
                     await twice(partial(alice.admin.create_consumer_group, "billing"))
                 await alice.admin.create_topic("two")
+
+    with_guarded(scenario, tmp_path)
+
+
+# The page's table of tasks
+
+
+async def _create(bob: raftmq.Client) -> None:
+    await bob.admin.create_topic("bob-1", 1)
+    await bob.admin.alter_topic("bob-1", 2)
+    await bob.admin.delete_topic("bob-1")
+
+
+async def _send(bob: raftmq.Client) -> None:
+    async with bob.producer("orders") as producer:
+        await producer.send(b"an order")
+
+
+async def _consume(bob: raftmq.Client) -> None:
+    async with bob.consumer("orders", group="billing") as consumer:
+        assert await consumer.fetch(1, wait=5)
+        await consumer.commit()
+
+
+async def _pop(bob: raftmq.Client) -> None:
+    async with bob.consumer("orders", group="billing", mode="pop") as consumer:
+        popped = await consumer.pop(1, wait=5)
+        assert len(popped) == 1
+        await popped.ack()
+
+
+@pytest.mark.parametrize(
+    ("task", "do"),
+    [("send ", _send), ("consume ", _consume), ("pop ", _pop), ("create, ", _create)],
+)
+def test_rules_of_the_page_are_enough_for_their_tasks(
+    tmp_path: Path, task: str, do: Callable[[raftmq.Client], Awaitable[None]]
+) -> None:
+    page = (Path(__file__).parents[3] / "docs/security.md").read_text()
+    table = page.partition("| task | rules |\n")[2].partition("\n\n")[0]
+    assert len(table.splitlines()) == 1 + 4
+    (row,) = (line for line in table.splitlines() if line.startswith(f"| {task}"))
+    rules = re.findall(r"`raftmq acl allow bob (.+?)`", row)
+
+    async def scenario(node: Guarded) -> None:
+        async with node.by_certificate(ROOT) as root:
+            await root.admin.create_topic("orders", 1)
+            await _send(root)
+            # Without one of its rules the task is refused.
+            for lacking in rules:
+                name = f"bob{rules.index(lacking)}"
+                others = [rule.replace('"', "") for rule in rules if rule != lacking]
+                await make_user(root, name, *others)
+                async with node.as_user(name) as bob, refused(Reason.DENIED):
+                    await do(bob)
+            await make_user(root, "bob", *(rule.replace('"', "") for rule in rules))
+        async with node.as_user("bob") as bob:
+            await do(bob)
 
     with_guarded(scenario, tmp_path)
