@@ -89,11 +89,13 @@ class ClientTls:
 
 def _why_unusable(error: OSError, ca: str, cert: str, crl: str) -> str:
     """Why the files of a client cannot be used, where OpenSSL's words do not say it."""
-    if isinstance(error, ssl.SSLError) and cert and b"PRIVATE KEY" not in Path(cert).read_bytes():
-        return (
-            f"{cert} holds no private key: `cert` names one file with the certificate and its key"
-        )
-    return f"{error.strerror or error}{tilde_hint(ca, cert, crl)}"
+    why = str(error.strerror or error)
+    # OpenSSL has read the file, and names it.
+    is_of_cert = isinstance(error, ssl.SSLError) and bool(cert) and why.startswith(f"{cert}: ")
+    if is_of_cert and b"PRIVATE KEY" not in Path(cert).read_bytes():
+        right = "`cert` names one file with the certificate and its key"
+        return f"{cert} holds no private key: {right}"
+    return f"{why}{tilde_hint(ca, cert, crl)}"
 
 
 async def _shake_hands(sock: ssl.SSLSocket) -> None:

@@ -231,6 +231,8 @@ def test_client_file_without_a_private_key_and_a_path_with_a_tilde_are_told(tmp_
         with pytest.raises(Rejected, match=r"holds no private key: `cert` names one file") as error:
             raftmq.connect("raftmqs://db", ca=files.ca, cert=wrong)
         assert wrong in str(error.value)
+    with pytest.raises(Rejected, match=r"node-1\.key: NO_CERTIFICATE"):
+        raftmq.connect("raftmqs://db", ca=files.key, cert=str(tmp_path / "nowhere.pem"))
     with pytest.raises(Rejected, match="`~` is not expanded"):
         raftmq.connect("raftmqs://db?ca=~/ca.pem")
     raftmq.connect("raftmqs://db", ca=files.ca, cert=str(alone))
