@@ -182,7 +182,7 @@ def test_another_password_ends_the_one_before_at_once_or_later(
     assert re.search(r"^bob +2 +20\S+T\S+ +0 ", raftmq.ok("user", "list").stdout, re.MULTILINE)
     stdin("another one")
     long = raftmq("user", "password", "bob", "--password-stdin", "--keep-old", "31d")
-    assert (long.code, "valid for 30 days at the most" in long.stderr) == (1, True)
+    assert (long.code, "valid for 30 days at the most" in long.stderr) == (2, True)
     stdin(f"{texts[2]}\r\n")
     changed = raftmq.ok("user", "password", "bob", "--password-stdin")
     assert changed.stderr == "bob has another password\n"
@@ -263,6 +263,11 @@ def test_drop_tells_which_ways_in_are_left(url: str, raftmq: CommandLine) -> Non
     dropped = raftmq.ok("user", "drop", "admin", "--yes").stderr
     assert "access.admins of the nodes' settings still names admin" in dropped
     assert "a certificate that names admin stays valid" in dropped
+    again = raftmq("user", "drop", "admin", "--yes")
+    assert (again.code, "'admin' was never added: access.admins names it" in again.stderr) == (
+        1,
+        True,
+    )
 
 
 @process_mark

@@ -125,8 +125,9 @@ def set_(session: Session, options: _Amounts) -> None:
 
     async def call(mq: "Client") -> "tuple[list[QuotaView], bool, str]":
         found = await mq.access.quotas(options.kind, options.name)
+        unknown = await _unknown(mq, options)
         is_new = await mq.access.put_quota(options.kind, options.name, **amounts)
-        return found, is_new, await _unknown(mq, options)
+        return found, is_new, unknown
 
     found, is_new, unknown = session.run(call)
     before = [each for each in found if each.name == options.name]

@@ -166,8 +166,11 @@ def password(session: Session, options: _Password, name: str, keep_old: float) -
     options.check()
     if keep_old and options.is_none:
         raise click.UsageError("--keep-old needs another password: leave out --no-password")
-    # Before the password is asked for.
-    check_keep_old(keep_old)
+    try:
+        # Before the password is asked for.
+        check_keep_old(keep_old)
+    except Rejected as error:
+        raise click.UsageError(str(error)) from None
     session.run(lambda mq: require_user(mq, name))
     _put(session, name, options, keep_old=keep_old)
     note(f"{name} has {'no password' if options.is_none else 'another password'}")
@@ -233,6 +236,9 @@ def drop(session: Session, name: str, yes: bool) -> None:
         # Asked before: whoever drops the own login gets no more answers.
         is_admin, was_added = await is_administrator(mq, name), bool(await mq.access.users(name))
         if not await mq.access.drop_user(name):
+            if is_admin:
+                fix = f"take {name} out of access.admins on each node; {_REVOKE}"
+                raise Failure(f"user {name!r} was never added: access.admins names it", fix=fix)
             raise _unknown(name)
         return is_admin, was_added
 
@@ -241,7 +247,10 @@ def drop(session: Session, name: str, yes: bool) -> None:
     if is_admin:
         note(f"access.admins of the nodes' settings still names {name}: take it out on each node")
     if is_admin or not was_added:
-        note(f"a certificate that names {name} stays valid: `raftmq cert revoke FILE` revokes it")
+        note(f"a certificate that names {name} stays valid: {_REVOKE}")
+
+
+_REVOKE = "`raftmq cert revoke FILE` revokes a certificate"
 
 
 async def _belongings(mq: "Client", name: str) -> tuple[int, int]:
