@@ -197,7 +197,8 @@ class Admin:
         run: int | None = None,
         timeout: float | None = None,
     ) -> GroupSettings:
-        """Create a consumer group, or change the settings of an existing one, except its mode, order and run.
+        """Create a consumer group, or change the settings of an existing one, but not its mode,
+        order and run.
 
         A group need not be created: its first consumer creates it with the usual settings. Messages
         in hand or waiting keep their times.
