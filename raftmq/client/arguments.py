@@ -205,6 +205,39 @@ class Unentered:
             raise AttributeError(message)
 
 
+class ByOffset:
+    """The base of what reads by offset: it says where the calls of consumers that pop are."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            there = 'this reads by offset; `mq.consumer(..., mode="pop")` pops'
+            raise _no_attribute(self, name, there if name in _OF_POP else "")
+
+
+class Popping:
+    """The base of what pops: it says where the calls of consumers that read by offset are."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            there = "this pops; `mq.consumer(...)` without a mode reads by offset"
+            raise _no_attribute(self, name, there if name in _OF_OFFSETS else "")
+
+
+_OF_POP = frozenset(("pop", "ack", "nack", "reject", "extend"))
+_OF_OFFSETS = frozenset(("fetch", "commit", "seek", "position", "committed"))
+
+
+def _no_attribute(owner: object, name: str, there: str) -> AttributeError:
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    return AttributeError(f"{text}: {there}" if there else text, name=name, obj=owner)
+
+
 def _refusal(name: str, rule: _Rule, value: object) -> WrongType:
     return WrongType(f"{name} is {rule.words}, not {value!r:.80}")
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from raftmq.batch import Batch, Value, peek
+from raftmq.client.arguments import ByOffset
 from raftmq.errors import CorruptRecord, Reason, Rejected, UnreadableBatch
 from raftmq.machine.queue_numbers import QUEUE_BITS as QUEUE_BITS  # both for the pipeline, too
 from raftmq.machine.queue_numbers import QUEUE_MASK as QUEUE_MASK
@@ -58,7 +59,7 @@ def parse_id(text: str) -> tuple[int, int]:
     return int(match[1], 16), int(match[2], 16)
 
 
-class Message:
+class Message(ByOffset):
     """One message. It keeps the whole answer with which it came in memory, up to 4 MiB and a batch;
     keep only `body` if you need no more."""
 

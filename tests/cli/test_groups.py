@@ -104,8 +104,19 @@ def test_group_described_has_the_lag_and_the_mode_that_the_list_shows(
         assert (described["mode"], described["lag"]) == both
         (line,) = raftmq.ok("group", "lag", name, "-t", topic, "-o", "json").json["groups"]
         assert (line["mode"], line["lag"]) == both
-    refused = raftmq("group", "alter", "behind", "--order", "queue")
+
+
+def test_order_and_run_of_a_group_never_change(cluster: LocalCluster, raftmq: CommandLine) -> None:
+    refused = raftmq("group", "create", "plain", "--order", "queue")
     assert (refused.code, "--order is for --mode ordered" in refused.stderr) == (2, True)
+    raftmq.ok("group", "create", "ledger", "--mode", "ordered", "--order", "key", "--block")
+    for other in (("--order", "queue"), ("--run", "1")):
+        again = raftmq("group", "create", "ledger", "--mode", "ordered", *other)
+        assert again.code == 1
+        assert f"{other[0][2:]} never change: take another name" in again.stderr
+        assert raftmq("group", "alter", "ledger", *other).code == 2
+    altered = raftmq.ok("group", "alter", "ledger", "--no-block", "-o", "json").json
+    assert (altered["order"], altered["run"], altered["is_blocking"]) == ("key", 65_536, False)
 
 
 def test_lag_that_is_not_known_is_a_dash(raftmq: CommandLine, topic: str) -> None:

@@ -24,7 +24,7 @@ MODES = ("pop", "ordered", "broadcast", "pull")
 
 
 @dataclass(frozen=True, slots=True)
-class _Policy:
+class _Changing:
     """The settings that `create` and `alter` set; None: not given."""
 
     attempts_max: int | None = option(
@@ -46,21 +46,10 @@ class _Policy:
         metavar="DURATION",
         help="Length of a lease if the consumer does not give one.",
     )
-    order: str | None = option(
-        "--order",
-        type=click.Choice(["key", "queue"]),
-        help="Ordered: messages stay in order within a key, or within a queue.",
-    )
     is_blocking: bool | None = option(
         "--block/--no-block",
         default=None,
         help="Ordered: a message that failed for the last time blocks the messages after it.",
-    )
-    run: int | None = option(
-        "--run",
-        type=click.IntRange(1, 65_536),
-        help="Ordered by key: messages of one key that a consumer may have in hand; 1: one after "
-        "the other.  [default: 65536]",
     )
 
     @property
@@ -74,17 +63,38 @@ class _Policy:
         Raises:
             click.UsageError: such an option was given.
         """
+        if self.given and mode in ("pull", "broadcast"):
+            name = next(iter(self.given))
+            flag = {"attempts_max": "--attempts", "is_blocking": "--block"}.get(name, f"--{name}")
+            text = f"{flag} is for groups that pop: one of mode {mode} reads by offset"
+            raise click.UsageError(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy(_Changing):
+    """The settings that `create` sets; None: not given."""
+
+    order: str | None = option(
+        "--order",
+        type=click.Choice(["key", "queue"]),
+        help="Ordered: messages stay in order within a key, or within a queue; this never changes.",
+    )
+    run: int | None = option(
+        "--run",
+        type=click.IntRange(1, 65_536),
+        help="Ordered by key: messages of one key that a consumer may have in hand; 1: one after "
+        "the other. This never changes.  [default: 65536]",
+    )
+
+    def check_fits(self, mode: str) -> None:
+        """See `_Changing`."""
         if self.order is not None and mode != "ordered":
             message = f"--order is for --mode ordered: a group of mode {mode} has none"
             raise click.UsageError(message)
         if self.run is not None and (mode != "ordered" or self.order == "queue"):
             message = "--run is for groups that are ordered by key: no other group has runs"
             raise click.UsageError(message)
-        if self.given and mode in ("pull", "broadcast"):
-            name = next(iter(self.given))
-            flag = {"attempts_max": "--attempts", "is_blocking": "--block"}.get(name, f"--{name}")
-            text = f"{flag} is for groups that pop: one of mode {mode} reads by offset"
-            raise click.UsageError(text)
+        _Changing.check_fits(self, mode)
 
 
 @click.command()
@@ -121,11 +131,13 @@ def create(session: Session, options: _Policy, name: str, mode: str) -> Result:
 
     async def call(mq: "Client") -> "GroupSettings":
         for found in await mq.admin.consumer_groups(name=name):
-            if found.mode == mode and _differs(found, wanted):
+            if found.mode == mode and (other := _others(found, wanted)):
+                fix = f"`raftmq group alter {name}` changes them"
+                if fixed := [each for each in other if each in ("order", "run")]:
+                    fix = f"{' and '.join(fixed)} never change: take another name, or delete it"
                 raise Failure(
                     f"consumer group {name!r} exists with other settings",
-                    fix=f"`raftmq group alter {name}` changes them, "
-                    f"`raftmq group describe {name}` shows them",
+                    fix=f"{fix}; `raftmq group describe {name}` shows them",
                 )
             if found.mode == mode:
                 return found
@@ -136,13 +148,14 @@ def create(session: Session, options: _Policy, name: str, mode: str) -> Result:
 
 @click.command()
 @click.argument("name", type=GROUP)
-@with_options(_Policy)
+@with_options(_Changing)
 @with_output
 @with_session
-def alter(session: Session, options: _Policy, name: str) -> Result:
+def alter(session: Session, options: _Changing, name: str) -> Result:
     """Change settings of a consumer group; settings that are not given stay.
 
-    Messages in hand and messages that wait keep their times.
+    Messages in hand and messages that wait keep their times. The mode, the order and the run never
+    change.
 
     \b
     raftmq group alter billing --attempts 3
@@ -298,7 +311,7 @@ def _result(settings: "GroupSettings") -> Result:
     return Result(settings, settings_lines(settings))
 
 
-def _differs(settings: "GroupSettings", wanted: dict[str, Any]) -> bool:
-    """True if one of the wanted settings has another value in the group."""
+def _others(settings: "GroupSettings", wanted: dict[str, Any]) -> list[str]:
+    """The wanted settings that have another value in the group."""
     have = settings._asdict()
-    return any(have[name] != value for name, value in wanted.items())
+    return [name for name, value in wanted.items() if have[name] != value]

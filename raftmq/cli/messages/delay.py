@@ -31,7 +31,8 @@ def cancel(session: Session, ids: tuple[str, ...]) -> Result:
     """Cancel delayed messages by their IDS, as `produce --delay` printed them.
 
     A message whose time has come cannot be cancelled; a message that was cancelled before is not
-    waiting. The exit code is 0 if none of the messages is delivered.
+    waiting. Of an id whose time is over that no message ever had, nothing else is known: "fell
+    due". The exit code is 0 if none of the messages is delivered.
     """
     outcomes = session.run(lambda mq: _cancel(mq, ids))
     return Result(

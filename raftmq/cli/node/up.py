@@ -125,7 +125,8 @@ def _choose(data: Path | None, *, is_all: bool) -> list[Playground]:
         raise Failure("no cluster without --data is running", fix=fix)
     if len(found) > 1 and not is_all:
         folders = ", ".join(str(playground.folder) for playground in found)
-        raise Failure(f"{len(found)} are running: {folders}", fix="name one with --data, or --all")
+        what = f"{len(found)} clusters without --data are running: {folders}"
+        raise Failure(what, fix="name one with --data, or --all")
     return found
 
 

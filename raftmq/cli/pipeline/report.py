@@ -320,7 +320,8 @@ def page(
         known = ", ".join(sorted({row["topic"] for row in minutes}))
         raise Failure(f"there are no minutes of topic {topic!r}", fix=f"--topic is one of {known}")
     if not rows:
-        raise Failure("there are no such minutes", fix="give --since more, or leave it out")
+        fix = "a minute is published once it is over: wait, or give --since more"
+        raise Failure("there are no such minutes yet", fix=fix)
     from raftmq.pipeline.report import page as drawing
     from raftmq.pipeline.report import picture
 

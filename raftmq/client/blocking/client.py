@@ -12,6 +12,7 @@ from typing import Any, Literal, overload
 
 from raftmq.client.admin.access import Access
 from raftmq.client.admin.admin import Admin
+from raftmq.client.arguments import ByOffset
 from raftmq.client.client import Client
 from raftmq.client.client import connect as connect_async
 from raftmq.client.consume.consumer import Consumer
@@ -31,7 +32,7 @@ from .producer import BlockingClaimedProducer, BlockingProducer
 from .transactions import check_back
 
 
-class BlockingConsumer(Entered[Consumer]):
+class BlockingConsumer(ByOffset, Entered[Consumer]):
     """See `raftmq.Consumer`; use it as `with`, and iterate with `for`."""
 
     def __iter__(self) -> Iterator[Message]:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from raftmq.batch import Batch
+from raftmq.client.arguments import Popping
 from raftmq.client.pop.claims import HeldClaim
 from raftmq.client.pop.consumer import PopConsumer
 from raftmq.client.pop.leases import Grip
@@ -91,7 +92,7 @@ class BlockingPoppedMessages(LeasedMessages[BlockingPoppedMessage]):
     ack_nowait = calls(PoppedMessages.ack_nowait)
 
 
-class BlockingPopConsumer(Entered[PopConsumer]):
+class BlockingPopConsumer(Popping, Entered[PopConsumer]):
     """See `raftmq.PopConsumer`; use it as `with`, and iterate with `for`."""
 
     def __iter__(self) -> Iterator[BlockingPoppedMessage]:

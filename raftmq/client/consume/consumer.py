@@ -21,7 +21,7 @@ import anyio.lowlevel
 
 from raftmq.client.admin.consumer_groups import require_mode
 from raftmq.client.admin.subscriptions import subscribe
-from raftmq.client.arguments import require, typed
+from raftmq.client.arguments import ByOffset, require, typed
 from raftmq.client.message import Message, Messages
 from raftmq.client.options import ConsumerSettings
 from raftmq.client.recorders import ConsumerRecorder
@@ -49,7 +49,7 @@ _CHECKPOINT_MESSAGES = 64
 
 
 @typed()
-class Consumer:
+class Consumer(ByOffset):
     """Reads queues of one topic. Made by `Client.consumer`; use it as `async with`.
 
     Messages of one queue come in order, each once, from whatever leader. Messages are fetched ahead

@@ -31,7 +31,7 @@ import anyio.lowlevel
 from raftmq.client.admin.consumer_groups import attach
 from raftmq.client.admin.resets import begin
 from raftmq.client.admin.subscriptions import subscribe
-from raftmq.client.arguments import require, typed
+from raftmq.client.arguments import Popping, require, typed
 from raftmq.client.consume.offsets import queues_of
 from raftmq.client.recorders import PopRecorder
 from raftmq.client.routing.requests import after, find_topic, seconds_left
@@ -64,7 +64,7 @@ _ASK_MESSAGES = 16
 
 
 @typed()
-class PopConsumer:
+class PopConsumer(Popping):
     """Takes messages of a topic for a consumer group. Made by `Client.consumer`; use it as
     `async with`.
 
