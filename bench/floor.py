@@ -1,4 +1,4 @@
-"""The floor: the same bytes through bare replication, the limit of this language and machine.
+"""The floor: the same bytes through bare replication, in this language.
 
 Three `floor_server` processes, and the load in this process: it keeps a window of frames in flight,
 or one frame, or reads the log back. A frame's body stands for a whole batch: 100 messages of 100

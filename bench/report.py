@@ -22,6 +22,9 @@ make bench ARGS="--rounds 3 --seconds 2"
 """
 
 
+READ_SECONDS_MIN = 1.0
+"""Length of a read below which its rate is rough, in seconds."""
+
 PICTURE = "benchmarks.svg"
 """Name of the picture (`bench.picture`), beside the page."""
 
@@ -107,7 +110,7 @@ Written by `{result.command}` on {result.date}; do not edit.
 
 ![Each system's rate over raftmq's, by scenario]({PICTURE})
 
-{_when(result)}{apart}{_scaled(result.command)}
+{_when(result)}{apart}{_scaled(result.scale)}
 Three servers and their load share {result.machine.get("processor", "one machine")}: with more cores
 the order may be another one, as a server in Go, Java or Erlang uses all of them and a raftmq node
 about one.
@@ -168,9 +171,10 @@ def _when(result: Result) -> str:
             return f"Measured at commits {', '.join(commits)}: rows of older code are among them."
 
 
-def _scaled(command: str) -> str:
-    scale = command.partition("--scale ")[2].split(" ")[0]
-    return f" Amounts of queues, consumers and messages are times {scale}." if scale else ""
+def _scaled(scale: float) -> str:
+    if scale == 1.0:
+        return ""
+    return f" Amounts of queues, consumers and messages are multiplied by {scale:g}."
 
 
 def _continued(dates: Sequence[str]) -> str:
@@ -360,11 +364,12 @@ def _short_reads(rows: Sequence[Row]) -> str:
         for scenario, table in by_scenario(rows).items()
         if SCENARIOS[scenario].operation in READS
         for name, row in table.items()
-        if name != "floor" and row.get("seconds", 1.0) < 1.0
+        if name != "floor" and row.get("seconds", READ_SECONDS_MIN) < READ_SECONDS_MIN
     ]
     if not found:
         return ""
-    return f"\nThe stored messages were read in less than a second, so rough: {', '.join(found)}.\n"
+    which = ", ".join(found)
+    return f"\nThese rates are rough, as the messages were read in less than a second: {which}.\n"
 
 
 def _skipped(skipped: Sequence[Skip]) -> str:

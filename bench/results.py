@@ -131,6 +131,8 @@ class Result:
     """Dates of the stopped runs that this one continued."""
     commits: Sequence[str] = ()
     """The commits that the rows were measured at, the first one first; `+`: with changes."""
+    scale: float = 1.0
+    """By what the amounts of queues, consumers and messages were multiplied, for a trial."""
 
 
 def median_row(rounds: Sequence[Row]) -> Row:

@@ -128,6 +128,7 @@ def main(arguments: list[str]) -> int:
         figures=[figure for each in grown for figure in each.figures],
         continues=continued,
         commits=journal.commits,
+        scale=chosen.scale,
     )
     _write(result, chosen.out)
     _print_tables(result)

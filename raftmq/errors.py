@@ -8,7 +8,7 @@ They are in `raftmq.errors`, as `from raftmq.errors import Rejected`; `SomeUnsen
 | `Unavailable` | no | try again later |
 | `OutcomeUnknown` | perhaps | the same idempotent call again is safe |
 | `Rejected` | no, and never will | change the call; `reason` says what is wrong |
-| `SomeUnsent` | of some messages of a `send_many` | send those again that its `sent` names |
+| `SomeUnsent` | of some messages of a `send_many` | send those at `sent.failed` again |
 | `ProtocolError` | no | the two ends do not speak the same protocol |
 | `CorruptRecord` | - | bytes were damaged; the message says where |
 | `UnreadableBatch` | - | a stored batch cannot be read: `seek` to `next_offset` |

@@ -100,15 +100,15 @@ class LeaderTasks(Service):
         keep_up: Callable[[], None],
         retention: Retention,
         trimmable: Callable[[Group, int], int],
-        filters_wait: Callable[[], bool],
+        is_behind_filters: Callable[[], bool],
     ) -> None:
         """`keep_up` does what every node does now and then, whether it leads a group or not;
-        `trimmable`: see `DelayScheduler`; `filters_wait`: see `Matching.is_starved`."""
+        `trimmable`: see `DelayScheduler`; `is_behind_filters`: see `Matching`."""
         self._node = node
         self._keep_up = keep_up
         self._retention = retention
         self._trimmable = trimmable
-        self._filters_wait = filters_wait
+        self._is_behind_filters = is_behind_filters
         self._wake = trio.Event()
         self._clocks = Clocks(node)
         self._under_way: set[tuple[str, int]] = set()
@@ -388,8 +388,9 @@ class LeaderTasks(Service):
     def _resubscribe(self, group: Group) -> None:
         """Take over into a data group's log what consumer groups want by now."""
         assert isinstance(group.machine, PartitionMachine)
-        # An earlier leader may have committed what is missing here.
-        if not group.is_current or self._filters_wait():
+        # An earlier leader may have committed what is missing here. And filters that keep changing
+        # would keep a batch from ever being matched.
+        if not group.is_current or self._is_behind_filters():
             return
         command = resubscription(self._node.catalog, group.number, group.machine.subscriptions)
         if command is not None:

@@ -464,7 +464,7 @@ class Node:
             keep_up=self._keep_up,
             retention=self.retention,
             trimmable=self.delay_scheduler.trimmable,
-            filters_wait=lambda: self._fetches.matching.is_starved,
+            is_behind_filters=lambda: self._fetches.matching.is_behind_filters,
         )
         """Recurring tasks for the groups that the node leads."""
         self._arrange()

@@ -110,10 +110,12 @@ def revoke(folder: Path, certificate: Path) -> None:
     Copy the list to each node, and to each client whose URL names one with `crl`. A node takes it
     up within a second, and ends all its connections: those that are still trusted connect again.
     """
-    from raftmq.tls.authority import describe
+    from raftmq.tls.authority import OwnCertificate, describe
 
     try:
         _authority(folder, may_begin=False).revoke(certificate)
+    except OwnCertificate as error:
+        raise Failure(f"{certificate} cannot be revoked: {error}", fix="") from error
     except (OSError, ValueError) as error:
         fix = "name the folder of the authority that made it, with its ca.pem and crl.pem, by --dir"
         raise Failure(f"{certificate} cannot be revoked: {error}", fix=fix) from error

@@ -227,7 +227,7 @@ def _note_security(url: str) -> None:
     if parse_url(url).is_under_tls:
         note(
             "it also needs `[tls]`, with a certificate of its own (`raftmq cert make`), and the "
-            "`[access]` of the other nodes, if they have it: without it, it serves no client"
+            "`[access]` of the other nodes, if they have it: else it serves no client"
         )
 
 

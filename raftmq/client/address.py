@@ -89,7 +89,7 @@ def _why_no_files(given: list[tuple[str, str]]) -> str:
     for name, path in given:
         if name not in _FILES:
             # A word without a value may be a secret.
-            return unknown_word(name, _FILES) if path else "a word there is no NAME=FILE"
+            return unknown_word(name, _FILES) if path else "one part is not NAME=FILE"
         if names.count(name) > 1:
             return f"{name} is given twice"
         if not path:
@@ -101,7 +101,7 @@ def unknown_word(word: str, known: Iterable[str]) -> str:
     """What to say of a name that is none of the known ones. A long or odd one is not repeated: it
     may be a secret at the wrong place."""
     if not word.isidentifier() or len(word) > _WORD_CHARACTERS_MAX:
-        return "a name there is none of these"
+        return "one name is not among these"
     return f"there is no {word!r}{did_you_mean(word, known)}"
 
 

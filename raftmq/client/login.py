@@ -116,7 +116,7 @@ def read_login(path: str) -> Login:
         if key not in _KEYS:
             raise _wrong(f"{may_hold}: {unknown_word(key, _KEYS)}")
         if not isinstance(value, str):
-            raise _wrong(f'{may_hold}, each a text in `"`: {key} is none')
+            raise _wrong(f"{may_hold}: the value of {key} is a text in quotes")
     try:
         return Login(**found, _path=path)
     except Rejected as error:

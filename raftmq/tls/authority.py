@@ -44,6 +44,10 @@ LEEWAY = timedelta(hours=1)
 """A certificate is valid from this long before it was made: clocks differ."""
 
 
+class OwnCertificate(ValueError):
+    """An authority's own certificate is not revoked."""
+
+
 class Authority:
     """The authority in a folder.
 
@@ -112,14 +116,14 @@ class Authority:
         """Put a certificate on the list of revoked ones; nodes follow the file by themselves.
 
         Raises:
-            ValueError: the file holds no certificate, or that of an authority, or another authority
-                has made it.
+            OwnCertificate: it is the authority's own.
+            ValueError: the file holds no certificate, or one that another authority made.
             OSError: a file cannot be read or written.
         """
         revoked = x509.load_pem_x509_certificate(certificate.read_bytes())
         if revoked == self._certificate:
             # Every node would refuse every certificate that it made, and nothing takes this back.
-            raise ValueError(
+            raise OwnCertificate(
                 "it is the authority's own; to replace that, change `ca` on all nodes and clients"
             )
         try:

@@ -83,7 +83,7 @@ class UserView(_Wire, frozen=True):
     tokens: list[TokenView]
     """By public part."""
     old_until_ms: int = 0
-    """The end of the password before, milliseconds since 1970; 0: it has ended."""
+    """When the previous password ends, milliseconds since 1970; 0: no previous one is valid."""
 
 
 class FoundUsers(_Wire, frozen=True):

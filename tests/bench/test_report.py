@@ -98,10 +98,9 @@ def test_page_without_peers_claims_no_place_among_them() -> None:
 def test_page_tells_which_reads_were_short_and_which_amounts_are_scaled() -> None:
     rows = [row("consume-1MiB", name, 9.0) for name in ("raftmq", "kafka")]
     rows[1]["seconds"] = 0.318
-    made = dataclasses.replace(result(rows, []), command="python -m bench.run --scale 0.01")
-    page = report.markdown(made)
-    assert "less than a second, so rough: consume-1MiB by kafka (0.32 s)." in page
-    assert "messages are times 0.01." in page
+    page = report.markdown(dataclasses.replace(result(rows, []), scale=0.01))
+    assert "read in less than a second: consume-1MiB by kafka (0.32 s)." in page
+    assert "messages are multiplied by 0.01." in page
 
 
 def test_fastest_peer_of_each_scenario_stands_beside_raftmq() -> None:

@@ -109,13 +109,13 @@ def test_group_described_has_the_lag_and_the_mode_that_the_list_shows(
 def test_order_and_run_of_a_group_never_change(cluster: LocalCluster, raftmq: CommandLine) -> None:
     refused = raftmq("group", "create", "plain", "--order", "queue")
     assert (refused.code, "--order is for --mode ordered" in refused.stderr) == (2, True)
-    raftmq.ok("group", "create", "ledger", "--mode", "ordered", "--order", "key", "--block")
+    raftmq.ok("group", "create", "strict", "--mode", "ordered", "--order", "key", "--block")
     for other in (("--order", "queue"), ("--run", "1")):
-        again = raftmq("group", "create", "ledger", "--mode", "ordered", *other)
+        again = raftmq("group", "create", "strict", "--mode", "ordered", *other)
         assert again.code == 1
-        assert f"{other[0][2:]} never change: take another name" in again.stderr
-        assert raftmq("group", "alter", "ledger", *other).code == 2
-    altered = raftmq.ok("group", "alter", "ledger", "--no-block", "-o", "json").json
+        assert "keeps its order and run: take another name" in again.stderr
+        assert raftmq("group", "alter", "strict", *other).code == 2
+    altered = raftmq.ok("group", "alter", "strict", "--no-block", "-o", "json").json
     assert (altered["order"], altered["run"], altered["is_blocking"]) == ("key", 65_536, False)
 
 

@@ -137,8 +137,8 @@ def test_file_that_holds_no_login_is_refused(file: Path, content: bytes) -> None
     [
         (f'user = "a"\npasword = "{SECRET}"\n', "no 'pasword'; did you mean password?"),
         (f'user = "a"\nport = "{SECRET}"\n', "there is no 'port'"),
-        (f'{A_TOKEN} = "token"\n', "a name there is none of these"),
-        (f'user = 7\npassword = "{SECRET}"\n', "user is none"),
+        (f'{A_TOKEN} = "token"\n', "one name is not among these"),
+        (f'user = 7\npassword = "{SECRET}"\n', "the value of user is a text in quotes"),
         (f'user = "alice"\ntoken = "{A_TOKEN}"\n', "either `user` and `password`, or a `token`"),
         (
             "-----BEGIN CERTIFICATE-----\nMII\n",

@@ -124,8 +124,8 @@ class Gate:
         self.is_on = self._settings.is_on
         """False: everybody may do everything, unless other nodes do not agree."""
         self._agreement = Agreement(self._settings)
-        # Why no client is served, as other nodes do not agree.
-        self._shut: ErrorReply | None = None
+        # Why no client is served, as other nodes do not agree; None: clients are.
+        self._refusal: ErrorReply | None = None
         self.failures = Failures(trio.current_time)
         """Failed logins."""
         self.denied = 0
@@ -147,7 +147,7 @@ class Gate:
             Refusal: the certificate names several users, or one with all connections of its quota.
         """
         if hello.node:
-            # Without TLS anybody may say to be a node, and have this one serve nobody.
+            # Without TLS a stranger could claim to be a node, and have this one refuse all clients.
             if connection.names is not None:
                 self._agreement.note(hello.node, hello.access)
                 self._agree()
@@ -281,7 +281,7 @@ class Gate:
         if asked.kind in NODE_KINDS and connection.names is not None:
             return of_nodes()
         if not self.is_on or asked.kind == FrameKind.LOG_IN:
-            return self._shut
+            return self._refusal
         client = self._clients.get(connection)
         return _UNAUTHENTICATED if client is None or client.identity is None else None
 
@@ -382,7 +382,7 @@ class Gate:
         if self.judge(user, act).rule is not None:
             why = f"a rule denies it; `raftmq acl check {user} {act}` says which one"
         elif act == ADMIN_CLUSTER:
-            # Whoever has this right can give itself all others.
+            # A user with this right can give itself all others.
             why = (
                 "no rule allows it. Administrators are named in `access.admins` of all nodes, and "
                 f"made with `raftmq acl allow {user} {act}`"
@@ -430,11 +430,11 @@ class Gate:
     def _agree(self) -> None:
         """Serve clients, or none, as members of the cluster agree on whether access is on."""
         catalog = self._node.catalog
-        why = self._agreement.why_shut(catalog.nodes, has_users=catalog.access.version > 0)
-        was_shut, self._shut = self._shut is not None, None
+        why = self._agreement.why_no_clients(catalog.nodes, was_on=catalog.access.version > 0)
+        has_served, self._refusal = self._refusal is None, None
         if why:
-            self._shut = ErrorReply("unavailable", f"node {self._node.id}: {why}", retry_ms=1000)
-        if why and not was_shut:
+            self._refusal = ErrorReply("unavailable", f"node {self._node.id}: {why}", retry_ms=1000)
+        if why and has_served:
             for connection in list(self._node.load.secured):
                 if connection.is_of_client:
                     connection.end()

@@ -44,7 +44,7 @@ from functools import partial
 
 import trio
 
-from raftmq.broker.access.agreement import stance_of
+from raftmq.broker.access.agreement import access_digest
 from raftmq.broker.host import SOFTWARE, Host
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.settings import Peer
@@ -296,7 +296,7 @@ class Links:
 
     def _hello(self) -> Hello:
         node, own = self._node, self._node.settings.node
-        stance = stance_of(node.settings.access)
+        digest = access_digest(node.settings.access)
         return Hello(
             PROTOCOL,
             own.cluster,
@@ -305,7 +305,7 @@ class Links:
             SOFTWARE,
             own.host,
             own.port,
-            stance,
+            digest,
         )
 
     def _refused(self, reply: ErrorReply) -> None:

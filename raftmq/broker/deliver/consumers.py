@@ -51,8 +51,8 @@ class OpenPop(NamedTuple):
     """Ties the answer to it."""
     request: Pop
     """The consumer's request, cut to its quotas."""
-    since: float
-    """When it came."""
+    came_at: float
+    """When it came, by trio's clock."""
 
 
 class Consumer:
@@ -155,7 +155,7 @@ class Consumers:
         consumer = self._by_key.pop(key, None)
         if consumer is None:
             return
-        # What is read for it from disk is for nobody.
+        # Batches that are read for this POP have no receiver now.
         consumer.open_pop = None
         if consumer.timer is not None:
             consumer.timer.cancel()

@@ -328,9 +328,11 @@ class WaitingPops:
         others. A line ends once its subject is in `full`: there is no room for those behind."""
         left, now = LOOK_MAX, trio.current_time()
         for subject in list(islice(self._lines, LOOK_MAX)):
+            if left <= 0:
+                break
             line = self._lines.get(subject)
-            if line is None or left <= 0:
-                continue
+            if line is None:
+                continue  # a refusal in this look has emptied it
             self._lines.move_to_end(subject)
             for key in list(islice(line, left)):
                 left -= 1

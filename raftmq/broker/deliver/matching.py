@@ -28,6 +28,7 @@ Invariants:
 - Vectors take at most `SETS_BYTES_MAX`, outdated ones included; the oldest are dropped first.
 - A reader makes no mask that takes longer than a step, and masks of one step for one answer.
 - Only the task changes an index, and never while a batch is matched with it.
+- A batch is matched in the end, however often filters change: they wait for it (`RESTARTS_MAX`).
 
 Left out: steps within one message, one filter, or the reading of one column. A message that
 thousands of filters must be evaluated on one by one, a filter of hundreds of comparisons on texts,
@@ -71,7 +72,7 @@ SPARE_FILTERS = 16
 """An index may hold this many filters more than twice those in use; beyond, it is tidied."""
 READ_BYTES = 256 * 1024
 """Bytes read at once of records that have left the cache."""
-IN_VAIN_MAX = 3
+RESTARTS_MAX = 3
 """Times that filters may come before a match is done; then leaders let in none until it is."""
 RECENT_MAX = 32
 RECENT_BYTES_MAX = 8 * 1024 * 1024
@@ -153,16 +154,16 @@ class Matching:
         *,
         reader: Worker,
         on_error: Callable[[BaseException], ErrorReply],
-        on_fed: Callable[[], None],
+        on_caught_up: Callable[[], None],
         bytes_max: int = SETS_BYTES_MAX,
     ) -> None:
         """`group` gives this node's replica of a partition group; `on_error` says what to answer
-        when records cannot be read; `on_fed` is called when `is_starved` ends."""
+        when records cannot be read; `on_caught_up` is called when `is_behind_filters` ends."""
         self._group = group
         self._waiting = waiting
         self._reader = reader
         self._on_error = on_error
-        self._on_fed = on_fed
+        self._on_caught_up = on_caught_up
         self._bytes_max = bytes_max
         self._known: dict[int, _Known] = {}
         self._order: deque[tuple[_Known, int]] = deque()
@@ -181,17 +182,17 @@ class Matching:
         self._passed: dict[tuple[int, str], int] = {}
         self._wake = trio.Event()
         # Times that filters came before a match was done, since the last one that was.
-        self._in_vain = 0
+        self._restarts = 0
         self.bytes = 0
         """Bytes that the vectors take, approximately."""
         self.batches = 0
         """Batches matched since the start."""
 
     @property
-    def is_starved(self) -> bool:
-        """True: filters come so often that no match is done before the next one. None should come
-        until then."""
-        return self._in_vain >= IN_VAIN_MAX
+    def is_behind_filters(self) -> bool:
+        """True: filters changed `RESTARTS_MAX` times before a match was done. Leaders propose none
+        until one is."""
+        return self._restarts >= RESTARTS_MAX
 
     # Calls of fetches
 
@@ -296,7 +297,8 @@ class Matching:
                 if self._wanted:
                     await self._step()
                 await trio.lowlevel.checkpoint()
-            self._succeed()
+            # Nothing is left to match, so filters need not wait.
+            self._caught_up()
 
     async def _step(self) -> None:
         number, _ = next(iter(self._wanted))
@@ -304,7 +306,7 @@ class Matching:
         if group is None or not group.is_leader:
             # A fetch that waits for these batches is refused by its next look at the queue.
             self._wanted = {key: p for key, p in self._wanted.items() if key[0] != number}
-            self._succeed()
+            self._caught_up()
             return
         work = self._work(number)
         records = [group.cache.get(placement.index) for placement in work]
@@ -404,9 +406,9 @@ class Matching:
         for record in records:
             ids = await self._match_one(group, known, topic, record, turn)
             if ids is None:
-                self._in_vain += 1
+                self._restarts += 1
                 break
-            self._succeed()
+            self._caught_up()
             self._wanted.pop((group.number, record.index), None)
             found.setdefault(at[record.index].queue, set()).update(ids)
             if turn.is_over:
@@ -415,11 +417,11 @@ class Matching:
             names = {known.subscriptions.name(number) for number in numbers}
             await self._waiting.matched(queue, {name for name in names if name is not None}, turn)
 
-    def _succeed(self) -> None:
+    def _caught_up(self) -> None:
         """Filters may come again."""
-        was_starved, self._in_vain = self.is_starved, 0
-        if was_starved:
-            self._on_fed()
+        was_behind, self._restarts = self.is_behind_filters, 0
+        if was_behind:
+            self._on_caught_up()
 
     async def _match_one(
         self, group: Group, known: _Known, topic: _Topic, record: Record, turn: Turn
@@ -457,7 +459,8 @@ class Matching:
             now = (subscriptions, subscriptions.changed)
             if topic.seen.get(group.number) == now:
                 break
-            self._in_vain += rounds > 0
+            # Filters changed while the index was prepared.
+            self._restarts += rounds > 0
             filters = subscriptions.filters(number)
             for each in [each for each in filters if each not in topic.numbers]:
                 topic.index.add(each, filters[each])

@@ -167,7 +167,7 @@ class Popping(Service):
         elif consumer.open_pop is not None:
             # A consumer has one POP open: a newer one ends the wait of the one before.
             self._reply(consumer, consumer.nothing())
-        correlation, full = asked.correlation, None
+        correlation, waiting = asked.correlation, None
         request = within_width(self._node.catalog, request)
         is_momentary = request.count > 0 and not request.wait_ms
         if is_momentary and is_unfed(group, self._node.catalog, request.number):
@@ -175,7 +175,7 @@ class Popping(Service):
         if self._node.quotas.is_on:
             request = self._within_rates(request, asked)
             if consumer.since is None or not has_credit(group, request):
-                request, full = self._room_wait.within(consumer, request)
+                request, waiting = self._room_wait.within(consumer, request)
         consumer.open_pop = OpenPop(correlation, request, trio.current_time())
         consumer.throttle_ms = asked.throttle_ms
         consumer.is_hurried = False
@@ -187,13 +187,13 @@ class Popping(Service):
             self._answer(consumer)
             if consumer.open_pop is None or consumer.is_reading:
                 return LATER
-        return self._await_messages(group, consumer, full)
+        return self._await(group, consumer, waiting)
 
-    def _await_messages(self, group: Group, consumer: Consumer, full: WaitingPop | None) -> Later:
-        """Have the consumer's POP wait for messages, or for room (`full`)."""
+    def _await(self, group: Group, consumer: Consumer, waiting: WaitingPop | None) -> Later:
+        """Have the consumer's POP wait for messages, or for room (`waiting`)."""
         assert consumer.open_pop is not None
-        if full is not None:
-            self._room_wait.begin(consumer, full)
+        if waiting is not None:
+            self._room_wait.begin(consumer, waiting)
             # A consumer that is met has to hear which leases it has, by an Ask for no more.
             if consumer.since is not None:
                 return LATER
@@ -205,8 +205,8 @@ class Popping(Service):
     def _ask(self, group: Group, consumer: Consumer) -> Later:
         """Ask the machine for what the consumer's POP wants, for the rest of its wait."""
         assert consumer.open_pop is not None
-        correlation, request, since = consumer.open_pop
-        waited_ms = int((trio.current_time() - since) * 1000)
+        correlation, request, came_at = consumer.open_pop
+        waited_ms = int((trio.current_time() - came_at) * 1000)
         wait_ms = max(min(request.wait_ms, self._limits.fetch_wait_ms_max) - waited_ms, 0)
         number, me, count = request.number, request.consumer, request.count
         if not (count and wait_ms):
@@ -487,11 +487,11 @@ class Popping(Service):
         parts = renewed(group, number, unsent, parts, group.now_ms())
         self._send(consumer, group, parts, read)
         if consumer.open_pop is not None and not consumer.is_hurried:
-            # A newer POP than that for which this was read, which was left to it, and its leases
-            # are over.
-            request, full = self._room_wait.within(consumer, consumer.open_pop.request)
+            # A newer POP came while these batches were read, and waited for them. Their leases have
+            # ended meanwhile, so it waits for messages now.
+            request, waiting = self._room_wait.within(consumer, consumer.open_pop.request)
             consumer.open_pop = consumer.open_pop._replace(request=request)
-            self._await_messages(group, consumer, full)
+            self._await(group, consumer, waiting)
             self.flush()
 
     def _send(

@@ -7,7 +7,7 @@
 
 A consumer that waits has no credit, so messages that come meanwhile go to others. Those who wait
 for room in one quota take turns, longest first. Once a look finds a quota used up, it goes on with
-those who wait for another: a thousand consumers of one user hold up nobody else.
+those who wait for another, so a thousand consumers of one user delay no others.
 
 Invariants:
 - One timer serves all consumers that wait; it runs only while one of them has a place.
@@ -58,8 +58,8 @@ class RoomWait:
         self._is_looking = False
 
     def within(self, consumer: Consumer, request: Pop) -> tuple[Pop, WaitingPop | None]:
-        """The request as the quotas of messages in flight leave it; and how it waits, if they leave
-        nothing of it."""
+        """The request as the quotas of messages in flight leave it; and its wait for room, if they
+        leave nothing of it."""
         if request.count <= 0:
             return request, None
         room = self._in_flight.room(consumer.key, consumer.connection, request.count)
@@ -105,12 +105,13 @@ class RoomWait:
                 self._waiting.take(key)
                 consumer.connection.refuse(consumer.end_wait(), group)
                 continue
-            request, waits = self.within(consumer, replace(request, count=pop.messages))
-            if waits is not None:
+            request, waiting = self.within(consumer, replace(request, count=pop.messages))
+            if waiting is not None:
+                # A new leader has no room to give before it is current, whatever the quota says.
                 if group.is_current:
-                    full.add(waits.subject)
-                if waits.subject != pop.subject:
-                    self._waiting.put(key, pop._replace(subject=waits.subject))
+                    full.add(waiting.subject)
+                if waiting.subject != pop.subject:
+                    self._waiting.put(key, pop._replace(subject=waiting.subject))
                 continue
             if consumer.since is None:
                 # Its first Ask, for no messages, is not applied: the leases in its hand are not

@@ -108,8 +108,8 @@ class Bucket:
         left = [each for each in left if each[1] > 0]
         if not self._rate or not left:
             return
-        # Where all before a position has leaked, no request waits before it. More is in the bucket
-        # before a later one.
+        # Where all before a position has leaked, no request waits before it. The amount before a
+        # position grows with the position.
         leaked = bisect_right(self._taken, 0.0, key=lambda each: self._before(each[0], now))
         kept = self._taken[leaked:]
         self._level = max(self.level(now) - sum(amount for _, amount in left), 0.0)

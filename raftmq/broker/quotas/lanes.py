@@ -49,8 +49,7 @@ TICK_SECONDS = 0.005
 
 
 LOOK_SHARE = 0.2
-"""The part of the loop's time that looks at all lanes take, where requests end before their turn
-all the time."""
+"""Share of the loop's time that looks at all lanes may take."""
 
 HELD_BYTES = 1024
 """Memory of a held request beside its frame, in bytes."""
@@ -155,8 +154,8 @@ class Lanes:
         # What ended before its turn: by bucket the positions and amounts.
         self._ended: dict[Bucket, list[tuple[int, int]]] = {}
         # The lanes that the look which is under way has still to set; None: none is under way.
-        self._unset: deque[Lane] | None = None
-        self._looks_once_more = False
+        self._to_arm: deque[Lane] | None = None
+        self._is_look_due = False
 
     def holds(self, connection: Connection) -> bool:
         """True if a connection has lanes: requests are held, or one has its turn now."""
@@ -221,29 +220,29 @@ class Lanes:
 
     def look_again(self) -> None:
         """Quotas or buckets have changed: set each lane's next turn again, in steps."""
-        if self._unset is not None:
-            self._looks_once_more = True
+        if self._to_arm is not None:
+            self._is_look_due = True
             return
-        self._unset = deque(lane for lanes in self._of.values() for lane in lanes.values())
-        self._set_some()
+        self._to_arm = deque(lane for lanes in self._of.values() for lane in lanes.values())
+        self._arm_some()
 
-    def _set_some(self) -> None:
-        assert self._unset is not None
+    def _arm_some(self) -> None:
+        assert self._to_arm is not None
         begun = trio.current_time()
         took = 0.0
-        while self._unset and took < STEP_SECONDS_MAX:
-            lane = self._unset.popleft()
+        while self._to_arm and took < STEP_SECONDS_MAX:
+            lane = self._to_arm.popleft()
             if self.get(lane.connection, lane.key) is lane:
                 self._arm(lane)
             took = trio.current_time() - begun
-        if self._unset or self._looks_once_more:
+        if self._to_arm or self._is_look_due:
             pause = max(took / LOOK_SHARE, TICK_SECONDS)
-            self._timers.call_after(pause, self._set_some if self._unset else self._look_once_more)
+            self._timers.call_after(pause, self._arm_some if self._to_arm else self._look_once_more)
         else:
-            self._unset = None
+            self._to_arm = None
 
     def _look_once_more(self) -> None:
-        self._unset, self._looks_once_more = None, False
+        self._to_arm, self._is_look_due = None, False
         self.look_again()
 
     def _take_back(self, ended: list[Held]) -> None:

@@ -151,13 +151,14 @@ class FetchSession:
         self.reached.pop(queue, None)
         self.numbers.pop(queue, None)
 
-    def is_changed(self, queue: int, subscriptions: Subscriptions) -> bool:
+    def has_new_filter(self, queue: int, subscriptions: Subscriptions) -> bool:
         """Whether the queue has another filter for the group than at the last look."""
         return self.numbers.get(queue) != self._number(queue, subscriptions)
 
     def note_filter(self, queue: int, subscriptions: Subscriptions) -> bool:
-        """Has the group a filter here, or will it have one? If not, it gets all batches."""
-        if self.is_changed(queue, subscriptions):
+        """Note the group's filter as the log has it. True: the group has one, or will have one;
+        False: it gets all batches."""
+        if self.has_new_filter(queue, subscriptions):
             # By the filter before it passed over batches that this one may want.
             self.reached.pop(queue, None)
             self.numbers[queue] = self._number(queue, subscriptions)

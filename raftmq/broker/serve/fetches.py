@@ -98,7 +98,7 @@ class Fetches(Service):
     def __init__(self, node: Host, *, timers: Timers, reader: Worker, limits: Limits) -> None:
         self._node = node
         self.matching = Matching(
-            node.group, self, reader=reader, on_error=node.read_failed, on_fed=node.think
+            node.group, self, reader=reader, on_error=node.read_failed, on_caught_up=node.think
         )
         """Which filters want something of which batch."""
         self.when_matched: Callable[[int, ErrorReply | None], None] = lambda *_: None
@@ -233,7 +233,7 @@ class Fetches(Service):
         while self._have_filters_changed:
             self._have_filters_changed = False
             for session in self.sessions.with_groups():
-                changed = [queue for queue in session.numbers if self._is_changed(session, queue)]
+                changed = [each for each in session.numbers if self._has_new_filter(session, each)]
                 for queue in changed:
                     self._mark(session, queue)
                 if changed and session.is_waiting:
@@ -241,10 +241,10 @@ class Fetches(Service):
                 await turn.pause_if_over()
         self._is_looking_again = False
 
-    def _is_changed(self, session: FetchSession, queue: int) -> bool:
+    def _has_new_filter(self, session: FetchSession, queue: int) -> bool:
         source = self._node.source(queue)
-        # If it cannot be read here, whoever waits for it is refused elsewhere.
-        return isinstance(source, Source) and session.is_changed(queue, _subscriptions(source))
+        # A session that waits for a queue that cannot be read here is refused elsewhere.
+        return isinstance(source, Source) and session.has_new_filter(queue, _subscriptions(source))
 
     def closed(self, connection: Connection) -> None:
         """Forget the connection's fetches."""
@@ -340,7 +340,7 @@ class Fetches(Service):
             source = self._node.source(queue) if reached > offset else None
             if not isinstance(source, Source) or len(moved) >= QUEUES_MAX:
                 continue
-            if not session.is_changed(queue, _subscriptions(source)):
+            if not session.has_new_filter(queue, _subscriptions(source)):
                 found = _Found(queue, source, [], _Filtered(offset, [], reached))
                 moved.append(self._describe(session, found, [], MaskBudget())[0])
                 session.offsets[queue] = reached

@@ -13,7 +13,7 @@ from raftmq.cli.output import Note, Result, Table, note, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.words import counted
 
-from .known import EVERYBODY, IS_OFF, is_administrator, is_off, unknown_user
+from .known import EVERYBODY, IS_OFF, is_off, unknown_user
 
 if TYPE_CHECKING:
     from raftmq.client import Client
@@ -215,11 +215,9 @@ def check(session: Session, options: _Question) -> Result:
     words = (options.user, options.operation, options.resource, options.name)
 
     async def call(mq: "Client") -> "tuple[Judged, str]":
-        # The settings know administrators that were never added.
-        unknown = "" if await is_administrator(mq, options.user) else options.user
-        return await mq.access.judge(*words), unknown and await unknown_user(mq, unknown)
+        return await mq.access.judge(*words), await unknown_user(mq, options.user)
 
-    judged, unknown = session.run(call)
-    if unknown:
-        note(unknown)
+    judged, warning = session.run(call)
+    if warning:
+        note(warning)
     return Result(judged, [judged.why], code=ExitCode.OK if judged.is_allowed else ExitCode.FAILED)

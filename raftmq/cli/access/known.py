@@ -10,6 +10,7 @@ from raftmq.words import did_you_mean
 if TYPE_CHECKING:
     from raftmq.client import Client
 
+# As in `raftmq.access.rules`, whose import would slow down the help.
 EVERYBODY = "*"
 """In a rule or quota: every user."""
 
@@ -21,6 +22,9 @@ async def unknown_user(mq: "Client", name: str) -> str:
     """A warning about a user that was not added and has no rules, with the name that is like it;
     empty: it is known."""
     if name == EVERYBODY or await mq.access.users(name) or await mq.access.rules(name):
+        return ""
+    # The settings name administrators that were never added.
+    if await is_administrator(mq, name):
         return ""
     names = [user.name for user in await mq.access.users()]
     return f"warning: no user {name} was added{did_you_mean(name, names[:HINT_NAMES_MAX])}"

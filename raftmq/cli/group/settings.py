@@ -133,8 +133,8 @@ def create(session: Session, options: _Policy, name: str, mode: str) -> Result:
         for found in await mq.admin.consumer_groups(name=name):
             if found.mode == mode and (other := _others(found, wanted)):
                 fix = f"`raftmq group alter {name}` changes them"
-                if fixed := [each for each in other if each in ("order", "run")]:
-                    fix = f"{' and '.join(fixed)} never change: take another name, or delete it"
+                if {"order", "run"} & set(other):
+                    fix = "a group keeps its order and run: take another name, or delete it"
                 raise Failure(
                     f"consumer group {name!r} exists with other settings",
                     fix=f"{fix}; `raftmq group describe {name}` shows them",

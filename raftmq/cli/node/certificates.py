@@ -43,6 +43,6 @@ def certificate_text(ends_ms: int) -> str:
         return ""
     fix = "`raftmq cert make` makes another, which a running node takes up by itself"
     if days <= 0:
-        return f"it has ended: no client and no other node connects any more; {fix}"
-    left = counted(int(days), "day")
-    return f"it ends in {left}, and then no client and no other node connects; {fix}"
+        return f"it has ended: clients and other nodes can no longer connect; {fix}"
+    left = counted(int(days), "day") if days >= 1 else "less than a day"
+    return f"it ends in {left}, and then clients and other nodes can no longer connect; {fix}"

@@ -209,8 +209,9 @@ async def _renew_certificates(
     *,
     task_status: "trio.TaskStatus[None]",
 ) -> None:
-    """Take up certificates that have changed: at SIGHUP at once, else within a second. Note logins
-    that have failed and requests that were denied meanwhile."""
+    """Take up certificates that have changed: at SIGHUP at once, else within a second. Warn each
+    day, and after each change, if the node's ends soon. Note logins that have failed and requests
+    that were denied meanwhile."""
     import trio
 
     problem, failed, denied, warned = "", 0, 0, -inf

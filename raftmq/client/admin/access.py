@@ -45,7 +45,7 @@ PASSWORD_CHARACTERS_MIN = 8
 TOKEN_SECONDS = 90 * 24 * 3600.0
 """Default lifetime of a token."""
 KEEP_OLD_DAYS_MAX = 30
-"""The longest for which the password before stays valid: a leaked one should end."""
+"""The longest for which the previous password may stay valid: a leaked password must end."""
 
 
 class AuditLog(NamedTuple):
@@ -346,14 +346,15 @@ class Access:
 
 
 def check_keep_old(seconds: float) -> None:
-    """Refuse a time for which a password before shall not stay valid.
+    """Refuse a `keep_old` that is not 0 to `KEEP_OLD_DAYS_MAX` days, in seconds.
 
     Raises:
         Rejected: `BAD_ARGUMENT`.
+        WrongType: it is no number.
     """
     require_seconds(seconds, "keep_old")
     is_short = seconds <= KEEP_OLD_DAYS_MAX * 86_400
-    require(is_short, f"the password before stays valid for {KEEP_OLD_DAYS_MAX} days at the most")
+    require(is_short, f"the previous password stays valid for {KEEP_OLD_DAYS_MAX} days at the most")
 
 
 def rule_of(user: str, operation: str, resource: str, name: str, *, is_allowed: bool) -> Rule:

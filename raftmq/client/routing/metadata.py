@@ -45,8 +45,8 @@ async def ask_in_parts(
         name = view.denied[0]
         who = f"user {user!r}" if user else "this user"
         message = (
-            f"{who} may not see topic {name!r}: the rules allow it no operation there, as `write` "
-            "to send, `read` or `pop` to consume, `describe` to see it"
+            f"{who} may not see topic {name!r}: no rule allows an operation on it, such as `write` "
+            "to send, `read` or `pop` to consume, or `describe`"
         )
         raise Rejected(Reason.DENIED, message)
     return view

@@ -43,7 +43,7 @@ from raftmq.pop.policy import (
 )
 from raftmq.results import Changed, Refused, Result
 
-from .tally import Tally
+from .owned_counts import OwnedCounts
 
 GROUPS_MAX = 100_000
 """Consumer groups of a cluster: each node keeps them all in memory."""
@@ -167,7 +167,7 @@ class ConsumerGroups:
         """The highest number of an attachment given so far."""
         self.groups: dict[str, ConsumerGroup] = {}
         """All groups by name."""
-        self.owned = Tally()
+        self.owned = OwnedCounts()
         """How many groups each user owns."""
         self.attachments: dict[int, Attachment] = {}
         """All attachments by number, which is the order in which they were made."""

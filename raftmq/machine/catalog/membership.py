@@ -371,6 +371,7 @@ class Memberships:
         member = Member(number, command.session_ms, deadline, index, command.instance, host)
         self._keep(assignment, member)
         if replaced is not None:
+            # First, as `replace` removes the member that this reads.
             self._forget(replaced)
             assignment.replace(replaced, number, index)
         assert replaced or len(self.of_member) <= MEMBERS_MAX, "more members than were let in"
@@ -461,14 +462,15 @@ class Memberships:
                 del self.assignments[key]
 
     def _keep(self, assignment: Assignment, member: Member) -> None:
-        """A member takes part."""
+        """Add a member to its assignment and to the look-up tables."""
         assignment.members[member.number] = member
         self.of_member[member.number] = assignment
         for name in _names_of(assignment, member):
             self._members_of.setdefault(name, {})[member.number] = None
 
     def _forget(self, number: int) -> Assignment | None:
-        """A member takes part no more; where it did, which has it still. None: nowhere."""
+        """Remove a member from the look-up tables; its assignment, which still lists it. None:
+        there is no such member."""
         assignment = self.of_member.pop(number, None)
         if assignment is None:
             return None
@@ -504,7 +506,8 @@ class Memberships:
 
 
 def _names_of(assignment: Assignment, member: Member) -> set[str]:
-    """The names of groups that a member is of; those of one that broadcasts have an instance."""
+    """The names under which a member counts: its group's, and of an instance that broadcasts,
+    `group@instance`, also the name without the instance."""
     name = assignment.consumer_group
     return {name, name.removesuffix(f"@{member.instance}")}
 

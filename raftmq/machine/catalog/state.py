@@ -17,9 +17,9 @@ from .audit import Audit
 from .consumer_groups import ConsumerGroups
 from .deletions import Deletions
 from .membership import Memberships
+from .owned_counts import OwnedCounts
 from .quotas import QuotaState
 from .subscribers import Subscribers
-from .tally import Tally
 
 QUEUES_MAX = 1 << QUEUE_BITS
 """Queues of one topic."""
@@ -108,9 +108,9 @@ class CatalogState:
         """All partition groups by number, the system group among them."""
         self.topics: dict[str, Topic] = {}
         """All topics by name."""
-        self.owned_topics = Tally()
+        self.owned_topics = OwnedCounts()
         """How many topics each user owns."""
-        self.owned_queues = Tally()
+        self.owned_queues = OwnedCounts()
         """How many queues these have."""
         self.subscribers = Subscribers()
         """Subscriptions of consumer groups to topics, with their filters."""

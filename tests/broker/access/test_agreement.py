@@ -1,13 +1,14 @@
 """Nodes whose `[access]` differs: one without it serves no client, and others say so."""
 
 from contextlib import suppress
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
 from msgspec.structs import replace
 
-from raftmq.broker.access.agreement import Agreement, stance_of
+from raftmq.broker.access.agreement import Agreement, access_digest
 from raftmq.broker.settings import Access, Settings
 from raftmq.chaos.sim.cluster import Cluster as SimCluster
 from raftmq.tls.local_cluster import ADMIN
@@ -32,31 +33,31 @@ def give(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, node: int, access: A
 
 
 def test_stance_is_equal_for_equal_settings_alone() -> None:
-    assert stance_of(OFF) == ""
-    assert stance_of(ON) == stance_of(replace(ON, admins=["bob", "ann", "bob"]))
+    assert access_digest(OFF) == ""
+    assert access_digest(ON) == access_digest(replace(ON, admins=["bob", "ann", "bob"]))
     others = [replace(ON, is_open=True), replace(ON, admins=["ann"]), replace(ON, admins=[])]
-    assert len({stance_of(each) for each in [ON, *others]}) == 4
+    assert len({access_digest(each) for each in [ON, *others]}) == 4
 
 
 def test_only_members_count() -> None:
     agreement = Agreement(OFF)
-    agreement.note(1, stance_of(ON))
+    agreement.note(1, access_digest(ON))
     agreement.note(2, "")
-    assert "on at 1" in agreement.why_shut({1, 2, 3}, has_users=True)
-    assert agreement.why_shut({2, 3}, has_users=True) == ""
+    assert "on at 1" in agreement.why_no_clients({1, 2, 3}, was_on=True)
+    assert agreement.why_no_clients({2, 3}, was_on=True) == ""
     # It was restarted without access.
     agreement.note(1, "")
-    assert agreement.why_shut({1, 2, 3}, has_users=True) == ""
+    assert agreement.why_no_clients({1, 2, 3}, was_on=True) == ""
 
 
 def test_where_there_are_users_a_member_has_to_be_heard_first() -> None:
     agreement = Agreement(OFF)
-    assert agreement.why_shut({1, 2, 3}, has_users=True)
-    assert not agreement.why_shut({1, 2, 3}, has_users=False)
-    assert not agreement.why_shut({3}, has_users=True)
-    assert not Agreement(ON).why_shut({1, 2, 3}, has_users=True)
+    assert agreement.why_no_clients({1, 2, 3}, was_on=True)
+    assert not agreement.why_no_clients({1, 2, 3}, was_on=False)
+    assert not agreement.why_no_clients({3}, was_on=True)
+    assert not Agreement(ON).why_no_clients({1, 2, 3}, was_on=True)
     agreement.note(9, "")
-    assert agreement.why_shut({1, 2, 3}, has_users=True), "a node that is no member counts"
+    assert agreement.why_no_clients({1, 2, 3}, was_on=True), "a node that is no member counts"
 
 
 def test_node_without_access_serves_no_client_as_long_as_a_member_has_access(
@@ -142,9 +143,8 @@ def test_other_administrators_are_told_and_nobody_is_refused(
 def test_a_stranger_who_says_to_be_a_node_shuts_nothing() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("orders", 1)
-        gate, connection = cluster.nodes[1].gate, Any
-        connection = type("Plain", (), {"names": None})()
-        gate.greet(connection, Hello(1, "test", 2, "x", "stranger", access=stance_of(ON)))
+        gate, connection = cluster.nodes[1].gate, cast("Any", SimpleNamespace(names=None))
+        gate.greet(connection, Hello(1, "test", 2, "x", "stranger", access=access_digest(ON)))
         assert gate.differences == []
         async with cluster.client(1) as client:
             await client.ask(FrameKind.STATUS, Status(), NodeStatus)

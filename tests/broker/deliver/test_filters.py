@@ -112,7 +112,7 @@ def test_seed_1109581_new_leader_takes_a_filter_over_as_soon_as_it_may() -> None
     assert with_client(job, queues=3) < 0.1
 
 
-def test_leader_lets_in_no_filter_while_matches_are_in_vain_and_all_of_them_then(
+def test_leader_lets_in_no_filter_while_matches_are_restarts_and_all_of_them_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def job(cluster: Cluster, mq: Client) -> tuple[int, list[int]]:
@@ -120,13 +120,13 @@ def test_leader_lets_in_no_filter_while_matches_are_in_vain_and_all_of_them_then
         machine = leader.groups[1].machine
         assert isinstance(machine, PartitionMachine)
         known = machine.subscriptions
-        monkeypatch.setattr(Matching, "is_starved", property(lambda _: True))
+        monkeypatch.setattr(Matching, "is_behind_filters", property(lambda _: True))
         for name in ("g", "h"):
             await mq.admin.subscribe("orders", name, "n > 7")
         await trio.sleep(5)
         while_starved = known.version
         monkeypatch.undo()
-        leader._fetches.matching._on_fed()
+        leader._fetches.matching._on_caught_up()
         await trio.sleep(0.1)
         assert known.version == leader.catalog.subscribers.version > 0
         await send(mq, numbers(*range(10)))

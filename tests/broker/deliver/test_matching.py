@@ -81,7 +81,7 @@ class Waiting:
         self.names: list[set[str]] = []
         self.fed = 0
 
-    def on_fed(self) -> None:
+    def on_caught_up(self) -> None:
         self.fed += 1
 
     async def matched(self, queue: int, names: set[str], turn: Turn) -> None:
@@ -118,7 +118,7 @@ def matching_of(replica: Replica, *, bytes_max: int = 1 << 20) -> tuple[Matching
         waiting,
         reader=None,  # type: ignore[arg-type]
         on_error=lambda error: ErrorReply("unavailable", str(error)),
-        on_fed=waiting.on_fed,
+        on_caught_up=waiting.on_caught_up,
         bytes_max=bytes_max,
     )
     return matching, waiting
@@ -476,7 +476,7 @@ def test_filter_that_changes_while_a_batch_is_matched_holds_for_later_ones() -> 
 
     run_beside(matching, replica, change)
     assert replica.machine.subscriptions.changed > placement.index
-    assert matching._in_vain == 0
+    assert matching._restarts == 0
     assert scan(matching, replica, "g1").found == [placement]
 
 
@@ -492,29 +492,29 @@ def test_filters_that_keep_coming_wait_until_a_batch_is_matched() -> None:
         nonlocal longest, before
         now = trio.current_time()
         longest, before = max(longest, now - before), now
-        if not matching.is_starved:
+        if not matching.is_behind_filters:
             texts.append(f"n = {len(texts)}")
             replica.subscribe(*texts)
 
     run_beside(matching, replica, subscribe)
-    assert len(texts) >= 100 + matching_module.IN_VAIN_MAX
+    assert len(texts) >= 100 + matching_module.RESTARTS_MAX
     # The index is prepared in one turn, and the batch matched in the next.
     assert longest <= 3 * TURN_SECONDS
     assert scan(matching, replica, "g1").found == [placement]
     assert waiting.fed == 1
-    assert not matching.is_starved
+    assert not matching.is_behind_filters
 
 
-def test_filters_wait_for_no_batch_of_a_group_that_another_node_leads() -> None:
+def test_is_behind_filters_for_no_batch_of_a_group_that_another_node_leads() -> None:
     replica = Replica()
     replica.subscribe("n = 1")
     replica.send(0, count=5)
     matching, waiting = matching_of(replica)
-    matching._in_vain = matching_module.IN_VAIN_MAX
+    matching._restarts = matching_module.RESTARTS_MAX
     replica.is_leader = False
     matching.want(replica, replica.placements)  # type: ignore[arg-type]
     work(matching)
-    assert not matching.is_starved
+    assert not matching.is_behind_filters
     assert waiting.fed == 1
 
 

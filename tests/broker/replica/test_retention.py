@@ -222,7 +222,7 @@ def test_leader_looks_for_what_its_log_lacks_once_an_office_and_when_retention_m
         keep_up=unused,
         retention=unused,
         trimmable=unused,
-        filters_wait=unused,
+        is_behind_filters=unused,
     )
 
     def count() -> int:

@@ -68,7 +68,7 @@ def test_sessions_whose_filter_may_have_changed_are_looked_at_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[int] = []
-    is_changed = FetchSession.is_changed
+    has_new_filter = FetchSession.has_new_filter
 
     class EachStep(trio.abc.Instrument):
         def before_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -76,7 +76,7 @@ def test_sessions_whose_filter_may_have_changed_are_looked_at_in_turns(
 
     def counted(*arguments: Any) -> bool:
         looks[-1] += 1
-        return is_changed(*arguments)
+        return has_new_filter(*arguments)
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 1)
@@ -90,7 +90,7 @@ def test_sessions_whose_filter_may_have_changed_are_looked_at_in_turns(
                     nursery.start_soon(reader.ask)
                 await trio.sleep(0.1)
                 monkeypatch.setattr("raftmq.broker.loop_budget.TURN_SECONDS", 0.0)
-                monkeypatch.setattr(FetchSession, "is_changed", counted)
+                monkeypatch.setattr(FetchSession, "has_new_filter", counted)
                 instrument = EachStep()
                 trio.lowlevel.add_instrument(instrument)
                 await admin.admin(*msgspec.to_builtins(Subscribe("t", "g", "n < 10")))
@@ -98,7 +98,7 @@ def test_sessions_whose_filter_may_have_changed_are_looked_at_in_turns(
                 trio.lowlevel.remove_instrument(instrument)
                 assert sum(looks) >= len(readers)
                 assert max(looks) <= 2, "more than one session in a turn"
-                monkeypatch.setattr(FetchSession, "is_changed", is_changed)
+                monkeypatch.setattr(FetchSession, "has_new_filter", has_new_filter)
                 await client.produce(QUEUE, [b"x"], 0, props=[{"n": 5}])
         assert [reader.bodies for reader in readers] == [{QUEUE: [b"x"]}] * len(readers)
 

@@ -111,7 +111,7 @@ def test_a_node_whose_access_was_forgotten_lets_nobody_in(
 
     monkeypatch.setattr(Cluster, "settings", forgotten)
     if not agrees:
-        monkeypatch.setattr(Agreement, "why_shut", lambda *_, has_users: "")
+        monkeypatch.setattr(Agreement, "why_no_clients", lambda *_, was_on: "")
     # Clients of what that node leads find no leader: that is not looked at here.
     found = {violation.name for violation in play(0).violations}
     assert ("intrusion" in found) == (not agrees)

@@ -1,8 +1,8 @@
 """How many things each user owns."""
 
 
-class Tally:
-    """Counts by owner; the owner "" has none."""
+class OwnedCounts:
+    """Counts by owner, without zeros; the owner "" is not counted."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -12,7 +12,7 @@ class Tally:
         return self._counts.get(owner, 0)
 
     def add(self, owner: str, more: int) -> None:
-        """The owner has so many more, or fewer."""
+        """Add to an owner's count; negative for a deletion."""
         if not owner or not more:
             return
         count = self.of(owner) + more
