@@ -51,6 +51,8 @@ class OpenPop(NamedTuple):
     """Ties the answer to it."""
     request: Pop
     """The consumer's request, cut to its quotas."""
+    wanted: int
+    """The messages that it wants, before quotas of messages in flight cut it."""
     came_at: float
     """When it came, by trio's clock."""
 

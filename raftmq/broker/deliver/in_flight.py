@@ -264,8 +264,6 @@ class InFlight:
 class WaitingPop(NamedTuple):
     """The POP of a consumer, which waits for room."""
 
-    messages: int
-    """How many it wants."""
     since: float
     """When it came."""
     subject: Subject
@@ -324,8 +322,8 @@ class WaitingPops:
         return self._counts[subject] - (pop is not None and pop.subject == subject)
 
     def look(self, full: Container[Subject]) -> Iterator[tuple[Key, WaitingPop]]:
-        """Those to look at now, of one line after the other. They have their next turn after all
-        others. A line ends once its subject is in `full`: there is no room for those behind."""
+        """Those to look at now, of one line after the other. A line ends once its subject is in
+        `full`: there is no room for those behind, and the first one stays the first."""
         left, now = LOOK_MAX, trio.current_time()
         for subject in list(islice(self._lines, LOOK_MAX)):
             if left <= 0:
@@ -334,19 +332,28 @@ class WaitingPops:
             if line is None:
                 continue  # a refusal in this look has emptied it
             self._lines.move_to_end(subject)
-            for key in list(islice(line, left)):
-                left -= 1
+            for key in list(islice(line, LOOK_MAX)):
                 # A refusal may close a connection, and take its other consumers out.
                 if self._line_of.get(key) != subject:
                     continue
                 if line[key] <= now:
                     self._leave(key)
+                if key not in self._pops:
                     continue
-                line.move_to_end(key)
-                if key in self._pops:
-                    yield key, self._pops[key]
-                if subject in full:
+                left -= 1
+                yield key, self._pops[key]
+                if subject in full or left <= 0:
                     break
+                if self._line_of.get(key) == subject and key in self._pops:
+                    # It waits for something else than room: others have their turn.
+                    line.move_to_end(key)
+
+    def sweep(self) -> list[Key]:
+        """The next ones of all that wait, in turn."""
+        keys = list(islice(self._pops, LOOK_MAX))
+        for key in keys:
+            self._pops[key] = self._pops.pop(key)
+        return keys
 
 
 def _subtract(counts: Counter[K], key: K, count: int) -> None:

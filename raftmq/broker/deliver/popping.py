@@ -74,7 +74,7 @@ from raftmq.wire.popping import (
 from .consumers import CONSUMERS_MAX, Consumer, Consumers, Key, OpenPop, OrderFlags
 from .credit import has_credit, is_idle, is_unfed
 from .hand_out import Outgoing, Part, answer, from_disk, from_memory, plan, renewed, wanted
-from .in_flight import InFlight, WaitingPop
+from .in_flight import InFlight
 from .room_wait import RoomWait
 from .wide_topics import opening_of, within_width
 
@@ -172,11 +172,13 @@ class Popping(Service):
         is_momentary = request.count > 0 and not request.wait_ms
         if is_momentary and is_unfed(group, self._node.catalog, request.number):
             request = replace(request, wait_ms=FED_WAIT_MS)
+        wanted = request.count
         if self._node.quotas.is_on:
             request = self._within_rates(request, asked)
+            wanted = request.count
             if consumer.since is None or not has_credit(group, request):
                 request, waiting = self._room_wait.within(consumer, request)
-        consumer.open_pop = OpenPop(correlation, request, trio.current_time())
+        consumer.open_pop = OpenPop(correlation, request, wanted, trio.current_time())
         consumer.throttle_ms = asked.throttle_ms
         consumer.is_hurried = False
         wait_ms = min(request.wait_ms, self._limits.fetch_wait_ms_max)
@@ -187,25 +189,20 @@ class Popping(Service):
             self._answer(consumer)
             if consumer.open_pop is None or consumer.is_reading:
                 return LATER
-        return self._await(group, consumer, waiting)
-
-    def _await(self, group: Group, consumer: Consumer, waiting: WaitingPop | None) -> Later:
-        """Have the consumer's POP wait for messages, or for room (`waiting`)."""
-        assert consumer.open_pop is not None
         if waiting is not None:
             self._room_wait.begin(consumer, waiting)
             # A consumer that is met has to hear which leases it has, by an Ask for no more.
             if consumer.since is not None:
                 return LATER
         # Credit that stands serves this request, so no command has to go through the log.
-        elif consumer.since is not None and has_credit(group, consumer.open_pop.request):
+        elif consumer.since is not None and has_credit(group, request):
             return LATER
         return self._ask(group, consumer)
 
     def _ask(self, group: Group, consumer: Consumer) -> Later:
         """Ask the machine for what the consumer's POP wants, for the rest of its wait."""
         assert consumer.open_pop is not None
-        correlation, request, came_at = consumer.open_pop
+        correlation, request, _, came_at = consumer.open_pop
         waited_ms = int((trio.current_time() - came_at) * 1000)
         wait_ms = max(min(request.wait_ms, self._limits.fetch_wait_ms_max) - waited_ms, 0)
         number, me, count = request.number, request.consumer, request.count
@@ -489,9 +486,7 @@ class Popping(Service):
         if consumer.open_pop is not None and not consumer.is_hurried:
             # A newer POP came while these batches were read, and waited for them. Their leases have
             # ended meanwhile, so it waits for messages now.
-            request, waiting = self._room_wait.within(consumer, consumer.open_pop.request)
-            consumer.open_pop = consumer.open_pop._replace(request=request)
-            self._await(group, consumer, waiting)
+            self._room_wait.ask_again(consumer)
             self.flush()
 
     def _send(

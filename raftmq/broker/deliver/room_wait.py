@@ -11,7 +11,8 @@ those who wait for another, so a thousand consumers of one user delay no others.
 
 Invariants:
 - One timer serves all consumers that wait; it runs only while one of them has a place.
-- A consumer that is gone, or whose group is deleted, waits until the next look at most.
+- A consumer that is gone, or whose group is deleted, is found by a sweep, `LOOK_MAX` of all that
+  wait at each look: it counts among those that wait no longer than that.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,8 @@ from raftmq.machine.catalog.quotas import Subject
 from raftmq.wire.messages import ErrorReply
 from raftmq.wire.popping import Pop
 
-from .consumers import Consumer, Consumers
+from .consumers import Consumer, Consumers, Key, OpenPop
+from .credit import has_credit
 from .in_flight import COUNT_SECONDS, InFlight, WaitingPop
 
 
@@ -67,9 +69,7 @@ class RoomWait:
         if count:
             return replace(request, count=count), None
         assert room.subject is not None
-        return replace(request, count=0), WaitingPop(
-            request.count, trio.current_time(), room.subject
-        )
+        return replace(request, count=0), WaitingPop(trio.current_time(), room.subject)
 
     def begin(self, consumer: Consumer, pop: WaitingPop) -> None:
         """The POP of a consumer waits from now on."""
@@ -92,20 +92,14 @@ class RoomWait:
     def _look(self) -> None:
         """Ask for those consumers that wait for which there is room now."""
         self._is_looking = False
+        for key in self._waiting.sweep():
+            self._found(key)
         full = set[Subject]()
         for key, pop in self._waiting.look(full):
-            consumer = self._consumers.get(key)
-            if consumer is None or consumer.open_pop is None:
-                self._waiting.take(key)
+            if (found := self._found(key)) is None:
                 continue
-            request = consumer.open_pop.request
-            # Meanwhile the consumer group, or its topic, may be deleted.
-            group = self._find(request)
-            if isinstance(group, ErrorReply):
-                self._waiting.take(key)
-                consumer.connection.refuse(consumer.end_wait(), group)
-                continue
-            request, waiting = self.within(consumer, replace(request, count=pop.messages))
+            consumer, group, open_pop = found
+            request, waiting = self.within(consumer, _whole(open_pop))
             if waiting is not None:
                 # A new leader has no room to give before it is current, whatever the quota says.
                 if group.is_current:
@@ -117,9 +111,40 @@ class RoomWait:
                 # Its first Ask, for no messages, is not applied: the leases in its hand are not
                 # known.
                 continue
-            consumer.open_pop = consumer.open_pop._replace(request=request)
+            consumer.open_pop = open_pop._replace(request=request)
             self.end(consumer)
             self._ask(group, consumer)
         self._flush()
         if self._waiting:
             self._look_soon()
+
+    def ask_again(self, consumer: Consumer) -> None:
+        """The POP of a consumer waits for messages, or for room, from some time after it came."""
+        if (found := self._found(consumer.key)) is None:
+            return
+        _, group, open_pop = found
+        request, waiting = self.within(consumer, _whole(open_pop))
+        consumer.open_pop = open_pop._replace(request=request)
+        if waiting is not None:
+            self.begin(consumer, waiting)
+        elif not has_credit(group, request):
+            self._ask(group, consumer)
+
+    def _found(self, key: Key) -> tuple[Consumer, Group, OpenPop] | None:
+        """A consumer whose POP waits, and its data group; None: it is gone, or was refused, as its
+        consumer group or topic was deleted meanwhile."""
+        consumer = self._consumers.get(key)
+        if consumer is None or consumer.open_pop is None:
+            self._waiting.take(key)
+            return None
+        group = self._find(consumer.open_pop.request)
+        if isinstance(group, ErrorReply):
+            self._waiting.take(key)
+            consumer.connection.refuse(consumer.end_wait(), group)
+            return None
+        return consumer, group, consumer.open_pop
+
+
+def _whole(open_pop: OpenPop) -> Pop:
+    """The request as it was before quotas of messages in flight cut it."""
+    return replace(open_pop.request, count=open_pop.wanted)

@@ -14,8 +14,9 @@ from raftmq.client import Client
 from raftmq.pop.actions import FENCED, Action
 from raftmq.wire.messages import Done, FrameKind
 from raftmq.wire.popping import Lease, Popped, ResetGroup, SettleItem
-from tests.broker.harness import Cluster, RawClient
+from tests.broker.harness import Cluster, RawClient, Refused
 from tests.broker.popping import BOB, Consumer, offsets, with_group
+from tests.broker.quotas.throttled import put_quota
 from tests.broker.scenario import QUEUE, with_client
 
 
@@ -88,6 +89,55 @@ def test_pop_that_took_the_place_of_one_whose_batches_are_read_gets_what_comes(
             await client.produce(QUEUE, [b"new"], 60)
         assert answers == [0, 1]
         assert trio.current_time() - began < 1
+
+    with_group(job, log=Log(cache_bytes=1 << 20))
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+@pytest.mark.parametrize("end", ["reset", "deleted"])
+def test_pop_whose_batches_are_read_while_its_leases_end(
+    monkeypatch: pytest.MonkeyPatch, end: str, bound: int
+) -> None:
+    held: list[Callable[[], object]] = []
+
+    async def job(cluster: Cluster, client: RawClient, alice: Consumer) -> None:
+        if bound:
+            await put_quota(cluster, "topic", "orders", in_flight=bound)
+        for n in range(60):
+            await client.produce(QUEUE, [bytes(50_000)], n)
+        reader = cluster.nodes[cluster.leader_of(QUEUE)]._popping._reader
+        submit = reader.submit
+        monkeypatch.setattr(reader, "submit", lambda *job: held.append(partial(submit, *job)))
+        answers: list[int | str] = []
+
+        async def pop(count: int) -> None:
+            try:
+                answers.append(len((await alice.pop(count, wait_ms=9000))[1]))
+            except Refused as refused:
+                answers.append(refused.reply.code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pop, 2)
+            await trio.sleep(0.1)
+            assert len(held) == 1
+            # The quota leaves this one no room while the first one's leases stand.
+            nursery.start_soon(pop, 1)
+            await trio.sleep(0.1)
+            async with cluster.client(cluster.leader(0)) as admin:
+                if end == "deleted":
+                    await admin.admin("delete_consumer_group", "billing")
+                else:
+                    reset = ResetGroup(1, alice.number, [QUEUE], [-1], 77)
+                    await client.ask(FrameKind.RESET, reset, Done)
+            await trio.sleep(1)
+            monkeypatch.undo()
+            held[0]()
+            await trio.sleep(0.5)
+            began = trio.current_time()
+            await client.produce(QUEUE, [b"new"], 60)
+        assert answers == [0, "unknown_group" if end == "deleted" else 1]
+        assert trio.current_time() - began < 1
+        assert not cluster.stopped
 
     with_group(job, log=Log(cache_bytes=1 << 20))
 

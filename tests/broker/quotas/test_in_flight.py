@@ -1,6 +1,8 @@
 """Quotas of messages in flight on simulated nodes: the bound holds, and consumers take turns."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -281,6 +283,63 @@ def test_consumers_that_wait_for_room_are_refused_when_their_group_is_deleted() 
                 await admin.admin("detach", TOPIC, "g")
             await cluster.wait_until(lambda: bool(refused))
         assert refused == ["unknown_group"]
+
+    with_messages(scenario)
+
+
+@pytest.mark.parametrize("hold", [0.03, 0.07, 0.1, 0.12])
+def test_consumers_that_wait_for_room_have_it_in_turn(hold: float) -> None:
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        await alice.produce(QUEUE, [b"x"] * 1000, MESSAGES)
+        counts = Counter[int]()
+
+        async def work(me: int) -> None:
+            async with cluster.client(cluster.leader_of(QUEUE), user=ALICE) as client:
+                mine = consumer(me, client)
+                while True:
+                    popped, _ = await mine.pop(1, wait_ms=5000)
+                    if popped.leases:
+                        counts[me] += 1
+                        await trio.sleep(hold)
+                        await ack_all(mine, popped)
+
+        async with trio.open_nursery() as nursery:
+            for me in (1, 2, 3):
+                nursery.start_soon(work, me)
+                await trio.sleep(0.01)
+            await trio.sleep(20)
+            nursery.cancel_scope.cancel()
+        assert max(counts.values()) - min(counts[me] for me in (1, 2, 3)) <= 3, counts
+
+    with_messages(scenario, bound=1)
+
+
+def test_consumers_behind_a_full_line_are_told_soon_that_their_group_is_deleted() -> None:
+    async def scenario(cluster: Cluster, alice: RawClient, consumer: Any) -> None:
+        async with cluster.client(cluster.leader(0)) as admin:
+            other, _ = await admin.admin("attach", TOPIC, "h", "pop", False)
+        assert taken((await consumer(1).pop(5, invisible_ms=600_000))[0]) == 5
+        told: list[float] = []
+
+        async def wait(waiting: Consumer) -> None:
+            with suppress(Refused):
+                await waiting.pop(1, wait_ms=30_000)
+            told.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            for me in range(2, 102):
+                nursery.start_soon(wait, consumer(me))
+            await trio.sleep(0.5)
+            for me in range(5):
+                nursery.start_soon(wait, Consumer(alice, other, me=1000 + me))
+            await trio.sleep(0.2)
+            async with cluster.client(cluster.leader(0)) as admin:
+                await admin.admin("delete_consumer_group", "h")
+            deleted = trio.current_time()
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        assert len(told) >= 5
+        assert max(told[:5]) - deleted < 0.3
 
     with_messages(scenario)
 
