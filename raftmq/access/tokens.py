@@ -37,9 +37,9 @@ def parts_of(token: str) -> tuple[str, str]:
     return (found[1], found[2]) if found is not None else ("", "")
 
 
-def begins_like_token(text: str) -> bool:
-    """Whether a text may be a token, or a piece of one: it is not to be shown."""
-    return _START.match(text) is not None
+def may_hold_token(text: str) -> bool:
+    """Whether a text may hold a token, or a piece of one: it is not to be shown."""
+    return _START.search(text) is not None
 
 
 def has_ended(until_ms: int, now_ms: int) -> bool:

@@ -114,8 +114,9 @@ class LeaderTasks(Service):
         self._under_way: set[tuple[str, int]] = set()
         self._moved: dict[int, CatalogNode] = {}
         # Number → entry of the catalog; see `has_moved`.
-        self._clean: dict[int, tuple[int, int]] = {}
-        """Group → (catalog version, queues) at which no queue of a deleted topic was found."""
+        self._clean: dict[int, tuple[int, int, int]] = {}
+        """Group → (last deletion of a topic, queues with messages, queues with delayed ones) at
+        which no queue of a deleted topic was found."""
         self._told: dict[int, tuple[int, int]] = {}
         """Group → (term, times that retention moved) at which its log told of all that is lost."""
         self._letting_go: dict[int, int] = {}
@@ -370,7 +371,7 @@ class LeaderTasks(Service):
         # A queue is found by its topic's deletion or by a batch that came after it. Looking at
         # 20,000 queues holds the loop for tens of milliseconds.
         waiting = group.machine.delays.queues
-        state = (catalog.last_drop, len(group.machine.ends) + len(waiting))
+        state = (catalog.last_drop, len(group.machine.ends), len(waiting))
         if self._clean.get(group.number) == state:
             return
         # A queue of a topic that this node's catalog does not have yet is not deleted.

@@ -153,6 +153,9 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """True: what no rule decides is allowed; False: it is denied."""
     admins: list[str] = []
     """Users that may do everything, whatever the rules say: the first ones, who make the rules."""
+    is_given_up: bool = False
+    """True: everybody may do everything at this node, also where there are users and rules, or
+    other nodes have access on. Without it a node whose access is off serves no client there."""
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -227,9 +230,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "access.is_on needs TLS: set tls.cert, tls.key and tls.ca",
         )
         _require(
-            self.access.is_on or self.access == Access(),
+            self.access.is_on or self.access in (Access(), Access(is_given_up=True)),
             "access.admins and access.is_open do nothing without access.is_on: everybody may do "
             "everything",
+        )
+        _require(
+            not (self.access.is_on and self.access.is_given_up),
+            "access.is_on and access.is_given_up contradict each other",
         )
         _require(
             bool(self.access.admins) or not self.access.is_on,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from raftmq.access.tokens import begins_like_token, parts_of
+from raftmq.access.tokens import may_hold_token, parts_of
 from raftmq.errors import Reason, Rejected, WrongType
 from raftmq.wire.access import SCRAM, TOKEN, LoggedIn, LogIn
 
@@ -85,7 +85,7 @@ def source_of(login: object, path_in_url: str) -> Source | None:
     path = fspath(login) or path_in_url
     if not path:
         return None
-    if begins_like_token(path):
+    if may_hold_token(path):
         # Not the text: it is a secret, and errors go to logs.
         raise _wrong("login names a file, and this is a token: give raftmq.Login(token=...)")
     read_login(path)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 
+from raftmq.access.tokens import may_hold_token
 from raftmq.errors import Reason, Rejected
 from raftmq.tls.contexts import client_context
 from raftmq.tls.sockets import Awaits, TlsSocket, begin_tls, handshake_step
@@ -117,6 +118,12 @@ def tls_of(url: ClusterUrl, ca: str = "", cert: str = "") -> ClientTls | None:
     Raises:
         Rejected: `BAD_ARGUMENT`, a file cannot be used, or is given for a URL without TLS.
     """
+    if any(map(may_hold_token, (ca, cert, url.ca, url.cert, url.crl))):
+        # Not the text: it is a secret, and errors go to logs.
+        message = (
+            "`ca`, `cert` and `crl` name files, and one is a token: give raftmq.Login(token=...)"
+        )
+        raise Rejected(Reason.BAD_ARGUMENT, message)
     if url.is_under_tls:
         return ClientTls(ca or url.ca, cert or url.cert, url.crl)
     if ca or cert:

@@ -77,6 +77,8 @@ class NodeContexts:
         self._holder = holder
         self._needs = clients_need_certificates
         self._stamps = self._look()
+        self.doubt = ""
+        """Why peers may refuse the node's certificate, for people; empty: there is no doubt."""
         self.ends_ms = 0
         """When the certificate ends, milliseconds since 1970; 0: not known, without a holder."""
         self.pair = self._load()
@@ -123,14 +125,29 @@ class NodeContexts:
             _load_own(context, files.cert, files.key)
             _load_trusted(context, files.ca, files.crl)
         if self._holder is not None:
-            certificate = _own_certificate(files)
-            names = names_in(certificate)
-            if self._holder not in names:
-                named = ", ".join(sorted(name.urn for name in names)) or "no node"
-                text = f"{files.cert}: it names {named}, and this node is {self._holder.urn}"
-                raise OSError(text)
-            self.ends_ms = 1000 * int(ssl.cert_time_to_seconds(certificate["notAfter"]))
+            self._check_own(self._holder)
         return Pair(accepting, connecting)
+
+    def _check_own(self, holder: CertificateName) -> None:
+        """Look at the node's own certificate as its peers will."""
+        files = self._files
+        try:
+            certificate = _own_certificate(files, trusted=files.cert)
+        except ssl.SSLCertVerificationError as error:
+            text = f"{files.cert}: no certificate for both ends of a link ({error.verify_message})"
+            raise OSError(text) from error
+        names = names_in(certificate)
+        if holder not in names:
+            named = ", ".join(sorted(name.urn for name in names)) or "no node"
+            raise OSError(f"{files.cert}: it names {named}, and this node is {holder.urn}")
+        self.ends_ms = 1000 * int(ssl.cert_time_to_seconds(certificate["notAfter"]))
+        try:
+            _own_certificate(files, trusted=files.ca, crl=files.crl)
+        except ssl.SSLCertVerificationError as error:
+            # Peers may have other authorities, and lists: only they can tell.
+            self.doubt = f"by {files.ca} and the lists here it is refused: {error.verify_message}"
+        else:
+            self.doubt = ""
 
 
 def client_context(ca: str = "", cert: str = "", crl: str = "") -> ssl.SSLContext:
@@ -153,31 +170,34 @@ def client_context(ca: str = "", cert: str = "", crl: str = "") -> ssl.SSLContex
     return context
 
 
-def _own_certificate(files: Files) -> dict[str, Any]:
-    """The node's certificate as its peers receive it, by a handshake of the node with itself. One
-    that has expired is accepted.
+def _own_certificate(files: Files, *, trusted: str, crl: str = "") -> dict[str, Any]:
+    """The node's certificate as its peers receive it, by a handshake of the node with itself, in
+    which each end shows it. One that has expired is accepted.
+
+    Args:
+        files: the node's files.
+        trusted: path of what both ends trust.
+        crl: path of the lists of revoked certificates that both look at; empty: none.
 
     Raises:
-        OSError: no authority of the node's own `ca` signed it.
+        ssl.SSLCertVerificationError: one end refuses it.
     """
-    server = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-    _load_own(server, files.cert, files.key)
     client = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     client.check_hostname = False
-    client.verify_flags |= _NO_CHECK_TIME
-    # Whether it is revoked is for the peers to judge, by their lists.
-    _load_trusted(client, files.ca, "")
+    server = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    server.verify_mode = ssl.CERT_REQUIRED
+    for context in (client, server):
+        _load_own(context, files.cert, files.key)
+        _load_trusted(context, trusted, crl)
+        # Partial chains: the certificate itself may be what is trusted.
+        context.verify_flags |= _NO_CHECK_TIME | ssl.VERIFY_X509_PARTIAL_CHAIN
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     near = client.wrap_bio(back, there)
     far = server.wrap_bio(there, back, server_side=True)
-    try:
-        # A handshake of TLS 1.2 takes five steps, one of 1.3 four: each end stops where it waits.
-        for end in (near, far, near, far, near):
-            with suppress(ssl.SSLWantReadError):
-                end.do_handshake()
-    except ssl.SSLCertVerificationError as error:
-        text = f"{files.cert}: no authority in {files.ca} signed it ({error.verify_message})"
-        raise OSError(text) from error
+    # A handshake of TLS 1.2 takes five steps, one of 1.3 four: each end stops where it waits.
+    for end in (near, far, near, far, near):
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
     return near.getpeercert() or {}
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from raftmq.access.scram import BadLogin, NodeExchange, make_keys
 from raftmq.access.tokens import draw_token
-from raftmq.client.address import Address
+from raftmq.client.address import Address, parse_url
 from raftmq.client.login import Login, Say, log_in, read_login, source_of
 from raftmq.client.routing.connection import open_connection
+from raftmq.client.tls import tls_of
 from raftmq.errors import Reason, Rejected, WrongType
 from raftmq.wire.access import SCRAM, TOKEN, LoggedIn, LogIn
 from raftmq.wire.codec import pack, unpack
@@ -195,12 +196,23 @@ def test_file_that_is_given_goes_before_the_one_of_the_url(file: Path) -> None:
         assert source() == expected
 
 
-@pytest.mark.parametrize("given", [A_TOKEN, A_TOKEN[:-5], A_TOKEN + "x"])
+@pytest.mark.parametrize(
+    "given",
+    [A_TOKEN, A_TOKEN[:-5], f"{A_TOKEN}x", f" {A_TOKEN}", f'"{A_TOKEN}"', f"token={A_TOKEN}"],
+)
 def test_token_in_place_of_a_file_is_refused_and_not_shown(given: str) -> None:
     for login, in_url in ((given, ""), ("", given)):
         with pytest.raises(Rejected, match=r"give raftmq\.Login\(token=") as found:
             source_of(login, in_url)
-        assert given[10:] not in str(found.value)
+        assert A_TOKEN[30:50] not in str(found.value)
+
+
+@pytest.mark.parametrize("field", ["ca", "cert", "crl"])
+def test_token_in_place_of_a_certificate_is_refused_and_not_shown(field: str) -> None:
+    url = parse_url(f"raftmqs://db?{field}={A_TOKEN}")
+    with pytest.raises(Rejected, match="one is a token") as found:
+        tls_of(url)
+    assert A_TOKEN[30:50] not in str(found.value)
 
 
 @pytest.mark.parametrize("given", [{"user": "alice", "password": SECRET}, ("alice", SECRET), 7])

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from raftmq.client.tls import refused
 from raftmq.errors import Reason, Rejected
@@ -72,10 +74,35 @@ def test_a_node_takes_no_certificate_of_another(tmp_path: Path) -> None:
     assert "node:2" in own.problem
 
 
-def test_a_node_takes_no_certificate_that_its_own_authorities_did_not_sign(tmp_path: Path) -> None:
+def test_a_certificate_that_the_own_files_refuse_is_taken_and_doubted(tmp_path: Path) -> None:
     files, others = make_node(tmp_path / "a", 1), make_node(tmp_path / "b", 1)
-    with pytest.raises(OSError, match=r"no authority in .* signed it"):
-        NodeContexts(files._replace(ca=others.ca, crl=others.crl), holder=node_name("c", 1))
+    own = NodeContexts(files, holder=node_name("c", 1))
+    assert own.doubt == ""
+    # The authority that signed it is given up: what it vouched for must end at once.
+    os.replace(others.ca, files.ca)
+    os.replace(others.crl, files.crl)
+    assert own.reload() == {"ca", "crl"}
+    assert "unable to get local issuer certificate" in own.doubt
+
+
+def test_a_certificate_that_the_own_list_revokes_is_doubted(tmp_path: Path) -> None:
+    files = make_node(tmp_path, 1)
+    Authority(tmp_path).revoke(Path(files.cert))
+    assert "certificate revoked" in NodeContexts(files, holder=node_name("c", 1)).doubt
+
+
+ENDS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+@pytest.mark.parametrize("usage", ENDS)
+def test_a_certificate_for_one_end_of_a_link_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usage: x509.ObjectIdentifier
+) -> None:
+    whole = x509.ExtendedKeyUsage
+    monkeypatch.setattr(x509, "ExtendedKeyUsage", lambda _: whole([usage]))
+    files = make_node(tmp_path, 1)
+    with pytest.raises(OSError, match="for both ends of a link"):
+        NodeContexts(files, holder=node_name("c", 1))
 
 
 def test_a_certificate_whose_time_is_over_is_taken_and_its_end_is_known(tmp_path: Path) -> None:

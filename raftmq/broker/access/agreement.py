@@ -1,11 +1,13 @@
 """Whether all nodes of the cluster have the same `[access]`.
 
 Each Hello between nodes carries a digest of the sender's `[access]`. A node whose own access is off
-refuses clients while a member's is on: a client could change every group that this node leads.
-Where access was on before, as the catalog has users or rules, such a node also refuses clients
-until a member has said Hello.
+refuses clients while a member's is on, or once there are users or rules: a client could change all
+groups that this node leads. `access.is_given_up` says that this is meant.
 
 Nodes whose access is on and differs serve clients by their own settings, and report the difference.
+
+Left out: a cluster without any user or rule, where a node that has just started knows of no member
+with access until that one has connected to it.
 """
 
 from collections.abc import Collection
@@ -15,6 +17,10 @@ import msgspec
 
 from raftmq.broker.settings import Access
 
+_REMEDY = (
+    "add `[access]` to this node's settings, or `access.is_given_up = true` where everybody may do "
+    "everything"
+)
 DIGEST_CHARACTERS = 16
 """Characters of a digest: enough to tell settings apart, not to prove anything."""
 
@@ -32,6 +38,7 @@ class Agreement:
 
     def __init__(self, access: Access) -> None:
         self._own = access_digest(access)
+        self._is_given_up = access.is_given_up
         self._digests: dict[int, str] = {}
 
     def note(self, node: int, digest: str) -> None:
@@ -40,15 +47,13 @@ class Agreement:
 
     def why_no_clients(self, members: Collection[int], *, was_on: bool) -> str:
         """Why this node serves no client; empty: it does. `was_on`: access has been on."""
-        if self._own:
+        if self._own or self._is_given_up:
             return ""
         secured = self._secured(members)
         if secured:
             nodes = ", ".join(map(str, secured))
-            return f"access is off here, and on at {nodes}: add `[access]` to this node's settings"
-        if was_on and len(members) > 1 and not self._digests.keys() & set(members):
-            return "access is off here, there are users, and no other node has said Hello yet"
-        return ""
+            return f"access is off here, and on at {nodes}: {_REMEDY}"
+        return f"access is off here, and there are users or rules: {_REMEDY}" if was_on else ""
 
     def _secured(self, members: Collection[int]) -> list[int]:
         return sorted(node for node, digest in self._digests.items() if digest and node in members)
@@ -57,7 +62,7 @@ class Agreement:
         """Sentences about members whose access is set otherwise, for people."""
         if not self._own:
             return [
-                f"access is off, and on at node {node}: add `[access]` to this node's settings"
+                f"access is off, and on at node {node}: {_REMEDY}"
                 for node in self._secured(members)
             ]
         return [

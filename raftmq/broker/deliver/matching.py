@@ -459,8 +459,8 @@ class Matching:
             now = (subscriptions, subscriptions.changed)
             if topic.seen.get(group.number) == now:
                 break
-            # Filters changed while the index was prepared.
-            self._restarts += rounds > 0
+            # Filters changed while the index was prepared. Another leader lets them in as it likes.
+            self._restarts += rounds > 0 and group.is_leader
             filters = subscriptions.filters(number)
             for each in [each for each in filters if each not in topic.numbers]:
                 topic.index.add(each, filters[each])

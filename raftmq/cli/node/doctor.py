@@ -149,6 +149,9 @@ def check_tls(settings: "Settings") -> Finding:
     if text := certificate_text(contexts.ends_ms):
         is_over = contexts.ends_ms <= time.time() * 1000
         return Finding("tls", "fail" if is_over else "warn", f"the certificate: {text}")
+    if contexts.doubt:
+        fix = "that is right only if the other nodes have other authorities in `tls.ca`"
+        return Finding("tls", "warn", f"the certificate: {contexts.doubt}", fix)
     return Finding("tls", "ok", f"the certificate is that of node {settings.node.id}")
 
 

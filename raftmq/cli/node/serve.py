@@ -230,8 +230,9 @@ async def _renew_certificates(
             problem = contexts.problem
             if changed or trio.current_time() >= warned + DAY_SECONDS:
                 warned = trio.current_time()
-                if left := certificate_text(contexts.ends_ms):
-                    log.warning("certificate", what=left)
+                for text in (certificate_text(contexts.ends_ms), contexts.doubt):
+                    if text:
+                        log.warning("certificate", what=text)
             if (count := node.gate.failures.count) > failed:
                 log.error("logins failed", count=count - failed, last=node.gate.failures.last)
                 failed = count

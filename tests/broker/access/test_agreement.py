@@ -9,7 +9,7 @@ import trio
 from msgspec.structs import replace
 
 from raftmq.broker.access.agreement import Agreement, access_digest
-from raftmq.broker.settings import Access, Settings
+from raftmq.broker.settings import Access, NodeSettings, Peer, Settings, Tls
 from raftmq.chaos.sim.cluster import Cluster as SimCluster
 from raftmq.tls.local_cluster import ADMIN
 from raftmq.wire.codec import pack
@@ -19,6 +19,12 @@ from tests.broker.scenario import QUEUE, in_cluster
 
 OFF = Access()
 ON = Access(is_on=True, admins=["ann", "bob"])
+GIVEN_UP = Access(is_given_up=True)
+
+
+def in_tls() -> Settings:
+    own = NodeSettings(1, "c", "/d", peers=[Peer(1, "db", 7400)])
+    return Settings(own, tls=Tls(cert="c", key="k", ca="a"))
 
 
 def give(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, node: int, access: Access) -> None:
@@ -43,21 +49,22 @@ def test_only_members_count() -> None:
     agreement = Agreement(OFF)
     agreement.note(1, access_digest(ON))
     agreement.note(2, "")
-    assert "on at 1" in agreement.why_no_clients({1, 2, 3}, was_on=True)
-    assert agreement.why_no_clients({2, 3}, was_on=True) == ""
+    assert "on at 1" in agreement.why_no_clients({1, 2, 3}, was_on=False)
+    assert agreement.why_no_clients({2, 3}, was_on=False) == ""
     # It was restarted without access.
     agreement.note(1, "")
-    assert agreement.why_no_clients({1, 2, 3}, was_on=True) == ""
+    assert agreement.why_no_clients({1, 2, 3}, was_on=False) == ""
 
 
-def test_where_there_are_users_a_member_has_to_be_heard_first() -> None:
-    agreement = Agreement(OFF)
-    assert agreement.why_no_clients({1, 2, 3}, was_on=True)
-    assert not agreement.why_no_clients({1, 2, 3}, was_on=False)
-    assert not agreement.why_no_clients({3}, was_on=True)
-    assert not Agreement(ON).why_no_clients({1, 2, 3}, was_on=True)
-    agreement.note(9, "")
-    assert agreement.why_no_clients({1, 2, 3}, was_on=True), "a node that is no member counts"
+def test_where_there_are_users_access_is_on_or_was_given_up() -> None:
+    assert Agreement(OFF).why_no_clients({1}, was_on=True)
+    assert not Agreement(ON).why_no_clients({1}, was_on=True)
+    given_up = Agreement(GIVEN_UP)
+    given_up.note(2, access_digest(ON))
+    assert not given_up.why_no_clients({1, 2}, was_on=True)
+    with pytest.raises(ValueError, match="contradict each other"):
+        replace(in_tls(), access=replace(ON, is_given_up=True)).validate()
+    replace(in_tls(), access=GIVEN_UP).validate()
 
 
 def test_node_without_access_serves_no_client_as_long_as_a_member_has_access(
@@ -94,6 +101,37 @@ def test_node_without_access_serves_no_client_as_long_as_a_member_has_access(
         async with cluster.client(3) as client:
             await client.ask(FrameKind.STATUS, Status(), NodeStatus)
         assert cluster.nodes[3].gate.differences == []
+
+    in_cluster(scenario)
+
+
+def test_node_that_forgot_access_opens_no_cluster_whose_other_nodes_forgot_it_or_are_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.network.is_under_tls, cluster.user = True, ADMIN
+        await cluster.found("orders", 3)
+        async with cluster.client(cluster.leader(0)) as admin:
+            await admin.admin("put_rule", ["ann", True, "read", "topic", "orders", False])
+        await trio.sleep(1)
+        for each in (2, 3):
+            give(cluster, monkeypatch, each, OFF)
+        for each in (1, 2, 3):
+            cluster.kill(each)
+        for each in (2, 3):
+            cluster.start_soon(each)
+        await cluster.wait_led(1)
+        cluster.user = ""
+        for each in (2, 3):
+            async with cluster.client(each) as stranger:
+                with pytest.raises(Refused, match="there are users or rules"):
+                    await stranger.view()
+        monkeypatch.undo()
+        give(cluster, monkeypatch, 2, GIVEN_UP)
+        cluster.kill(2)
+        await cluster.start(2)
+        async with cluster.client(2) as anybody:
+            assert [topic.name for topic in (await anybody.view()).topics] == ["orders"]
 
     in_cluster(scenario)
 
