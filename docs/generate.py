@@ -276,7 +276,8 @@ def validations(path: str) -> str:
     """What `validate` checks over several settings, in its own words."""
     rules = [
         call.args[1]
-        for call in ast.walk(definition(path, "Settings.validate"))
+        for name in ("validate", "_validate_access")
+        for call in ast.walk(definition(path, f"Settings.{name}"))
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "_require"
     ]
     texts = [

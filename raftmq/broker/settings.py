@@ -199,7 +199,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ValueError: two settings contradict each other; the message names both.
         """
-        node, raft, limits, tls = self.node, self.raft, self.limits, self.tls
+        node, raft, limits = self.node, self.raft, self.limits
         _require(
             raft.election_ticks >= 5 * raft.heartbeat_ticks,
             f"raft.election_ticks ({raft.election_ticks}) must be at least five times "
@@ -221,32 +221,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             f"raft.inflight_bytes_max ({raft.inflight_bytes_max}) must be at least "
             f"raft.message_bytes_max ({raft.message_bytes_max})",
         )
-        _require(
-            bool(tls.cert) == bool(tls.key) == bool(tls.ca) and (bool(tls.cert) or tls == Tls()),
-            "TLS needs all of tls.cert, tls.key and tls.ca",
-        )
-        _require(
-            bool(tls.cert) or not self.access.is_on,
-            "access.is_on needs TLS: set tls.cert, tls.key and tls.ca",
-        )
-        _require(
-            self.access.is_on or self.access in (Access(), Access(is_given_up=True)),
-            "access.admins and access.is_open do nothing without access.is_on: everybody may do "
-            "everything",
-        )
-        _require(
-            not (self.access.is_on and self.access.is_given_up),
-            "access.is_on and access.is_given_up contradict each other",
-        )
-        _require(
-            bool(self.access.admins) or not self.access.is_on,
-            "access.is_on needs access.admins: without one no user may make users and rules",
-        )
         problem = why_no_name(node.cluster, "cluster")
         _require(not problem, f"node.cluster: {problem}")
-        for name in self.access.admins:
-            problem = why_no_name(name, "user")
-            _require(not problem, f"access.admins: {problem}")
+        self._validate_access()
         _require(
             bool(node.peers) != bool(node.join),
             "exactly one of node.peers (a founding node) and node.join (a later one) is needed",
@@ -266,6 +243,33 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"node.peers ({len(ids)})",
             )
         return self
+
+    def _validate_access(self) -> None:
+        tls, access = self.tls, self.access
+        _require(
+            bool(tls.cert) == bool(tls.key) == bool(tls.ca) and (bool(tls.cert) or tls == Tls()),
+            "TLS needs all of tls.cert, tls.key and tls.ca",
+        )
+        _require(
+            bool(tls.cert) or not access.is_on,
+            "access.is_on needs TLS: set tls.cert, tls.key and tls.ca",
+        )
+        _require(
+            access.is_on or access in (Access(), Access(is_given_up=True)),
+            "access.admins and access.is_open do nothing without access.is_on: everybody may do "
+            "everything",
+        )
+        _require(
+            not (access.is_on and access.is_given_up),
+            "access.is_on and access.is_given_up contradict each other",
+        )
+        _require(
+            bool(access.admins) or not access.is_on,
+            "access.is_on needs access.admins: without one no user may make users and rules",
+        )
+        for name in access.admins:
+            problem = why_no_name(name, "user")
+            _require(not problem, f"access.admins: {problem}")
 
 
 def listens_elsewhere(own: NodeSettings) -> str:
