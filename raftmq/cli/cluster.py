@@ -127,7 +127,7 @@ def add(session: Session, node: int, address: tuple[str, int]) -> None:
     view = session.run(call)
     note(f"node {node} is a member; if it does not run yet, start it with these in its node.toml:")
     _echo_settings(view, node, address)
-    _note_security(session.url)
+    _note_security(session)
 
 
 @cluster.command()
@@ -181,7 +181,7 @@ def replace(session: Session, node: int, new: int, address: tuple[str, int], yes
     view = session.run(call)
     note(f"node {new} takes over; if it does not run yet, start it with these in its node.toml:")
     _echo_settings(view, new, address, leaving=node)
-    _note_security(session.url)
+    _note_security(session)
     note(f"node {node} may be stopped when `raftmq cluster status` no longer shows it")
 
 
@@ -220,11 +220,9 @@ def _echo_settings(
     click.echo("\n".join(["join = [", *lines, "]"]))
 
 
-def _note_security(url: str) -> None:
+def _note_security(session: Session) -> None:
     """Tell what a node that joins a cluster under TLS needs beside this."""
-    from raftmq.client.address import parse_url
-
-    if parse_url(url).is_under_tls:
+    if session.is_under_tls:
         note(
             "it also needs `[tls]`, with a certificate of its own (`raftmq cert make`), and the "
             "`[access]` of the other nodes, if they have it: else it serves no client"

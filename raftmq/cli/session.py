@@ -97,7 +97,14 @@ class Session:
     def none_yet(self, what: str) -> str:
         """What to say of an empty list: where users may have rights, it may be empty for this one
         alone."""
-        return f"no {what}{' that you may see' if self.url.startswith('raftmqs://') else ' yet'}"
+        return f"no {what}{' that you may see' if self.is_under_tls else ' yet'}"
+
+    @property
+    def is_under_tls(self) -> bool:
+        """Whether the URL is that of nodes under TLS, where users may have rights."""
+        from raftmq.client.address import parse_url
+
+        return parse_url(self.url).is_under_tls
 
 
 async def _meant(mq: "Client", error: Rejected) -> str:

@@ -25,6 +25,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from raftmq.words import did_you_mean
+
 
 class World(Enum):
     """Where a schedule is played."""
@@ -383,10 +385,8 @@ def nearest(name: str, known: Iterable[str] = ()) -> str:
     >>> nearest("kil-leader"), nearest("xyz")
     ('; did you mean kill-leader?', '')
     """
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, dict.fromkeys([*FAULTS, *FAMILIES, *known]), n=1)
-    return f"; did you mean {close[0]}?" if close and close[0] != name else ""
+    names = dict.fromkeys([*FAULTS, *FAMILIES, *known])
+    return "" if name in names else did_you_mean(name, names)
 
 
 def of_world(world: World, *, has_users: bool = False) -> list[Fault]:
