@@ -9,6 +9,7 @@ from raftmq.broker.serve.connection import FRAME_SECONDS_MAX, Connection
 from raftmq.broker.settings import Limits
 from raftmq.client import Client
 from raftmq.errors import Reason, Rejected
+from raftmq.tls.local_cluster import ADMIN
 from raftmq.wire.codec import pack
 from raftmq.wire.fetches import Fetch, FetchFrom
 from raftmq.wire.frame import encode_frame
@@ -46,6 +47,16 @@ def test_a_user_has_as_many_connections_as_its_quota_allows() -> None:
             await trio.sleep(0.1)
             async with cluster.client(node, user=ALICE) as again:
                 await again.view()
+
+    with_users(scenario)
+
+
+def test_an_administrator_of_the_settings_gets_in_whatever_the_quota() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await put_quota(cluster, "user", "*", connections=1)
+        node = cluster.leader(0)
+        async with cluster.client(node, user=ADMIN), cluster.client(node, user=ADMIN) as admin:
+            await admin.admin("drop_quota", ["user", "*"])
 
     with_users(scenario)
 
