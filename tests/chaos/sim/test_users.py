@@ -1,20 +1,23 @@
 """Runs with users: clients do their work under rules, and intruders get nothing, come what may."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from msgspec.structs import replace
 
+from raftmq.access.rules import Act
 from raftmq.broker.access import gate
 from raftmq.broker.access.agreement import Agreement
 from raftmq.broker.access.gate import Gate
 from raftmq.broker.access.logins import Identity
 from raftmq.broker.access.needs import NEEDS, NOTHING
+from raftmq.broker.host import Host
 from raftmq.broker.serve.fetch_sessions import FetchSession
 from raftmq.broker.settings import Access, Settings
 from raftmq.chaos.campaign import Plan
 from raftmq.chaos.faults import Event, Schedule, World
 from raftmq.chaos.outcome import Outcome
+from raftmq.chaos.sim.checks.intruders import INTRUDER
 from raftmq.chaos.sim.checks.rights import (
     ENDED,
     JUDGED,
@@ -25,6 +28,7 @@ from raftmq.chaos.sim.checks.rights import (
 )
 from raftmq.chaos.sim.cluster import Cluster
 from raftmq.chaos.sim.run import run
+from raftmq.wire.fetches import Fetch
 from raftmq.wire.messages import FrameKind
 from tests.chaos.campaigns import play_valid
 
@@ -91,12 +95,26 @@ def test_a_gate_that_lets_an_intruder_in_is_found(
 def test_sessions_that_keep_queues_of_topics_to_come_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    remove = FetchSession.remove
+
     def keeps(session: FetchSession, queue: int) -> None:
-        session.put(queue, 0)
+        if session.connection.user == INTRUDER:
+            session.put(queue, 0)
+        else:
+            remove(session, queue)
 
     monkeypatch.setattr(FetchSession, "remove", keeps)
-    outcome = play(0, "flows")
-    assert "intrusion" in {violation.name for violation in outcome.violations}
+    fetch_needs = NEEDS[FrameKind.FETCH]
+
+    def needs(node: Host, message: Fetch) -> Iterable[Act]:
+        # As if the right had been judged when the session began.
+        return () if message.session else fetch_needs(node, message)
+
+    monkeypatch.setattr(gate, "NEEDS", {**NEEDS, FrameKind.FETCH: needs})
+    # Longer than others: a topic has to come while its leader is asked.
+    plan = Plan(World.SIM, workload="flows", seconds=12.0, is_secure=True)
+    outcome = run(plan.schedule(3), workload="flows", is_secure=True)
+    assert any("topics to come" in violation.text for violation in outcome.violations)
 
 
 @pytest.mark.parametrize("agrees", [True, False])
