@@ -427,7 +427,7 @@ def _write(result: results.Result, folder: Path) -> None:
 
 
 def _print_tables(result: results.Result) -> None:
-    # Where nobody looks, as in a pipe, no column is cut to the width of a terminal.
+    # A pipe has no width: its tables keep all columns whole.
     console = Console(width=None if sys.stdout.isatty() else TABLE_CHARACTERS)
     for scenario, rows in results.by_scenario(result.rows).items():
         table = Table("system", title=SCENARIOS[scenario].title, title_justify="left")

@@ -95,7 +95,7 @@ class Session:
             raise error from None
 
     def none_yet(self, what: str) -> str:
-        """What to say of an empty list: where users may have rights, it may be empty for this one
+        """The hint for an empty list: where users may have rights, it may be empty for this one
         alone."""
         return f"no {what}{' that you may see' if self.is_under_tls else ' yet'}"
 

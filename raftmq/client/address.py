@@ -98,7 +98,7 @@ def _why_no_files(given: list[tuple[str, str]]) -> str:
 
 
 def unknown_word(word: str, known: Iterable[str]) -> str:
-    """What to say of a name that is none of the known ones. A long or odd one is not repeated: it
+    """The words for a name that is none of the known ones. A long or odd one is not repeated: it
     may be a secret at the wrong place."""
     if not word.isidentifier() or len(word) > _WORD_CHARACTERS_MAX:
         return "one name is not among these"
@@ -106,7 +106,7 @@ def unknown_word(word: str, known: Iterable[str]) -> str:
 
 
 def tilde_hint(*paths: str) -> str:
-    """What to write in place of a path that a shell would have expanded; empty: nothing."""
+    """The remedy for paths that a shell would have expanded; empty: there is none."""
     begun = any(path.startswith("~") for path in paths)
     return ": `~` is not expanded here, write the whole path" if begun else ""
 

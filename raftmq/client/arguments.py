@@ -29,7 +29,17 @@ from enum import EnumType, StrEnum
 from functools import wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from raftmq.errors import Reason, Rejected, WrongType
 
@@ -205,37 +215,36 @@ class Unentered:
             raise AttributeError(message)
 
 
-class ByOffset:
-    """The base of what reads by offset: it says where the calls of consumers that pop are."""
+class _OneMode:
+    """The base of what belongs to one mode of a consumer: it names the mode of the other calls."""
 
     __slots__ = ()
+    _OTHER_CALLS: ClassVar[frozenset[str]] = frozenset()
+    _OTHER_MODE: ClassVar[str] = ""
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            there = 'this reads by offset; `mq.consumer(..., mode="pop")` pops'
-            raise _no_attribute(self, name, there if name in _OF_POP else "")
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in self._OTHER_CALLS:
+                text = f"{text}: {self._OTHER_MODE}"
+            raise AttributeError(text, name=name, obj=self)
 
 
-class Popping:
-    """The base of what pops: it says where the calls of consumers that read by offset are."""
+class ByOffset(_OneMode):
+    """The base of what reads by offset."""
 
     __slots__ = ()
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            there = "this pops; `mq.consumer(...)` without a mode reads by offset"
-            raise _no_attribute(self, name, there if name in _OF_OFFSETS else "")
+    _OTHER_CALLS = frozenset(("pop", "ack", "nack", "reject", "extend"))
+    _OTHER_MODE = 'this reads by offset; `mq.consumer(..., mode="pop")` pops'
 
 
-_OF_POP = frozenset(("pop", "ack", "nack", "reject", "extend"))
-_OF_OFFSETS = frozenset(("fetch", "commit", "seek", "position", "committed"))
+class Popping(_OneMode):
+    """The base of what pops."""
 
-
-def _no_attribute(owner: object, name: str, there: str) -> AttributeError:
-    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
-    return AttributeError(f"{text}: {there}" if there else text, name=name, obj=owner)
+    __slots__ = ()
+    _OTHER_CALLS = frozenset(("fetch", "commit", "seek", "position", "committed"))
+    _OTHER_MODE = "this pops; `mq.consumer(...)` without a mode reads by offset"
 
 
 def _refusal(name: str, rule: _Rule, value: object) -> WrongType:

@@ -160,7 +160,8 @@ class Hello(_Wire, frozen=True):
     port: int = 0
     """From a node: the port at that host; 0 from a client."""
     access: str = ""
-    """From a node whose access is on: a digest of its `[access]`, which nodes compare."""
+    """From a node: a digest of its `[access]`, which nodes compare, or `off`; from a client, or
+    older software: empty."""
 
 
 class Welcome(_Wire, frozen=True):

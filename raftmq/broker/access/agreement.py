@@ -21,14 +21,15 @@ _REMEDY = (
     "add `[access]` to this node's settings, or `access.is_given_up = true` where everybody may do "
     "everything"
 )
+OFF = "off"
 DIGEST_CHARACTERS = 16
 """Characters of a digest: enough to tell settings apart, not to prove anything."""
 
 
 def access_digest(access: Access) -> str:
-    """A text that is equal for equal settings; empty: access is off."""
+    """A text that is equal for equal settings; `OFF`: access is off."""
     if not access.is_on:
-        return ""
+        return OFF
     settings = [access.is_open, sorted(set(access.admins))]
     return sha256(msgspec.json.encode(settings)).hexdigest()[:DIGEST_CHARACTERS]
 
@@ -42,12 +43,12 @@ class Agreement:
         self._digests: dict[int, str] = {}
 
     def note(self, node: int, digest: str) -> None:
-        """A node said Hello; empty: its access is off, or it runs older software."""
+        """A node said Hello; empty: it runs older software, and nothing is known of its access."""
         self._digests[node] = digest
 
     def why_no_clients(self, members: Collection[int], *, was_on: bool) -> str:
         """Why this node serves no client; empty: it does. `was_on`: access has been on."""
-        if self._own or self._is_given_up:
+        if self._own != OFF or self._is_given_up:
             return ""
         secured = self._secured(members)
         if secured:
@@ -56,20 +57,23 @@ class Agreement:
         return f"access is off here, and there are users or rules: {_REMEDY}" if was_on else ""
 
     def _secured(self, members: Collection[int]) -> list[int]:
-        return sorted(node for node, digest in self._digests.items() if digest and node in members)
+        return sorted(
+            node
+            for node, digest in self._digests.items()
+            if digest not in ("", OFF) and node in members
+        )
 
     def differences(self, members: Collection[int]) -> list[str]:
         """Sentences about members whose access is set otherwise, for people."""
-        if not self._own:
+        if self._own == OFF:
             return [
                 f"access is off, and on at node {node}: {_REMEDY}"
                 for node in self._secured(members)
             ]
         return [
-            f"`access.admins` or `access.is_open` differs from that of node {node}"
-            if digest
-            else f"access is off at node {node}, or that node runs older software: give it the "
-            "`[access]` of this node, or upgrade it"
+            f"access is off at node {node}: give it the `[access]` of this node"
+            if digest == OFF
+            else f"`access.admins` or `access.is_open` differs from that of node {node}"
             for node, digest in sorted(self._digests.items())
-            if digest != self._own and node in members
+            if digest not in ("", self._own) and node in members
         ]

@@ -296,7 +296,8 @@ class Links:
 
     def _hello(self) -> Hello:
         node, own = self._node, self._node.settings.node
-        digest = access_digest(node.settings.access)
+        # Without TLS no node is asked: access needs it.
+        digest = access_digest(node.settings.access) if node.world.is_under_tls else ""
         return Hello(
             PROTOCOL,
             own.cluster,

@@ -333,10 +333,10 @@ class WaitingPops:
                 continue  # a refusal in this look has emptied it
             self._lines.move_to_end(subject)
             for key in list(islice(line, LOOK_MAX)):
-                # A refusal may close a connection, and take its other consumers out.
-                if self._line_of.get(key) != subject:
-                    continue
-                if line[key] <= now:
+                until = line.get(key)
+                if until is None:
+                    continue  # a refusal has closed its connection, and taken it out
+                if until <= now:
                     self._leave(key)
                 if key not in self._pops:
                     continue
@@ -344,7 +344,7 @@ class WaitingPops:
                 yield key, self._pops[key]
                 if subject in full or left <= 0:
                     break
-                if self._line_of.get(key) == subject and key in self._pops:
+                if key in line:
                     # It waits for something else than room: others have their turn.
                     line.move_to_end(key)
 

@@ -1,5 +1,5 @@
-"""What commands about users ask the cluster to tell more than they were asked for: whether a user
-is known, whether access control is on, who is an administrator by the settings.
+"""Questions to the cluster behind the hints of commands about users: whether a user is known,
+whether access control is on, who is an administrator by the settings.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ EVERYBODY = "*"
 """In a rule or quota: every user."""
 
 IS_OFF = "access control is off in this cluster: set access.is_on first (docs/security.md)"
-"""What to say of an empty list of users, tokens or rules, where none can be added."""
+"""The hint for an empty list of users, tokens or rules: none can be added."""
 
 
 async def unknown_user(mq: "Client", name: str) -> str:

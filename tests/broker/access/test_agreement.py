@@ -39,7 +39,7 @@ def give(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, node: int, access: A
 
 
 def test_stance_is_equal_for_equal_settings_alone() -> None:
-    assert access_digest(OFF) == ""
+    assert access_digest(OFF) == access_digest(GIVEN_UP) == "off"
     assert access_digest(ON) == access_digest(replace(ON, admins=["bob", "ann", "bob"]))
     others = [replace(ON, is_open=True), replace(ON, admins=["ann"]), replace(ON, admins=[])]
     assert len({access_digest(each) for each in [ON, *others]}) == 4
@@ -48,12 +48,26 @@ def test_stance_is_equal_for_equal_settings_alone() -> None:
 def test_only_members_count() -> None:
     agreement = Agreement(OFF)
     agreement.note(1, access_digest(ON))
-    agreement.note(2, "")
+    agreement.note(2, "off")
     assert "on at 1" in agreement.why_no_clients({1, 2, 3}, was_on=False)
     assert agreement.why_no_clients({2, 3}, was_on=False) == ""
     # It was restarted without access.
-    agreement.note(1, "")
+    agreement.note(1, "off")
     assert agreement.why_no_clients({1, 2, 3}, was_on=False) == ""
+
+
+def test_members_with_older_software_are_no_difference() -> None:
+    """A rolling upgrade goes on as long as `raftmq cluster status` shows no problem."""
+    for access in (ON, OFF):
+        agreement = Agreement(access)
+        agreement.note(2, "")
+        assert agreement.differences({1, 2}) == []
+        assert not agreement.why_no_clients({1, 2}, was_on=False)
+    agreement = Agreement(ON)
+    agreement.note(2, "off")
+    assert agreement.differences({1, 2}) == [
+        "access is off at node 2: give it the `[access]` of this node"
+    ]
 
 
 def test_where_there_are_users_access_is_on_or_was_given_up() -> None:
