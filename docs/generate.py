@@ -401,9 +401,15 @@ def described(node: Definition) -> str:
     if shown:
         parts.append(f"It has all that {' and '.join(shown)} has.\n")
     rows = [[code(n), code(kind), text] for n, kind, _, text in fields(node) if text]
+    inherited = [
+        item
+        for kind in getattr(raftmq.client, node.name, type(None)).__mro__[1:-1]
+        if kind.__module__.startswith("raftmq.") and kind.__name__ not in raftmq.client.__all__
+        for item in definition(kind.__module__.replace(".", "/") + ".py", kind.__name__).body
+    ]
     methods = [
         item
-        for item in node.body
+        for item in [*node.body, *inherited]
         if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
         and not item.name.startswith("_")
         and not (ast.get_docstring(item) or "").startswith("Internal: ")

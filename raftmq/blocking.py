@@ -13,6 +13,7 @@ from raftmq.client.blocking.client import (
     BlockingProgress,
     connect,
 )
+from raftmq.client.blocking.order import BlockingResequencer
 from raftmq.client.blocking.popping import (
     BlockingPopConsumer,
     BlockingPoppedMessage,
@@ -42,6 +43,7 @@ __all__ = [
     "BlockingPoppedMessages",
     "BlockingProducer",
     "BlockingProgress",
+    "BlockingResequencer",
     "connect",
 ]
 

@@ -12,7 +12,8 @@ They are in `raftmq.errors`, as `from raftmq.errors import Rejected`; `SomeUnsen
 | `ProtocolError` | no | the two ends do not speak the same protocol |
 | `CorruptRecord` | - | bytes were damaged; the message says where |
 | `UnreadableBatch` | - | a stored batch cannot be read: `seek` to `next_offset` |
-| `Inconsistent` | - | a checked queue broke a promise: keep the folder, report it |
+| `MissingMessages` | - | numbers of a stream did not come: go on without them |
+| `Inconsistent` | - | a checked queue or cluster broke a promise: keep the folders, report it |
 | `FilterSyntaxError` | no, and never will | a `Rejected`: correct the text as the message shows |
 | `WrongType` | no, and never will | a `Rejected` and a `TypeError`: give what the message names |
 
@@ -26,6 +27,7 @@ __all__ = [
     "CorruptRecord",
     "FilterSyntaxError",
     "Inconsistent",
+    "MissingMessages",
     "OutcomeUnknown",
     "ProtocolError",
     "RaftmqError",
@@ -96,11 +98,31 @@ class UnreadableBatch(CorruptRecord):
         """The first offset after the batch."""
 
 
-class Inconsistent(RaftmqError):
-    """A checked embedded queue broke a promise; see `Embedded.check`.
+class MissingMessages(RaftmqError):
+    """Numbers of a stream did not come in time: see `raftmq.client.Resequencer`, which goes on
+    after them. A message with one of the numbers that comes later is dropped.
 
-    The text says which promise, and shows the calls that prove the breach. Keep the data folder: it
-    is needed to find the cause.
+    The sender gave the messages up, or they are late, trimmed, filtered out, or went to another
+    consumer of the group.
+    """
+
+    def __init__(self, why: str, *, stream: str, first: int, last: int) -> None:
+        assert 0 <= first <= last, (first, last)
+        numbers = f"number {first}" if first == last else f"numbers {first} to {last}"
+        super().__init__(f"{numbers} of stream {stream!r} did not come {why}")
+        self.stream = stream
+        """The stream's name."""
+        self.first = first
+        """The first missing number."""
+        self.last = last
+        """The last missing number."""
+
+
+class Inconsistent(RaftmqError):
+    """A checked queue or cluster broke a promise; see `Client.check` and `Embedded.check`.
+
+    The text says which promise, and what proves the breach. Keep the data folders: they are needed
+    to find the cause.
     """
 
     def __init__(self, explanation: str, *, anomalies: tuple[str, ...]) -> None:
@@ -142,6 +164,9 @@ class Reason(Enum):
     """No node of that id belongs to the cluster."""
     WRONG_CLUSTER = "wrong_cluster"
     """The two ends belong to different clusters."""
+    OLD_SOFTWARE = "old_software"
+    """The cluster is at a feature level that a node does not know: upgrade the node. Or the request
+    needs a level that not all nodes know yet."""
     TLS = "tls"
     """The two ends do not agree on TLS: one of them does not speak it, or does not accept the
     other's certificate."""

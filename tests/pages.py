@@ -105,6 +105,7 @@ class Reader:
         codes: words of a line → how it ends, where that is not 0.
         endless: words of a line → what its reader waits for before Ctrl-C.
         apart: words of a line of `raftmq pipeline` that needs a process of its own.
+        other: words that are true on a fresh cluster alone → what is true here.
         names: the definitions of the blocks of Python.
         typed: how many lines of a shell were run.
     """
@@ -115,6 +116,7 @@ class Reader:
         self.codes: dict[str, int] = {}
         self.endless: dict[str, Until] = {}
         self.apart: set[str] = set()
+        self.other: dict[str, Callable[[], str]] = {}
         self.names: dict[str, Any] = {"__name__": "page"}
         self.typed = 0
 
@@ -149,6 +151,8 @@ class Reader:
         if LEFT_OUT.match(step.line):
             return ""
         line = re.sub(r"--page \d+", "--page 0", step.line)
+        for words, here in self.other.items():
+            line = line.replace(words, here()) if words in line else line
         until = next((end for words, end in self.endless.items() if words in line), None)
         is_apart = any(words in line for words in self.apart)
         is_here = line.startswith("raftmq pipeline ") and not is_apart and "|" not in line

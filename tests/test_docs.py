@@ -233,7 +233,7 @@ def test_page_of_the_pipeline_ends_with_its_tests(path: Path) -> None:
 
 
 def test_pages_that_state_behaviour_name_a_test_that_shows_it() -> None:
-    pages = ("filters", "operations", "popping", "embedded", "members", "transactions")
+    pages = ("filters", "operations", "popping", "embedded", "members", "transactions", "order")
     guides = [ROOT / "README.md", *(DOCS / f"{page}.md" for page in pages)]
     chaos = [DOCS / "chaos" / f"{page}.md" for page in ("index", "a-bug", "your-service")]
     for path in [*guides, *chaos, *(DOCS / "tour").glob("[0-9]*.md")]:

@@ -9,6 +9,7 @@
 | `collector` | pauses of Python's garbage collector in a node with much state |
 | `idle` | a cluster at rest, by partition groups |
 | `security` | the cost of TLS and of users |
+| `machine_nodes` | one machine with several nodes against one |
 | `half_open` | a client's rate among half-open connections |
 | `fairness` | one user's work beside another at full speed |
 

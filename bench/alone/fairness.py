@@ -1,11 +1,11 @@
 """The cost of one user to another: `python -m bench.alone.fairness`.
 
-    python -m bench.alone.fairness [--rounds 3] [--seconds 4] [--quota 2000000] [--json FILE]
+    python -m bench.alone.fairness [--rounds 7] [--seconds 4] [--quota 2000000] [--json FILE]
 
 Clusters of three nodes that know their users. One user works alone, then beside another one that
 sends 10 kB messages as fast as it can: under a quota of bytes at each node, and without one. The
 order changes from round to round. The figures are medians over the rounds: messages a second and
-the p50 of an acknowledgement, and what is left of them beside the other user.
+the p50 of an acknowledgement, and their ratios to those of the same round alone.
 
 The other user's program has a process of its own on the same machine, so its processor time counts
 as well: on two machines the differences are smaller.
@@ -62,6 +62,12 @@ class Row(NamedTuple):
     p50_ms: float
     noisy_mb_per_s: float
     """Megabytes a second that the other user had acknowledged."""
+    ratios: tuple[float, float]
+    """Rate and p50, to those of the same round alone."""
+
+
+Cell = tuple[Sample, float]
+"""The sample of a work, and the megabytes a second that the other user had acknowledged."""
 
 
 def admin_url(system: RaftmqSystem) -> str:
@@ -132,8 +138,8 @@ def noise(url: str) -> Iterator["subprocess.Popen[str]"]:
 
 def measure(
     system: RaftmqSystem, work: str, beside: Beside, url: str, *, quota: int, seconds: float
-) -> tuple[Sample, float]:
-    """One cell: the sample, and the other user's megabytes a second."""
+) -> Cell:
+    """The sample, and the other user's megabytes a second."""
     scenario = SCENARIOS[work]
     if beside is Beside.ALONE:
         return next(scenario.run(system, seconds)), 0.0
@@ -150,7 +156,7 @@ def measure(
 
 def rows(rounds: int, seconds: float, quota: int) -> list[Row]:
     """All cells, each round on a cluster of its own."""
-    found: dict[tuple[str, Beside], list[tuple[Sample, float]]] = {}
+    found: dict[tuple[str, Beside], list[Cell]] = {}
     for number in range(rounds):
         with TemporaryDirectory() as folder, RaftmqSystem(Security.USERS) as system:
             url = trio.run(prepare, system, Path(folder))
@@ -164,24 +170,26 @@ def rows(rounds: int, seconds: float, quota: int) -> list[Row]:
                         file=sys.stderr,
                     )
     return [
-        Row(
-            work,
-            beside,
-            statistics.median(sample.messages_per_s for sample, _ in cells),
-            statistics.median(sample.p50_ms or 0.0 for sample, _ in cells),
-            statistics.median(noisy for _, noisy in cells),
-        )
-        for (work, beside), cells in sorted(
-            found.items(),
-            key=lambda each: (WORKS.index(each[0][0]), list(Beside).index(each[0][1])),
-        )
+        summarize(work, beside, found[work, beside], found[work, Beside.ALONE])
+        for work in WORKS
+        for beside in Beside
     ]
 
 
-def ratios(found: Sequence[Row], row: Row) -> tuple[float, float]:
-    """Rate and p50 of a row to those alone."""
-    (alone,) = (each for each in found if (each.work, each.beside) == (row.work, Beside.ALONE))
-    return row.messages_per_s / alone.messages_per_s, row.p50_ms / alone.p50_ms
+def summarize(work: str, beside: Beside, cells: Sequence[Cell], alone: Sequence[Cell]) -> Row:
+    """Medians over the rounds."""
+    pairs = [(sample, other) for (sample, _), (other, _) in zip(cells, alone, strict=True)]
+    return Row(
+        work,
+        beside,
+        statistics.median(sample.messages_per_s for sample, _ in cells),
+        statistics.median(sample.p50_ms or 0.0 for sample, _ in cells),
+        statistics.median(noisy for _, noisy in cells),
+        (
+            statistics.median(one.messages_per_s / other.messages_per_s for one, other in pairs),
+            statistics.median((one.p50_ms or 0.0) / (other.p50_ms or 1.0) for one, other in pairs),
+        ),
+    )
 
 
 def document(found: Sequence[Row], options: argparse.Namespace) -> dict[str, Any]:
@@ -194,7 +202,7 @@ def document(found: Sequence[Row], options: argparse.Namespace) -> dict[str, Any
             {
                 **row._asdict(),
                 "beside": row.beside.value,
-                "ratios": [round(ratio, 3) for ratio in ratios(found, row)],
+                "ratios": [round(ratio, 3) for ratio in row.ratios],
             }
             for row in found
         ],
@@ -204,7 +212,7 @@ def document(found: Sequence[Row], options: argparse.Namespace) -> dict[str, Any
 def main(arguments: list[str]) -> int:
     """Measure, print the table, write the JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench.alone.fairness")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--quota", type=int, default=2_000_000, help="bytes a second at each node")
     parser.add_argument("--json", type=Path, help="write the rows here too")
@@ -218,7 +226,7 @@ def main(arguments: list[str]) -> int:
     for heading in ("messages/s", "ratio", "p50 ms", "ratio", "other MB/s"):
         table.add_column(heading, justify="right")
     for row in found:
-        rate, p50 = ratios(found, row)
+        rate, p50 = row.ratios
         figures = (row.messages_per_s, rate, row.p50_ms, p50, row.noisy_mb_per_s)
         title = SCENARIOS[row.work].title
         table.add_row(title, row.beside.value, *(f"{figure:,.2f}" for figure in figures))

@@ -1,114 +1,110 @@
 """The cost of TLS, and of users with rules: `python -m bench.alone.security`.
 
-    python -m bench.alone.security [--rounds 5] [--seconds 3] [--json FILE]
+    python -m bench.alone.security [--rounds 15] [--seconds 1] [--json FILE]
 
-Clusters of three nodes, plain, under TLS, and with users besides, in turn, each cell on a new
-cluster; the order changes from round to round. The figures are medians over the rounds: the rate of
-messages, or the p50 of an awaited send, and their ratios: TLS to plain, users to TLS. The client is
-under TLS as well, and links between nodes too; with users it is one that rules allow what it does.
+Two clusters of three nodes run beside each other and take turns, each with a client of the same
+security: one under TLS and a plain one, then one with users and one under TLS alone. Rules allow
+the user what it does; links between nodes are under TLS as well. The figures are the rate of
+messages, or the p50 of an awaited send, and the nodes' processor time a message; their ratios are
+medians over the rounds.
+
+TLS is judged by rates. Users cost too little for that: rates of the same code differ by more from
+turn to turn, so the processor time decides.
 """
 
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
-from bench.figures import write_json
+from bench.counting.usage import cpu_seconds
+from bench.figures import Figure, compared, table, write
 from bench.machine import run_facts
 from bench.raftmq_system import RaftmqSystem, Security
-from bench.scenarios import SCENARIOS
-
-WARM_SECONDS = 1.0
-"""Seconds of a first cell that does not count: a disk's first touch of its blocks is slow."""
-
+from bench.scenarios import SCENARIOS, Scenario
 
 WORKS = ("produce-100B", "produce-10kB", "produce-1MiB", "single-200B")
 """Scenarios of `bench.scenarios`."""
+PAIRS = ((Security.TLS, Security.PLAIN), (Security.USERS, Security.TLS))
+"""More and less security, compared in turn."""
+TLS_SHARE_MAX = 0.25
+"""Share of a rate that TLS may take."""
+TLS_MS_MAX = 0.3
+"""Milliseconds that TLS may add to an awaited send."""
+USERS_SHARE_MAX = 0.03
+"""Share that users and rules may add to the nodes' processor time."""
 
 
-class Row(NamedTuple):
-    """One line of the result."""
+class Turns:
+    """The turns of one cluster at one work."""
 
-    name: str
-    """The work."""
-    plain: float
-    """The median figure without TLS."""
-    tls: float
-    """The median figure under TLS."""
-    users: float
-    """The median figure with users, under TLS."""
+    def __init__(self, scenario: Scenario, system: RaftmqSystem, seconds: float) -> None:
+        self._scenario = scenario
+        self._system = system
+        self._seconds = seconds
+        self.cpu_us: list[float] = []
+        """The nodes' processor time a message, by turn."""
 
-    @property
-    def ratios(self) -> tuple[float, float]:
-        """TLS to plain, and users to TLS."""
-        return self.tls / self.plain, self.users / self.tls
+    def take(self) -> float:
+        """One turn: the milliseconds of an awaited send, else messages a second."""
+        before = self._cpu_seconds()
+        sample = next(self._scenario.run(self._system, self._seconds))
+        self.cpu_us.append((self._cpu_seconds() - before) / sample.messages * 1e6)
+        is_single = self._scenario.operation == "single"
+        return (sample.p50_ms or 0.0) if is_single else sample.messages_per_s
 
-
-def measure(work: str, seconds: float, security: Security) -> float:
-    """The figure of one cell, on a new cluster: milliseconds of an awaited send, else messages a
-    second."""
-    scenario = SCENARIOS[work]
-    with RaftmqSystem(security) as system:
-        sample = next(scenario.run(system, seconds))
-    return (sample.p50_ms or 0.0) if scenario.operation == "single" else sample.messages_per_s
+    def _cpu_seconds(self) -> float:
+        return sum(map(cpu_seconds, self._system.server_pids))
 
 
-def rows(works: Sequence[str], rounds: int, seconds: float) -> list[Row]:
-    """Measure all works, in each kind of cluster in turn."""
-    measure(works[0], WARM_SECONDS, Security.PLAIN)
-    figures: dict[tuple[str, Security], list[float]] = {}
-    for number in range(rounds):
-        for work in works:
-            for security in list(Security)[:: 1 if number % 2 == 0 else -1]:
-                figure = measure(work, seconds, security)
-                figures.setdefault((work, security), []).append(figure)
-                print(
-                    f"round {number + 1}, {work}, {security.value}: {figure:,.2f}", file=sys.stderr
-                )
-    return [
-        Row(
-            SCENARIOS[work].title,
-            *(statistics.median(figures[work, security]) for security in Security),
+def compare(
+    scenario: Scenario, more: Security, less: Security, rounds: int, seconds: float
+) -> list[Figure]:
+    """The figures of one work on two clusters in turn."""
+    name, is_time = (
+        f"{scenario.name}, {more.value} over {less.value}",
+        scenario.operation == "single",
+    )
+    with RaftmqSystem(more) as one, RaftmqSystem(less) as other:
+        ours, theirs = Turns(scenario, one, seconds), Turns(scenario, other, seconds)
+        found = compared(
+            name,
+            ours.take,
+            theirs.take,
+            rounds=rounds,
+            words=(more.value, less.value),
+            unit="ms" if is_time else "messages/s",
+            wanted=None if is_time or more is Security.USERS else 1 - TLS_SHARE_MAX,
         )
-        for work in works
-    ]
-
-
-def document(found: Sequence[Row], rounds: int, seconds: float) -> dict[str, Any]:
-    """The result for programs."""
-    return {
-        "rounds": rounds,
-        "seconds": seconds,
-        "rows": [
-            {**row._asdict(), "ratios": [round(ratio, 3) for ratio in row.ratios]} for row in found
-        ],
-    }
+    # The first turn of each does not count.
+    ratios = [mine / other for mine, other in zip(ours.cpu_us[1:], theirs.cpu_us[1:], strict=True)]
+    wanted = 1 + USERS_SHARE_MAX if more is Security.USERS else None
+    ratio = statistics.median(ratios)
+    found.append(Figure(f"{name}: processor time", ratio, wanted=wanted, is_limit=True))
+    if is_time and more is Security.TLS:
+        added = found[0].value - found[1].value
+        found.append(Figure(f"{name}: added", added, "ms", TLS_MS_MAX, is_limit=True))
+    return found
 
 
 def main(arguments: list[str]) -> int:
     """Measure, print the table, write the JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench.alone.security")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--json", type=Path, help="write the rows here too")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, 4 times for 100 B")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args(arguments)
     facts = run_facts()
-    found = rows(WORKS, options.rounds, options.seconds)
-    table = Table("work", box=None, pad_edge=False)
-    for heading in ("plain", "TLS", "ratio", "with users", "ratio"):
-        table.add_column(heading, justify="right")
-    for row in found:
-        tls, users = row.ratios
-        figures = (row.plain, row.tls, tls, row.users, users)
-        table.add_row(row.name, *(f"{figure:,.2f}" for figure in figures))
-    Console(width=100).print(table)
+    found: list[Figure] = []
+    for more, less in PAIRS:
+        for work in WORKS:
+            print(f"{work}: {more.value} and {less.value}", file=sys.stderr)
+            found += compare(SCENARIOS[work], more, less, options.rounds, options.seconds)
+    Console(width=120).print(table(found))
     if options.json:
-        write_json(options.json, facts, **document(found, options.rounds, options.seconds))
+        write(options.json, facts, found)
     return 0
 
 

@@ -162,6 +162,12 @@ class Batch:
             memoryview(payload), head, base_offset=base_offset, timestamp=timestamp, limits=limits
         )
 
+    @property
+    def memory(self) -> bytes:
+        """The received bytes that the batch keeps in memory, perhaps along with other batches."""
+        memory: bytes = self._view.obj  # type: ignore[assignment]  # a payload is bytes, or of bytes
+        return memory
+
     @cached_property
     def columns(self) -> list[PropertyColumn]:
         """All property columns, in the order of the header."""

@@ -90,8 +90,15 @@ class Links(Protocol):
     def get(self, node: int) -> "PeerLink | None":
         """The link to a node; None if there is none."""
 
+    @property
+    def level(self) -> int:
+        """The highest feature level that this node allows."""
+
     def all(self) -> "list[PeerLink]":
         """All links, those to guests among them."""
+
+    def copy_pause(self, group: Group, member: int) -> float:
+        """Seconds to wait before records are read back for a member (`cluster.copy_pace`)."""
 
     def members(self) -> "list[PeerLink]":
         """The links to nodes whose answers count."""

@@ -4,8 +4,11 @@
 |---|---|---|
 | found the cluster | of the system group | the catalog is empty |
 | name the nodes' data folders | of the system group | a node is up that has no name yet |
-| spread the leadership | of any group | the group's first member is well and does not lead |
-| give the leadership away | of any group | the disk is full here and not elsewhere |
+| raise the feature level | of the system group | all nodes allow a higher one (`upgrade`) |
+| note where nodes stand | of the system group | a node says another zone or machine |
+| note absences, move groups (`balancer`) | of the system group | the settings `[balance]` say so |
+| spread the leadership | of any group | its first member that is not drained is well, and follows |
+| give the leadership away | of any group | this node is drained or its disk full, another one not |
 | retention | of a data group | sealed segments are too old or too many (`retention`) |
 | forget deleted topics | of a data group | its machine knows queues of a deleted topic |
 | take over subscriptions | of a data group | the catalog has newer ones than its log |
@@ -30,10 +33,13 @@ import trio
 from raftmq.broker.cluster.clocks import Clocks
 from raftmq.broker.cluster.member_changes import MemberChanges
 from raftmq.broker.cluster.reconfiguration import is_unused
+from raftmq.broker.cluster.upgrade import next_level, record_version
 from raftmq.broker.cluster.views import ask_all
 from raftmq.broker.deliver.group_deletion import find_done, next_part
 from raftmq.broker.deliver.subscription_sync import resubscription
 from raftmq.broker.host import Host
+from raftmq.broker.placement.balancer import Balancer
+from raftmq.broker.placement.write_rates import WriteRates
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.retention import Retention
 from raftmq.broker.replica.space import first_not_in, heirs
@@ -41,11 +47,16 @@ from raftmq.broker.service import Service
 from raftmq.broker.tickets import Callback
 from raftmq.consensus import ProgressState
 from raftmq.log.record import Kind, Record
-from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Bootstrap, NameNode, RemoveNode
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Bootstrap, RemoveNode
+from raftmq.machine.catalog.catalog import Command as CatalogCommand
 from raftmq.machine.catalog.catalog import Node as CatalogNode
+from raftmq.machine.catalog.levels import PLACES_LEVEL, RaiseLevel
+from raftmq.machine.catalog.nodes import NameNode, PlaceNode
 from raftmq.machine.catalog.replicas import member_of
+from raftmq.machine.catalog.state import Place
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.machine import Command, DropQueues, PartitionMachine, Trim
+from raftmq.machine.names import why_no_place
 from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.pop.calls import CloseGroups, Lose
 from raftmq.results import Refused, Result
@@ -111,6 +122,8 @@ class LeaderTasks(Service):
         self._is_behind_filters = is_behind_filters
         self._wake = trio.Event()
         self._clocks = Clocks(node)
+        self.write_rates = WriteRates()
+        """How fast the logs here grow."""
         self._under_way: set[tuple[str, int]] = set()
         self._moved: dict[int, CatalogNode] = {}
         # Number → entry of the catalog; see `has_moved`.
@@ -126,6 +139,7 @@ class LeaderTasks(Service):
         """Group and term → the newest look."""
         # Group and term → member → when it was asked to take over: in vain, as this node leads.
         self._asked: dict[tuple[int, int], dict[int, float]] = {}
+        self._balancer = Balancer(node, self._propose_to_system)
         self._changes = MemberChanges(
             node,
             hand_over=self._hand_over,
@@ -163,6 +177,7 @@ class LeaderTasks(Service):
             await self._look_at_letters()
             led = [group for group in self._node.groups.values() if group.is_leader]
             self._clocks.look(is_asking=bool(led))
+            self.write_rates.look(self._node.groups.values(), trio.current_time())
             self._retention.forget(group.number for group in led)
             now = trio.current_time()
             offices = [(group.number, group.raft.term) for group in led]
@@ -199,6 +214,9 @@ class LeaderTasks(Service):
         if group.number == SYSTEM_GROUP:
             self._found()
             self._name()
+            self._raise_level(group)
+            self._note_places(group)
+            self._balancer.look(group)
             self._forget_left()
             self._prune_deletions()
         else:
@@ -212,7 +230,7 @@ class LeaderTasks(Service):
             self._forget_offsets(group)
         if group.full:
             # A member that acknowledges what it is sent has space. The change may wait for long.
-            self._hand_over(group, heirs(group))
+            self._hand_over(group, heirs(group, self._node.catalog.drained))
         elif not self._changes.is_changing(group):
             self._spread(group)
 
@@ -240,6 +258,9 @@ class LeaderTasks(Service):
         ticket = Callback(done, lambda _: self._under_way.discard(task))
         group.propose(Kind.COMMANDS, payload, ticket, is_upkeep=True)
 
+    def _propose_to_system(self, name: str, commands: list[CatalogCommand]) -> None:
+        self._propose(name, self._node.groups[SYSTEM_GROUP], encode_commands(commands))
+
     def _found(self) -> None:
         own = self._node.settings.node
         if self._node.catalog.is_bootstrapped or not own.peers:
@@ -255,6 +276,33 @@ class LeaderTasks(Service):
         names = [NameNode(number, name) for number, name in seen.items() if name]
         if names:
             self._propose("name", self._node.groups[SYSTEM_GROUP], encode_commands(names))
+
+    def _raise_level(self, group: Group) -> None:
+        catalog = self._node.catalog
+        level = next_level(self._node) if catalog.is_bootstrapped else catalog.level
+        # Also back, if an earlier command got lost and a node no longer knows that level.
+        group.record_version = record_version(level, partition_group=group.number)
+        if level > catalog.level:
+            self._propose("level", group, encode_commands([RaiseLevel(level)]))
+
+    def _note_places(self, group: Group) -> None:
+        catalog, own = self._node.catalog, self._node.settings.node
+        if catalog.level < PLACES_LEVEL:
+            return
+        # The word of a link that broke is old: the node may have been restarted since.
+        links = [link for link in self._node.links.members() if link.is_connected]
+        told = {link.peer.id: link.place for link in links}
+        told[self._node.id] = Place(own.zone, own.machine)
+        moved = [
+            PlaceNode(node, place.zone, place.machine)
+            for node, place in told.items()
+            if place is not None
+            and node in catalog.nodes
+            and place != catalog.places.get(node, Place())
+            and not (why_no_place(place.zone) or why_no_place(place.machine))
+        ]
+        if moved:
+            self._propose("places", group, encode_commands(moved))
 
     def _incarnation_of(self, number: int) -> str:
         if number == self._node.id:
@@ -305,23 +353,34 @@ class LeaderTasks(Service):
             self._propose("prune", self._node.groups[SYSTEM_GROUP], payload)
 
     def _spread(self, group: Group) -> None:
-        """Hand over to the group's first member if it does not lead and could."""
-        wanted = self._node.catalog.groups.get(group.number)
+        """Hand over to the group's first member that is not drained, if it could lead. A node that
+        is drained itself hands over to any such member, in the look at which it learns of it."""
+        catalog = self._node.catalog
+        wanted, drained = catalog.groups.get(group.number), catalog.idle
         # Two nodes with different catalogs would throw the leadership to and fro.
-        if not self._node.groups[SYSTEM_GROUP].leader or wanted is None or not wanted.members:
+        if not self._node.groups[SYSTEM_GROUP].leader or wanted is None:
             return
-        preferred = member_of(self._node.catalog, wanted.id, wanted.members[0])
-        if preferred not in group.members:
-            # A voter whose id was used up by mistake stands for its node.
-            preferred = group.voter_of(wanted.members[0])
-        if group.number == SYSTEM_GROUP or preferred == group.raft.id:
-            return
-        led_since = self._led_since[group.number, group.raft.term]
-        if trio.current_time() - led_since < SPREAD_SECONDS:
-            return
+        candidates = [number for number in wanted.members if number not in drained]
+        if self._node.id not in drained:
+            led_since = self._led_since[group.number, group.raft.term]
+            is_new = trio.current_time() - led_since < SPREAD_SECONDS
+            if group.number == SYSTEM_GROUP or is_new or self._node.id in candidates[:1]:
+                return
+            candidates = candidates[:1]
+        members = (self._member(group, number) for number in candidates)
+        self._hand_over(group, [each for each in members if self._could_lead(group, each)])
+
+    def _member(self, group: Group, number: int) -> int:
+        """The id of a wanted node's member of a group."""
+        member = member_of(self._node.catalog, group.number, number)
+        # A voter whose id was used up by mistake stands for its node.
+        return member if member in group.members else group.voter_of(number)
+
+    def _could_lead(self, group: Group, member: int) -> bool:
+        """Whether a member votes, answers, and lacks few records."""
         status = group.raft.status()
-        progress = status.progress.get(preferred)
-        if (
+        progress = status.progress.get(member)
+        return (
             progress is not None
             and not progress.is_learner
             and progress.is_recently_active
@@ -329,8 +388,7 @@ class LeaderTasks(Service):
             and progress.match + HAND_OVER_LAG_MAX >= status.last_index
             # A member without space stands still, however little it lacks.
             and progress.match >= self._held_before(group)
-        ):
-            self._hand_over(group, [preferred])
+        )
 
     def _hand_over(self, group: Group, heirs: Iterable[int]) -> bool:
         """Transfer the leadership to the first candidate that has not failed recently. False: there

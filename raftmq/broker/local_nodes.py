@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,31 +48,43 @@ def toml_text(tables: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(f"[{table}]")
         for name, value in values.items():
             if isinstance(value, list):
-                lines += [f"{name} = [", *(f"    {_row(each)}," for each in value), "]"]
+                lines += [f"{name} = [", *(f"    {toml_value(each)}," for each in value), "]"]
             else:
-                # A JSON string, number or truth value is valid TOML, too.
-                lines.append(f"{name} = {json.dumps(value)}")
+                lines.append(f"{name} = {toml_value(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _row(values: Mapping[str, Any] | str) -> str:
-    if isinstance(values, str):
-        return json.dumps(values)
-    return f"{{ {', '.join(f'{name} = {json.dumps(each)}' for name, each in values.items())} }}"
+def toml_value(value: Any) -> str:
+    """A value as TOML, on one line.
+
+    >>> print(toml_value([{"id": 1, "host": "::1"}, "text"]))
+    [{ id = 1, host = "::1" }, "text"]
+    """
+    match value:
+        case list():
+            return f"[{', '.join(map(toml_value, value))}]"
+        case dict():
+            pairs = (f"{name} = {toml_value(each)}" for name, each in value.items())
+            return f"{{ {', '.join(pairs)} }}"
+        case _:
+            # A JSON string, number or truth value is valid TOML, too, but for JSON's escapes of
+            # characters outside of the basic plane.
+            return json.dumps(value, ensure_ascii=False)
 
 
 def start_node(
     config: Path,
-    log: Path,
+    log: Path | None,
     *,
     command: Sequence[str] = SERVE,
     environment: Mapping[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start a node's process; it ends with this process, and with the thread that started it.
 
-    The node's output is added to `log`. Without `environment` the node has that of this process.
+    The node's output is added to `log`; None: it goes where that of this process goes. Without
+    `environment` the node has that of this process.
     """
-    with log.open("ab") as out:
+    with nullcontext() if log is None else log.open("ab") as out:
         return subprocess.Popen(
             [*command, "-c", str(config), "--parent", str(os.getpid())],
             stdin=subprocess.DEVNULL,

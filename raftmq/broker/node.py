@@ -290,16 +290,15 @@ class Node:
             raise Refusal(ErrorReply("busy", why, retry_ms=1000))
         self.gate.greet(connection, hello)
         self.links.meet(hello)
-        limits = self.settings.limits
+        who = (PROTOCOL, cluster, self.id, self.incarnation, SOFTWARE)
         return Welcome(
-            protocol=PROTOCOL,
-            cluster=cluster,
-            node=self.id,
-            incarnation=self.incarnation,
-            software=SOFTWARE,
-            frame_bytes_max=limits.frame_bytes_max,
-            batch_bytes_max=limits.batch_bytes_max,
+            *who,
+            frame_bytes_max=self.settings.limits.frame_bytes_max,
+            batch_bytes_max=self.settings.limits.batch_bytes_max,
             wants_login=connection.needs_login,
+            level=self.links.level,
+            zone=self.settings.node.zone,
+            machine=self.settings.node.machine,
         )
 
     def trust_changed(self) -> None:

@@ -1,7 +1,8 @@
 """All settings of a node, as frozen structs: what each one means, its unit, and its default.
 
-A TOML file has one table a struct (`[node]`, `[raft]`, `[log]`, `[limits]`, `[tls]`, `[access]`);
-`raftmq serve -c FILE` reads it. Nothing else in the broker reads the environment or a global.
+A TOML file has one table a struct (`[node]`, `[raft]`, `[log]`, `[limits]`, `[tls]`, `[access]`,
+`[balance]`); `raftmq serve -c FILE` reads it. Nothing else in the broker reads the environment or a
+global.
 """
 
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from raftmq.machine.names import why_no_name
+from raftmq.machine.names import why_no_name, why_no_place
 from raftmq.wire.address import why_no_address
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -113,6 +114,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unwritten_bytes_max: Positive = 256 * MIB
     """Bytes of records from leaders that wait for this node's disk, over all groups; then more are
     dropped, which Raft expects, and come again when the disk has caught up."""
+    copy_bytes_per_second: Annotated[int, Meta(ge=0)] = 64 * MIB
+    """How fast this node copies logs to nodes that shall carry a group, over all groups that it
+    leads, so that the work goes on beside it; 0: without a bound."""
     fetch_wait_ms_max: Positive = 60_000
     """The longest a fetch may wait for messages."""
     fetch_bytes_max: Positive = 16 * MIB
@@ -130,9 +134,10 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     cert: str = ""
     """Path of the node's certificate (PEM), which names the node and its cluster; `raftmq cert
-    make` makes it. With it all connections to the node and between nodes are under TLS."""
+    make` makes it. With it all connections to the node and between nodes are under TLS. `{node}` in
+    the path is the node's number."""
     key: str = ""
-    """Path of its private key (PEM)."""
+    """Path of its private key (PEM); `{node}` as in `cert`."""
     ca: str = ""
     """Path of the authorities (PEM) that sign the certificates of nodes and clients."""
     crl: str = ""
@@ -162,17 +167,21 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One node."""
 
     id: Positive
-    """The node's number, unique in the cluster."""
+    """The node's number, unique in the cluster. With `raftmq serve --nodes` the machine's number,
+    from 1 to 99: its nodes are this one, 100 more, 200 more and so on."""
     cluster: Annotated[str, Meta(min_length=1, max_length=64)]
     """The cluster's id, a name as those of topics; nodes of another cluster are refused."""
     data: str
-    """The data folder; it belongs to this node alone."""
+    """The data folder; it belongs to this node alone. With `raftmq serve --nodes` the folder in
+    which each node of the machine has its own, `node-NUMBER`."""
     host: str = "127.0.0.1"
     """The address to listen on, and the one the other nodes and clients use."""
     port: Port = 7400
-    """The native port."""
+    """The native port. With `raftmq serve --nodes` that of the machine's first node; the others
+    have the next ones."""
     peers: list[Peer] = []
-    """The founding nodes, this one among them; empty on a node that joins later."""
+    """The founding nodes, this one among them; empty on a node that joins later. With `raftmq serve
+    --nodes` each node has a row, and nodes of the machine without one join later."""
     join: list[Peer] = []
     """On a node that joins later: some nodes of the cluster."""
     groups: Annotated[int, Meta(ge=1, le=4_096)] = 3
@@ -181,6 +190,33 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replicas: Annotated[int, Meta(ge=1, le=9)] = REPLICAS
     """Copies of each data group: three, or one on each founding node if these are fewer. More than
     three need as many founding nodes. Only read when the cluster is founded."""
+    zone: str = ""
+    """The rack, room or data centre that this node is lost with; empty: not said. The replicas of a
+    group are put into different zones, as far as there are zones."""
+    machine: str = ""
+    """The machine, if it runs several nodes: two replicas of a group are put on one machine only if
+    there are too few others. Empty: this node has a machine of its own. With `raftmq serve --nodes`
+    it is the name of the host if not given."""
+    level_max: Annotated[int, Meta(ge=0)] = 0
+    """The highest feature level that this node allows; 0: that of its software. Set it to the
+    cluster's level with the newer software to be able to go back to the older one, and take it out
+    to end the upgrade."""
+    disks: list[str] = []
+    """Further folders for the nodes of `raftmq serve --nodes`, each on a disk of its own: new nodes
+    are put into `data` and these in turn."""
+
+
+class Balance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The cluster replaces absent nodes and evens out leaders by itself; the same on all nodes.
+    `raftmq cluster balance` does the rest when an operator wants it."""
+
+    leaders_ms: Annotated[int, Meta(ge=0)] = 0
+    """How often leaderships are evened out by what is written to the groups; no copy moves. 0:
+    never."""
+    absent_ms: Annotated[int, Meta(ge=0)] = 0
+    """A node that does not answer the system group's leader for this long is absent: other nodes
+    get its copies, and it gets none until it answers again. 0: never; an operator removes or
+    replaces it."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -192,6 +228,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     tls: Tls = Tls()
     access: Access = Access()
+    balance: Balance = Balance()
 
     def validate(self) -> "Settings":
         """This object, if its parts fit together.
@@ -223,7 +260,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
         problem = why_no_name(node.cluster, "cluster")
         _require(not problem, f"node.cluster: {problem}")
+        for name, value in (("zone", node.zone), ("machine", node.machine)):
+            problem = why_no_place(value)
+            _require(not problem, f"node.{name}: {problem}")
         self._validate_access()
+        election_ms = 2 * raft.election_ticks * raft.tick_ms
+        _require(
+            not 0 < self.balance.absent_ms < election_ms,
+            f"balance.absent_ms ({self.balance.absent_ms}) must be 0 or at least {election_ms}, "
+            "within which an election may end",
+        )
         _require(
             bool(node.peers) != bool(node.join),
             "exactly one of node.peers (a founding node) and node.join (a later one) is needed",
@@ -287,6 +333,13 @@ def listens_elsewhere(own: NodeSettings) -> str:
     )
 
 
+def with_number(settings: Settings) -> Settings:
+    """These settings with the node's number in place of `{node}` in the paths of `[tls]`."""
+    tls, number = settings.tls, str(settings.node.id)
+    cert, key = (path.replace("{node}", number) for path in (tls.cert, tls.key))
+    return msgspec.structs.replace(settings, tls=msgspec.structs.replace(tls, cert=cert, key=key))
+
+
 def _require(holds: bool, message: str) -> None:
     if not holds:
         raise ValueError(message)
@@ -299,4 +352,4 @@ def load(text: bytes) -> Settings:
         ValueError: the text is not TOML, a value is out of range (the message says where), or two
             settings contradict each other.
     """
-    return msgspec.toml.decode(text, type=Settings).validate()
+    return with_number(msgspec.toml.decode(text, type=Settings).validate())

@@ -1,8 +1,8 @@
 """The graceful end of a node: other nodes take over its leaderships before it leaves.
 
 Each group that it leads is handed to the voter within reach that is furthest and may lead. A node
-that stops as well, or whose disk is full, may not lead: it says so when probed, so that a whole
-cluster that is stopped at once does not wait for heirs that will never be leaders.
+that stops as well, is drained, or whose disk is full, may not lead: it says so when probed, so that
+a whole cluster that is stopped at once does not wait for heirs that will never be leaders.
 
 Cancelling leaves the leaderships where they are; the others find out by the links that break.
 """

@@ -4,7 +4,9 @@
 |---|---|
 | `id`, `cluster`, `incarnation`, `generation`, `software` | who |
 | `host`, `port`, `pid`, `data` | where |
+| `level`, `cluster_level` | feature levels: the highest that it allows, and the cluster's |
 | `uptime_ms`, `connections`, `request_bytes`, `disk_passes`, `unwritten_bytes` | how it is |
+| `free_bytes` | of the disk, beyond `log.reserve_bytes`; null: not measured yet |
 | `handshakes_failed`, `logins_failed`, `requests_denied` | numbers since the node started |
 | `handshake_error` | why the last handshake of TLS failed |
 | `quotas` | requests that quotas hold, and whose they held longest: see `Quotas.status` |
@@ -18,15 +20,16 @@
 | `next` | only if more replicas follow: ask again with `Status.after` set to it |
 """
 
-import os
 from typing import Any, Protocol
 
 from raftmq.broker.cluster.founders import settings_not_followed
 from raftmq.broker.host import SOFTWARE, Host
+from raftmq.broker.leader_tasks import LeaderTasks
 from raftmq.broker.replica.disk import DiskLoop
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.replica.repair import Repairs
 from raftmq.broker.replica.retention import Retention
+from raftmq.broker.replica.space import Space
 from raftmq.broker.serve.pages import STATUS_GROUPS
 from raftmq.machine.machine import PartitionMachine
 
@@ -38,6 +41,8 @@ class Described(Host, Protocol):
     retention: Retention
     started_ms: int
     disk: DiskLoop
+    leader_tasks: LeaderTasks
+    space: Space
 
 
 def node_status(node: Described, *, after: int = -1) -> dict[str, Any]:
@@ -54,8 +59,10 @@ def node_status(node: Described, *, after: int = -1) -> dict[str, Any]:
         "software": SOFTWARE,
         "host": own.host,
         "port": own.port,
-        "pid": os.getpid(),
+        "pid": node.world.process_id,
         "data": own.data,
+        "level": node.links.level,
+        "cluster_level": node.catalog.level,
         "uptime_ms": node.now_ms() - node.started_ms,
         "connections": node.load.connections,
         "request_bytes": node.load.request_bytes,
@@ -66,6 +73,7 @@ def node_status(node: Described, *, after: int = -1) -> dict[str, Any]:
         "quotas": node.quotas.status(),
         "disk_passes": node.disk.passes,
         "unwritten_bytes": node.disk.unwritten_bytes,
+        "free_bytes": node.space.free_bytes,
         "leads": sorted(number for number, group in node.groups.items() if group.is_leader),
         "groups": [_group_status(node, node.groups[number]) for number in page],
         "scrub": node.repairs.scrub_status(),
@@ -117,6 +125,8 @@ def _group_status(node: Described, group: Group) -> dict[str, Any]:
         "dead_gone": node.retention.gone.get(group.number, 0),
         **_waiting(group),
         "cache_bytes": group.cache.memory_bytes(),
+        "log_bytes": sum(segment.bytes for segment in group.store.segments()),
+        "write_rate": round(node.leader_tasks.write_rates.of(group.number)),
         "progress": {
             str(member): {"match": progress.match, "state": progress.state.name.lower()}
             for member, progress in status.progress.items()

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import os
 import queue
 import resource
 import sys
@@ -169,6 +170,11 @@ class RealWorld:
         self.random = Random(SystemRandom().getrandbits(64))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.descriptors_max = soft if soft != resource.RLIM_INFINITY else 2**31
+
+    @property
+    def process_id(self) -> int:
+        """See `World`."""
+        return os.getpid()
 
     @property
     def certificate_ends_ms(self) -> int:

@@ -125,6 +125,10 @@ class World(Protocol):
     """True: all connections are to be under TLS."""
 
     @property
+    def process_id(self) -> int:
+        """The number of the node's process."""
+
+    @property
     def certificate_ends_ms(self) -> int:
         """When the node's certificate ends, milliseconds since 1970; 0: it has none."""
 

@@ -107,7 +107,8 @@ class Plan:
             names = mutant.kinds if mutant is not None else ()
         if not names:
             return of_world(self.world)
-        can = {fault.name for fault in of_world(self.world, has_users=self.is_secure)}
+        every = of_world(self.world, has_users=self.is_secure, has_added=True)
+        can = {fault.name for fault in every}
         return [_fault(name, self.world, has_users=self.is_secure) for name in expanded(names, can)]
 
     def schedule(self, seed: int) -> Schedule:
@@ -136,7 +137,7 @@ class Plan:
         is_judged = self.world is World.SIM and is_patient(seed)
         if is_judged or not (is_free or self.is_visited):
             return schedule
-        schedule = with_visits(schedule, can, nodes=nodes)
+        schedule = with_visits(schedule, of_world(self.world, has_added=True), nodes=nodes)
         if not self.is_secure:
             return schedule
         return with_access(schedule, of_world(self.world, has_users=True), nodes=nodes)

@@ -63,7 +63,7 @@ def summary(folder: Path) -> list[str]:
 def _of_world(
     world: World, due: Counter[str], struck: Counter[str], reasons: Mapping[str, str]
 ) -> list[str]:
-    kinds = [fault.name for fault in of_world(world, has_users=True)]
+    kinds = [fault.name for fault in of_world(world, has_users=True, has_added=True)]
     never = [name for name in kinds if not struck[name]]
     lines = [f"{world.value}: {len(kinds) - len(never)} of {len(kinds)} kinds of faults struck"]
     for name in never:

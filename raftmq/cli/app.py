@@ -65,7 +65,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Operation": {
         "top": ("group.lag:top", "Show topics and groups with their rates, until Ctrl-C."),
         "serve": ("node.serve:serve", "Run one node."),
-        "cluster": ("cluster:cluster", "Show the nodes; move leaders; add and remove nodes."),
+        "cluster": (
+            "cluster.commands:cluster",
+            "Show the nodes; add, remove, drain and restart them; even out what they carry.",
+        ),
+        "backup": ("backup:backup", "Back a cluster up; verify backups; restore one."),
         "bench": ("bench.commands:bench", "Measure a cluster."),
         "inspect": ("node.inspect:inspect", "Print the contents of a data folder, damaged or not."),
         "chaos": (

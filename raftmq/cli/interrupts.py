@@ -71,6 +71,13 @@ def first_calls(stop: Callable[[], object]) -> Iterator[None]:
 
 
 @contextmanager
+def as_interrupts(*numbers: signal.Signals) -> Iterator[None]:
+    """Inside, these signals do what Ctrl-C does."""
+    with _handling(lambda *_: signal.raise_signal(signal.SIGINT), *numbers):
+        yield
+
+
+@contextmanager
 def _handling(first: Callable[..., None], *numbers: signal.Signals) -> Iterator[None]:
     """Inside, `first` is the handler of the signals; a handler that `first` has set stays."""
     before = {number: signal.signal(number, first) for number in numbers}

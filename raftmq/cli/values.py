@@ -11,6 +11,7 @@
 | `START` | `earliest`, `latest`, `4711` (an offset), `2026-11-20T10:00`, `15m` (that long ago) |
 | `PROPERTY` | `buyerId=7`, `paid=true`, `price=1.5`, `city=Paris`, `zip="01234"` (text) |
 | `ADDRESS` | `10.0.0.3:7400` |
+| `NODE_COUNT` | `4`, `auto` |
 """
 
 import re
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 else:
     # Generic from click 8.4 on, and only for type checkers.
     Kind = click.ParamType
+
+NODES_MAX = 64
+"""Nodes of one machine."""
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _BYTES = {
@@ -180,6 +184,17 @@ class _Address(_Kind):
         return host, int(port)
 
 
+class _NodeCount(_Kind):
+    name = "number"
+
+    def read(self, text: str) -> str | int:
+        if text == "auto":
+            return text
+        if not re.fullmatch(r"[1-9]\d?", text) or int(text) > NODES_MAX:
+            _refuse(text, f"a number of nodes from 1 to {NODES_MAX}, or auto")
+        return int(text)
+
+
 DURATION = _Duration()
 SCHEDULE = _Schedule()
 RATE = _Rate()
@@ -189,6 +204,7 @@ SIZE = _Size()
 START = _Start()
 PROPERTY = _Property()
 ADDRESS = _Address()
+NODE_COUNT = _NodeCount()
 
 
 def _bytes_of(text: str) -> int | None:

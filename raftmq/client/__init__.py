@@ -1,13 +1,16 @@
 """The client: producer, consumer, admin; on trio and asyncio through anyio, and a blocking face.
 
-Start reading at `client` (the object that `connect` opens), then `options` and `message`.
+Start reading at `client` (the object that `connect` of `connecting` opens), then `options` and
+`message`.
 
 | folder | holds |
 |---|---|
 | `produce` | messages on their way into queues, transactions and delays included |
 | `consume` | consumers that read by offset |
 | `pop` | consumers that pop: leases and settlement |
+| `order` | the order of a sender over several queues: stamps, and a receiver that restores it |
 | `admin` | topics, consumer groups, nodes, traces |
+| `checked` | the checked mode: a witness of the client's calls |
 | `routing` | the leaders of partition groups, and one connection a node |
 | `blocking` | the client without await |
 """
@@ -30,6 +33,8 @@ from raftmq.client.admin.subscriptions import Subscription
 from raftmq.client.admin.traces import Journey, MessageEvent, Trace
 from raftmq.client.consume.consumer import Consumer
 from raftmq.client.consume.progress import Progress
+from raftmq.client.order.resequencer import Resequencer, ResequencerStatistics
+from raftmq.client.order.sequencer import Sequencer
 from raftmq.client.pop.claims import HeldClaim
 from raftmq.client.pop.consumer import PopConsumer
 from raftmq.client.pop.popped import (
@@ -50,9 +55,11 @@ from raftmq.client.produce.receipts import (
     SentRange,
     SomeUnsent,
 )
+from raftmq.client.produce.settings import ProducerStatistics
 from raftmq.client.produce.transactions import OpenTransaction, Transaction
 
-from .client import Client, connect
+from .client import Client
+from .connecting import connect
 from .login import Login
 from .message import Message, MessageColumns, Messages, format_id, parse_id
 
@@ -89,11 +96,15 @@ __all__ = [
     "PoppedMessage",
     "PoppedMessages",
     "Producer",
+    "ProducerStatistics",
     "Progress",
     "QueueDescription",
     "Receipt",
+    "Resequencer",
+    "ResequencerStatistics",
     "SentMany",
     "SentRange",
+    "Sequencer",
     "Settlement",
     "SomeUnsent",
     "StoredMessages",

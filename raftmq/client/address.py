@@ -1,7 +1,8 @@
-"""The URL of a cluster: any of its nodes, and under TLS the files to trust and to show.
+"""The URL of a cluster: any of its nodes, the client's zone, and under TLS the files to trust and
+to show.
 
-    raftmq://host:port[,host:port...]
-    raftmqs://host:port[,host:port...][?ca=FILE][&cert=FILE][&crl=FILE][&login=FILE]
+    raftmq://host:port[,host:port...][?zone=NAME]
+    raftmqs://host:port[,host:port...][?ca=FILE][&cert=FILE][&crl=FILE][&login=FILE][&zone=NAME]
 
 A URL is printed in logs and errors, so it holds no secret: `cert` and `login` name files.
 """
@@ -17,6 +18,7 @@ from raftmq.words import did_you_mean
 PORT_DEFAULT = 7400
 """The native port where a URL names none."""
 _FILES = ("ca", "cert", "crl", "login")
+_OPTIONS = (*_FILES, "zone")
 _WORD_CHARACTERS_MAX = 20
 """Characters of a wrong name that an error repeats."""
 _SCHEME, _TLS_SCHEME = "raftmq://", "raftmqs://"
@@ -51,6 +53,8 @@ class ClusterUrl(NamedTuple):
     login: str = ""
     """Path of the client's login (`raftmq.client.login`); empty: it has none, or its certificate
     names the user."""
+    zone: str = ""
+    """The client's zone; empty: it has none."""
 
 
 def parse_url(url: str) -> ClusterUrl:
@@ -73,27 +77,28 @@ port=7400)]
         raise _wrong(url, "it does not begin with raftmq:// or raftmqs://")
     nodes, _, query = url.removeprefix(scheme).partition("?")
     given = parse_qsl(query, keep_blank_values=True)
-    files = dict(given)
-    if query and not is_under_tls:
+    options = dict(given)
+    if query and not is_under_tls and (not given or options.keys() & set(_FILES)):
         raise _wrong(url, "only raftmqs:// takes files, as ?ca=FILE")
-    if why := _why_no_files(given):
-        once = "ca=FILE, cert=FILE, crl=FILE and login=FILE"
-        raise _wrong(url, f"after `?` it takes each of {once} once: {why}")
+    if why := _why_no_options(given, _OPTIONS if is_under_tls else ("zone",)):
+        once = "ca=FILE, cert=FILE, crl=FILE, login=FILE and zone=NAME"
+        takes = f"each of {once}" if is_under_tls else "zone=NAME"
+        raise _wrong(url, f"after `?` it takes {takes} once: {why}")
     addresses = [_parse_one(part.strip(), url) for part in nodes.rstrip("/").split(",")]
-    return ClusterUrl(addresses, is_under_tls, **files)
+    return ClusterUrl(addresses, is_under_tls, **options)
 
 
-def _why_no_files(given: list[tuple[str, str]]) -> str:
-    """The first fault of the names and paths behind `?`; empty: there is none."""
+def _why_no_options(given: list[tuple[str, str]], known: tuple[str, ...]) -> str:
+    """The first fault of the names and values behind `?`; empty: there is none."""
     names = [name for name, _ in given]
-    for name, path in given:
-        if name not in _FILES:
+    for name, value in given:
+        if name not in known:
             # A word without a value may be a secret.
-            return unknown_word(name, _FILES) if path else "one part is not NAME=FILE"
+            return unknown_word(name, known) if value else "one part is not NAME=VALUE"
         if names.count(name) > 1:
             return f"{name} is given twice"
-        if not path:
-            return f"{name} names no file"
+        if not value:
+            return f"{name} names no {'file' if name in _FILES else name}"
     return ""
 
 

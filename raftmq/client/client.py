@@ -1,20 +1,14 @@
 """The client: one object for a cluster, which owns connections and background tasks.
 
-`connect` opens one task group in the application's task. All background work of the client, its
-producers and consumers lives there (`supervisor`), and ends with the block. The block raises its
-body's exception unwrapped: the task group never sees that exception.
+`connecting` has `connect`, which opens the client. All background work of the client, its producers
+and consumers lives in one task group (`supervisor`), and ends with the block.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
-from os import PathLike
-from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
-
-import anyio
-from anyio.abc import TaskGroup
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from raftmq.batch import Compression
 from raftmq.client.admin.access import Access
@@ -44,19 +38,19 @@ from raftmq.client.produce.transactions import (
     end_transaction,
     open_transactions,
 )
-from raftmq.client.routing.first_contact import REFUSED_SECONDS, first_contact
 from raftmq.client.routing.router import Router
-from raftmq.errors import RaftmqError, Reason, Rejected
+from raftmq.errors import Reason, Rejected
 from raftmq.pop.policy import Mode
 
-from .address import parse_url
-from .arguments import Unentered, require_seconds, require_text, typed
-from .login import Login, source_of
+from .arguments import require_text, typed
 from .message import Message
 from .options import POPPING, READING, Queues, filter_of, only, popping, reading
 from .supervisor import Supervisor
-from .tls import tls_of
-from .world import ClientWorld, RealWorld
+from .world import ClientWorld
+
+if TYPE_CHECKING:
+    from .checked.judge import Judge
+    from .checked.verdict import Checked
 
 
 @typed()
@@ -68,7 +62,7 @@ class Client:
     access: Access
     """Users, tokens, rules of access, quotas and the audit log."""
 
-    # The classes that `producer` and `consumer` make; `raftmq.embedded` may replace them.
+    # The classes that `producer` and `consumer` make; `_observe` replaces them.
     _producer_class: Callable[..., Producer] = Producer
     _claimed_producer_class: Callable[..., ClaimedProducer] = ClaimedProducer
     _consumer_class: Callable[..., Consumer] = Consumer
@@ -81,6 +75,31 @@ class Client:
         self._names = Names(router)
         self.admin = Admin(router)
         self.access = Access(router, world)
+        self._judge: Judge | None = None
+
+    def _observe(self, judge: "Judge") -> None:
+        """Internal: let a judge see the calls of all producers and consumers."""
+        self._judge = judge
+        self._producer_class = judge.producer
+        self._consumer_class = judge.consumer
+        self._pop_consumer_class = judge.pop_consumer
+
+    async def check(self) -> "Checked":
+        """Judge all calls since the client was opened with `check=True`.
+
+        The check reads back the acknowledged messages that no consumer of this client has seen. The
+        application may go on meanwhile. Cancelling leaves the rest to the next check.
+        `docs/checked.md` lists what is found, and what is not.
+
+        Raises:
+            Inconsistent: a promise was broken: the text says which, and how that is known.
+            Rejected: `BAD_ARGUMENT`, the client was not opened with `check=True`.
+            Unavailable: a leader was not found in time.
+        """
+        if self._judge is None:
+            message = "nothing was recorded: open it with check=True"
+            raise Rejected(Reason.BAD_ARGUMENT, message)
+        return await self._judge.judge()
 
     @property
     def throttled(self) -> float:
@@ -203,9 +222,10 @@ class Client:
             prefetch_bytes: bytes that may be fetched ahead of the application, 8 MiB. Pulling adds
                 one answer of each node, of up to 4 MiB and at most `prefetch_bytes`, and the rest
                 of a batch that begins within.
-            filter: the group's filter, as SQL (`amount > 5 AND city = 'Paris'`) or tags. Opening
-                the consumer subscribes the whole group to the filter, in place of the one before;
-                see `Admin.subscribe`. None: the group's present filter, if any.
+            filter: the group's filter, as SQL (`amount > 5 AND city = 'Paris'`), perhaps with signs
+                (`amount > 5 && city == "Paris"`), or tags. Opening the consumer subscribes the
+                whole group to the filter, in place of the one before; see `Admin.subscribe`. None:
+                the group's present filter, if any.
             tags: the filter as tags: `paid || shipped`.
             session: of a member: seconds without a heartbeat after which it loses its queues, 10.
             instance: of a member: a name that outlives the process. The next process of this name
@@ -468,117 +488,3 @@ class Client:
         return await find_by_key(
             self._router, topic, key=key, since=since, limit=limit, timeout=timeout
         )
-
-
-C = TypeVar("C", bound=Client)
-
-
-class Connecting(Unentered, AbstractAsyncContextManager[C]):
-    """Context manager that `connect` returns; `make` makes the client once a node has answered."""
-
-    def __init__(
-        self,
-        router: Router,
-        world: ClientWorld,
-        make: Callable[[Router, Supervisor, ClientWorld], C],
-        *,
-        wait_refused: float | None = None,
-    ) -> None:
-        self._wait_refused = wait_refused
-        self._router = router
-        self._world = world
-        self._make = make
-        self._tasks: TaskGroup | None = None
-        self._supervisor: Supervisor | None = None
-
-    async def __aenter__(self) -> C:
-        if self._tasks is not None:
-            raise RaftmqError("a connection is used once: call connect() again")
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        try:
-            supervisor = self._supervisor = Supervisor(self._tasks)
-            self._router.start(supervisor.task_scope(lambda _: self._router.close()))
-            contact = first_contact(self._router, self._wait_refused)
-            await self._router.within(None, contact, "a first contact with the cluster")
-        except BaseException:
-            await self._end(self._tasks)
-            raise
-        return self._make(self._router, supervisor, self._world)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._tasks is not None
-        await self._end(self._tasks)
-
-    async def _end(self, tasks: TaskGroup) -> None:
-        """End all background tasks. The task group would wrap the body's exception, so it never
-        gets that exception."""
-        if self._supervisor is not None:
-            self._supervisor.close()
-        self._router.close()
-        tasks.cancel_scope.cancel()
-        await tasks.__aexit__(None, None, None)
-
-
-def connect(
-    url: str,
-    *,
-    timeout: float = 30.0,
-    cluster: str = "",
-    wait_refused: float | None = REFUSED_SECONDS,
-    ca: str = "",
-    cert: str = "",
-    login: Login | str | PathLike[str] = "",
-    world: ClientWorld | None = None,
-) -> AbstractAsyncContextManager[Client]:
-    """`async with connect(url) as mq:` opens a cluster, on trio or asyncio.
-
-    Entering waits until one node has answered. Leaving closes every connection; leave producers and
-    consumers before. The calls concerned raise the errors of background tasks; this block never
-    does.
-
-    Args:
-        url: `raftmq://host:port[,host:port...]`, any nodes of the cluster; the port may be left
-            out (7400). `raftmqs://...[?ca=FILE][&cert=FILE][&crl=FILE][&login=FILE]` for nodes that
-            are reached under TLS; `crl` are lists of revoked certificates.
-        timeout: seconds; the default of every call.
-        cluster: the cluster's id: nodes of another cluster, which may have got the address of a
-            node that is gone, are passed over. Empty: the cluster of the first node that answers.
-        wait_refused: seconds for which every address may refuse the connection, before `connect`
-            fails because no process listens. 0: the first refusal fails. None: wait for a starting
-            cluster for `timeout` seconds.
-        ca: under TLS: path of the authorities that sign the nodes' certificates (PEM); empty: as
-            the URL says, or those that the system trusts.
-        cert: under TLS: path of this client's certificate and its private key (PEM); empty: as the
-            URL says, or it shows none.
-        login: under TLS, for clusters that know their users: a `Login`, or the path of a login
-            file; empty: as the URL says, or the user is the one that the certificate names.
-        world: the network, clock and randomness to use; None: the real ones.
-
-    Raises:
-        Rejected: the URL or a file is wrong (`BAD_ARGUMENT`), or each address belongs to another
-            cluster (`WRONG_CLUSTER`), or does not agree on TLS (`TLS`), or a node does not accept
-            the login, or wants one (`UNAUTHENTICATED`).
-        Unavailable: no node answered in time, or no process listens at any address.
-    """
-    for name, text in (("cluster", cluster), ("ca", ca), ("cert", cert)):
-        require_text(text, name)
-    for name, seconds in (("timeout", timeout), ("wait_refused", wait_refused)):
-        if name == "timeout" or seconds is not None:
-            require_seconds(seconds, name)
-    parsed = parse_url(url)
-    tls = tls_of(parsed, ca, cert)
-    if world is not None and tls is not None:
-        raise Rejected(Reason.BAD_ARGUMENT, "a `world` of one's own has no TLS: leave one out")
-    source = source_of(login, parsed.login)
-    if source is not None and tls is None:
-        raise Rejected(Reason.BAD_ARGUMENT, "a login is for TLS: write raftmqs:// in the URL")
-    world = world or RealWorld(tls)
-    router = Router(world, parsed.addresses, cluster=cluster, seconds_max=timeout)
-    router.login = source
-    return Connecting(router, world, Client, wait_refused=wait_refused)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 from raftmq.batch import Batch, Value, peek
 from raftmq.client.arguments import ByOffset
 from raftmq.errors import CorruptRecord, Reason, Rejected, UnreadableBatch
+from raftmq.machine.producers import RESERVED
 from raftmq.machine.queue_numbers import QUEUE_BITS as QUEUE_BITS  # both for the pipeline, too
 from raftmq.machine.queue_numbers import QUEUE_MASK as QUEUE_MASK
 from raftmq.words import counted
@@ -122,9 +123,41 @@ class Message(ByOffset):
         return self._batch.timestamp
 
     @property
+    def producer(self) -> int | None:
+        """The id of the producer that sent the message, 1 to 2^63 - 1: random for each object, that
+        of its session for a claimed producer. None: the broker put the message into its queue, as
+        it was delayed or of a transaction."""
+        producer = self._batch.head.producer
+        return producer if 0 < producer < RESERVED else None
+
+    @property
+    def epoch(self) -> int:
+        """The producer's epoch; 0 without a `producer`. With each epoch `sequence` begins at 0."""
+        return 0 if self.producer is None else self._batch.head.epoch
+
+    @property
+    def sequence(self) -> int | None:
+        """The producer's number of the message on this queue, from 0. Delayed messages take numbers
+        as well, and do not show them. A `Sequencer` numbers over several queues. None: as for
+        `producer`."""
+        if self.producer is None:
+            return None
+        return self._batch.head.first_sequence + self._position
+
+    @property
     def id(self) -> str:
         """The text that `Client.get` takes."""
         return format_id(self._queue_number, self.offset)
+
+    @property
+    def queue_number(self) -> int:
+        """Internal: the cluster-wide number of the queue."""
+        return self._queue_number
+
+    @property
+    def answer(self) -> bytes:
+        """Internal: the answer that the message keeps in memory."""
+        return self._batch.memory
 
     def _unreadable(self, error: CorruptRecord) -> UnreadableBatch:
         base, count = self._batch.base_offset, len(self._batch)

@@ -1,7 +1,8 @@
 """Recorders: observers of the calls of producers and consumers, and of the answers.
 
 `Producer`, `Transaction`, `Consumer` and `PopConsumer` take a recorder, by default none, and tell
-the recorder what they do. The checked mode of `raftmq.embedded` has recorders that keep a history.
+the recorder what they do. The recorders of `raftmq.client.checked` tell a witness; those of
+`raftmq.embedded` also keep a history.
 
 A method that begins a call returns the function that takes the answer. A call that raises leaves
 that function uncalled: the outcome is unknown.

@@ -215,6 +215,7 @@ def check_quorum(core: Core) -> None:
         core.become_follower(core.term, NONE)
     # Without ourselves: a leader needs no sign of its own life.
     for _, progress in core.peers:
+        progress.was_recently_active = progress.is_recently_active
         progress.is_recently_active = False
 
 

@@ -46,6 +46,7 @@ class Progress:
         "pending_snapshot",
         "sent_commit",
         "state",
+        "was_recently_active",
     )
 
     def __init__(
@@ -68,6 +69,8 @@ class Progress:
         """In SNAPSHOT: index of the snapshot that was sent; else 0."""
         self.is_recently_active = is_recently_active
         """Whether it answered since the last CheckQuorum."""
+        self.was_recently_active = False
+        """Whether it had answered between that one and the one before."""
         self.is_flow_paused = False
         """PROBE: the one append is out. REPLICATE: the window is full."""
         self.inflights = inflights
@@ -86,7 +89,7 @@ class Progress:
         self.match = match
         self.next = next
         self.sent_commit = 0
-        self.is_recently_active = False
+        self.is_recently_active = self.was_recently_active = False
         self._enter(PROBE)
 
     def become_probe(self) -> None:

@@ -52,6 +52,7 @@ def progress_status(progress: Progress) -> ProgressStatus:
         next=progress.next,
         pending_snapshot=progress.pending_snapshot,
         is_paused=progress.is_paused,
-        is_recently_active=progress.is_recently_active,
+        # A look just after a CheckQuorum would find no one active.
+        is_recently_active=progress.is_recently_active or progress.was_recently_active,
         is_learner=progress.is_learner,
     )

@@ -5,26 +5,19 @@ Two threads beside the application's: one for the node, one for the client's eve
 
 import os
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 from raftmq.client.blocking.background import Background
 from raftmq.client.blocking.client import BlockingClient
+from raftmq.client.blocking.face import waits
 
 from .opening import Embedded, Tables
 from .opening import open as open_async
-
-if TYPE_CHECKING:
-    from .checked import Checked
 
 
 class BlockingEmbedded(BlockingClient):
     """See `raftmq.Embedded`. Made by `open`."""
 
-    def check(self) -> "Checked":
-        """See `Embedded.check`."""
-        client = self._inner
-        assert isinstance(client, Embedded)
-        return self._loop.wait(client.check)
+    check = waits(Embedded.check)
 
 
 def open(  # noqa: A001  # what users call it

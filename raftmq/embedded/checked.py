@@ -8,22 +8,28 @@
 checkers of `raftmq.checkers` together with the application's calls and their answers. The checkers
 know nothing of raftmq's code. The application may go on during `check`, and may call it repeatedly;
 each call judges everything since the queue was opened.
+
+The history has a limit. The witness of `raftmq.client.checked`, which judges less and keeps no
+calls, judges along from the beginning, and alone once the history is full.
 """
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 import anyio.to_thread
 
 from raftmq.broker.settings import Log
-from raftmq.checkers import Report, Verdict, explain, worst
+from raftmq.checkers import Report, Verdict, worst
 from raftmq.checkers.history import History
 from raftmq.checkers.pop.calls import Books
 from raftmq.checkers.pop.messages import Ordering
 from raftmq.client.admin.dead_letters import Backlog
+from raftmq.client.checked.checking import Checking
+from raftmq.client.checked.recorders import ConsumerWitness, PopWitness, ProducerWitness
+from raftmq.client.checked.verdict import Checked, raise_broken
 from raftmq.client.client import Client
 from raftmq.client.consume.consumer import Consumer
 from raftmq.client.options import ConsumerSettings
@@ -36,12 +42,13 @@ from raftmq.client.routing.router import Router
 from raftmq.client.slices import Slice
 from raftmq.client.supervisor import Supervisor
 from raftmq.client.world import ClientWorld
-from raftmq.errors import Inconsistent, Reason, Rejected
+from raftmq.errors import Reason, Rejected
 from raftmq.machine.catalog.membership import JoinGroup
 from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.pop.policy import Mode
 
 from .judging import Case, Place, judge
+from .pairs import ConsumerPair, PopPair, ProducerPair
 from .recorders import (
     ConsumerTape,
     PopTape,
@@ -54,29 +61,9 @@ from .tape import Tape
 
 FETCH_MESSAGES = 10_000
 """Messages read back with one fetch."""
+FULL = "not judged by their history, which was full"
 COMMIT_SECONDS = 30.0
 """Seconds to wait for messages of committed transactions; after that, missing ones are lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """The result of `check`: no promise was broken."""
-
-    verdict: Literal["valid", "unknown"]
-    """`valid`: all promises held, and the calls could have shown otherwise. `unknown`: too few
-    calls were made to tell, as when nothing was sent."""
-    reasons: tuple[str, ...]
-    """Why the verdict is unknown."""
-    counts: Mapping[str, int]
-    """Numbers of judged messages: `acknowledged`, `delivered`, `handed out`, `acked` and so on. A
-    message that several groups popped counts for each, and reading back counts as delivering.
-    `completeness undecided for filtered groups` counts groups with a filter: their deliveries are
-    judged, but a matching message that they did not get is not noticed."""
-
-    def __str__(self) -> str:
-        figures = ", ".join(f"{name} {count}" for name, count in self.counts.items() if count)
-        why = f" ({'; '.join(self.reasons)})" if self.reasons else ""
-        return f"{self.verdict}{why}" + (f": {figures}" if figures else "")
 
 
 class Check:
@@ -86,26 +73,34 @@ class Check:
         self, router: Router, supervisor: Supervisor, world: ClientWorld, log: Log
     ) -> None:
         self._client = Client(router, supervisor, world)
+        self._checking = Checking(router, supervisor, "the queue")
         self._log = log
         self._ends_before: dict[int, int] = {}
         self._books_before: dict[tuple[str, int], Books] = {}
         self.tape = Tape()
         self.admin = RecordedAdmin(self.tape, router)
 
-    def producer(self, *args: Any, **parts: Any) -> Producer:
+    def producer(self, topic: str, *args: Any, **parts: Any) -> Producer:
         """A recorded `Producer`."""
-        return RecordedProducer(*args, **parts, recorder=ProducerTape(self.tape))
+        witness = ProducerWitness(self._checking.record, topic)
+        recorder = ProducerPair(ProducerTape(self.tape), witness)
+        return RecordedProducer(topic, *args, **parts, recorder=recorder)
 
     def consumer(
         self, topic: str, settings: ConsumerSettings, *, join: JoinGroup | None, **parts: Any
     ) -> Consumer:
         """A recorded `Consumer`."""
-        recorder = ConsumerTape(self.tape, topic, settings, is_member=join is not None)
+        is_member = join is not None
+        tape = ConsumerTape(self.tape, topic, settings, is_member=is_member)
+        witness = ConsumerWitness(self._checking.record, topic, settings, is_member=is_member)
+        recorder = ConsumerPair(tape, witness)
         return Consumer(topic, settings, **parts, join=join, recorder=recorder)
 
     def pop_consumer(self, topic: str, settings: PopSettings, **parts: Any) -> PopConsumer:
         """A recorded `PopConsumer`."""
-        return PopConsumer(topic, settings, **parts, recorder=PopTape(self.tape, topic, settings))
+        witness = PopWitness(self._checking.record, topic, settings.group)
+        recorder = PopPair(PopTape(self.tape, topic, settings), witness)
+        return PopConsumer(topic, settings, **parts, recorder=recorder)
 
     def claimed_producer(self, *_: Any, **__: Any) -> ClaimedProducer:
         """Refused: the tape would miss the sends, and each message read would be a breach."""
@@ -131,7 +126,9 @@ class Check:
 
     async def judge(self) -> Checked:
         """See `Embedded.check`."""
-        self._refuse_if_full()
+        await self._checking.look()
+        if self.tape.is_full:
+            return self._without_history()
         tape = self.tape
         tape.sweep_all()
         # A send that ends from here on may stand beyond the ends that are asked for next: its
@@ -145,20 +142,21 @@ class Check:
         expired_at = self._expired_at()
         tape.end(operation, [(group, number, *of) for group, number, of in await self._books()])
         orders = await self._orders()
-        # The application went on meanwhile, and may have filled the tape.
-        self._refuse_if_full()
+        if tape.is_full:  # The application went on meanwhile.
+            return self._without_history()
         case = Case(tape, tape.events[:], places, self._books_before, orders, asked_at, expired_at)
         # The application's loop goes on; the tape only grows.
         found = await anyio.to_thread.run_sync(judge, case, abandon_on_cancel=True)
+        raise_broken([self._checking.found(), *found], "the queue")
         return _checked(found, len(tape.filtered))
 
-    def _refuse_if_full(self) -> None:
-        if self.tape.is_full:
-            message = (
-                "the history of a checked queue is full, at a million messages sent, handed out "
-                "and settled: later calls cannot be judged. Open it again to begin a new history"
-            )
-            raise Rejected(Reason.TOO_LARGE, message)
+    def raise_found(self) -> None:
+        """See `Judge.raise_found`."""
+        self._checking.raise_found()
+
+    def _without_history(self) -> Checked:
+        checked = self._checking.told()
+        return replace(checked, counts={**checked.counts, FULL: self.tape.recorded})
 
     async def _places(self) -> dict[int, Place]:
         """All queues, by number; `before` is their end now."""
@@ -229,12 +227,7 @@ def _up_to(part: Slice, end: int) -> Slice:
 
 
 def _checked(found: Sequence[tuple[Report, History]], filtered: int) -> Checked:
-    """The verdict of all reports. Raises `Inconsistent`."""
-    broken = [(report, history) for report, history in found if report.verdict is Verdict.INVALID]
-    if broken:
-        text = "\n\n".join(explain(report, history) for report, history in broken)
-        names = sorted({a.name for report, _ in broken for a in report.anomalies})
-        raise Inconsistent(f"the queue broke a promise:\n{text}", anomalies=tuple(names))
+    """The verdict of all reports, none of which is invalid."""
     # A history without calls proves nothing, and gives no reason to doubt the other reports.
     telling = [report for report, _ in found if not report.reason.startswith("vacuous")]
     reports = telling or [report for report, _ in found]

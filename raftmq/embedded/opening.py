@@ -36,7 +36,8 @@ from raftmq.broker.cluster.identity import NoFolder, WrongFolder
 from raftmq.broker.settings import Settings
 from raftmq.client.address import Address
 from raftmq.client.arguments import Unentered
-from raftmq.client.client import Client, Connecting
+from raftmq.client.client import Client
+from raftmq.client.connecting import Connecting
 from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor
 from raftmq.client.world import ClientWorld
@@ -46,7 +47,9 @@ from raftmq.inprocess import NodeThread, NodeWorld, Switchboard
 from raftmq.log.faults import FolderLocked
 
 if TYPE_CHECKING:
-    from .checked import Check, Checked
+    from raftmq.client.checked.verdict import Checked
+
+    from .checked import Check
 
 CLUSTER = "embedded"
 """The cluster's id in the folder."""
@@ -78,10 +81,8 @@ class Embedded(Client):
             from . import checked
 
             self._check = checked.Check(router, supervisor, world, node.settings.log)
-            self._producer_class = self._check.producer
+            self._observe(self._check)
             self._claimed_producer_class = self._check.claimed_producer
-            self._consumer_class = self._check.consumer
-            self._pop_consumer_class = self._check.pop_consumer
             self.admin = self._check.admin
         tasks = supervisor.task_scope(lambda _: None)
         tasks.start(self._watch)
@@ -97,19 +98,16 @@ class Embedded(Client):
         """Judge all calls since the queue was opened with `check=True`.
 
         Every queue is read back and judged: about five seconds for 30,000 messages that were sent,
-        popped and acknowledged. The application may go on meanwhile. Cancelling leaves a thread
-        that ends by itself.
+        popped and acknowledged. From a million messages sent, handed out and settled on, only what
+        the client itself saw is judged, as by `Client.check`, and `counts` says so. The application
+        may go on meanwhile. Cancelling leaves a thread that ends by itself.
 
         Raises:
             Inconsistent: a promise was broken: the text explains which, and how that is known.
-            Rejected: the queue was not opened with `check=True` (`BAD_ARGUMENT`); its history has
-                more than a million messages sent, handed out and settled (`TOO_LARGE`).
+            Rejected: `BAD_ARGUMENT`, the queue was not opened with `check=True`.
             Unavailable: the node has stopped.
         """
-        if self._check is None:
-            message = "nothing was recorded: open the queue with check=True"
-            raise Rejected(Reason.BAD_ARGUMENT, message)
-        return await self._check.judge()
+        return await super().check()
 
     async def _watch(self) -> None:
         """When the node ends, end all waiting calls at once rather than at their deadlines."""
@@ -218,7 +216,8 @@ def open(  # noqa: A001  # what users call it
         data: the folder; made if there is none. One block at a time may have it open.
         timeout: seconds; the default of every call, and for opening.
         check: keep a history for `Embedded.check`: up to 300 bytes of memory for each message sent,
-            handed out or settled, and at most a million of these.
+            handed out or settled, and at most a million of these. Leaving the block raises
+            `Inconsistent` if a breach was found by then.
         settings: tables that replace defaults of `raftmq serve`, as `{"log": {"retention_ms": 0}}`;
             all but the table `node`.
 

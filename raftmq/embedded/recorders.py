@@ -12,6 +12,7 @@ from typing import Any
 from raftmq.client.admin.admin import Admin
 from raftmq.client.admin.dead_letters import DeadLetter
 from raftmq.client.admin.descriptions import OffsetChange
+from raftmq.client.checked.digests import digest, digests_of
 from raftmq.client.message import format_id, parse_id
 from raftmq.client.options import ConsumerSettings
 from raftmq.client.pop.leases import Part
@@ -28,7 +29,7 @@ from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action
 from raftmq.pop.spans import offsets_of
 
-from .tape import Reader, Row, Tape, digest, shown
+from .tape import Reader, Row, Tape, shown
 
 
 class RecordedProducer(Producer):
@@ -51,7 +52,7 @@ class ProducerTape:
         """See `ProducerRecorder.sent`."""
         contents = list(entry.contents)
         digests = [digest(*content) for content in contents]
-        told = [shown(body, key) for body, key, _ in contents]
+        told = [shown(body, key) for body, key, *_ in contents]
         self._tape.sent(self._process, entry, digests, told)
 
     def transaction(self) -> "TransactionTape":
@@ -69,7 +70,7 @@ class TransactionTape:
 
     def storing(self, queue_number: int, rows: Sequence[Outgoing]) -> None:
         """See `TransactionRecorder.storing`."""
-        digests = [digest(row.body, row.key, row.tag) for row in rows]
+        digests = [digest(*row) for row in rows]
         told = [shown(row.body, row.key) for row in rows]
         self._sends.append(self._tape.hidden(self._process, queue_number, digests, told))
 
@@ -121,11 +122,8 @@ class ConsumerTape:
 
 def rows_of(part: Slice) -> list[Row]:
     """(queue number, offset, digest) of neighbouring messages."""
-    batch, start, stop, number = part
-    tags = [batch.tag(position) for position in range(start, stop)]
-    said = zip(batch.bodies[start:stop], batch.keys[start:stop], tags, strict=True)
-    first = batch.base_offset + start
-    return [(number, first + n, digest(*each)) for n, each in enumerate(said)]
+    first = part.batch.base_offset + part.start
+    return [(part.queue_number, at, each) for at, each in enumerate(digests_of(part), first)]
 
 
 class PopTape:

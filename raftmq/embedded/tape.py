@@ -1,7 +1,7 @@
 """The calls of an application on a checked queue and their answers, in order.
 
-The tape keeps no message. For each message the tape keeps a digest of body, key and tag, and the
-body's first bytes for people; `judging` identifies delivered messages by place and digest.
+The tape keeps no message. For each message the tape keeps a digest of its content, and the body's
+first bytes for people; `judging` identifies delivered messages by place and digest.
 
 | event | rows |
 |---|---|
@@ -20,8 +20,8 @@ Invariants:
   late end makes a verdict weaker, never wrong.
 - At most `ROWS_MAX` rows are kept; then recording stops, and `is_full` is true.
 
-Left out: properties are not in the digest; messages read by `get` and `find`; the fate of delayed
-messages: their sends count as open for ever.
+Left out: messages read by `get` and `find`; the fate of delayed messages: their sends count as open
+for ever.
 """
 
 import time
@@ -29,13 +29,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from raftmq.client.checked.digests import shown as shown_of
+from raftmq.client.checked.digests import text_of
 from raftmq.client.produce.producer_batch import Entry
 from raftmq.errors import Rejected, Unavailable
 
 ROWS_MAX = 1_000_000
 """A row is a message sent, handed out or settled, or an event; up to 300 bytes each."""
-SHOWN_BYTES = 24
-"""Bytes of a body that are kept for people."""
 
 Row = tuple[int | str, ...]
 
@@ -96,6 +96,8 @@ class Tape:
         self._open: dict[int, deque[tuple[int, Entry]]] = {}
         self.rows = 0
         """Rows so far; more than the limit: something was not recorded."""
+        self.recorded = 0
+        """Rows so far, and those that the limit left out."""
         self.events: list[Event] = []
         self.digests: list[int] = []
         """One for each sent message."""
@@ -233,6 +235,7 @@ class Tape:
             self._put(Ended(operation, self._clock(), False), 1)
 
     def _put(self, event: Event, rows: int) -> bool:
+        self.recorded += rows
         self.rows += rows
         if self.is_full:
             # A history with a gap would convict a sound queue: once an event is left out, none of
@@ -248,17 +251,6 @@ def is_certain(error: Exception) -> bool:
     return isinstance(error, Rejected | Unavailable)
 
 
-def digest(body: bytes, key: str | bytes | None, tag: str | None) -> int:
-    """A message's body, key and tag as one number; stable within a process only.
-
-    >>> digest(b"a", "k", None) == digest(bytearray(b"a"), b"k", None)
-    True
-    """
-    text = key.decode(errors="replace") if isinstance(key, bytes) else key
-    return hash((bytes(body), text, tag))
-
-
 def shown(body: bytes, key: str | bytes | None) -> tuple[bytes, str | None]:
     """The body's first bytes, for people, and the key, to judge order by."""
-    text = key.decode(errors="replace") if isinstance(key, bytes) else key
-    return bytes(body[:SHOWN_BYTES]), text
+    return shown_of(body), text_of(key)

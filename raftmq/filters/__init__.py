@@ -18,7 +18,7 @@ Invariants:
 - Only texts raise: once compiled, no message and no batch can make a filter fail.
 """
 
-from .filter import Filter, compile  # noqa: A004  # as `re.compile` is used
+from .filter import Filter, compile, is_sql  # noqa: A004  # as `re.compile` is used
 from .index import Index, Matches
 from .parser import DEPTH_MAX, EXPRESSION_CHARACTERS_MAX
 from .refusal import FilterSyntaxError
@@ -32,5 +32,6 @@ __all__ = [
     "Index",
     "Matches",
     "compile",
+    "is_sql",
     "is_tags",
 ]

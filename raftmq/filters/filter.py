@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from .formula import Formula, names
 from .parser import parse
 from .scalar import RowTest, plain_row, row_test
+from .tags import is_tags
 from .text import formula_text
+from .tokens import has_signs, tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +46,15 @@ class Filter:
 
         return BatchView(batch).mask(self.formula)
 
+    @property
+    def sql(self) -> str:
+        """The filter as a cluster keeps it: its text, or `str(filter)` if the text has signs.
+
+        Raises:
+            FilterSyntaxError: as SQL the filter is over a limit.
+        """
+        return self.text if is_sql(self.text) else compile(str(self)).text
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The properties that it reads; `TAGS` stands for the tag."""
@@ -67,8 +78,15 @@ class Filter:
         return hash(self.formula)
 
 
+def is_sql(text: str) -> bool:
+    """Is a filter written as tags or SQL alone? False if it has signs: `==`, `&&`, `!`, `"x"`."""
+    return is_tags(text) or not has_signs(tokens(text))
+
+
 def compile(text: str) -> Filter:  # noqa: A001  # as `re.compile`: always raftmq.filters.compile
     """Read a filter: tags (`paid || shipped`, `*`) or SQL (`amount > 5 AND city = 'Paris'`).
+
+    The signs of expression languages may stand in SQL: `amount > 5 && !(city == "Paris")`.
 
     >>> compile("amount BETWEEN 1 AND 5 AND city IN ('Paris', 'Rome')").matches({"amount": 3})
     False

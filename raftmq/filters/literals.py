@@ -4,7 +4,7 @@
 |---|---|
 | `5`, `5L` | an integer, at most 2^63 (which only a minus makes fit) |
 | `5.`, `.5`, `5E10` | a float; neither infinite nor rounded to zero |
-| `'it''s'` | a text |
+| `'it''s'`, `"it's"` | a text |
 | `` `a ``b` `` | a name |
 
 Sources: RocketMQ's ConstantExpression for the refusals.
@@ -52,15 +52,19 @@ def read_quoted(token: str) -> str:
     """The text between the quotes or backticks.
 
     Raises:
-        ValueError: the token is not closed, or is a name without a character.
+        ValueError: the token is not closed, is a name without a character, or has a backslash in
+            double quotes.
     """
     quote = token[0]
+    # Languages with double quotes read `\n` as a line feed, and SQL reads two plain characters.
+    if quote == '"' and "\\" in token:
+        raise ValueError("a backslash stands in single quotes only, as a plain character")
     if token == "``":
         raise ValueError("a name has at least one character")
     if token.find(quote, 1) == len(token) - 1 > 0:
         return token[1:-1]
     # In a closed token each quote inside is doubled.
     if token.count(quote) % 2:
-        what = "text" if quote == "'" else "name"
+        what = "name" if quote == "`" else "text"
         raise ValueError(f"the {what} is not closed: a {quote} is missing")
     return token[1:-1].replace(quote * 2, quote)

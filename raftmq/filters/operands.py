@@ -100,6 +100,7 @@ def _negated(literal: Literal) -> Literal:
 
 def _check(value: Literal, operator: str) -> None:
     if value is None:
-        raise ValueError("nothing compares with NULL: write IS NULL or IS NOT NULL")
+        problem = "nothing compares with NULL: write IS NULL or IS NOT NULL (== nil or != nil)"
+        raise ValueError(problem)
     if isinstance(value, bool) and operator not in ("=", "<>"):
         raise ValueError("TRUE and FALSE have no order: write = or <>")

@@ -8,17 +8,23 @@ else is SQL. A word that SQL reserves (`TRUE`) is SQL; a tag with blanks stands 
 | disjunction | conjunction, OR conjunction, ... |
 | conjunction | negation, AND negation, ... |
 | negation | NOT, NOT, ..., predicate |
-| predicate | operand and a question to it, operand alone, or disjunction in parentheses |
+| predicate | operand and a question to it, operand alone, disjunction in parentheses, or `!` |
+| `!`, `!`, ... | operand alone, or disjunction in parentheses |
 | operand | `+`, `-`, ..., property, number, text, TRUE, FALSE, NULL, or an operand in parentheses |
 
 | question to an operand | |
 |---|---|
 | `= <> < <= > >=` | another operand; not NULL, and a boolean only with `=` and `<>` |
+| `== !=` | as `=` and `<>`; with NULL, as IS NULL and IS NOT NULL |
 | `[NOT] BETWEEN low AND high` | low is not above high |
 | `[NOT] IN (...)` | of a property: numbers, or texts |
 | `[NOT] CONTAINS`, `STARTSWITH`, `ENDSWITH` | of a property: a text |
 | `[NOT] LIKE`, perhaps `ESCAPE` | of a property: a pattern, and one character |
 | `IS [NOT] NULL` | of a property |
+
+The signs of expression languages are other spellings in the same grammar: `&&` is AND, `||` is OR,
+and `nil` beside any of the signs is NULL. `!` alone has a rule of its own, as it binds tighter than
+NOT does. Double quotes hold a text.
 
 There is no tree in between: each rule takes the wanted outcome, true or false, and gives a formula
 that holds when the condition has that outcome. A NOT turns the wanted outcome round for its
@@ -29,9 +35,11 @@ Where RocketMQ differs, and why we do: docs/filters.md.
 Invariants:
 - Every text gives a formula or a `FilterSyntaxError`, in time linear in its length (and, where
   groups are nested, in their depth).
-- Recursion is at most six calls for each of `DEPTH_MAX` parentheses.
+- Recursion is at most eight calls for each of `DEPTH_MAX` parentheses.
+- A text without signs has the meaning that it has in records.
 
-Sources: RocketMQ's SelectorParser.jj and ComparisonExpression; SQL92 §8; JMS 2.0 §3.8 (selectors).
+Sources: RocketMQ's SelectorParser.jj and ComparisonExpression; SQL92 §8; JMS 2.0 §3.8 (selectors);
+aviator's operators (`OperatorType`) for the signs.
 """
 
 from collections.abc import Callable
@@ -61,10 +69,10 @@ from .operands import (
     family,
     new_property,
 )
-from .refusal import FilterSyntaxError, did_you_mean
+from .refusal import FilterSyntaxError, foreign, hint
 from .tags import parse_tags
-from .text import KEYWORDS
-from .tokens import token_position, tokens
+from .text import KEYWORDS, NIL
+from .tokens import has_signs, token_position, tokens
 
 EXPRESSION_CHARACTERS_MAX: Final = 16_384
 """A longer filter is refused: it is parsed on every replica, and kept for each group."""
@@ -76,27 +84,20 @@ Rule = Callable[[bool], Formula | Operand]
 
 _TEXT_OPERATORS: Final = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH", "LIKE"})
 _NEGATABLE: Final = _TEXT_OPERATORS | {"BETWEEN", "IN"}
-_ASKED: Final = _NEGATABLE | {"IS", "NOT"} | set(COMPARE)
+_ASKED: Final = _NEGATABLE | {"IS", "NOT", "==", "!="} | set(COMPARE)
 _SPELLED: Final = {
     **{spelled: word for word in KEYWORDS for spelled in (word, word.lower())},
-    **{sign: sign for sign in ("=", "<>", "<", "<=", ">", ">=", "(", ")", ",")},
+    **{sign: sign for sign in ("=", "<>", "<", "<=", ">", ">=", "==", "!=", "(", ")", ",")},
+    "&&": "AND",
+    "||": "OR",
 }
 """The usual spellings of keywords and signs -> the token in capitals."""
 _LETTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_$")
 _DIGITS: Final = frozenset("0123456789.")
+_QUOTES: Final = ("'", '"')
+_EQUALITIES: Final[dict[str, Operator]] = {"==": "=", "!=": "<>"}
 _SHOWN_CHARACTERS: Final = 40
 """Characters of a token that an error's first line shows."""
-_HINTS: Final = {
-    "!": "; different is <>",
-    "&": "; write AND",
-    "|": "; write OR",
-    "=": "; equal is a single =",
-    '"': "; texts stand in single quotes, odd property names in backticks",
-    "*": "; arithmetic is not part of a filter",
-    "/": "; arithmetic is not part of a filter",
-    "+": "; arithmetic is not part of a filter",
-    "-": "; arithmetic is not part of a filter",
-}
 
 
 def parse(text: str) -> Formula:
@@ -115,12 +116,16 @@ def parse(text: str) -> Formula:
 class _Parser:
     """One reading of one text."""
 
-    __slots__ = ("_at", "_depth", "_text", "_tokens")
+    __slots__ = ("_at", "_depth", "_text", "_tokens", "_written")
 
     def __init__(self, text: str) -> None:
         self._text = text
-        # Keywords in capitals, all else as it stands.
-        self._tokens = [_SPELLED.get(token) or _capital(token) for token in tokens(text)]
+        self._written = tokens(text)
+        # Keywords in capitals, && and || as keywords, all else as it stands.
+        self._tokens = [_SPELLED.get(token) or _capital(token) for token in self._written]
+        # Without a sign `nil` stays what it is in SQL: a property's name.
+        if NIL in self._tokens and has_signs(self._written):
+            self._tokens = ["NULL" if token == NIL else token for token in self._tokens]
         self._at = 0
         self._depth = 0
 
@@ -171,10 +176,10 @@ class _Parser:
 
     def _predicate(self, wanted: bool) -> Formula | Operand:
         start = self._at
-        if self._tokens[start] == "(":
-            left = self._in_parentheses(wanted)
-        else:
-            left = self._operand()
+        first = self._tokens[start]
+        if first == "!":
+            return self._not(wanted)
+        left = self._in_parentheses(wanted) if first == "(" else self._operand()
         word = self._tokens[self._at]
         if word not in _ASKED:
             return left
@@ -183,6 +188,8 @@ class _Parser:
         self._at += 1
         if word in COMPARE:
             return self._compare(left, cast("Operator", word), self._operand(), wanted, start)
+        if word in _EQUALITIES:
+            return self._equality(left, word, wanted, start)
         if word == "IS":
             return self._null(left, wanted, start)
         if word == "NOT":
@@ -197,6 +204,18 @@ class _Parser:
         if word == "IN":
             return self._in_list(name, wanted)
         return self._text_test(name, cast("Operator", word), wanted)
+
+    def _not(self, wanted: bool) -> Formula:
+        start = self._at
+        while self._tokens[self._at] == "!":
+            wanted = not wanted
+            self._at += 1
+        place = self._at
+        inner = self._in_parentheses(wanted) if self._tokens[place] == "(" else self._operand()
+        if self._tokens[self._at] in _ASKED:
+            # Aviator and C read (!a) == b, and SQL's NOT would be !(a == b).
+            self._refuse("! stands before a property or parentheses: write !(a == b)", start)
+        return self._condition(inner, wanted, place)
 
     def _in_parentheses(self, wanted: bool) -> Formula | Operand:
         self._open()
@@ -228,6 +247,10 @@ class _Parser:
                 return inside
             case "`":
                 return Property(self._quoted(), False)
+            case '"':
+                return self._quoted()
+            case "!":
+                self._refuse("a condition cannot be compared: != is different", self._at)
         if token not in ("TRUE", "FALSE", "NULL"):
             self._unexpected("a property or a value")
         self._at += 1
@@ -270,14 +293,38 @@ class _Parser:
     def _compare(
         self, left: Operand, operator: Operator, right: Operand, wanted: bool, start: int
     ) -> Formula:
+        if not isinstance(left, Property) and not isinstance(right, Property):
+            self._check_constants(start)
+        return self._compared(left, operator, right, wanted, start)
+
+    def _compared(
+        self, left: Operand, operator: Operator, right: Operand, wanted: bool, start: int
+    ) -> Formula:
         try:
             return compare(left, operator, right, wanted)
         except ValueError as error:
             self._refuse(str(error), start)
 
+    def _check_constants(self, start: int) -> None:
+        """Refuses a text in double quotes that is compared with a constant: in SQL92 it would be
+        the name of a column, and here the comparison would be true or false for every message."""
+        for at in range(start, self._at):
+            if self._written[at][:1] == '"':
+                problem = "a text in double quotes is no property: odd names stand in backticks"
+                self._refuse(problem, at)
+
+    def _equality(self, left: Operand, word: str, wanted: bool, start: int) -> Formula:
+        right = self._operand()
+        if left is not None and right is not None:
+            return self._compare(left, _EQUALITIES[word], right, wanted, start)
+        name = self._name(right if left is None else left, f"{word} nil", start)
+        is_null = (word == "==") is wanted
+        return Atom("IS NULL" if is_null else "IS NOT NULL", name, None)
+
     def _between(self, left: Operand, wanted: bool, start: int) -> Formula:
         low = self._operand()
-        if self._tokens[self._at] != "AND":
+        # && joins conditions, and nothing else.
+        if self._tokens[self._at] != "AND" or self._written[self._at] == "&&":
             self._unexpected("the AND of BETWEEN")
         self._at += 1
         high = self._operand()
@@ -291,7 +338,7 @@ class _Parser:
 
     def _check_range(self, low: Literal, high: Literal, start: int) -> None:
         # The comparison refuses bounds without a common order.
-        if self._compare(low, "<=", high, True, start) is FALSE:
+        if self._compared(low, "<=", high, True, start) is FALSE:
             self._refuse("BETWEEN goes from the lower bound to the higher one", start)
 
     def _in_list(self, name: str, wanted: bool) -> Formula:
@@ -318,7 +365,7 @@ class _Parser:
 
     def _text_test(self, name: str, operator: Operator, wanted: bool) -> Formula:
         start = self._at
-        if self._tokens[start][:1] != "'":
+        if self._tokens[start][:1] not in _QUOTES:
             self._unexpected(f"a text after {operator}")
         text = self._quoted()
         atom = Atom(operator, name, text)
@@ -334,7 +381,7 @@ class _Parser:
             return None
         self._at += 1
         start = self._at
-        if self._tokens[start][:1] != "'":
+        if self._tokens[start][:1] not in _QUOTES:
             self._unexpected("one character in quotes")
         escape = self._quoted()
         if len(escape) != 1:
@@ -366,6 +413,9 @@ class _Parser:
                 return TRUE if given is wanted else FALSE
             case _:
                 problem = "a number or a text is no condition: what is asked of it?"
+                # In SQL92 || joins two texts.
+                if "||" in (self._written[start - 1], self._written[self._at]):
+                    problem = "|| is OR, and a number or a text alone is no condition"
                 return self._refuse(problem, start)
 
     def _name(self, operand: Operand, word: str, start: int) -> str:
@@ -396,28 +446,28 @@ class _Parser:
     # Errors.
 
     def _unexpected(self, needed: str) -> NoReturn:
-        token = tokens(self._text)[self._at]
+        token = self._written[self._at]
         if not token:
             self._refuse(f"the filter ends where {needed} is needed", self._at)
         if token.startswith("/*"):
             self._refuse("the comment is not closed: a */ is missing", self._at)
-        if token[0] in "'`" and token.count(token[0]) % 2:
+        if token[0] in "'`\"" and token.count(token[0]) % 2:
             self._quoted()
         if not token[0].isascii():
             self._refuse(
                 f"{token} stands in quotes only: '...' in a text, `...` in a name", self._at
             )
+        if found := foreign(self._written, self._at):
+            self._refuse(*found)
+        remedy = hint(self._written, self._at)
         token = token[:_SHOWN_CHARACTERS]
-        hint = did_you_mean(token, KEYWORDS) if token.upper() not in KEYWORDS else ""
-        if token in _HINTS and (token != "=" or self._tokens[self._at - 1] == "="):
-            hint = _HINTS[token]
-        if hint and self._at:
-            self._refuse(f"{token} is no operator{hint}", self._at)
-        self._refuse(f"{token} stands where {needed} is needed", self._at)
+        if remedy and self._at:
+            self._refuse(f"{token} is no operator{remedy}", self._at)
+        self._refuse(f"{token} stands where {needed} is needed{remedy}", self._at)
 
     def _refuse(self, problem: str, at: int) -> NoReturn:
         position = token_position(self._text, at)
-        length = len(tokens(self._text)[at]) if at < len(self._tokens) else 1
+        length = len(self._written[at]) if at < len(self._written) else 1
         raise FilterSyntaxError(problem, text=self._text, position=position, length=length)
 
 

@@ -16,6 +16,8 @@ KEYWORDS: Final = frozenset(
         *("CONTAINS", "STARTSWITH", "ENDSWITH", "TRUE", "FALSE"),
     )
 )
+NIL: Final = "nil"
+"""NULL in a text with signs such as `==`; elsewhere a property of this name."""
 ESCAPE: Final = "!"
 _PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 
@@ -52,8 +54,8 @@ def atom_text(atom: Atom) -> str:
 
 
 def name_text(name: str) -> str:
-    """A property's name, in backticks where it must be."""
-    if _PLAIN_NAME.fullmatch(name) and name.upper() not in KEYWORDS:
+    """A property's name, in backticks where it must be, or would mean NULL beside signs."""
+    if _PLAIN_NAME.fullmatch(name) and name.upper() not in KEYWORDS and name != NIL:
         return name
     doubled = name.replace("`", "``")
     return f"`{doubled}`"

@@ -35,7 +35,8 @@ import msgspec
 
 from raftmq.broker.local_nodes import node_settings
 from raftmq.broker.settings import Settings
-from raftmq.client.client import Client, connect
+from raftmq.client.client import Client
+from raftmq.client.connecting import connect
 from raftmq.errors import RaftmqError, Unavailable
 
 from .leaders import are_led, wait_leader

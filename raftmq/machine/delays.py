@@ -47,11 +47,10 @@ from raftmq.errors import CorruptRecord, Reason
 from raftmq.results import Changed, Delayed, Refused
 
 from .delay_queue import ROW_BYTES, DelayQueue, Key, Rows
+from .producers import RESERVED
 
 POSITION_BITS = 16
 """A place is `Raft index << POSITION_BITS | position in the batch`."""
-RESERVED = 1 << 63
-"""Producers from here on are the brokers' own."""
 RELEASER = RESERVED | 1
 """The producer of a release; its first sequence is the number of the first message."""
 HORIZON_MS_MAX = 10 * 366 * 24 * 3600 * 1000

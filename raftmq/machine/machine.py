@@ -34,11 +34,12 @@ from raftmq.pop import calls
 from raftmq.pop.spans import to_bytes
 from raftmq.results import Appended, Changed, Delayed, Refused, Result, UnsupportedVersion
 
+from .catalog.levels import LEVEL, VERSIONS
 from .commands import decode_commands
-from .delays import POSITION_BITS, RESERVED, Cancel, Carry, Delays, Run
+from .delays import POSITION_BITS, Cancel, Carry, Delays, Run
 from .offsets import CommitOffsets, ForgetOffsets, Offsets
 from .pop_groups import PopGroups
-from .producers import ClaimSessions, Producers
+from .producers import RESERVED, ClaimSessions, Producers
 from .queue_ends import QueueEnds
 from .subscriptions import Resubscribe, Subscriptions
 from .transactions import Begin, End, Transactions, is_half
@@ -104,9 +105,9 @@ class Limits(msgspec.Struct, frozen=True):
 class PartitionMachine:
     """The state of one data group after a prefix of its log."""
 
-    record_version = 3
-    """The version of records that this software writes, and the newest that it applies: the second
-    one has runs of a key, the third redriven messages that do not wait for parked ones."""
+    record_version = VERSIONS[LEVEL].data
+    """The newest version of records that this software applies: the second one has runs of a key,
+    the third redriven messages that do not wait for parked ones."""
     state_version = _STATE_VERSION
     """The version of snapshots: machines of one version and one log give equal bytes."""
 

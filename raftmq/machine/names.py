@@ -20,6 +20,15 @@ NAME_CHARACTERS_MAX = 127
 _NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{NAME_CHARACTERS_MAX - 1}}}")
 
 
+def why_no_place(name: str) -> str:
+    """Why a text is no zone or machine of a node; empty: it is one, or says nothing.
+
+    >>> why_no_place("rack 7")[:38], why_no_place("")
+    ("'rack 7' is not a place name: 1 to 127", '')
+    """
+    return why_no_name(name, "place") if name else ""
+
+
 def why_no_name(name: str, what: str) -> str:
     """Why a name is refused for a new thing of this kind, with the rule; empty: it is not."""
     if _NAME.fullmatch(name):

@@ -51,10 +51,10 @@ import msgspec
 from raftmq.errors import Reason
 from raftmq.results import Refused
 
-from .delays import RESERVED
-
 RUNS_MAX = 64
 """Runs kept per session; a client keeps no more batches in flight to one queue."""
+RESERVED = 1 << 63
+"""Producers from here on are the brokers' own."""
 CLAIMED = 1 << 31
 """Epochs from here on are given by claims."""
 

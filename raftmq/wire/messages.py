@@ -20,7 +20,7 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | FORGET | no header, no answer | - | - |
 | SUBSCRIBED | `FindSubscriptions`, `FoundSubscriptions` | - | - |
 | POP, SETTLE, LEAVE, BACKLOGS, DEAD, CHANGE_DEAD, CLAIM, RESET | see `popping` | | |
-| GROUPS, FORGET_GROUP; WHY, EVENTS | see `consumer_groups`, `traces` | | |
+| GROUPS, FORGET_GROUP; WHY, EVENTS, LOG | see `consumer_groups`, `traces` | | |
 | COMMIT, HEARTBEAT, MEMBERS | see `assignment` | | |
 | CANCEL; BEGIN, END, TRANSACTIONS; SESSIONS | see `delays`, `transactions`, `sessions` | | |
 | LOG_IN, USERS, RULES, JUDGE, AUDIT, QUOTAS | see `access` | | |
@@ -100,10 +100,11 @@ class FrameKind(IntEnum):
     JUDGE = 41
     AUDIT = 42
     QUOTAS = 43
+    LOG = 44
     ERROR = 0x7F
 
 
-NODE_KINDS = frozenset((FrameKind.RAFT, FrameKind.SNAPSHOT, FrameKind.PROBE, FrameKind.REPAIR))
+NODE_KINDS = frozenset((FrameKind.RAFT, FrameKind.SNAPSHOT, FrameKind.PROBE))
 """The kinds of frames that only nodes send."""
 
 
@@ -162,6 +163,8 @@ class Hello(_Wire, frozen=True):
     access: str = ""
     """From a node: a digest of its `[access]`, which nodes compare, or `off`; from a client, or
     older software: empty."""
+    level: int = 0
+    """From a node: the highest feature level that it knows; from a client, or older software: 0."""
 
 
 class Welcome(_Wire, frozen=True):
@@ -183,6 +186,12 @@ class Welcome(_Wire, frozen=True):
     """Bytes of the longest batch that the answering node accepts."""
     wants_login: bool = False
     """True: the client has to log in (`access.LogIn`) before anything else."""
+    level: int = 0
+    """The highest feature level that the answering node allows; 0: its software tells none."""
+    zone: str = ""
+    """The answering node's zone; empty: not said."""
+    machine: str = ""
+    """The answering node's machine, if it runs several nodes."""
 
 
 class Produced(_Wire, frozen=True):
@@ -226,6 +235,14 @@ class NodeView(_Wire, frozen=True):
     """The native protocol's port at that host."""
     is_leaving: bool = False
     """True while the node's partition groups move to others; then the node leaves the cluster."""
+    is_drained: bool = False
+    """True: the node shall lead nothing."""
+    zone: str = ""
+    """The node's zone; empty: not said."""
+    machine: str = ""
+    """The node's machine, if it runs several nodes."""
+    is_absent: bool = False
+    """True: the node has been silent for longer than `balance.absent_ms` allows."""
 
 
 class GroupView(_Wire, frozen=True):
@@ -255,6 +272,9 @@ class GroupView(_Wire, frozen=True):
     member: int = 0
     """The id of the member that the answering node carries; 0: it carries none, one that abstains
     as it lost a part of its log, or one whose disk is too full for records."""
+    wanted: list[int] = []
+    """The nodes that shall carry it, by the catalog; the first shall lead. Empty: the answering
+    node's software tells none."""
 
 
 class TopicView(_Wire, frozen=True):
@@ -469,6 +489,10 @@ class ChangeNode(_Wire, frozen=True):
     """For `add` and `replace`: the port at that host."""
     new: NodeNumberOrNone = 0
     """For `replace`: the new node's number."""
+    zone: str = ""
+    """For `add` and `replace`: the new node's zone; empty: not said."""
+    machine: str = ""
+    """For `add` and `replace`: the new node's machine, if it runs several nodes; else empty."""
 
 
 class Done(_Wire, frozen=True):
@@ -530,7 +554,8 @@ class ProbeReply(_Wire, frozen=True):
     is_latest: bool = False
     """True if no node can know more at this moment: the peer leads the system group."""
     may_lead: bool = False
-    """True if the peer would become a leader now: it is not stopping, and its disk has room."""
+    """True if the peer would become a leader now: it is not stopping and not drained, and its disk
+    has room."""
     generation: int = 0
     """The generation of that incarnation: how often the node's data folder was lost before."""
     refusal: str = ""
@@ -548,7 +573,7 @@ class ProbeReply(_Wire, frozen=True):
 
 
 class RepairRange(_Wire, frozen=True):
-    """A node asks a peer for applied records of a group that are damaged on its own disk."""
+    """Ask for applied records of a group: a node whose own are damaged, or a backup (`traces`)."""
 
     group: int
     """The partition group."""

@@ -1,9 +1,10 @@
-"""The messages about events of messages: the trace of one message, and the events of all.
+"""The messages about a log: the trace of one message, the events of all, its bounds.
 
 | kind | request, answer | body of the request | body of the answer |
 |---|---|---|---|
 | WHY | `FindTrace`, `FoundTrace` | - | - |
 | EVENTS | `FindEvents`, `FoundEvents` | - | columns, one after the other |
+| LOG | `FindLog`, `FoundLog` | - | - |
 
 The body of the answer to EVENTS has each column of its rows as a whole, little-endian and without
 padding: `indexes u64`, `terms u64`, `times i64` (milliseconds since 1970), `queues u64`,
@@ -13,6 +14,9 @@ queue from offset `base` on; width 0: about all before `base`; width 2^32 - 1: a
 on. If `bits_at` is not 2^32 - 1, the row is only about messages whose bits are set from byte
 `bits_at` of `bits` on, the lowest first. The rest is as in `MessageEventView`. Rows of kind 0 say
 where batches were stored: `consumers` is the producer's id there, 0 without one, and the rest is 0.
+
+A backup asks LOG for the bounds of a log, and copies the log by REPAIR (`messages`): the snapshot
+by its index and CRC, then the records after the snapshot up to `FoundLog.last`.
 """
 
 from .messages import _Wire
@@ -106,3 +110,23 @@ class FoundEvents(_Wire, frozen=True):
     """Index of the first record that the log still has."""
     end: int
     """Index of the record after the last that is applied."""
+
+
+class FindLog(_Wire, frozen=True):
+    """Ask the leader of a partition group for the bounds of its log, linearizably."""
+
+    partition_group: int
+    """The partition group's number; 0: the system group."""
+
+
+class FoundLog(_Wire, frozen=True):
+    """The kept log at one moment: all that was acknowledged before the request is in it."""
+
+    snapshot: int
+    """Index of the oldest snapshot; the records after it are kept."""
+    snapshot_crc: int
+    """CRC-32C of that snapshot's state."""
+    last: int
+    """Index of the last applied record."""
+    digest: int
+    """The machine's digest after that record, equal on all replicas."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from raftmq.broker.settings import Access, NodeSettings, Peer, Settings, Tls
-from raftmq.cli.node.serve import read_settings
+from raftmq.cli.node.settings_file import read_settings
 from tests.cli.command_line import CommandLine
 
 

@@ -5,8 +5,10 @@ import json
 import time
 from typing import Any
 
-from raftmq.cli.cluster import _state, behind_text, lacking_without
-from raftmq.cli.cluster_picture import merged
+import msgspec
+
+from raftmq.cli.cluster.commands import _nodes_table, _state, behind_text, lacking_without
+from raftmq.cli.cluster.picture import groups_text, merged
 from raftmq.cli.node.log_lines import LogLines
 from raftmq.cli.node.serve import tell_gone
 from raftmq.wire.messages import ClusterView, GroupView, NodeView
@@ -132,12 +134,76 @@ def test_unreachable_node_is_a_problem_and_keeps_its_place() -> None:
         "id": 3,
         "address": "127.0.0.1:7402",
         "is_leaving": False,
+        "is_drained": False,
+        "is_absent": False,
+        "zone": "",
+        "machine": "",
         "is_reachable": False,
         "pid": None,
         "leads": [],
         "error": "timed out",
     }
     assert picture["problems"] == ["node 3 at 127.0.0.1:7402 does not answer: timed out"]
+
+
+def test_nodes_that_hold_the_level_back_are_named() -> None:
+    def levels(*known: int, cluster: int) -> dict[int, dict[str, Any] | str]:
+        answers = told()
+        for number, level in enumerate(known, 1):
+            answers[number] = {**node(number), "level": level, "cluster_level": cluster}
+        return answers
+
+    assert merged(VIEW, levels(2, 2, 2, cluster=2))["level"] == 2
+    # It rises in a moment.
+    assert merged(VIEW, levels(2, 2, 2, cluster=1))["notes"] == []
+    older = merged(VIEW, levels(2, 2, cluster=1))
+    assert older["level"] == 1
+    (text,) = older["notes"]
+    assert text == (
+        "the cluster is at feature level 1, not 2: node 3 is down, has older software, or is "
+        "bounded by `node.level_max`"
+    )
+    assert merged(VIEW, levels(2, 2, cluster=1) | {3: "timed out"})["notes"] == [text]
+    assert merged(VIEW, dict.fromkeys((1, 2, 3), "timed out"))["level"] is None
+
+
+def test_a_drained_node_is_marked_and_noted() -> None:
+    nodes = [NodeView(n, "127.0.0.1", 7399 + n, is_drained=n == 2) for n in (1, 2, 3)]
+    picture = merged(msgspec.structs.replace(VIEW, nodes=nodes), told())
+    assert [_state(each) for each in picture["nodes"]] == ["up", "up, drained", "up"]
+    assert picture["notes"] == [
+        "node 2 is drained: it leads nothing until `raftmq cluster undrain 2`"
+    ]
+
+
+def test_an_absent_node_is_noted_with_what_is_still_on_it() -> None:
+    nodes = [NodeView(n, "127.0.0.1", 7399 + n, is_absent=n == 3) for n in (1, 2, 3)]
+    groups = [
+        msgspec.structs.replace(group, wanted=wanted)
+        for group, wanted in zip(VIEW.groups, ([1, 2, 3], [1, 2, 3]), strict=False)
+    ]
+    view = msgspec.structs.replace(VIEW, nodes=nodes, groups=groups)
+    (text,) = merged(view, told() | {3: "timed out"})["notes"]
+    end = "; `raftmq cluster remove 3` if it is gone for good"
+    begin = "node 3 is absent, as it has been silent for long: "
+    moving = [group.id for group in groups if group.id]
+    assert moving
+    assert text == f"{begin}{groups_text(moving)} to move from it{end}"
+    groups = [msgspec.structs.replace(group, wanted=[1, 2, 4]) for group in groups]
+    view = msgspec.structs.replace(view, groups=groups)
+    (text,) = merged(view, told() | {3: "timed out"})["notes"]
+    assert text == f"{begin}other nodes have its copies{end}"
+
+
+def test_zones_are_shown_where_there_are_any_and_a_node_without_one_is_noted() -> None:
+    assert "ZONE" not in _nodes_table(merged(VIEW, told())).columns
+    nodes = [NodeView(n, "127.0.0.1", 7399 + n, zone="a" if n < 3 else "") for n in (1, 2, 3)]
+    picture = merged(msgspec.structs.replace(VIEW, nodes=nodes), told())
+    table = _nodes_table(picture)
+    assert table.columns[:4] == [">NODE", "ADDRESS", "ZONE", "STATE"]
+    assert [list(row)[2] for row in table.rows] == ["a", "a", "-"]
+    text = "node 3 without a zone: set `node.zone`, or all of them count as in one"
+    assert picture["notes"] == [text]
 
 
 def test_node_that_starts_is_shown_so_and_says_what_it_waits_for() -> None:

@@ -46,6 +46,10 @@ def test_what_is_produced_is_consumed(raftmq: CommandLine, topic: str) -> None:
     assert [message["id"] for message in found] == [receipt["id"] for receipt in sent.lines]
     assert found[0]["props"] == {"buyerId": 7, "city": "Paris"}
     assert (found[0]["key"], found[0]["tag"]) == ("k1", "paid")
+    assert [message["sequence"] for message in found] == [0, 1]
+    assert len({message["producer"] for message in found}) == 1
+    (got,) = raftmq.ok("msg", "get", found[1]["id"], "-o", "json").lines
+    assert got == found[1]
     formatted = raftmq("consume", topic, "-e", "-f", r"%k\t%v|%g\n")
     assert formatted.stdout == "k1\thello|paid\nk1\t消息|paid\n"
     table = raftmq.ok("consume", topic, "-e", "-o", "table").stdout.splitlines()
@@ -183,6 +187,10 @@ def test_group_gets_what_it_subscribed_to(raftmq: CommandLine, topic: str) -> No
     assert sum(each["passed"] for each in described["offsets"]) == 2
     assert [each["filter"] for each in described["subscriptions"]] == ["TAGS <> 'paid'"]
     assert "it wants: paid" in raftmq.ok("group", "describe", group).stdout
+    signs = raftmq.ok("group", "subscribe", group, topic, 'TAGS == "paid" && !(n == nil)')
+    assert "wants of" in signs.stderr
+    assert "TAGS = 'paid' AND n IS NOT NULL" in signs.stderr
+    assert "it wants: TAGS = 'paid' AND n IS" in raftmq.ok("group", "describe", group).stdout
     raftmq.ok("group", "unsubscribe", group, topic)
     assert "it wants" not in raftmq.ok("group", "describe", group).stdout
 
@@ -474,9 +482,9 @@ def test_node_joins_with_the_lines_that_add_prints_and_leaves(
         [sys.executable, "-m", "raftmq", "serve", "-c", str(config)], stderr=subprocess.DEVNULL
     )
     try:
-        wait_until(lambda: 4 in voters(raftmq), what="node 4 votes")
+        wait_until(lambda: 4 in members(raftmq), what="node 4 is a member")
         raftmq.ok("cluster", "remove", "4", "--yes")
-        assert 4 not in voters(raftmq)
+        assert 4 not in members(raftmq)
     finally:
         node.terminate()
         node.wait(timeout=30)
@@ -487,11 +495,11 @@ def test_node_joins_with_the_lines_that_add_prints_and_leaves(
         assert "raftmq cluster status" in refused.stderr.partition("fix:")[2]
 
 
-def voters(raftmq: CommandLine) -> list[int]:
-    """The nodes that vote in the system group."""
+def members(raftmq: CommandLine) -> list[int]:
+    """The nodes that vote or learn in the system group."""
     picture = json.loads(raftmq("cluster", "status", "-o", "json").stdout)
-    found: list[int] = picture["groups"][0]["voters"]
-    return found
+    system = picture["groups"][0]
+    return [*system["voters"], *system["learners"]]
 
 
 @pytest.mark.usefixtures("cluster")

@@ -12,7 +12,7 @@ import pytest
 
 from raftmq.broker.local_nodes import toml_text
 from raftmq.cli.node import doctor
-from raftmq.cli.node.serve import read_settings
+from raftmq.cli.node.settings_file import read_settings
 from tests.cli.command_line import CommandLine
 from tests.tls.certificates import make_node
 
@@ -125,6 +125,17 @@ def test_data_folder_is_examined_where_the_settings_have_it(
     monkeypatch.setattr(os, "access", lambda *_: False)
     finding = doctor.check_data(tmp_path)
     assert (finding.verdict, "node.data" in finding.fix) == ("fail", True)
+
+
+def test_further_disks_are_examined(raftmq: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    config = settings_file(tmp_path, tmp_path / "data", port=free_port())
+    disks = f'node.disks=["{tmp_path / "two"}", "{tmp_path / "file"}"]'
+    asked = ("doctor", "-c", config, "--set", disks, "--url", NOBODY, "--timeout", "100ms")
+    ended = raftmq(*asked, "-o", "json")
+    assert ended.code == 4
+    verdicts = [each["verdict"] for each in ended.json if each["check"] == "node.disks"]
+    assert verdicts == ["ok", "fail"]
 
 
 def test_space_is_that_of_the_data_folder_and_its_reserve(

@@ -56,11 +56,27 @@ def test_explain_makes_a_sample_and_says_what_is_not_indexed(raftmq: CommandLine
         assert sentence in raftmq.ok("filter", "explain", text).stdout
 
 
+def test_explain_shows_signs_as_sql(raftmq: CommandLine) -> None:
+    signs = raftmq.ok("filter", "explain", 'type == "a" && !(n <= 5) || city == nil').stdout
+    assert signs.splitlines()[1] == "  (type = 'a' AND n > 5) OR city IS NULL"
+    text = "type = 'a' AND NOT n <= 5 OR city IS NULL"
+    assert raftmq.ok("filter", "explain", text).stdout == signs
+
+
+def test_what_a_filter_does_not_have_is_refused_with_the_remedy(raftmq: CommandLine) -> None:
+    ended = raftmq("filter", "explain", "string.contains(name, 'x')")
+    assert ended.code == 2
+    assert "write name CONTAINS 'x' (at character 1)" in ended.stderr
+    assert "  ^^^^^^\n" in ended.stderr
+
+
 def test_test_prints_the_outcome_of_each_message(raftmq: CommandLine, messages: str) -> None:
     ended = raftmq.ok("filter", "test", "amount > 5", messages)
     outcomes = [line.split()[0] for line in ended.stdout.splitlines()]
     assert outcomes == ["true", "false", "unknown", "unknown"]
     assert ended.stderr == "1 of 4 messages match\n"
+    signs = raftmq.ok("filter", "test", "amount > 5 && amount != 9", messages)
+    assert signs.stdout == ended.stdout
     only = raftmq.ok("filter", "test", "paid", messages, "--only")
     assert only.stdout == '{"amount": 7, "TAGS": "paid"}\n'
     as_json = raftmq.ok("filter", "test", "amount > 5", messages, "-o", "json").lines

@@ -21,6 +21,9 @@ class Fake:
     offset = 42
     id = "10003-2a"
     timestamp = 1_795_177_371_204
+    producer: int | None = 0xABC
+    epoch = 1
+    sequence: int | None = 17
     key: str | None = "order-1"
     tag: str | None = None
     body = b"hello\x00\xff"
@@ -58,6 +61,13 @@ def test_json_holds_a_text_body_as_text_and_another_in_base64() -> None:
     assert "body" not in plain
     assert plain["key"] == "order-1"
     assert plain["tag"] is None
+
+
+def test_json_names_the_producer_and_its_number() -> None:
+    plain = json.loads(as_json(message()))
+    assert (plain["producer"], plain["epoch"], plain["sequence"]) == ("0000000000000abc", 1, 17)
+    released = json.loads(as_json(message(producer=None, epoch=0, sequence=None)))
+    assert (released["producer"], released["sequence"]) == (None, None)
 
 
 def test_json_is_one_line_whatever_the_body() -> None:

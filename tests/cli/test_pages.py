@@ -30,7 +30,7 @@ PAGES = [
 STAND_INS = {"DATABASE": "sqlite:shop.db", "HANDLE": "h", "ID": "10000-2a"}
 """Words in capitals that a reader replaces → what stands for them where a line is only parsed."""
 RUN = "recorded/sim-log-seed-7/history.parquet"
-FILES = ["history.parquet", "orders.parquet", "trades.toml", RUN, "orders/v=1"]
+FILES = ["node.toml", "history.parquet", "orders.parquet", "trades.toml", RUN, "orders/v=1"]
 ENDLESS = re.compile(r"^(top|group lag --watch|consume orders -g billing)$")
 """Commands that a reader ends with Ctrl-C."""
 

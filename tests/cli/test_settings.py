@@ -12,7 +12,7 @@ import pytest
 
 from raftmq.broker.settings import NodeSettings, Peer, Settings, listens_elsewhere, load
 from raftmq.cli.exits import Failure
-from raftmq.cli.node.serve import read_settings
+from raftmq.cli.node.settings_file import read_settings
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 SAMPLE = DEPLOY / "node.toml"

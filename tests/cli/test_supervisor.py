@@ -4,17 +4,22 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from raftmq.cli.node import supervisor as supervisor_module
+from raftmq.cli.node.log_lines import LogLines
+from raftmq.cli.node.machine import MachineNode
+from raftmq.cli.node.machine_nodes import MachineNodes
 from raftmq.cli.node.notify import parse
 from raftmq.cli.node.playground import Playground
 from raftmq.cli.node.serve import leads_text
-from raftmq.cli.node.supervisor import Supervisor
+from raftmq.cli.node.up import PlaygroundNodes
 
+StartMachine = Callable[..., tuple[MachineNodes, StringIO]]
 COMMAND = (sys.executable, "-m", "tests.cli.fake_serve")
 SECONDS_MAX = 20.0
 
@@ -27,7 +32,7 @@ class Run:
         for node, text in enumerate(words, 1):
             self.playground.config(node).write_text(text)
         self.said: list[str] = []
-        self.supervisor = Supervisor(
+        self.supervisor = PlaygroundNodes(
             self.playground, range(7500, 7500 + len(words)), say=self.said.append, command=COMMAND
         )
         self.supervisor.start()
@@ -134,6 +139,63 @@ def test_node_that_does_not_end_is_killed_when_it_becomes_urgent(
     until = time.monotonic() + 0.5
     run.supervisor.stop(is_hurried=lambda: time.monotonic() > until)
     assert not is_alive(pid)
+
+
+@pytest.fixture
+def start_machine(tmp_path: Path) -> Iterator[StartMachine]:
+    """Starts stand-ins as the nodes 2 and 102 of a machine; also gives the lines of its log."""
+    started: list[MachineNodes] = []
+
+    def start(words: str, command: Sequence[str] = COMMAND) -> tuple[MachineNodes, StringIO]:
+        config = tmp_path / "node.toml"
+        config.write_text(words)
+        out = StringIO()
+        log = LogLines(None, is_json=True, out=out)
+        nodes = [MachineNode(number, (f"node.id={number}",)) for number in (2, 102)]
+        started.append(MachineNodes(config, tmp_path, nodes, log=log, command=command))
+        started[-1].start()
+        return started[-1], out
+
+    yield start
+    for running in started:
+        running.stop(is_hurried=lambda: True)
+
+
+def until(running: MachineNodes, holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS_MAX
+    while not holds():
+        assert time.monotonic() < end
+        running.step()
+
+
+def test_nodes_of_a_machine_renew_certificates_and_end_gracefully(
+    start_machine: StartMachine,
+) -> None:
+    running, _ = start_machine("")
+    until(running, lambda: all(child.role.startswith("leads") for child in running.children))
+    running.renew_certificates()
+    until(running, lambda: all(child.role == "renewed" for child in running.children))
+    running.stop()
+    assert running.failed == []
+
+
+def test_nodes_of_a_machine_that_had_to_be_killed_are_named(start_machine: StartMachine) -> None:
+    running, _ = start_machine("deaf")
+    until(running, lambda: running.is_ready)
+    running.stop(is_hurried=lambda: True)
+    assert running.failed == [2, 102]
+
+
+def test_node_for_which_the_system_has_no_process_is_tried_again(
+    start_machine: StartMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, log = start_machine("", command=("/nowhere/raftmq",))
+    assert running.deaths == 2
+    assert running.failed == [2, 102]
+    assert "node 2 cannot be started: [Errno 2]" in log.getvalue()
+    monkeypatch.setattr(running, "_command", COMMAND)
+    until(running, lambda: running.is_ready)
+    assert "node 102 was started again" in log.getvalue()
 
 
 def test_datagram_without_names_says_nothing() -> None:

@@ -181,6 +181,9 @@ class FakeCluster:
         self.hints = True
         self.pop_seconds = 0.0
         self.unreachable: set[int] = set()
+        # Node → seconds from a batch to its answer.
+        self.produce_seconds: Callable[[int], float] = lambda _node: 0.0
+        self.zones: dict[int, str] = {}
         self.connects = 0
         self.page_entries = 1_000_000
         # Of each transaction that has ended: was it committed, and its messages.
@@ -259,7 +262,10 @@ class FakeCluster:
             GroupView(group, leader, self.terms[group], [1, 2, 3], [])
             for group, leader in self.leaders.items()
         ]
-        nodes = [NodeView(node, f"node{node}", node) for node in self.nodes]
+        nodes = [
+            NodeView(node, f"node{node}", node, zone=self.zones.get(node, ""))
+            for node in self.nodes
+        ]
         return ClusterView("fake", self.catalog.version, nodes, groups, wanted)
 
 
@@ -335,6 +341,10 @@ class FakeNode:
             self.fetching.recall(pipe, frame.correlation)
             return
         fate = self.cluster.fate(self, frame)
+        if frame.kind == FrameKind.PRODUCE:
+            seconds = self.cluster.produce_seconds(self.number)
+            if seconds:
+                await anyio.sleep(seconds)
         if fate in _REFUSED:
             error = ErrorReply(_REFUSED[fate], f"scripted {fate.name}", retry_ms=1)
             await _send(pipe, FrameKind.ERROR, frame, pack(error), [])

@@ -42,6 +42,15 @@ def test_messages_are_settled_by_their_handles(tmp_path: Path) -> None:
         assert mq.acked_before(handles) == [True, True, False]
 
 
+def test_producer_shows_the_weights_of_the_nodes(tmp_path: Path) -> None:
+    with raftmq.blocking.open(tmp_path) as mq:
+        mq.admin.create_topic("orders", queues=2)
+        with mq.producer("orders") as producer:
+            queues = [producer.send(b"x").queue for _ in range(4)]
+            assert sorted(queues) == [0, 0, 1, 1]
+            assert producer.statistics().weights == {1: 1.0}
+
+
 @pytest.mark.parametrize(
     ("of", "blocking"), [(raftmq.Client, BlockingClient), (raftmq.Admin, BlockingAdmin)]
 )

@@ -8,12 +8,13 @@ import pyarrow as pa
 import pytest
 
 import raftmq
+from raftmq.batch import Batch
+from raftmq.client.checked.verdict import Checked
 from raftmq.client.consume.start import Start
 from raftmq.client.pop.handles import handle_of
 from raftmq.client.pop.leases import HeldLease
 from raftmq.client.produce.queue_sender import QueueSender
 from raftmq.client.slices import Slice
-from raftmq.embedded.checked import Checked
 from raftmq.errors import Inconsistent, Reason, Rejected
 from raftmq.machine.delays import Delays, Half
 from raftmq.machine.pop_groups import PopGroups
@@ -269,17 +270,38 @@ async def test_ack_that_did_not_happen_is_found(
     assert "redelivered-after-ack" in caught.value.anomalies
 
 
-async def test_history_over_its_limit_says_so(
+async def test_calls_beyond_the_limit_of_the_history_are_judged_by_the_witness(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def write_nothing(lane: QueueSender, parcel: Any, _: Any) -> None:
+        lane._settle(parcel, 200, 0, False)
+
     monkeypatch.setattr("raftmq.embedded.tape.ROWS_MAX", 100)
     async with raftmq.open(tmp_path, check=True) as mq:
         await mq.admin.create_topic("orders", queues=1)
         async with mq.producer("orders") as producer:
             await producer.send_many(bodies=[b"x"] * 200)
-        with pytest.raises(Rejected, match="full") as caught:
+        checked = await mq.check()
+        assert checked.verdict == "valid"
+        assert checked.counts["found as sent"] == 200
+        assert checked.counts["not judged by their history, which was full"] >= 200
+        monkeypatch.setattr(QueueSender, "_write", write_nothing)
+        async with mq.producer("orders") as producer:
+            await producer.send(b"lost")
+        with pytest.raises(Inconsistent) as caught:
             await mq.check()
-    assert caught.value.reason is Reason.TOO_LARGE
+    assert caught.value.anomalies == ("unseen",)
+
+
+async def test_changed_property_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with raftmq.open(tmp_path, check=True) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        async with mq.producer("orders") as producer:
+            await producer.send(b"x", props={"n": 1})
+        monkeypatch.setattr(Batch, "props", lambda *_: {"n": 2})
+        with pytest.raises(Inconsistent) as caught:
+            await mq.check()
+    assert "unexpected" in caught.value.anomalies
 
 
 async def test_delayed_message_may_be_there_or_not(tmp_path: Path) -> None:

@@ -28,6 +28,12 @@ def test_plain_code_sends_for_later_and_takes_back(tmp_path: Path) -> None:
             while len(got) < 3:
                 got += [(m.body, m.timestamp) for m in c.fetch(1, wait=5.0)]
             assert [body for body, _ in got] == [b"now", b"sooner", b"soon"]
+            with mq.consumer("orders") as again:
+                numbers = [(m.producer is None, m.sequence) for m in again.fetch(1)]
+                while len(numbers) < 3:
+                    numbers += [(m.producer is None, m.sequence) for m in again.fetch(1)]
+            # The four delayed messages were sent before, and have taken 0 to 3.
+            assert numbers == [(False, 4), (True, None), (True, None)]
             late = got[2][1] - sent.deliver_at_ms
             assert 0 <= late < 2_000
             assert sent.id is not None

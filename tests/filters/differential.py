@@ -2,7 +2,8 @@
 
     python -m tests.filters.differential [COUNT [SEED]]
 
-The default, 100,000 filters with four messages each, takes about a minute and a half.
+The default, 100,000 filters with four messages each, half of them with signs, takes about a minute
+and a half.
 """
 
 import sys
@@ -10,19 +11,20 @@ from random import Random
 
 from raftmq.filters import Filter, FilterSyntaxError
 from raftmq.filters import compile as compile_filter
-from tests.filters.expressions import Writer, row
+from tests.filters.expressions import SignWriter, Writer, row
 from tests.filters.oracle import Oracle, Refused
 
 ROWS = 4
 
 
-def compare(count: int, seed: int) -> tuple[int, int]:
+def compare(count: int, seed: int, *, signs: bool = False) -> tuple[int, int]:
     """Read this many random filters both ways; how many were refused, and how often one was true.
 
+    `signs`: most filters have signs such as `&&`.
     NOT of a filter is true exactly where the filter is false: so all three outcomes are compared.
     """
     random = Random(seed)
-    writer = Writer(random)
+    writer = (SignWriter if signs else Writer)(random)
     refused = true = 0
     for number in range(count):
         text = writer.text()
@@ -60,6 +62,7 @@ def read(text: str) -> tuple[Filter, Filter] | None:
 if __name__ == "__main__":
     arguments = [int(argument) for argument in sys.argv[1:3]]
     total, seed = *arguments, *(100_000, 1)[len(arguments) :]
-    refused, true = compare(total, seed)
+    counts = compare(total - total // 2, seed), compare(total // 2, seed, signs=True)
+    refused, true = map(sum, zip(*counts, strict=True))
     verdicts = (total - refused) * ROWS
     print(f"{total} filters agree: {refused} refused by both, {true} of {verdicts} verdicts true")

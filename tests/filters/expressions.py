@@ -179,3 +179,31 @@ class Writer:
         if not self.clean and self.random.random() < 0.05:
             return [self.operand() for _ in range(count)]
         return [self.number() for _ in range(count)]
+
+
+SIGNS = {" = ": " == ", " <> ": " != ", " IS NULL": " == nil", " IS NOT NULL": " != nil"}
+
+
+class SignWriter(Writer):
+    """Writes random filters with the signs of expression languages, for the most part."""
+
+    def word(self, word: str) -> str:
+        sign = {"and": "&&", "or": "||", "not": "!"}.get(word)
+        return sign if sign and self.random.random() < 0.7 else super().word(word)
+
+    def literal(self) -> str:
+        text = super().literal()
+        if text[0] != "'" or self.random.random() < 0.5:
+            return text
+        inner = text[1:-1].replace("''", "'").replace('"', '""')
+        return f'"{inner}"'
+
+    def operand(self) -> str:
+        return "nil" if self.random.random() < 0.05 else super().operand()
+
+    def predicate(self) -> str:
+        text = super().predicate()
+        for word, sign in SIGNS.items():
+            if self.random.random() < 0.7:
+                text = text.replace(word, sign)
+        return text

@@ -15,11 +15,13 @@ from lark.exceptions import UnexpectedInput
 
 GRAMMAR = r"""
 start: disjunction
-?disjunction: conjunction (_OR conjunction)*
-?conjunction: negation (_AND negation)*
-?negation: _NOT negation -> negation | predicate
+?disjunction: conjunction ((_OR | _BARS) conjunction)*
+?conjunction: negation ((_AND | _AMPERSANDS) negation)*
+?negation: _NOT negation -> negation | predicate | not_one
+not_one: _BANG (not_one | operand) -> negation
 ?predicate: operand
     | operand COMPARE operand -> compare
+    | operand EQUALITY operand -> equality
     | operand _BETWEEN operand _AND operand -> between
     | operand _NOT _BETWEEN operand _AND operand -> not_between
     | operand _IN "(" operand ("," operand)* ")" -> in_list
@@ -42,7 +44,11 @@ start: disjunction
     | "(" disjunction ")" -> parentheses
 
 COMPARE: "<>" | "<=" | ">=" | "=" | "<" | ">"
-TEXT: /'(?:[^']|'')*'(?!')/
+EQUALITY.2: "==" | "!="
+_BARS: "||"
+_AMPERSANDS: "&&"
+_BANG: "!"
+TEXT: /'(?:[^']|'')*'(?!')/ | /"(?:[^"\\]|"")*"(?!")/
 NAME: /`(?:[^`]|``)+`(?!`)/
 NUMBER: /(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[lL]?/
 WORD: /[A-Za-z_$][A-Za-z0-9_$]*/
@@ -64,6 +70,14 @@ TEXT_TEST.2: /(contains|startswith|endswith)(?![A-Za-z0-9_$])/i
 """
 
 PARSER = Lark(GRAMMAR, parser="lalr", lexer="basic")
+NULL = "/null(?![A-Za-z0-9_$])/i"
+WITH_SIGNS = Lark(
+    GRAMMAR.replace(NULL, f"{NULL} | /nil(?![A-Za-z0-9_$])/"), parser="lalr", lexer="basic"
+)
+"""`nil` is NULL here, and a property's name in texts without signs."""
+BESIDE_SIGNS = re.compile(
+    r"""'(?:[^']|'')*'|`(?:[^`]|``)*`|"(?:[^"]|"")*"|--[^\r\n]*|/\*(?:.|\n)*?\*/"""
+)
 OPERANDS = {"minus", "plus", "number", "text", "true", "false", "null", "property"}
 
 
@@ -76,7 +90,7 @@ class Oracle:
 
     def __init__(self, text: str) -> None:
         try:
-            tree = PARSER.parse(text)
+            tree = (WITH_SIGNS if has_signs(text) else PARSER).parse(text)
         except UnexpectedInput as error:
             raise Refused(str(error)) from None
         self._root: Tree[Token] = _bare(tree.children[0])
@@ -87,11 +101,24 @@ class Oracle:
         return condition(self._root, row)
 
 
+def has_signs(text: str) -> bool:
+    """Is there a sign outside of texts, names and remarks, or a text in double quotes?"""
+    rest = BESIDE_SIGNS.sub(lambda found: found[0][0] if found[0][0] == '"' else " ", text)
+    return re.search(r"==|!|&&|\|\||\"", rest) is not None
+
+
 def _bare(node: Any) -> Any:
-    """Without the parentheses."""
+    """Without the parentheses, and with SQL's operators in place of `==` and `!=`."""
     if isinstance(node, Tree):
         if node.data == "parentheses":
             return _bare(node.children[0])
+        if node.data == "equality":
+            left, sign, right = (_bare(child) for child in node.children)
+            if "null" in (left.data, right.data):
+                kind = "is_null" if sign == "==" else "is_not_null"
+                return Tree(kind, [right if left.data == "null" else left])
+            operator = Token("COMPARE", {"==": "=", "!=": "<>"}[sign])
+            return Tree("compare", [left, operator, right])
         return Tree(node.data, [_bare(child) for child in node.children])
     return node
 
@@ -126,7 +153,7 @@ def check_predicate(node: Tree[Any]) -> None:
     if kind == "between":
         value, low, high = node.children
         if is_literal(low) and is_literal(high):
-            check_comparison(low, "<=", high)
+            check_comparison(low, "<=", high, is_range=True)
         check_comparison(value, ">=", low)
         check_comparison(value, "<=", high)
         if is_literal(low) and is_literal(high) and literal(low) > literal(high):
@@ -149,7 +176,9 @@ def check_predicate(node: Tree[Any]) -> None:
         like_regex(*rest)
 
 
-def check_comparison(left: Tree[Any], operator: str, right: Tree[Any]) -> None:
+def check_comparison(
+    left: Tree[Any], operator: str, right: Tree[Any], *, is_range: bool = False
+) -> None:
     for side in (left, right):
         check_operand(side)
         if is_literal(side):
@@ -161,6 +190,8 @@ def check_comparison(left: Tree[Any], operator: str, right: Tree[Any]) -> None:
     if is_literal(left) and is_literal(right):
         if family(literal(left)) != family(literal(right)):
             raise Refused("families")
+        if not is_range and '"' in (quotes(left), quotes(right)):
+            raise Refused("no property")
         return
     for side, other in ((left, right), (right, left)):
         is_minus = not is_literal(side) and minuses(side) % 2 == 1
@@ -236,6 +267,11 @@ def number(text: str) -> int | float:
     if math.isinf(value) or (value == 0 and Decimal(re.split("[eE]", text)[0]) != 0):
         raise Refused("float")
     return value
+
+
+def quotes(node: Tree[Any]) -> str:
+    """The quotes of a text; empty: it is none."""
+    return str(node.children[0])[0] if node.data == "text" else ""
 
 
 def unquoted(token: Any) -> str:

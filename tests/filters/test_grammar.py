@@ -1,8 +1,10 @@
 """The meaning of texts, pinned by a file: replicas that read a filter differently would diverge.
 
 Each line of `grammar.jsonl` has a text and what it is: refused, or whether it holds for each of
-`ROWS`. A text's meaning may change only together with the version of the catalog's records, so that
-software which reads it otherwise stops at the record (decision 0010).
+`ROWS`. Texts with signs such as `==` are refused: clients write them as SQL, so no record has them
+(`raftmq.machine.catalog.subscribers`). A text's meaning may change only together with the version
+of the catalog's records, so that software which reads it otherwise stops at the record (decision
+0010).
 
     python -m tests.filters.test_grammar        write the file again, after such a change
 """
@@ -12,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from raftmq.filters import FilterSyntaxError
+from raftmq.filters import FilterSyntaxError, is_sql
 from raftmq.filters import compile as compile_filter
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.machine.machine import PartitionMachine
@@ -27,13 +29,17 @@ ROWS: list[dict[str, Any]] = [
     {"a": False, "b": b"a", "city": "P\u00e9s", "type": 0.0, "Amount": float("nan"), "AND": "a_b"},
 ]
 PLAIN = ["", "*", "paid", "paid || shipped", "a||b", "a || ", "|| a", "a || b || a", "a b", "TRUE"]
+SIGNS = ["a == 5", "a != 5", "a = 5 && b = 'x'", "a = 5 || b = 1", "!a", 'b = "x"', "a == nil"]
+NAMED_NIL = ["nil", "nil = 5", "a = nil", "nil IS NULL", "a <> 5 OR (nil)"]
 
 
 def meaning(text: str) -> list[bool] | None:
-    """Whether a text holds for each row, tagged `paid`; None: it is refused."""
+    """Whether a text in a record holds for each row, tagged `paid`; None: it is refused."""
     try:
         found = compile_filter(text)
     except FilterSyntaxError:
+        return None
+    if not is_sql(text):
         return None
     return [found.matches(row, tag="paid") for row in ROWS]
 
@@ -41,7 +47,7 @@ def meaning(text: str) -> list[bool] | None:
 def written() -> list[Any]:
     """The file's expected content: the versions, then texts with their meanings."""
     writer = Writer(Random(1))
-    texts = PLAIN + [writer.text() for _ in range(TEXTS)]
+    texts = PLAIN + SIGNS + NAMED_NIL + [writer.text() for _ in range(TEXTS)]
     return [
         [Catalog.record_version, PartitionMachine.record_version],
         *([text, meaning(text)] for text in texts),

@@ -74,6 +74,37 @@ def test_oracle_notices(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
         compare(4_000, seed=21)
 
 
+def different_is_equal(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(parser._EQUALITIES, "!=", "=")
+
+
+def bars_are_and(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(parser._SPELLED, "||", "AND")
+
+
+def nil_is_a_property_everywhere(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(parser, "has_signs", lambda tokens: False)
+
+
+def texts_in_double_quotes_keep_doubled_quotes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(parser, "read_quoted", lambda token: token[1:-1])
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        different_is_equal,
+        bars_are_and,
+        nil_is_a_property_everywhere,
+        texts_in_double_quotes_keep_doubled_quotes,
+    ],
+)
+def test_oracle_notices_bugs_of_signs(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        compare(4_000, seed=21, signs=True)
+
+
 def only_first_pair_is_placed(patch: pytest.MonkeyPatch) -> None:
     real = cover.cover
 

@@ -125,13 +125,8 @@ def test_text_is_refused_with_a_reason(text: str, problem: str) -> None:
         ("a BETWEN 1 AND 2", "did you mean BETWEEN?"),
         ("a IS NUL", "did you mean NULL?"),
         ("a = 1 ADN b = 2", "did you mean AND?"),
-        ("a != 1", "<>"),
-        ("a == 1", "single ="),
-        ("a = 1 && b = 2", "write AND"),
-        ("a = 1 || b = 2", "write OR"),
         ("支付 = 1", "in quotes"),
         ("city = Malmö", "in quotes"),
-        ('a = "Paris"', "single quotes"),
         ("a + 1 = 2", "arithmetic"),
     ],
 )

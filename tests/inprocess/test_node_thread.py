@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from raftmq.broker.settings import NodeSettings, Peer, Settings
-from raftmq.client.client import connect
+from raftmq.client.connecting import connect
 from raftmq.errors import Unavailable
 from raftmq.inprocess import ClientWorld, NodeThread, NodeWorld, Switchboard
 from raftmq.log.faults import FolderLocked

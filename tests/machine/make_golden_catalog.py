@@ -19,7 +19,6 @@ from raftmq.machine.catalog.catalog import (
     Catalog,
     Command,
     Group,
-    NameNode,
     Node,
     Once,
     PutGroup,
@@ -41,6 +40,7 @@ from raftmq.machine.catalog.membership import (
     ReleaseQueues,
     RenewMembers,
 )
+from raftmq.machine.catalog.nodes import NameNode
 from raftmq.machine.catalog.replicas import RetireReplica
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic

@@ -13,7 +13,6 @@ from raftmq.machine.catalog.catalog import (
     Catalog,
     Command,
     Group,
-    NameNode,
     Node,
     Once,
     PutGroup,
@@ -24,6 +23,7 @@ from raftmq.machine.catalog.catalog import (
 )
 from raftmq.machine.catalog.consumer_groups import Attach, DeleteConsumerGroup
 from raftmq.machine.catalog.membership import JoinGroup, LeaveGroup, RenewMembers
+from raftmq.machine.catalog.nodes import AddGroup, NameNode
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
 from raftmq.machine.commands import encode_commands
 from raftmq.machine.repeats import DONE_MAX
@@ -320,3 +320,18 @@ def test_snapshot_of_before_the_numbers_is_read(catalog: Catalog) -> None:
     assert version == 11
     restored = Catalog.restore(cbor2.dumps([6, *values[:-4]]))
     assert restored.snapshot() == catalog.snapshot()
+
+
+def test_a_topic_beside_another_one_follows_it_also_after_groups_were_added(
+    catalog: Catalog,
+) -> None:
+    run(catalog, CreateTopic("orders", 4))
+    nodes = list(catalog.groups[1].members)
+    for node in nodes:
+        run(catalog, NameNode(node, f"folder-{node}"))
+    assert run(catalog, AddGroup(4, nodes)) == Changed(True)
+    run(catalog, CreateTopic("bills", 4, "orders"))
+    for name in ("orders", "bills"):
+        run(catalog, AlterTopic(name, 7))
+    orders, bills = (catalog.topics[name] for name in ("orders", "bills"))
+    assert orders.groups == bills.groups == [1, 2, 3, 1, 4, 2, 3]

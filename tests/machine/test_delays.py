@@ -19,13 +19,13 @@ from raftmq.machine.delays import (
     HORIZON_MS_MAX,
     ITEMS_MAX,
     NOT_WAITING,
-    RESERVED,
     Cancel,
     Carry,
     Delays,
     Run,
 )
 from raftmq.machine.machine import DropQueues, Limits, PartitionMachine, Trim
+from raftmq.machine.producers import RESERVED
 from raftmq.machine.releases import batch_of, copy, indexes_of, release
 from raftmq.results import Appended, Changed, Delayed, Refused, Result
 

@@ -4,6 +4,7 @@ import cbor2
 import pytest
 
 from raftmq.errors import Reason
+from raftmq.filters import compile as compile_filter
 from raftmq.machine.catalog import subscribers
 from raftmq.machine.catalog.catalog import Bootstrap, Catalog, Node
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
@@ -53,6 +54,17 @@ def test_text_that_cannot_be_read_is_refused_with_the_place(catalog: Catalog) ->
         "       ^^^^^^^",
     ]
     assert wanted(catalog) == {}
+
+
+@pytest.mark.parametrize("text", ["amount == 5", "a && b", "(a || b)", "!a", 'a = "x"', "a != nil"])
+def test_signs_that_older_software_refuses_are_refused(catalog: Catalog, text: str) -> None:
+    result = run(catalog, Subscribe("orders", "billing", text))
+    assert reason(result) is Reason.BAD_FILTER
+    assert "keeps tags and SQL" in str(result.message)  # type: ignore[union-attr]
+    assert wanted(catalog) == {}
+    assert isinstance(
+        run(catalog, Subscribe("orders", "billing", compile_filter(text).sql)), Changed
+    )
 
 
 def test_names_and_topics_that_cannot_be_are_refused(catalog: Catalog) -> None:

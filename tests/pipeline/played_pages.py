@@ -26,6 +26,7 @@ from msgspec import structs
 import raftmq
 from raftmq import pipeline
 from raftmq.cli.exits import ExitCode
+from raftmq.client.message import QUEUE_BITS, format_id
 from raftmq.pipeline.archive import manifest
 from raftmq.pipeline.report import cluster_poll, rounds
 from tests.pages import FENCE, ROOT, Reader, steps_of
@@ -110,6 +111,11 @@ def shows_windows(screen: str) -> bool:
         return bool((json.load(answer) or {}).get("windows"))
 
 
+def number_of(topic: str) -> int:
+    """The number of a topic in the archive of the page."""
+    return manifest.load(Path("lake")).topics[topic]
+
+
 def stored(reader: Reader, topic: str) -> int:
     """How many messages the topic has."""
     with raftmq.blocking.connect(reader.url) as mq:
@@ -139,6 +145,8 @@ def test_page_on_the_pipeline_plays(reader: Reader) -> None:
 
 def test_page_on_archives_plays(reader: Reader) -> None:
     reader.endless["--to lake  "] = has_files("lake/data/**/*.parquet")
+    # Topics of other pages took the first numbers.
+    reader.other["10000-2a"] = lambda: format_id(number_of("orders") << QUEUE_BITS, 0x2A)
     shown = reader.play("docs/pipeline/archive.md")
     assert "the archive is whole" in shown
     assert sum(file.rows for file in manifest.load(Path("lake")).files) == 1000

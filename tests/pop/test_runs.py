@@ -155,8 +155,9 @@ def taken_one_by_one(
     for size in sizes:
         lease, runs, begin = list[int](), Tally[int](), at
         while at < len(keys):
-            # Full chains end a lease where a chunk ends, too.
-            if len(chained) == held_max and (not lease or (at - begin) % CHUNK_MAX == 0):
+            # Where a chunk ends, a full lease and full chains end the hand-out.
+            is_full = len(chained) == held_max or len(lease) == size
+            if is_full and (at - begin) % CHUNK_MAX == 0:
                 break
             key = keys[at]
             goes_on = 0 < runs[key] < longest and key not in chained
@@ -177,6 +178,7 @@ def taken_one_by_one(
 
 @example([1, 1, 1, 2], [2, 1], 2, 5)
 @example([0] * 18 + [1] * 6 + [0], [1, 1, 1, 17], 1, 5)
+@example([0] * 8 + [1] * 6 + [0], [3, 6, 1], 1, 5)
 @given(
     st.lists(st.integers(0, 3), min_size=1, max_size=40) | st.lists(st.integers(0, 60)),
     st.lists(st.integers(1, 6) | st.integers(1, 60), min_size=1, max_size=4),

@@ -41,20 +41,20 @@ def mariadb(*settings: str) -> Iterator[Path]:
         command += ["--auth-root-authentication-method=normal", "--skip-name-resolve"]
         made = subprocess.run(command, capture_output=True, text=True, **how)
         assert made.returncode == 0, made.stdout + made.stderr
-        with _running(found, folder, settings, how):
+        command = [found, "--no-defaults", f"--datadir={folder}/data", "--skip-networking"]
+        with running([*command, *(f"--{setting}" for setting in settings)], folder, how):
             yield folder / "socket"
     finally:
         shutil.rmtree(folder)
 
 
 @contextmanager
-def _running(
-    program: str, folder: Path, settings: tuple[str, ...], how: dict[str, Any]
-) -> Iterator[None]:
+def running(command: list[str], folder: Path, how: dict[str, Any]) -> Iterator[None]:
+    """Inside, a server of MariaDB or MySQL runs and answers on `folder/socket`; `how` goes to the
+    process."""
     log = folder / "log"
-    command = [program, "--no-defaults", f"--datadir={folder}/data", f"--socket={folder}/socket"]
-    command += ["--skip-networking", f"--pid-file={folder}/pid", "--innodb-buffer-pool-size=16M"]
-    command += ["--server-id=1", *(f"--{setting}" for setting in settings)]
+    command = [*command, f"--socket={folder}/socket", f"--pid-file={folder}/pid"]
+    command += ["--innodb-buffer-pool-size=16M", "--server-id=1"]
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, **how) as server:
         try:
             deadline = time.monotonic() + START_SECONDS_MAX

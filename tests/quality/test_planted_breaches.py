@@ -139,7 +139,7 @@ def test_healthy_evidence_breaks_nothing_and_leaves_nothing_open() -> None:
 
 def test_every_invariant_that_evidence_decides_is_broken_here() -> None:
     assert set(BREACHES) == DECIDED
-    assert len(INVARIANTS) == 24 + 8 + 21 + 11 + 7 + 13
+    assert len(INVARIANTS) == 24 + 8 + 21 + 12 + 7 + 13
     assert {one.decided_by for one in INVARIANTS.values()} == {
         "evidence",
         "history",

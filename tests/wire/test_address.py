@@ -45,6 +45,23 @@ def settings(other: Peer) -> Settings:
     return Settings(NodeSettings(1, "c", "/data", peers=[own, other])).validate()
 
 
+def test_url_names_the_zone_of_the_client() -> None:
+    assert parse_url("raftmq://db,db2?zone=rack%207") == ClusterUrl(
+        [Address("db", 7400), Address("db2", 7400)], zone="rack 7"
+    )
+    assert parse_url("raftmqs://db?zone=a&ca=ca.pem").zone == "a"
+    wrong = {
+        "raftmq://db?zone=": "zone names no zone",
+        "raftmq://db?zone=a&zone=b": "it takes zone=NAME once: zone is given twice",
+        "raftmq://db?zonne=a": "there is no 'zonne'; did you mean zone?",
+        "raftmq://db?zone=a&ca=ca.pem": "only raftmqs",
+        "raftmq://db?zone": "zone names no zone",
+    }
+    for text, words in wrong.items():
+        with pytest.raises(Rejected, match=words):
+            parse_url(text)
+
+
 def test_url_under_tls_names_files_and_no_other_url_does() -> None:
     url = parse_url("raftmqs://db:7000,[::1]?ca=/etc/my%20ca.pem&cert=me.pem")
     assert url == ClusterUrl(
@@ -56,7 +73,7 @@ def test_url_under_tls_names_files_and_no_other_url_does() -> None:
         "raftmqs://db?token=abc": "each of ca=FILE.* there is no 'token'; write",
         "raftmqs://db?crt=abc.pem": "there is no 'crt'; did you mean cert?",
         "raftmqs://db?ca=a&key=abc": "there is no 'key'; write",
-        "raftmqs://db?abc": "one part is not NAME=FILE",
+        "raftmqs://db?abc": "one part is not NAME=VALUE",
         "raftmqs://db?raftmq_abc_abcabcabcabc=x": "one name is not among these",
         "raftmqs://db?ca=": "ca names no file",
         "raftmqs://db?ca=a&ca=b": "ca is given twice",

@@ -32,12 +32,21 @@ from raftmq.machine.catalog.consumer_groups import (
     PutConsumerGroup,
 )
 from raftmq.machine.catalog.deletions import PruneDeletions
+from raftmq.machine.catalog.levels import RaiseLevel
 from raftmq.machine.catalog.membership import (
     JoinGroup,
     LeaveGroup,
     RegrantQueues,
     ReleaseQueues,
     RenewMembers,
+)
+from raftmq.machine.catalog.nodes import (
+    AddGroup,
+    DrainNode,
+    MoveGroup,
+    NameNode,
+    NoteAbsence,
+    PlaceNode,
 )
 from raftmq.machine.catalog.quotas import DropQuota, PutQuota
 from raftmq.machine.catalog.replicas import RetireReplica
@@ -127,6 +136,12 @@ def _of_command(node: Host, command: catalog.Command) -> Words | None:
         case PutQuota(subject=subject) | DropQuota(subject=subject):
             amounts = str(command.quota) if isinstance(command, PutQuota) else ""
             return Words(_tag(command), subject.kind.value, subject.name, amounts)
+        case MoveGroup(group=number, members=members):
+            return _of_group_members("move_group", number, members)
+        case AddGroup(group=number, members=members):
+            return _of_group_members("add_group", number, members)
+        case DrainNode(node=number, is_on=is_on):
+            return Words("drain_node" if is_on else "undrain_node", "node", str(number), "")
         case catalog.PutNode() | catalog.RemoveNode() | catalog.PutGroup():
             return _of_cluster(command)
         case (
@@ -140,10 +155,13 @@ def _of_command(node: Host, command: catalog.Command) -> Words | None:
             | RenewMembers()
             | RegrantQueues()
             | catalog.Bootstrap()
-            | catalog.NameNode()
+            | NameNode()
             | catalog.RenewNode()
             | catalog.Reconfigure()
             | RetireReplica()
+            | RaiseLevel()
+            | PlaceNode()
+            | NoteAbsence()
             | PruneDeletions()
             # One of those with a number, or with an author already.
             | catalog.Once()
@@ -207,8 +225,12 @@ def _of_cluster(command: _ClusterCommand) -> Words:
         case catalog.RemoveNode(id=number):
             return Words(what, "node", str(number))
         case catalog.PutGroup(group=group):
-            members = ", ".join(map(str, group.members[:_SHOWN_MEMBERS]))
-            return Words(what, "partition_group", str(group.id), f"nodes {members}")
+            return _of_group_members(what, group.id, group.members)
+
+
+def _of_group_members(what: str, number: int, members: list[int]) -> Words:
+    nodes = ", ".join(map(str, members[:_SHOWN_MEMBERS]))
+    return Words(what, "partition_group", str(number), f"nodes {nodes}")
 
 
 def group_of(node: Host, request: Noted) -> int | None:

@@ -39,6 +39,15 @@ from raftmq.machine.catalog.consumer_groups import (
     PutConsumerGroup,
 )
 from raftmq.machine.catalog.deletions import PruneDeletions
+from raftmq.machine.catalog.levels import RaiseLevel
+from raftmq.machine.catalog.nodes import (
+    AddGroup,
+    DrainNode,
+    MoveGroup,
+    NameNode,
+    NoteAbsence,
+    PlaceNode,
+)
 from raftmq.machine.catalog.replicas import RetireReplica
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
@@ -334,7 +343,7 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
             return (own, topic(Operation.DESCRIBE, beside)) if beside else (own,)
         case AlterTopic(name=name) | DeleteTopic(name=name):
             return (topic(Operation.ADMIN, name),)
-        case Subscribe() | Unsubscribe():
+        case Subscribe() | Unsubscribe() | membership.RegrantQueues():
             own = group(Operation.READ, command.consumer_group)
             return own, topic(Operation.DESCRIBE, command.topic)
         case PutConsumerGroup(name=name) | DeleteConsumerGroup(name=name):
@@ -356,15 +365,15 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
             return own, topic(Operation.DESCRIBE, command.topic)
         case membership.JoinGroup():
             return _join(node, command)
-        case membership.RegrantQueues():
-            own = group(Operation.READ, command.consumer_group)
-            return own, topic(Operation.DESCRIBE, command.topic)
         case membership.LeaveGroup(member=member) | membership.ReleaseQueues(member=member):
             return _of_member(node, member)
         case (
             catalog.PutNode()
             | catalog.RemoveNode()
             | catalog.PutGroup()
+            | DrainNode()
+            | MoveGroup()
+            | AddGroup()
             | access.PutUser()
             | access.DropUser()
             | access.PutToken()
@@ -377,11 +386,14 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
             return (ADMIN_CLUSTER,)
         case (
             catalog.Bootstrap()
-            | catalog.NameNode()
+            | NameNode()
             | catalog.RenewNode()
             | catalog.Reconfigure()
             | membership.RenewMembers()
             | RetireReplica()
+            | RaiseLevel()
+            | PlaceNode()
+            | NoteAbsence()
             | PruneDeletions()
             | catalog.Authored()
             | BeginAct()
@@ -410,6 +422,8 @@ BY_NAME = frozenset(
         FrameKind.JUDGE,
         FrameKind.AUDIT,
         FrameKind.QUOTAS,
+        FrameKind.LOG,
+        FrameKind.REPAIR,
     )
 )
 """The kinds that name what they are about: see `is_by_name`."""
@@ -462,6 +476,9 @@ NEEDS: Mapping[int, _Needs] = {
     FrameKind.JUDGE: _always(ADMIN_CLUSTER),
     FrameKind.AUDIT: _always(ADMIN_CLUSTER),
     FrameKind.QUOTAS: _always(ADMIN_CLUSTER),
+    # The log of the system group has the keys of passwords.
+    FrameKind.LOG: _always(ADMIN_CLUSTER),
+    FrameKind.REPAIR: _always(ADMIN_CLUSTER),
     FrameKind.LOG_IN: NOTHING,
     **dict.fromkeys(NODE_KINDS, NODES),
 }

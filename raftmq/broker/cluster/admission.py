@@ -298,7 +298,8 @@ def _answer(node: Host, probe: Probe, asked: OpenRequest) -> Answer:
     def reply_with(*, is_latest: bool, refusal: str = "") -> ProbeReply:
         generation, name = node.peer_identities.folder_of(probe.node)
         lost, now_ms = sorted(node.lost_logs), node.now_ms()
-        reply = ProbeReply(name, is_latest, node.may_lead, generation, refusal, now_ms, lost)
+        may_lead = node.may_lead and node.id not in node.catalog.drained
+        reply = ProbeReply(name, is_latest, may_lead, generation, refusal, now_ms, lost)
         if probe.joins and name in ("", probe.incarnation):
             founders, founding = founders_of(node), founding_around(node)
             reply = msgspec.structs.replace(reply, founders=founders, founding=founding)

@@ -21,7 +21,7 @@ import trio
 
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group
-from raftmq.broker.replica.opener import FOUNDING_INDEX, FOUNDING_TERM, founding_nodes
+from raftmq.broker.replica.opener import FOUNDING_INDEX, FOUNDING_TERM, founding_members
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 
 ASK_SECONDS = 0.05
@@ -43,7 +43,7 @@ async def hasten(node: Host) -> None:
     while trio.current_time() < until:
         await trio.sleep(ASK_SECONDS)
         for number, group in node.groups.items():
-            if _is_blank(group) and founding_nodes(node, number)[:1] == [node.id]:
+            if _is_blank(group) and founding_members(node, number)[:1] == [group.raft.id]:
                 group.campaign()
 
 

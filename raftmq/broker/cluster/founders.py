@@ -155,13 +155,19 @@ def settings_not_followed(node: Host) -> str:
 
 
 def addition_of(own: NodeSettings) -> str:
-    """The command that adds a node to a cluster, by its own settings."""
+    """The command that adds a node to a cluster, by its own settings, with its zone and machine."""
     row = next((peer for peer in own.peers if peer.id == own.id), own)
-    return _add(own.id, row.host, row.port)
+    # The cluster places groups by these before the node has said where it stands.
+    places = [
+        f" --{name} {value}"
+        for name, value in (("zone", own.zone), ("machine", own.machine))
+        if value
+    ]
+    return _add(own.id, row.host, row.port, "".join(places))
 
 
-def _add(number: int, host: str, port: int) -> str:
+def _add(number: int, host: str, port: int, options: str = "") -> str:
     if host in WILDCARDS:
-        command = f"`raftmq cluster add {number} HOST:{port}`"
+        command = f"`raftmq cluster add {number} HOST:{port}{options}`"
         return f"{command} (HOST: its address as the other nodes reach it)"
-    return f"`raftmq cluster add {number} {host}:{port}`"
+    return f"`raftmq cluster add {number} {host}:{port}{options}`"

@@ -50,6 +50,8 @@ from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.settings import Peer
 from raftmq.consensus import Message, MessageKind
 from raftmq.errors import Unavailable
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
+from raftmq.machine.catalog.levels import LEVEL
 from raftmq.wire import raft as raft_wire
 from raftmq.wire.messages import (
     PROTOCOL,
@@ -62,8 +64,10 @@ from raftmq.wire.messages import (
 )
 
 from .admission import ask_guest
+from .copy_pace import CopyPace
 from .peer_identities import SUPERSEDED, superseded
 from .peers import PeerLink
+from .upgrade import allowed_level, check_level
 from .views import ANSWER_SECONDS_MAX, ask_all
 
 CAMPAIGN_SECONDS_MAX = 0.1
@@ -99,6 +103,7 @@ class Links:
         self._node = node
         self._nursery = nursery
         self._links: dict[int, PeerLink] = {}
+        self._copy_pace = CopyPace(node.settings.limits.copy_bytes_per_second)
         self._orphans: dict[int, int] = {}
         self._met: Counter[int] = Counter()
         """Open connections, by the node that the other end says it is."""
@@ -118,6 +123,11 @@ class Links:
         self._told: list[NodeView] = []
         """The nodes of the newest table that a member told."""
         self._told_version = 0
+
+    @property
+    def level(self) -> int:
+        """The highest feature level that this node allows."""
+        return allowed_level(self._node.settings)
 
     def get(self, node: int) -> PeerLink | None:
         """The link to a node; None if there is none."""
@@ -183,7 +193,12 @@ class Links:
 
     def meet(self, hello: Hello) -> None:
         """A node connected to this one: link back. A node that joins has no other way to get
-        answers, as neither node has a catalog yet that names the other."""
+        answers, as neither node has a catalog yet that names the other.
+
+        Raises:
+            Refusal: its software is too old for the cluster.
+        """
+        check_level(hello, self._node.catalog.level)
         number = hello.node
         if number < 1 or number == self._node.id:
             return
@@ -272,9 +287,19 @@ class Links:
     def send(self, group: Group, message: Message) -> None:
         """Send a consensus message, best effort."""
         link = self._links.get(node_of(message.to))
-        is_sent = link is not None and link.send(raft_wire.encode(group.number, message))
+        is_sent = False
+        # Encoded only where it can go: this is done for each message.
+        if link is not None:
+            frame = raft_wire.encode(group.number, message)
+            is_sent = link.send(frame)
+            if is_sent and message.entries and _is_copying(group, message.to):
+                self._copy_pace.sent(sum(map(len, frame)))
         if not is_sent and message.kind is MessageKind.APPEND:
             group.raft.report_unreachable(message.to)
+
+    def copy_pause(self, group: Group, member: int) -> float:
+        """Seconds to wait before records are read back for a member."""
+        return self._copy_pace.pause if _is_copying(group, member) else 0.0
 
     def _start(self, peer: Peer) -> None:
         if peer.id == self._node.id:
@@ -307,6 +332,7 @@ class Links:
             own.host,
             own.port,
             digest,
+            LEVEL,
         )
 
     def _refused(self, reply: ErrorReply) -> None:
@@ -375,3 +401,8 @@ class Links:
     def _campaign(self, group: Group) -> None:
         if not group.leader and self._node.is_serving:
             group.campaign()
+
+
+def _is_copying(group: Group, member: int) -> bool:
+    """True if a member copies the log of a data group, to vote later."""
+    return member in group.conf_state.learners and group.number != SYSTEM_GROUP

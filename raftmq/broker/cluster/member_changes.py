@@ -20,18 +20,20 @@ Invariants:
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Set
 
 import trio
+from msgspec import structs
 
 from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.tickets import Callback
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
+from raftmq.machine.catalog.levels import LEARNERS_LEVEL
 from raftmq.machine.catalog.replicas import member_of
 from raftmq.wire.messages import ClusterView
 
-from .reconfiguration import is_settled, next_step
+from .reconfiguration import Wanted, is_settled, next_step
 from .views import ANSWER_SECONDS_MAX, ask_all, renew_catalog
 
 ROUND_PAUSE_SECONDS = 0.5
@@ -86,28 +88,39 @@ class MemberChanges:
             self._node.start_soon(self._round)
 
     def _wants_change(self, group: Group) -> bool:
-        wanted = self._wanted(group)
+        # Before the catalog knows the group, its founders stay.
         is_held_up = group.stopping or group.number in self._proposed
-        return bool(wanted) and not is_held_up and not is_settled(group.conf_state, wanted)
+        if is_held_up or group.number not in self._node.catalog.groups:
+            return False
+        return not is_settled(group.conf_state, self._wanted(group))
 
-    def _wanted(self, group: Group) -> list[int]:
-        """The members that the catalog wants; empty if the catalog does not know the group."""
-        catalog = self._node.catalog
-        placed = catalog.groups.get(group.number)
-        if placed is None:
-            return []
-        wanted = [member_of(catalog, placed.id, node) for node in placed.members]
+    def _wanted(self, group: Group) -> Wanted:
+        """The members that the catalog wants."""
+        catalog, conf = self._node.catalog, group.conf_state
+        placed = catalog.groups[group.number]
         if group.number == SYSTEM_GROUP:
-            # A node may be wanted and stay: one change must not name its member twice.
-            wanted = list(dict.fromkeys(wanted + self._staying(group)))
-        return wanted
+            # A node that was added and never started holds up no other.
+            members = [node for node in placed.members if self._is_named(node, group)]
+            placed = structs.replace(placed, members=members)
+        voting = catalog.voters(placed)
+        learning = [node for node in placed.members if node not in voting]
+        if group.number == SYSTEM_GROUP:
+            staying = self._staying({*conf.voters, *conf.learners}, known=placed.members)
+            if catalog.level < LEARNERS_LEVEL:
+                voting = voting + staying
+            else:
+                learning = learning + staying
+        ids = ([member_of(catalog, placed.id, n) for n in nodes] for nodes in (voting, learning))
+        return Wanted(*ids)
 
-    def _staying(self, group: Group) -> list[int]:
-        """Members that are to leave the system group, but not before all others. One that lost its
-        log needs another one: without the catalog it cannot hear who takes its groups over."""
-        catalog, voters = self._node.catalog, group.conf_state.voters
-        leaving = sorted({number for number in map(node_of, voters) if self._is_leaving(number)})
-        return [member_of(catalog, SYSTEM_GROUP, number) for number in leaving]
+    def _staying(self, members: Iterable[int], *, known: Container[int]) -> list[int]:
+        """The nodes of those members that are to leave the system group, but not before all others.
+        Without the catalog they would not hear who takes their groups over.
+
+        One change must not name a member twice: nodes that are `known` are left out.
+        """
+        nodes = sorted({node_of(member) for member in members})
+        return [node for node in nodes if self._is_leaving(node) and node not in known]
 
     async def _round(self) -> None:
         """Ask, then take the steps that are due by the answers."""
@@ -154,15 +167,15 @@ class MemberChanges:
         wanted, held = self._wanted(group), self._held_before(group)
         step = next_step(group, wanted, held, present)
         if isinstance(step, int):
-            # The first wanted member may be one that must not lead: the others are asked as well.
+            # The first of them may be one that must not lead: the others are asked as well.
             heard = present & group.raft.roll_call_answers
-            heirs = (m for m in wanted if m in group.conf_state.voters and m in heard)
+            heirs = (m for m in wanted.voters if m in group.conf_state.voters and m in heard)
             if self._hand_over(group, heirs):
                 self._stepping.add(group.number)
                 return
             step = next_step(group, wanted, held, present, hands_over=False)
         # A group must not count on a folder that the catalog would call unknown: see `admission`.
-        if not step or not self._are_named(wanted, group):
+        if not step or not all(self._is_named(node_of(m), group) for m in wanted.voters):
             self._stepping.discard(group.number)
             return
         assert isinstance(step, list)
@@ -174,11 +187,11 @@ class MemberChanges:
 
         group.change_members(step, Callback(over, over))
 
-    def _are_named(self, members: list[int], group: Group) -> bool:
-        """Whether it is known which data folder each node has that is to come."""
-        nodes, conf = self._node.catalog.nodes, group.conf_state
-        present = {*conf.voters, *conf.learners}
-        return all(member in present or nodes[node_of(member)].incarnation for member in members)
+    def _is_named(self, node: int, group: Group) -> bool:
+        """Whether it is known which data folder a node has, if it is to come."""
+        catalog = self._node.catalog
+        is_present = member_of(catalog, group.number, node) in group.members
+        return is_present or bool(catalog.nodes[node].incarnation)
 
 
 def present_members(views: Mapping[int, ClusterView]) -> dict[int, set[int]]:

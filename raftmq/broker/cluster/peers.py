@@ -22,6 +22,8 @@ from raftmq.broker.serve.outbox import Outbox, Step
 from raftmq.broker.settings import Peer
 from raftmq.broker.world import World, give_up_after, secure
 from raftmq.errors import ProtocolError, Reason, Unavailable
+from raftmq.machine.catalog.levels import FIRST_LEVEL
+from raftmq.machine.catalog.state import Place
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind, Hello, Welcome
@@ -84,6 +86,10 @@ class PeerLink:
         self._attempt = trio.CancelScope()
         self.incarnation = ""
         """The random name of the other node's data folder; empty while not connected."""
+        self.level = 0
+        """The highest feature level that the other node allowed when it last answered; 0: never."""
+        self.place: Place | None = None
+        """Where the other node stands by its last word; None: it never answered."""
         self.last_error = ""
         """Why the last attempt to connect failed, for people; empty while connected."""
         self.is_of_other_cluster = False
@@ -223,6 +229,8 @@ class PeerLink:
                 # The other node may have moved while the Welcome was under way.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 self.incarnation = welcome.incarnation
+                self.level = max(FIRST_LEVEL, welcome.level)
+                self.place = Place(welcome.zone, welcome.machine)
                 welcomed = True
                 self._outbox = Outbox(stream, self._step)
                 self.last_error, self.is_of_other_cluster = "", False

@@ -11,6 +11,8 @@ from raftmq.broker.host import Host
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.errors import Reason
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, PutGroup
+from raftmq.machine.catalog.levels import MOVES_LEVEL
+from raftmq.machine.catalog.nodes import MoveGroup
 from raftmq.wire.messages import ErrorReply
 
 from .catalog_changes import change_catalog
@@ -22,6 +24,9 @@ async def prefer(node: Host, group: Group, leader: int) -> ErrorReply | None:
 
     Cancelling leaves open whether it was noted.
     """
+    if leader in node.catalog.drained:
+        text = f"node {leader} is drained: `raftmq cluster undrain {leader}` first"
+        return ErrorReply(Reason.BAD_ARGUMENT.value, text)
     if group.number == SYSTEM_GROUP or leader == node.catalog.groups[group.number].members[0]:
         return None
     if not await renew_catalog(node):
@@ -35,7 +40,9 @@ async def prefer(node: Host, group: Group, leader: int) -> ErrorReply | None:
         text = f"partition group {group.number} is moving away from node {leader}, to nodes {nodes}"
         return ErrorReply(Reason.UNKNOWN_NODE.value, f"{text}: name one of these")
     members = [leader, *(member for member in wanted.members if member != leader)]
-    command = PutGroup(msgspec.structs.replace(wanted, members=members))
+    command: PutGroup | MoveGroup = MoveGroup(group.number, members, wanted.members)
+    if node.catalog.level < MOVES_LEVEL:
+        command = PutGroup(msgspec.structs.replace(wanted, members=members))
     system = node.groups[SYSTEM_GROUP]
     if node_of(system.leader) == node.id and not system.is_settled:
         return ErrorReply("busy", "the catalog is being changed", retry_ms=50)

@@ -5,9 +5,13 @@ membership there, in steps that each leave a majority that has everything:
 
 1. add the missing nodes as learners; they get a snapshot and then the log;
 2. remove the learners that are not wanted;
-3. when the wanted ones have caught up, one change, joint if it takes more than one member in or
-   out, makes them voters and removes those that are not wanted (Raft §6, thesis §4.3);
-4. a leader that is not wanted itself first hands over.
+3. when those that shall vote have caught up, one change, joint if it takes more than one member in
+   or out, makes them voters, and learners of those that shall only learn, and removes those that
+   are not wanted (Raft §6, thesis §4.3);
+4. a leader that shall not vote itself first hands over.
+
+All members of a data group shall vote. Of the system group, to which all nodes belong, few shall
+(`Group.voters` of the catalog), and the others learn.
 
 A node that leaves is marked in the catalog, the groups move, and once no group counts on the node,
 the catalog forgets it. The node may be stopped then. Until then, an `add` with its address keeps
@@ -26,7 +30,8 @@ stands for the node: its log is whole, and the next member would have to copy it
 
 Invariants:
 - The catalog refuses no part of a plan: a request happens as a whole or not at all.
-- A voter is removed only in the same step that all wanted nodes are voters.
+- A voter of a data group stops voting only in the same step in which all that shall vote are
+  voters. Of the system group as many stop as begin, and those above the wanted number.
 - Voters change only if most of the voters from then on are up, vote, hold what the leader held a
   moment ago, and have answered its roll call.
 - A node is unused only if no half of a joint membership has it: the outgoing one must still agree
@@ -34,7 +39,9 @@ Invariants:
 """
 
 from collections.abc import Mapping, Set
+from typing import NamedTuple
 
+from raftmq.broker.placement.members import with_node, with_replacement, without_node
 from raftmq.broker.replica.group import Group, node_of
 from raftmq.consensus import Change, ChangeKind, ConfState, ProgressState
 from raftmq.errors import Reason
@@ -46,15 +53,25 @@ from raftmq.machine.catalog.catalog import (
     PutNode,
     Reconfigure,
 )
+from raftmq.machine.catalog.levels import PLACES_LEVEL
+from raftmq.machine.catalog.nodes import PlaceNode
+from raftmq.machine.catalog.state import NODES_MAX, Place
+from raftmq.machine.names import why_no_place
 from raftmq.results import Refused
 from raftmq.wire.address import why_no_address
 from raftmq.wire.messages import ChangeNode, ClusterView, GroupView
 
-from .placement import with_node, with_replacement, without_node
 from .views import by_group, is_agreed
 
 CAUGHT_UP_LAG_MAX = 256
 """Records that a learner may lack when it is made a voter, of those of the last seconds."""
+
+
+class Wanted(NamedTuple):
+    """The members that a group shall have, by their ids."""
+
+    voters: list[int]
+    learners: list[int]
 
 
 def plan(change: ChangeNode, catalog: Catalog) -> Reconfigure | Refused:
@@ -67,22 +84,32 @@ def plan(change: ChangeNode, catalog: Catalog) -> Reconfigure | Refused:
     refused = _refused(change, catalog)
     if refused is not None:
         return refused
-    staying = [node.id for node in nodes.values() if not node.is_leaving]
-    if change.action == "add":
-        node = Node(change.node, change.host, change.port)
-        moved = with_node(groups, change.node, staying)
-        return Reconfigure([PutNode(node), *map(PutGroup, moved)])
-    old = nodes[change.node]
-    leaving = PutNode(Node(old.id, old.host, old.port, is_leaving=True))
+    staying = [
+        node.id for node in nodes.values() if not node.is_leaving and node.id not in catalog.absent
+    ]
     if change.action == "remove":
-        moved = without_node(groups, change.node, staying)
-        return Reconfigure([leaving, *map(PutGroup, moved)])
-    moved = with_replacement(groups, change.node, change.new, staying)
-    if old.is_leaving and change.new not in nodes:
+        moved = without_node(groups, change.node, staying, catalog.places)
+        return Reconfigure([_leaving(nodes[change.node]), *map(PutGroup, moved)])
+    new = change.new or change.node
+    entries: list[PutNode | PlaceNode | PutGroup] = [PutNode(Node(new, change.host, change.port))]
+    places = catalog.places
+    if change.zone or change.machine:
+        # Once the node runs, its own word counts.
+        entries.append(PlaceNode(new, change.zone, change.machine))
+        places = places | {new: Place(change.zone, change.machine)}
+    if change.action == "add":
+        moved = with_node(groups, new, staying, places)
+        return Reconfigure([*entries, *map(PutGroup, moved)])
+    old = nodes[change.node]
+    moved = with_replacement(groups, change.node, new, staying, places)
+    if old.is_leaving and new not in nodes:
         # The old node's groups are promised to others already: the new node joins as any other.
-        moved = with_node(groups, change.new, staying)
-    comes = PutNode(Node(change.new, change.host, change.port))
-    return Reconfigure([comes, leaving, *map(PutGroup, moved)])
+        moved = with_node(groups, new, staying, places)
+    return Reconfigure([*entries, _leaving(old), *map(PutGroup, moved)])
+
+
+def _leaving(node: Node) -> PutNode:
+    return PutNode(Node(node.id, node.host, node.port, is_leaving=True))
 
 
 def _refused(change: ChangeNode, catalog: Catalog) -> Refused | None:
@@ -112,6 +139,17 @@ def _refused(change: ChangeNode, catalog: Catalog) -> Refused | None:
     if taken := [node.id for node in others if (node.host, node.port) == at]:
         message = f"{at[0]}:{at[1]} is the address of node {taken[0]}: give the new node's own"
         return Refused(Reason.BAD_ARGUMENT, message)
+    if known is None and change.action != "remove" and len(nodes) >= NODES_MAX:
+        return Refused(Reason.BAD_ARGUMENT, f"a cluster has at most {NODES_MAX} nodes")
+    zones = sorted({place.zone for place in catalog.places.values()} - {""})
+    if zones and not change.zone and change.action != "remove" and known is None:
+        message = f"the nodes have zones ({', '.join(zones)}): name that of node {comes}"
+        return Refused(Reason.BAD_ARGUMENT, message)
+    if problem := why_no_place(change.zone) or why_no_place(change.machine):
+        return Refused(Reason.BAD_ARGUMENT, problem)
+    if (change.zone or change.machine) and catalog.level < PLACES_LEVEL:
+        message = f"zones and machines need feature level {PLACES_LEVEL}, not {catalog.level}"
+        return Refused(Reason.OLD_SOFTWARE, message)
     staying = {node.id for node in nodes.values() if not node.is_leaving}
     if change.action != "add" and not staying - {change.node}:
         last = f"node {change.node} is the last one that is not leaving"
@@ -128,20 +166,21 @@ def _is_repeat(change: ChangeNode, known: Node, nodes: Mapping[int, Node]) -> bo
     return change.action == "add" or (nodes[change.node].is_leaving and not known.is_leaving)
 
 
-def is_settled(conf: ConfState, wanted: list[int]) -> bool:
+def is_settled(conf: ConfState, wanted: Wanted) -> bool:
     """True if no step is due towards the wanted members, or none can be: a change is under way."""
+    is_there = set(conf.voters) == {*wanted.voters} and set(conf.learners) == {*wanted.learners}
     # The change under way must be over before the next one (Raft §6).
-    return bool(conf.voters_outgoing) or (not conf.learners and set(conf.voters) == set(wanted))
+    return bool(conf.voters_outgoing) or is_there
 
 
 def next_step(
-    group: Group, wanted: list[int], held: int, present: Set[int], *, hands_over: bool = True
+    group: Group, wanted: Wanted, held: int, present: Set[int], *, hands_over: bool = True
 ) -> list[Change] | int:
     """The next step of a group's leader towards the wanted members.
 
     Args:
         group: led here, not settled; it has called the roll.
-        wanted: member ids.
+        wanted: at least one voter.
         held: the last record that the leader held a moment ago, one to two seconds as a rule.
         present: members that are up by the word of their nodes, asked just now.
         hands_over: False: the other wanted voters declined to lead, so a leader that leaves makes
@@ -151,35 +190,43 @@ def next_step(
     """
     conf = group.conf_state
     present = present | {group.raft.id}
-    wanted = [_standing(member, conf, present) for member in wanted]
+    voters, learners = ([_standing(m, conf, present) for m in members] for members in wanted)
     known = {*conf.voters, *conf.learners}
-    missing = [member for member in wanted if member not in known]
+    missing = [member for member in voters + learners if member not in known]
     if missing:
         return [Change(ChangeKind.ADD_LEARNER, member) for member in missing]
     # The quorum stays as it is. A voter may wait for this: of two members of a node only one is
     # sent a snapshot.
-    if idle := [member for member in conf.learners if member not in wanted]:
+    if idle := [member for member in conf.learners if member not in voters + learners]:
         return [Change(ChangeKind.REMOVE, member) for member in idle]
     heard = known & present & group.raft.roll_call_answers
     able = {member for member in heard if _keeps_up(group, member, held)}
-    learners = [member for member in wanted if member in conf.learners]
-    if not all(member in able and _is_caught_up(group, member) for member in learners):
-        return []
-    surplus = [member for member in sorted(known) if member not in wanted]
+    to_rise = [member for member in voters if member in conf.learners]
+    rising = [member for member in to_rise if member in able and _is_caught_up(group, member)]
+    surplus = [member for member in sorted(conf.voters) if member not in voters]
+    if rising != to_rise:
+        if group.number != SYSTEM_GROUP:
+            return []
+        # A learner that is down must not keep dead voters: as many go as come, these first.
+        room = len(rising) + max(0, len(conf.voters) - len(voters))
+        surplus = sorted(surplus, key=lambda member: (member in able, member))[:room]
+        if not surplus and not rising:
+            return []
     if group.raft.id in surplus and hands_over:
-        heirs = [member for member in wanted if member in conf.voters and member in heard]
+        heirs = [member for member in voters if member in conf.voters and member in heard]
         if heirs:
             return heirs[0]
         # Those that come may reach this leader and not each other: one of them must lead, and call
         # the roll, before this leader goes.
-        if learners:
+        if rising:
             surplus = []
-    staying = set(conf.voters).difference(surplus) | set(learners)
+    staying = set(conf.voters).difference(surplus) | set(rising)
     if 2 * len(staying & able) <= len(staying):
         # The voters from then on could elect no leader.
         return []
-    changes = [Change(ChangeKind.ADD_VOTER, member) for member in learners]
-    return changes + [Change(ChangeKind.REMOVE, member) for member in surplus]
+    changes = [Change(ChangeKind.ADD_VOTER, member) for member in rising]
+    falling = ((m, ChangeKind.ADD_LEARNER if m in learners else ChangeKind.REMOVE) for m in surplus)
+    return changes + [Change(kind, member) for member, kind in falling]
 
 
 def _standing(member: int, conf: ConfState, present: Set[int]) -> int:

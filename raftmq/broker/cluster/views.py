@@ -1,16 +1,20 @@
 """The routing table, as this node knows it and as the others do."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
 import trio
 
 from raftmq.broker.host import Host
+from raftmq.broker.placement.members import copies
 from raftmq.broker.replica.group import node_of
 from raftmq.broker.serve.pages import Sees, topics_page
 from raftmq.errors import Unavailable
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
+from raftmq.machine.catalog.state import Node, Place
 from raftmq.machine.machine import PartitionMachine
 from raftmq.wire.messages import (
     ClusterView,
@@ -18,11 +22,14 @@ from raftmq.wire.messages import (
     FrameKind,
     GroupView,
     Metadata,
+    NodeStatus,
     NodeView,
+    Status,
 )
 
 from .peers import PeerLink
-from .placement import copies
+
+T = TypeVar("T")
 
 ANSWER_SECONDS_MAX = 1.0
 """A node that does not answer within this time is left out."""
@@ -58,9 +65,7 @@ def view(
     if after:
         return ClusterView(cluster, catalog.version, [], [], page, following)
     denied = [name for name in topics or () if not sees(name)]
-    nodes = [
-        NodeView(each.id, each.host, each.port, each.is_leaving) for each in catalog.nodes.values()
-    ]
+    nodes = [_node_view(node, each) for each in catalog.nodes.values()]
     groups = [_group_view(node, number) for number in sorted(catalog.groups)]
     return ClusterView(cluster, catalog.version, nodes, groups, page, following, denied)
 
@@ -68,16 +73,44 @@ def view(
 async def ask_all(node: Host) -> dict[int, ClusterView]:
     """By node: the routing table of this node, and of each member that answers in time. Cancelling
     leaves nothing behind."""
-    views = {node.id: view(node, [])}
 
-    async def ask(link: PeerLink) -> None:
+    async def ask(link: PeerLink) -> ClusterView:
+        return await link.ask(FrameKind.METADATA, Metadata([]), ClusterView)
+
+    return {node.id: view(node, [])} | await _ask_members(node, ask)
+
+
+async def ask_statuses(node: Host) -> dict[int, dict[str, Any]]:
+    """By node: its status (`raftmq.broker.status`). Otherwise as `ask_all`."""
+
+    async def own(question: Status) -> NodeStatus:
+        return NodeStatus(node.status(after=question.after))
+
+    async def ask(link: PeerLink) -> dict[str, Any]:
+        return await _all_pages(partial(link.ask, FrameKind.STATUS, answer=NodeStatus))
+
+    return {node.id: await _all_pages(own)} | await _ask_members(node, ask)
+
+
+async def _ask_members(node: Host, ask: Callable[[PeerLink], Awaitable[T]]) -> dict[int, T]:
+    answers: dict[int, T] = {}
+
+    async def note(link: PeerLink) -> None:
         with trio.move_on_after(ANSWER_SECONDS_MAX), suppress(Unavailable):
-            views[link.peer.id] = await link.ask(FrameKind.METADATA, Metadata([]), ClusterView)
+            answers[link.peer.id] = await ask(link)
 
     async with trio.open_nursery() as nursery:
         for link in node.links.members():
-            nursery.start_soon(ask, link)
-    return views
+            nursery.start_soon(note, link)
+    return answers
+
+
+async def _all_pages(ask: Callable[[Status], Awaitable[NodeStatus]]) -> dict[str, Any]:
+    status = page = (await ask(Status())).status
+    while "next" in page:
+        page = (await ask(Status(page["next"]))).status
+        status["groups"] += page["groups"]
+    return status
 
 
 def by_group(views: Mapping[int, ClusterView]) -> defaultdict[int, dict[int, GroupView]]:
@@ -118,12 +151,27 @@ def is_agreed(said: Mapping[int, GroupView], holds: Callable[[GroupView], bool])
     return all(2 * len(agreed & half) > len(half) for half in halves)
 
 
+def _node_view(node: Host, known: Node) -> NodeView:
+    catalog = node.catalog
+    place = catalog.places.get(known.id, Place())
+    return NodeView(
+        known.id,
+        known.host,
+        known.port,
+        is_leaving=known.is_leaving,
+        is_drained=known.id in catalog.drained,
+        zone=place.zone,
+        machine=place.machine,
+        is_absent=known.id in catalog.absent,
+    )
+
+
 def _group_view(node: Host, number: int) -> GroupView:
     group = node.groups.get(number)
     placed = node.catalog.groups[number]
     wanted = 0 if number == SYSTEM_GROUP else copies(placed)
     if group is None:
-        return GroupView(number, 0, 0, placed.members, [], copies=wanted)
+        return GroupView(number, 0, 0, placed.members, [], copies=wanted, wanted=placed.members)
     conf, machine = group.conf_state, group.machine
     forgotten = machine.offsets.forgotten if isinstance(machine, PartitionMachine) else 0
     return GroupView(
@@ -137,4 +185,5 @@ def _group_view(node: Host, number: int) -> GroupView:
         forgotten=forgotten,
         copies=wanted,
         member=0 if group.abstains or group.is_starved else group.raft.id,
+        wanted=placed.members,
     )

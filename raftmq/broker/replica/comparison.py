@@ -209,7 +209,7 @@ class Comparing:
                 elif trio.current_time() >= led_since + OVERRULE_SECONDS:
                     self._overrule(group)
                     return
-                elif heir := next(iter(heirs(group)), 0):
+                elif heir := next(iter(heirs(group, self._node.catalog.drained)), 0):
                     group.transfer(heir)
                 await trio.sleep(pause)
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)

@@ -23,7 +23,7 @@ Invariants:
 - The machine sees each committed record once, in order, from its snapshot on.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -98,7 +98,7 @@ class Machine(Protocol):
     log_start: int
     """The first index that retention keeps."""
     record_version: int
-    """Version of proposed records, and the newest that `apply` accepts."""
+    """The newest version of records that `apply` accepts."""
 
     def apply(self, record: Record) -> list[Result]:
         """Apply the record at `applied + 1`."""
@@ -150,6 +150,8 @@ class Group:
         """Where the queues' batches stand in the log."""
         self.machine = parts.machine
         """The replicated state."""
+        self.record_version = 1
+        """The version of proposed records: see `raftmq.machine.catalog.levels`."""
         self.conf_state = parts.conf_state
         """The membership after the last applied record."""
         self.abstains = parts.abstains
@@ -378,8 +380,8 @@ class Group:
         self.raft.campaign()
         self._mark(self)
 
-    def transfer(self, to: int) -> ErrorReply | None:
-        """Start handing the leadership to a member; 0: the voter that is furthest.
+    def transfer(self, to: int, *, drained: Container[int] = ()) -> ErrorReply | None:
+        """Start handing the leadership to a member; 0: the furthest voter on no drained node.
 
         Returns why it cannot be done, or None; whether it succeeds shows in who leads later.
         """
@@ -387,7 +389,8 @@ class Group:
             return self.not_leader()
         progress = self.raft.status().progress
         others = {m: p.match for m, p in progress.items() if m != self.raft.id and not p.is_learner}
-        target = to or max(others, key=lambda member: (others[member], -member), default=0)
+        able = [member for member in others if node_of(member) not in drained]
+        target = to or max(able, key=lambda member: (others[member], -member), default=0)
         if target == self.raft.id:
             return None
         if target not in others:
@@ -473,11 +476,9 @@ class Group:
             del waiting[:count]
 
     def _propose(self, items: list[tuple[int, bytes, Ticket]]) -> None:
-        version = self.machine.record_version
+        records = [(kind, payload, self.record_version) for kind, payload, _ in items]
         try:
-            first = self.raft.propose(
-                [(kind, payload, version) for kind, payload, _ in items], now=self._now_ms()
-            )
+            first = self.raft.propose(records, now=self._now_ms())
         except ProposalDropped as dropped:
             error = self._refusal_of(dropped)
             for _, _, ticket in items:

@@ -134,7 +134,7 @@ class GroupOpener:
         group = self._assemble(number, member, store, recovered, machine, conf_state)
         if recovered.snapshot_fault is not None:
             self._on_snapshot(group, recovered.start.index, recovered.snapshot_fault)
-        if group.is_alone or (is_new and founders[0] == node.id):
+        if group.is_alone or (is_new and founders[0] == member):
             # No other node can lead, or all are equally good: no need to wait for a timeout.
             group.raft.campaign()
         return group
@@ -251,10 +251,11 @@ def oldest_snapshot(store: LogStore) -> Snapshot:
     return Snapshot(consensus_meta(store.snapshots[0]))
 
 
-def founding_nodes(node: Host, number: int) -> list[int]:
-    """The nodes that found a group, the one that campaigns at once first; empty: none is known."""
+def founding_members(node: Host, number: int) -> list[int]:
+    """The members that found a group, the one that campaigns at once first; empty: none is
+    known."""
     if number == SYSTEM_GROUP:
-        # The nodes may list each other in different orders.
+        # The nodes may list each other in different orders. Each member has its node's number.
         return sorted(peer.id for peer in node.settings.node.peers)
     group = node.catalog.groups.get(number)
     return group.founders if group is not None else []

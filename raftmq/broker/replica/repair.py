@@ -150,7 +150,7 @@ class Repairs:
         """Hand over to a member that lacks no record, once for each finding."""
         # A second transfer would replace the one that is under way.
         if group is not None and group.is_leader and not group.raft.status().transferee:
-            heir = next(iter(heirs(group)), 0)
+            heir = next(iter(heirs(group, self._node.catalog.drained)), 0)
             if heir:
                 group.transfer(heir)
 
@@ -316,6 +316,12 @@ class Repairs:
 
     def fetch(self, group: Group, peer: int, low: int, high: int) -> None:
         """Read records back from disk, then call `group.fetched`; damaged ones come from peers."""
+        if group.is_retired:
+            return  # while this waited
+        if pause := self._node.links.copy_pause(group, peer):
+            again = partial(self.fetch, group, peer, low, high)
+            self._node.timers.call_after(pause, again)
+            return
         budget = self._node.settings.raft.message_bytes_max * 4
 
         def done(records: list[Record] | None, error: BaseException | None) -> None:

@@ -7,7 +7,8 @@ a folder that never held a log differs from one whose log is gone:
 | the group's folder | the last replica opened here | what follows |
 |---|---|---|
 | holds a log | any | it is opened as that replica |
-| holds none | none | a founder founds the group, any other node opens a blank replica |
+| holds none | none | a founder founds the group, also if it was moved away; another node opens a |
+| | | blank replica |
 | holds none | one that the catalog has replaced | it was deleted; the next one is opened |
 | holds none | the one that the catalog names | its log is *lost*: the catalog gives another id |
 
@@ -37,6 +38,7 @@ import msgspec
 import trio
 
 from raftmq.broker.cluster.identity import Identity, load, save
+from raftmq.broker.cluster.upgrade import record_version
 from raftmq.broker.cluster.views import ask_all
 from raftmq.broker.host import Host
 from raftmq.errors import Unavailable
@@ -52,7 +54,7 @@ from raftmq.machine.catalog.replicas import (
 from raftmq.wire.messages import ErrorReply, FrameKind, Probe, ProbeReply
 
 from .group import node_of
-from .opener import GroupOpener, founding_nodes, group_folder
+from .opener import GroupOpener, founding_members, group_folder
 from .removal import ReplicaRemoval, has_left
 
 ASK_SECONDS = 0.5
@@ -99,13 +101,15 @@ class Replicas:
         """Open the groups that this node shall carry, by the catalog as it is now."""
         catalog, own = self._node.catalog, self._node.id
         self._check_system()
+        for replica in self._node.groups.values():
+            replica.record_version = record_version(catalog.level, partition_group=replica.number)
         for group in list(catalog.groups.values()):
             if not self._is_missing(group.id):
                 self._clear_remains(group.id)
                 continue
-            replica = replica_of(member_of(catalog, group.id, own))
-            if self._identity.replicas.get(group.id, -1) < replica:
-                self._open(group.id, replica, founding_nodes(self._node, group.id))
+            generation = replica_of(member_of(catalog, group.id, own))
+            if self._identity.replicas.get(group.id, -1) < generation:
+                self._open(group.id, generation, founding_members(self._node, group.id))
         self.think()
 
     def _clear_remains(self, number: int) -> None:
@@ -129,10 +133,18 @@ class Replicas:
         return (
             known is not None
             and known.generation == node.generation
-            and node.id in catalog.groups[number].members
+            and (node.id in catalog.groups[number].members or self._is_unopened_founder(number))
             and number not in node.groups
             and number not in self._removal.under_way
         )
+
+    def _is_unopened_founder(self, number: int) -> bool:
+        """True if this node is to found a group with others, and has not done its part. If the
+        group was moved away meanwhile, a majority may still lack this part: without it the group
+        would never have a leader who carries out the move."""
+        own = member_id(self._node.id, self._node.generation, 0)
+        is_founder = own in self._node.catalog.groups[number].founders
+        return is_founder and number not in self._identity.replicas
 
     def _is_lost(self, number: int) -> bool:
         replica = replica_of(member_of(self._node.catalog, number, self._node.id))
@@ -149,7 +161,7 @@ class Replicas:
 
     async def _open_system(self) -> None:
         node = self._node
-        founders = founding_nodes(node, SYSTEM_GROUP)
+        founders = founding_members(node, SYSTEM_GROUP)
         replica, is_sure = self._identity.replicas.get(SYSTEM_GROUP, 0), False
         while not self._open(SYSTEM_GROUP, replica, founders, may_be_blank=is_sure):
             node.waits_for = (
@@ -186,7 +198,7 @@ class Replicas:
         Args:
             number: the partition group.
             replica: the replica generation.
-            founders: who founds the group if it was not founded yet.
+            founders: the members that found the group if it was not founded yet.
             may_be_blank: whether the replica is known to have said nothing yet.
         """
         node, known = self._node, self._identity.replicas.get(number)
@@ -196,20 +208,21 @@ class Replicas:
             self._opener.clear(number)
         # From now on a log stands there.
         self._remains.discard(number)
-        # A node or a replica that began again has nothing to found with: the group was founded.
-        is_founder = node.id in founders and known is None and not replica and not node.generation
+        member = member_id(node.id, node.generation, replica)
+        # A node or a replica that began again has another id: the group was founded.
+        is_founder = member in founders and known is None
         # A log is opened under the id that is remembered. The log of a next self must not be met
         # under the former id, which may vote: so its id is remembered first. A crash in between
         # leaves a lost log, which costs one more id.
         is_next = known != replica and (known is not None or replica > 0)
         if is_next:
             self._note(number, replica)
-        member = member_id(node.id, node.generation, replica)
         group = self._opener.open(number, member, founders if is_founder else [])
         # Remembered first, the log of a group that is founded here would be taken for lost.
         if known is None and not is_next:
             self._note(number, replica)
         node.groups[number] = group
+        group.record_version = record_version(node.catalog.level, partition_group=number)
         node.mark(group)
         return True
 

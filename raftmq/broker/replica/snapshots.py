@@ -25,7 +25,7 @@ from raftmq.broker.cluster.peers import PeerLink
 from raftmq.broker.host import Host
 from raftmq.broker.replica.repair import Repairs
 from raftmq.broker.replica.space import Space
-from raftmq.broker.serve.answers import Answer, OpenRequest, of_nodes
+from raftmq.broker.serve.answers import Answer, OpenRequest, elsewhere, of_nodes
 from raftmq.broker.serve.dispatcher import frame_route, route
 from raftmq.broker.service import Service
 from raftmq.broker.world import Worker, run_on
@@ -41,6 +41,7 @@ from raftmq.wire import raft as raft_wire
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import ErrorReply, FrameKind, RepairRange, SnapshotChunk, SnapshotProgress
+from raftmq.wire.traces import FindLog, FoundLog
 
 from .comparison import Comparing
 from .group import Group, node_of
@@ -74,6 +75,7 @@ class Snapshots(Service):
         self.routes = {
             FrameKind.SNAPSHOT: frame_route(self._receive),
             FrameKind.REPAIR: route(RepairRange, self._lend),
+            FrameKind.LOG: route(FindLog, self._describe),
         }
 
     def take(self, group: Group, record: Record) -> None:
@@ -181,11 +183,24 @@ class Snapshots(Service):
         return index <= group.raft.commit or self._whole.get(group.number) == index
 
     def _lend(self, request: RepairRange, asked: OpenRequest) -> Answer:
-        """Give a peer records that it lacks, or a piece of a snapshot."""
-        if not asked.connection.from_node:
-            return of_nodes()
+        """Give records or a piece of a snapshot to a peer that lacks them, or to a backup."""
         part = self.comparing if request.snapshot else self._repairs
         return part.answer(request, asked)
+
+    def _describe(self, request: FindLog, asked: OpenRequest) -> Answer:
+        """The bounds of a log, for a backup: its parts are then lent."""
+        group = self._node.group(request.partition_group)
+        if group is None:
+            return elsewhere(request.partition_group)
+
+        def found() -> Answer:
+            # The digest of a replica that differs is not that of the group.
+            if group.differs:
+                return ErrorReply("unavailable", group.differs)
+            oldest, machine = group.store.snapshots[0], group.machine
+            return FoundLog(oldest.index, oldest.state_crc, machine.applied, machine.digest)
+
+        return asked.read(group, found)
 
     def take_chunk(self, group: Group, chunk: SnapshotChunk, data: bytes) -> int:
         """On the disk thread: take a chunk, and the whole file when it is complete."""

@@ -23,12 +23,15 @@ Left out: telling the other nodes. The acknowledgements of followers show a lead
 Sources: RabbitMQ's `disk_free_limit`; the spare space of file systems for their owner.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from raftmq.broker.host import Host
 from raftmq.consensus import Message, ProgressState
 
-from .group import Group
+from .group import Group, node_of
+
+_UNKNOWN = 2**63
+"""More than any disk has."""
 
 
 class Space:
@@ -37,7 +40,7 @@ class Space:
     def __init__(self, node: Host) -> None:
         self._node = node
         self._reserve = node.settings.log.reserve_bytes
-        self._free = 2**63
+        self._free = _UNKNOWN
         self.refusal = ""
         """Why no messages are taken; empty: there is space."""
 
@@ -45,6 +48,11 @@ class Space:
     def is_low(self) -> bool:
         """True while leaders here take no messages."""
         return bool(self.refusal)
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Bytes beyond the reserve, as last measured; None: not yet."""
+        return None if self._free == _UNKNOWN else max(0, self._free - self._reserve)
 
     def measure(self) -> int:
         """Free bytes; on a worker."""
@@ -76,13 +84,15 @@ class Space:
         return self.is_low and bool(message.entries) and self._free < self._reserve // 2
 
 
-def heirs(group: Group) -> Iterator[int]:
-    """Members that could take a group over from a leader without space: voters that lack nothing.
+def heirs(group: Group, drained: Container[int]) -> Iterator[int]:
+    """Members that could take a group over from a leader without space: voters that lack nothing,
+    those on drained nodes last, as it is better that one of them leads.
 
     A voter whose own disk is full did not acknowledge the last records, if there were any.
     """
     status = group.raft.status()
-    for member, progress in sorted(status.progress.items()):
+    members = sorted(status.progress, key=lambda member: (node_of(member) in drained, member))
+    for member, progress in ((each, status.progress[each]) for each in members):
         if (
             member != group.raft.id
             and not progress.is_learner

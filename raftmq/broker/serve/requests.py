@@ -15,6 +15,7 @@ from raftmq.batch.layout import COMPRESSED, BatchHead
 from raftmq.broker.access.acts import authored, authored_change
 from raftmq.broker.cluster.preference import prefer
 from raftmq.broker.cluster.reconfiguration import plan
+from raftmq.broker.cluster.upgrade import why_too_early
 from raftmq.broker.cluster.views import view
 from raftmq.broker.deliver.group_deletion import forget_first
 from raftmq.broker.host import Host
@@ -42,8 +43,10 @@ from raftmq.machine.catalog.catalog import (
     Reconfigure,
     is_of_users,
 )
+from raftmq.machine.catalog.levels import RaiseLevel
+from raftmq.machine.catalog.nodes import NoteAbsence, PlaceNode
 from raftmq.machine.catalog.replicas import RetireReplica, taker_of
-from raftmq.machine.delays import RESERVED
+from raftmq.machine.catalog.state import NODES_MAX
 from raftmq.machine.machine import PartitionMachine
 from raftmq.results import Appended, Delayed, Refused
 from raftmq.wire.address import why_no_address
@@ -294,15 +297,22 @@ class Requests(Service):
         except msgspec.ValidationError as error:
             return ErrorReply(Reason.BAD_ARGUMENT.value, f"no such command: {error}")
         is_of_node = isinstance(command, BeginAct | EndAct) and asked.connection.from_node
-        is_internal = isinstance(command, Authored | BeginAct | EndAct | Reconfigure)
+        is_internal = isinstance(
+            command,
+            Authored | BeginAct | EndAct | Reconfigure | RaiseLevel | PlaceNode | NoteAbsence,
+        )
         if is_internal and not is_of_node:
-            # Else a client could name another author, fill the audit log, or move groups unjudged.
+            # Else a client could name another author, fill the audit log, move groups unjudged,
+            # raise the level past a node, or say where a node stands or that it is absent.
             return of_nodes()
         problem = ""
         if isinstance(command, PutNode):
             problem = why_no_address(command.node.host, command.node.port)
             if not 1 <= command.node.id <= NODE_MAX:
                 problem = f"a node's number is 1 to {NODE_MAX}, not {command.node.id}"
+            nodes = self._node.catalog.nodes
+            if command.node.id not in nodes and len(nodes) >= NODES_MAX:
+                problem = f"a cluster has at most {NODES_MAX} nodes"
         if problem:
             # Refused here and not when applied: logs may hold such an address already, and a
             # record must have one result on all replicas.
@@ -323,6 +333,8 @@ class Requests(Service):
             return self._retire(command, group, asked)
         if isinstance(command, PutGroup) and not self._keeps_members(group, command):
             return _changing()
+        if group.is_leader and (early := why_too_early(self._node, command)):
+            return early
         signed: Command = command
         if not asked.connection.from_node:
             signed = authored(self._node, asked.connection, command)
@@ -390,12 +402,13 @@ class Requests(Service):
     async def _hand_over(self, group: Group, to: int, asked: OpenRequest) -> None:
         # The catalog must name the node first: else the next check of leaders undoes the transfer.
         error = None if to == 0 else await prefer(self._node, group, to)
-        error = error or group.transfer(group.voter_of(to) if to else 0)
+        target, drained = group.voter_of(to) if to else 0, self._node.catalog.drained
+        error = error or group.transfer(target, drained=drained)
         asked.answer(error or Done())
 
 
 def _append(group: Group, head: BatchHead, body: bytes, asked: OpenRequest) -> Answer:
-    if head.producer >= RESERVED:
+    if head.producer >= producer_commands.RESERVED:
         message = f"producer {head.producer} is the brokers' own: a client's is below 2^63"
         return ErrorReply(Reason.BAD_ARGUMENT.value, message)
     throttle_ms = asked.throttle_ms

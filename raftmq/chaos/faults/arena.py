@@ -243,6 +243,14 @@ class Arena(ABC):
         """Ask for a new node in place of another."""
         raise CannotMake(self, "replace members")
 
+    def drain(self, node: int) -> Lasting:
+        """Ask that a node leads nothing, and at the end that it leads again."""
+        raise CannotMake(self, "drain nodes")
+
+    def even_out(self) -> None:
+        """Ask for moves of groups, and of leaderships, by a plan."""
+        raise CannotMake(self, "move groups by a plan")
+
     def bring_back(self, node: int) -> None:
         """Start a removed node with its old data; if none was removed, the world may remove this
         one."""

@@ -79,6 +79,9 @@ class Fault(NamedTuple):
     needs_users: bool = False
     """True: only a cluster whose nodes know each other and their users can have it. It is added to
     schedules (`with_access`), and is not drawn among the others."""
+    is_drawn: bool = True
+    """False: it is added to some schedules (`with_visits`), and not drawn among the others: a seed
+    from before it has the events that it had."""
 
 
 _CORE, _SIM, _REAL = World.CORE, World.SIM, World.REAL
@@ -306,6 +309,10 @@ _MEMBERS = (
     _once("return-node", "M12", "A node that left is added again with the disk that it had.",
           _ONLY_SIM),
     _once("return-blank", "M12", "A node that left is added again with an empty disk.", _ONLY_SIM),
+    _lasting("drain", "M13", "A node is drained: others lead what it led.",
+             _BROKERS)._replace(is_drawn=False),
+    _once("balance", "M14", "An operator evens out the cluster: groups move, leaders change.",
+          _BROKERS, Aim.NONE)._replace(is_drawn=False),
 )  # fmt: skip
 
 _CLIENTS = (
@@ -389,11 +396,18 @@ def nearest(name: str, known: Iterable[str] = ()) -> str:
     return "" if name in names else did_you_mean(name, names)
 
 
-def of_world(world: World, *, has_users: bool = False) -> list[Fault]:
-    """The kinds that can be made in a world, in the order of the catalogue; with `has_users` also
-    those that need nodes which know their users."""
+def of_world(world: World, *, has_users: bool = False, has_added: bool = False) -> list[Fault]:
+    """The kinds that are drawn for a world, in the order of the catalogue.
+
+    Args:
+        world: where they can be made.
+        has_users: True: also those that need nodes which know their users.
+        has_added: True: also those that are only added to schedules.
+    """
     return [
         fault
         for fault in FAULTS.values()
-        if world in fault.worlds and (has_users or not fault.needs_users)
+        if world in fault.worlds
+        and (has_users or not fault.needs_users)
+        and (fault.is_drawn or has_added)
     ]

@@ -8,7 +8,7 @@ Sources: thesis §4.
 
 from collections.abc import Mapping
 
-from .arena import Arena, Make, Steps, at_once
+from .arena import Arena, Make, Steps, at_once, while_lasts
 from .partitions import isolate
 from .schedule import Event
 
@@ -45,6 +45,8 @@ MEMBERS: Mapping[str, Make] = {
     "remove-leader": at_once(lambda arena, event: arena.remove_member(event.nodes[0])),
     "two-changes": two_changes,
     "change-when-cut": change_when_cut,
+    "drain": while_lasts(lambda arena, event: arena.drain(event.nodes[0])),
+    "balance": at_once(lambda arena, event: arena.even_out()),
     "rejoin": at_once(lambda arena, event: arena.bring_back(event.nodes[0])),
 }
 """By name of the fault."""

@@ -43,7 +43,7 @@ PATIENT_MS = (21_000, 42_000)
 PATIENT_EVERY = 4
 """One seed in this many has a patient schedule; see `draw_mixed`."""
 
-VISITS = ("strangers", "duplicate", "stale-replay", "outage")
+VISITS = ("strangers", "duplicate", "stale-replay", "outage", "drain", "balance")
 """Kinds that strike in each campaign whose schedules are not all patient, however few seeds the
 campaign has: see `with_visits`."""
 

@@ -44,10 +44,11 @@ from raftmq.chaos.ledger.withheld import Fact, Input, WithheldModel
 from raftmq.checkers.pop.calls import Delivery as Seen
 from raftmq.log.record import Kind, Record
 from raftmq.machine.commands import decode_commands
-from raftmq.machine.delays import RESERVED, Cancel, Carry
+from raftmq.machine.delays import Cancel, Carry
 from raftmq.machine.machine import Command, DropQueues, PartitionMachine
 from raftmq.machine.offsets import CommitOffsets, ForgetOffsets
 from raftmq.machine.pop_groups import NACK_MS_MAX, Delivery
+from raftmq.machine.producers import RESERVED
 from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.machine.settlements import IDLE_MS_MAX
 from raftmq.machine.subscriptions import Resubscribe

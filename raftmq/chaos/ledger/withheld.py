@@ -38,10 +38,10 @@ from raftmq.machine.delays import (
     NOT_WAITING,
     POSITION_BITS,
     RELEASER,
-    RESERVED,
     Cancel,
     Carry,
 )
+from raftmq.machine.producers import RESERVED
 from raftmq.machine.transactions import ENDED_MS_MAX, Begin, End, Outcome
 from raftmq.pop.spans import span
 from raftmq.results import Appended, Changed, Delayed, Refused, Result

@@ -450,6 +450,21 @@ class RealArena(Arena):
             raise Skipped("a disk is damaged")
         self.later(partial(members.replace, self.state, node))
 
+    @contextmanager
+    def drain(self, node: int) -> Iterator[None]:
+        """By an administrator's request, and another one at the end."""
+        self.later(partial(members.drain, self.state, node, is_on=True))
+        try:
+            yield
+        finally:
+            self.later(partial(members.drain, self.state, node, is_on=False))
+
+    def even_out(self) -> None:
+        """Not while a disk is damaged."""
+        if self.state.broken:
+            raise Skipped("a disk is damaged")
+        self.later(partial(members.even_out, self.state))
+
     def bring_back(self, node: int) -> None:
         """The node must do no harm, and ends again soon."""
         self.later(partial(members.rejoin, self.state))

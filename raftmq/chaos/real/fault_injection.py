@@ -211,6 +211,11 @@ class FaultyWorld:
         self.is_under_tls = world.is_under_tls
 
     @property
+    def process_id(self) -> int:
+        """See `World`."""
+        return self._world.process_id
+
+    @property
     def certificate_ends_ms(self) -> int:
         """See `World`."""
         return self._world.certificate_ends_ms

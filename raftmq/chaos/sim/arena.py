@@ -394,6 +394,19 @@ class SimArena(Arena):
         """No effect when the cluster has had as many nodes as it may have."""
         members.replace_node(self.state, node)
 
+    @contextmanager
+    def drain(self, node: int) -> Iterator[None]:
+        """The end is asked for again until it is granted."""
+        members.drain(self.state, node)
+        try:
+            yield
+        finally:
+            members.undrain(self.state, node)
+
+    def even_out(self) -> None:
+        """No node whose disk is damaged gets another group."""
+        members.even_out(self.state)
+
     def bring_back(self, node: int) -> None:
         """The node must do no harm, and ends again soon."""
         members.rejoin(self.state, node, at_ms=self._event.at_ms)

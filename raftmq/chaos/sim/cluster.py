@@ -21,6 +21,7 @@ from raftmq.broker.node import NodeStopped
 from raftmq.broker.replica.group import node_of
 from raftmq.broker.settings import (
     Access,
+    Balance,
     Limits,
     Log,
     NodeSettings,
@@ -35,6 +36,8 @@ from raftmq.chaos.world.disk import MemoryFiles, PowerLoss
 from raftmq.chaos.world.network import Network
 from raftmq.chaos.world.process import Machine, Process, allow_freezing
 from raftmq.chaos.world.simulated import SimulatedWorld
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
+from raftmq.machine.catalog.state import Place
 from raftmq.tls.local_cluster import ADMIN
 from raftmq.tls.names import node_name
 
@@ -70,6 +73,10 @@ class Cluster:
         """The founders."""
         self.join: dict[int, list[Peer]] = {}
         """By node: peers that an operator has put into its settings, in place of the founders."""
+        self.level_max: dict[int, int] = {}
+        """By node: its `node.level_max`; a node without an entry has no bound."""
+        self.places: dict[int, Place] = {}
+        """By node: its `node.zone` and `node.machine`."""
         self.machines: dict[int, Machine] = {}
         """Machines of all nodes that ever existed."""
         self.processes: dict[int, Process] = {}
@@ -90,6 +97,8 @@ class Cluster:
         """The nodes' pace; likewise."""
         self.limits = Limits()
         """The nodes' limits; likewise."""
+        self.balance = Balance()
+        """The nodes' settings of the balancer; likewise."""
         self.descriptors_max = 65_536
         """Most files and sockets of a node; likewise."""
         self.listeners: list[Callable[[int, str], None]] = []
@@ -124,12 +133,15 @@ class Cluster:
             own.port,
             peers=self.peers if is_founder else [],
             join=[] if is_founder else self.join.get(number, self.peers),
+            level_max=self.level_max.get(number, 0),
+            zone=self.places.get(number, Place()).zone,
+            machine=self.places.get(number, Place()).machine,
         )
         return self.made(node)
 
     def made(self, node: NodeSettings) -> Settings:
         """The settings of a node that is made as this cluster's are."""
-        settings = Settings(node, self.raft, self.log, self.limits)
+        settings = Settings(node, self.raft, self.log, self.limits, balance=self.balance)
         if self.network.is_under_tls:
             # No file is read: the network itself knows who is who.
             tls = Tls(cert="node.pem", key="node.key", ca="ca.pem")
@@ -345,6 +357,14 @@ class Cluster:
         leader = self.leader(group)
         voters = self.nodes[leader].groups[group].conf_state.voters if leader else ()
         return set(map(node_of, voters))
+
+    def has_joined(self, node: int) -> bool:
+        """True if a node votes or learns in the system group, by its leader and by itself."""
+        leader, running = self.leader(SYSTEM_GROUP), self.nodes.get(node)
+        own = running.groups.get(SYSTEM_GROUP) if running is not None else None
+        if not leader or own is None:
+            return False
+        return own.raft.id in own.members & self.nodes[leader].groups[SYSTEM_GROUP].members
 
     async def wait_led(self, *groups: int) -> None:
         """Wait until all these groups have a leader."""

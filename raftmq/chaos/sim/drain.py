@@ -518,37 +518,36 @@ def _next_damaged(state: RunState, replaced: Container[int]) -> int:
 
 
 def _is_whole(state: RunState) -> bool:
-    """No node is about to leave, and no group is between two memberships."""
+    """No node is about to leave or wrongly absent, and no group is between two memberships."""
     catalog = state.newest_catalog()
-    if catalog is None or any(node.is_leaving for node in catalog.nodes.values()):
+    if catalog is None or not catalog.absent.isdisjoint(state.cluster.nodes):
+        return False
+    if any(node.is_leaving for node in catalog.nodes.values()):
         return False
     for number, wanted in catalog.groups.items():
-        leader = state.cluster.leader(number)
-        if not leader:
+        if not (leader := state.cluster.leader(number)):
             return False
         conf = state.cluster.nodes[leader].groups[number].conf_state
-        members = {member_of(catalog, number, node) for node in wanted.members}
-        if conf.voters_outgoing or set(conf.voters) != members:
+        voters = {member_of(catalog, number, node) for node in catalog.voters(wanted)}
+        learners = {member_of(catalog, number, node) for node in wanted.members} - voters
+        if conf.voters_outgoing or (voters, learners) != ({*conf.voters}, {*conf.learners}):
             return False
     return True
 
 
 def _has_copies(state: RunState) -> bool:
-    """True if each data group has as many voters as the cluster was founded with, as far as there
-    are nodes for them. The number comes from settings and founders, not from the brokers, which are
-    judged here."""
+    """True if each data group has as many voters as settings and founders say, and not the brokers,
+    which are judged here; or one on each node, if these are fewer."""
     catalog = state.newest_catalog()
     if catalog is None:
         return False
     founders = state.cluster.peers
     wanted = min(state.cluster.settings(founders[0].id).node.replicas, len(founders))
     staying = sum(not node.is_leaving for node in catalog.nodes.values())
-    short = [
-        number
+    return all(
+        number == SYSTEM_GROUP or len(state.cluster.members(number)) >= min(wanted, staying)
         for number in state.watch.moments
-        if number != SYSTEM_GROUP and len(state.cluster.members(number)) < min(wanted, staying)
-    ]
-    return not short
+    )
 
 
 def _has_no_leftovers(state: RunState) -> bool:
@@ -588,9 +587,10 @@ def _can_lose(state: RunState, dead: set[int]) -> bool:
     the membership that the catalog wants: a change to the latter may be in the logs already."""
     down = dead | state.damaged
     catalog = state.newest_catalog()
-    for wanted in catalog.groups.values() if catalog is not None else ():
-        if 2 * len(set(wanted.members) - down) <= len(wanted.members):
-            return False
+    if catalog is not None:
+        for voting in map(catalog.voters, catalog.groups.values()):
+            if 2 * len(set(voting) - down) <= len(voting):
+                return False
     for node in state.cluster.nodes.values():
         for group in node.groups.values():
             conf = group.conf_state

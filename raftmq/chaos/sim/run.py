@@ -38,12 +38,12 @@ import msgspec
 import numpy as np
 import trio
 
-from raftmq.broker.settings import Log, Raft
+from raftmq.broker.settings import Balance, Log, Raft
 from raftmq.chaos.faults.catalogue import FAULTS, World
 from raftmq.chaos.faults.schedule import Schedule
 from raftmq.chaos.outcome import Outcome, Violation
 from raftmq.chaos.sim.checks.audit_log import AuditLog
-from raftmq.chaos.sim.checks.availability import Availability
+from raftmq.chaos.sim.checks.availability import Absences, Availability
 from raftmq.chaos.sim.checks.check_backs import CheckBacks
 from raftmq.chaos.sim.checks.evidence import gather, judge_servers, vacuous_everywhere
 from raftmq.chaos.sim.checks.guests import Guests
@@ -121,6 +121,11 @@ RETENTION_EVERY = 10
 LITTLE = {"segment_bytes": 16_384, "retention_bytes": 32_768, "dead_bytes": 16_384}
 PARTS_EVERY = 10
 """One in this many runs whose clients pop has a batch in each answer: most leases come in parts."""
+BALANCED_EVERY = 4
+"""In one of this many runs the cluster replaces nodes that are silent, and evens out leaders."""
+LEADERS_MS = 3000
+ABSENT_MS = 4000
+"""Two of the longest election timeouts: so most faults that silence a node outlast it."""
 CACHE_BYTES = 8192
 """With `--workload admin`: small, so that a group that has just been made must read from disk."""
 RESERVE_BYTES = 1 << 20
@@ -236,6 +241,7 @@ class _Run:
             if faults & ROT and isinstance(self._workload, LogWorkload):
                 clients.start("looker", self._workload.look)
             self._availability = Availability(state)
+            self._absences = Absences(cluster, self._availability)
             if isinstance(self._workload, PopWorkload):
                 withholding = self._workload.withholding
                 self._asked = CheckBacks(state, withholding, self._availability)
@@ -274,7 +280,9 @@ class _Run:
             self._popped.look(state)
 
     def _limit(self, cluster: Cluster) -> None:
-        """Set the limits of the nodes in this run."""
+        """Set the limits of the nodes in this run, and what they do by themselves."""
+        if self._schedule.seed % BALANCED_EVERY == 3:
+            cluster.balance = Balance(leaders_ms=LEADERS_MS, absent_ms=ABSENT_MS)
         if any(event.fault == "strangers" for event in self._schedule.events):
             cluster.limits, cluster.descriptors_max = LIMITS, DESCRIPTORS
         if self._workload_name in POPPING and self._schedule.seed % PARTS_EVERY == 5:
@@ -343,18 +351,18 @@ class _Run:
         if self._judged_by_clocks:
             compared["leases by the clock"] = self._judged_by_clocks
         compared["answers by their deadlines"] = self.deadlines.compared.total()
-        for counts in (self._intruders.compared, self._rights.compared, self._loads.compared):
-            compared.update(counts)
-        compared.update(self._in_flight.compared)
-        compared.update(self._pop_answers.compared)
-        compared.update(self._availability.compared)
-        compared.update(self._leaving.compared)
+        for observer in (
+            self._intruders, self._rights, self._loads, self._in_flight, self._pop_answers,
+            self._availability, self._leaving,
+        ):  # fmt: skip
+            compared.update(observer.compared)
         # Each comparison so far must occur in every run. A comparison of servers may be empty in
         # some runs (no sync failed), and must occur in a campaign.
         vacuous = self._why_vacuous(compared)
         violations += self._judge_acts(history, at_ms)
         # Not before: a short run with many faults may have no act that was acknowledged.
         compared.update(self._audit_log.compared)
+        compared.update(self._absences.compared)
         of_servers = judge_servers(gather(state, watch))
         for _, report in of_servers:
             compared[report.checker] += report.compared
@@ -397,6 +405,7 @@ class _Run:
         found += [Violation("member-id", watch.now_ms, text) for text in watch.reused]
         found += [Violation("V10", watch.now_ms, text) for text in self._leaving.early]
         found += [Violation("V12", watch.now_ms, text) for text in self._leaving.astray]
+        found += [Violation("V13", watch.now_ms, text) for text in self._absences.wrong]
         found += self._loads.violations
         missing = list(watch.missing.values())[:3]
         found += [Violation("missing-file", watch.now_ms, text) for text in missing]

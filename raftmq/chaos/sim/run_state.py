@@ -29,7 +29,7 @@ from typing import Any
 import trio
 
 from raftmq.broker.cluster.links import ADVICE
-from raftmq.broker.replica.group import node_of
+from raftmq.broker.replica.group import Group, node_of
 from raftmq.broker.replica.opener import GONE
 from raftmq.broker.settings import Peer
 from raftmq.chaos.faults.schedule import Event
@@ -418,8 +418,9 @@ class RunState:
     def _voters(self) -> Iterator[set[int]]:
         """Sets of nodes that vote together, by the newest catalog and by each running replica."""
         catalog = self.newest_catalog()
-        for placed in catalog.groups.values() if catalog is not None else ():
-            yield set(placed.members)
+        if catalog is not None:
+            for placed in catalog.groups.values():
+                yield set(catalog.voters(placed))
         for node in self.cluster.nodes.values():
             for group in node.groups.values():
                 conf = group.conf_state
@@ -479,6 +480,15 @@ class RunState:
             for member in (*conf.voters, *conf.voters_outgoing)
         )
 
+    def _has_its_part(self, node: int, group: Group) -> bool:
+        """True if a node votes in a group by each membership that counts, or learns if it shall."""
+        catalog, own = self.newest_catalog(), group.raft.id
+        shall_vote = catalog is None or node in catalog.voters(catalog.groups[group.number])
+        confs = [conf for number, conf in self._memberships() if number == group.number]
+        return all(
+            own in conf.voters or (own in conf.learners and not shall_vote) for conf in confs
+        )
+
     def _is_whole(self, node: int, *, reads_snapshots: bool) -> bool:
         """True if a node votes in its groups, has nothing to mend, and holds all it promised."""
         running, wanted = self.cluster.nodes.get(node), self._wanted_on(node)
@@ -490,9 +500,7 @@ class RunState:
             group = running.groups[number]
             if group.abstains or running.repairs.status(number):
                 return False
-            if not all(
-                group.raft.id in conf.voters for n, conf in self._memberships() if n == number
-            ):
+            if not self._has_its_part(node, group):
                 return False
             durable = min(group.raft.commit, group.cache.last_index())
             if durable < self._promised[node].get(number, 0):

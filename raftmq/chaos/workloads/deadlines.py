@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from raftmq.client.admin.admin import Admin
-from raftmq.client.client import Client, Connecting
+from raftmq.client.client import Client
+from raftmq.client.connecting import Connecting
 from raftmq.client.consume.consumer import Consumer
 from raftmq.client.pop.claims import HeldClaim
 from raftmq.client.pop.consumer import PopConsumer

@@ -8,7 +8,7 @@ from random import Random
 
 from raftmq.batch import encode
 from raftmq.batch.compression import Compression
-from raftmq.machine.delays import RESERVED
+from raftmq.machine.producers import RESERVED
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import PROTOCOL, FrameKind, Hello

@@ -101,6 +101,8 @@ class SimulatedWorld:
         self.is_under_tls = network.is_under_tls
         self.certificate_ends_ms = 0
         """See `raftmq.broker.world.World`."""
+        self.process_id = 1
+        """See there; that of the simulation would make each run another one."""
         self.files: FileSystem = process.machine.disk.mount()
         """The machine's disk, for as long as the process lives."""
         self.random = process.random

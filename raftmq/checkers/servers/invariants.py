@@ -249,6 +249,11 @@ INVARIANTS: Mapping[str, Invariant] = {
         "a leader takes in members that a catalog of the last seconds wants, and drops a voter of "
         "a node that is wanted only when the node's next member votes",
     ),
+    "V13": _watched(
+        "absent nodes were silent",
+        "a node becomes absent only after it has been silent for the set time, and never one of "
+        "half of the nodes that ever ran",
+    ),
     "B1": _watched("bytes of frames", "unfinished frames of a stranger hold bounded memory"),
     "B2": _watched("connections", "the connections of a stranger have a bound"),
     "B3": _watched("links", "the links of a node to names it was told have a bound"),

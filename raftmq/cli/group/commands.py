@@ -174,9 +174,12 @@ def subscribe(session: Session, name: str, topic: str, expression: str) -> None:
     \b
     raftmq group subscribe billing orders "paid || shipped"
     raftmq group subscribe audit orders "amount > 1000 AND country <> 'DE'"
+    raftmq group subscribe audit orders 'amount > 1000 && country != "DE"'
     """
+    from raftmq.filters import compile as compile_filter
+
     session.run(lambda mq: mq.admin.subscribe(topic, name, expression))
-    note(f"{name} wants of {topic}: {expression}")
+    note(f"{name} wants of {topic}: {compile_filter(expression).sql}")
 
 
 @group.command()

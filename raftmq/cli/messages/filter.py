@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from raftmq.filters import Filter
     from raftmq.filters.scalar import Row
 
-_GUIDE = "docs/filters.md describes filters; a tag stands alone, a text in single quotes"
+_GUIDE = "docs/filters.md describes filters; a tag stands alone, a text in quotes"
 _INTEGER_BITS = 63
 
 
@@ -50,6 +50,7 @@ def explain(expression: str, props: "Sequence[tuple[str, Scalar]]", tag: str | N
     \b
     raftmq filter explain "type = 'paid' AND (amount > 5 OR vip = TRUE)"
     raftmq filter explain "NOT city = 'Paris'" -p city=Rome
+    raftmq filter explain 'price == 3 && region != "cn" || coupon == nil'
     """
     from raftmq.filters.explain import sample
 

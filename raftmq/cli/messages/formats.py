@@ -20,16 +20,18 @@ A format is text with these fields, after kcat:
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.cli.output import time_text
+from raftmq.cli.output import Lines, Result, print_result, time_text
 from raftmq.cli.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from raftmq.client import Message
+    from raftmq.pipeline.archive import Archived
 
 Format = Callable[["Message"], bytes]
 
@@ -92,18 +94,20 @@ def as_json(message: "Message", more: Mapping[str, Any] | None = None) -> bytes:
     return _json({**(more or {}), **plain_message(message)}) + b"\n"
 
 
-def plain_message(message: "Message") -> dict[str, Any]:
-    """The message for JSON; a body that is not UTF-8 is in base64 as `body_base64`."""
+def plain_message(message: "Message | Archived") -> dict[str, Any]:
+    """The message for JSON; a body that is not UTF-8 is in base64 as `body_base64`, and a producer
+    is 16 hexadecimal digits."""
     plain: dict[str, Any] = {
         "topic": message.topic,
         "queue": message.queue,
         "offset": message.offset,
         "id": message.id,
         "timestamp": message.timestamp,
-        "key": message.key,
-        "tag": message.tag,
-        "props": _plain_props(message),
     }
+    # An archive does not keep the number that the producer gave.
+    if not isinstance(message, tuple):
+        plain |= _number(message)
+    plain |= {"key": message.key, "tag": message.tag, "props": _plain_props(message)}
     try:
         plain["body"] = message.body.decode()
     except UnicodeDecodeError:
@@ -133,12 +137,39 @@ def as_row(message: "Message") -> bytes:
     return row.encode()
 
 
-def body_text(message: "Message") -> str:
+def print_message(message: "Message | Archived", output: str) -> int:
+    """Print a message as a list of its fields, as JSON, or its body alone; the exit code."""
+    if output == "raw":
+        # Bytes, which are neither a document nor lines for people.
+        sys.stdout.buffer.write(message.body)
+        sys.stdout.buffer.flush()
+        return 0
+    shown = [f"{name:8} {value}" for name, value in _shown(message)]
+    return print_result(Result(Lines([plain_message(message)]), shown), output)
+
+
+def _shown(message: "Message | Archived") -> list[tuple[str, str]]:
+    place = f"{message.topic}, queue {message.queue}, offset {message.offset}"
+    fields = [("id", message.id), ("topic", place), ("stored", time_text(message.timestamp))]
+    if message.key is not None:
+        fields.append(("key", message.key))
+    if message.tag is not None:
+        fields.append(("tag", message.tag))
+    fields += [("property", f"{name} = {value!r}") for name, value in message.props.items()]
+    return [*fields, ("body", body_text(message))]
+
+
+def body_text(message: "Message | Archived") -> str:
     """The body on one line; bytes and characters that are not printable are escaped."""
     return printable(message.body.decode(errors="backslashreplace"))
 
 
-def _plain_props(message: "Message") -> dict[str, Any]:
+def _number(message: "Message") -> dict[str, Any]:
+    producer = None if message.producer is None else f"{message.producer:016x}"
+    return {"producer": producer, "epoch": message.epoch, "sequence": message.sequence}
+
+
+def _plain_props(message: "Message | Archived") -> dict[str, Any]:
     return {
         name: {"base64": _base64(value)} if isinstance(value, bytes) else value
         for name, value in message.props.items()

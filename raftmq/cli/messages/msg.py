@@ -1,6 +1,5 @@
 """`raftmq msg`: single messages: get one by id, find some by key, list the events of one."""
 
-import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +15,6 @@ from raftmq.cli.output import (
     Table,
     duration_text,
     output_option,
-    print_result,
     time_text,
     with_output,
 )
@@ -24,10 +22,10 @@ from raftmq.cli.session import Session, with_session
 from raftmq.cli.values import START
 from raftmq.errors import Reason, Rejected
 
-from .formats import TABLE_HEADING, as_row, body_text, plain_message
+from .formats import TABLE_HEADING, as_row, plain_message, print_message
 
 if TYPE_CHECKING:
-    from raftmq.client import Client, Message, MessageEvent, Trace
+    from raftmq.client import Client, MessageEvent, Trace
 
 ID_FIX = "`raftmq msg find TOPIC --key KEY` and `raftmq consume TOPIC -o json` show ids"
 
@@ -64,14 +62,7 @@ def msg() -> None:
 @with_session
 def get(session: Session, message_id: str, output: str) -> int:
     """Print the message of an ID, as receipts and consumers show it; raw: its body alone."""
-    message = run_with_id(session, lambda mq: mq.get(message_id))
-    if output == "raw":
-        # Bytes, which are neither a document nor lines for people.
-        sys.stdout.buffer.write(message.body)
-        sys.stdout.buffer.flush()
-        return 0
-    shown = [f"{name:8} {value}" for name, value in _fields(message)]
-    return print_result(Result(Lines([plain_message(message)]), shown), output)
+    return print_message(run_with_id(session, lambda mq: mq.get(message_id)), output)
 
 
 def run_with_id(session: Session, call: "Callable[[Client], Awaitable[T]]") -> T:
@@ -87,17 +78,6 @@ def run_with_id(session: Session, call: "Callable[[Client], Awaitable[T]]") -> T
         if isinstance(cause, Rejected) and cause.reason in _OF_IDS:
             raise Failure(str(failure), fix=ID_FIX) from cause
         raise
-
-
-def _fields(message: "Message") -> list[tuple[str, str]]:
-    place = f"{message.topic}, queue {message.queue}, offset {message.offset}"
-    fields = [("id", message.id), ("topic", place), ("stored", time_text(message.timestamp))]
-    if message.key is not None:
-        fields.append(("key", message.key))
-    if message.tag is not None:
-        fields.append(("tag", message.tag))
-    fields += [("property", f"{name} = {value!r}") for name, value in message.props.items()]
-    return [*fields, ("body", body_text(message))]
 
 
 @msg.command()

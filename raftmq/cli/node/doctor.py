@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raftmq.cli.exits import ExitCode
-from raftmq.cli.output import Result, bytes_text, with_output
+from raftmq.cli.output import Result, bytes_text, note, with_output
 from raftmq.cli.session import Session, with_session
 from raftmq.errors import Rejected
 from raftmq.words import counted
@@ -67,6 +68,20 @@ MODULES = ["anyio", "cbor2", "google_crc32c", "lz4", "msgspec", "numpy", "trio",
     help="Check that a node can listen at this port.  [default: node.port of -c, or the first "
     "one of --url]",
 )
+@click.option(
+    "--bundle",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.tar.gz",
+    help="Also write what remote support needs: the findings, facts of the machine, settings, "
+    "names of files, the status of each node. No messages, keys or tokens.",
+)
+@click.option(
+    "--log",
+    "logs",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="With --bundle: a log, whose last 4 MiB are added as they are (repeat).",
+)
 @with_output
 @with_session
 def doctor(
@@ -75,6 +90,8 @@ def doctor(
     overrides: tuple[str, ...],
     data: Path | None,
     port: int | None,
+    bundle: Path | None,
+    logs: tuple[Path, ...],
 ) -> Result:
     """Examine this machine, and the cluster if one answers; suggest repairs.
 
@@ -82,13 +99,16 @@ def doctor(
 
     \b
     raftmq doctor -c node.toml
+    raftmq doctor -c node.toml --bundle case.tar.gz --log node.log
     """
     from raftmq.broker.settings import Log
 
-    from .serve import read_settings
+    from .settings_file import read_settings
 
     if overrides and config is None:
         raise click.UsageError("--set replaces settings of a file: name it with -c")
+    if logs and bundle is None:
+        raise click.UsageError("--log adds to an archive: name it with --bundle")
     settings = None if config is None else read_settings(config, overrides)
     host, usual, reserve = "127.0.0.1", Path(), Log().reserve_bytes
     if settings is not None:
@@ -109,7 +129,13 @@ def doctor(
         check_clock_source,
         lambda: check_cluster(session),
     ]
-    return result_of([check() for check in checks])
+    findings = [check() for check in checks]
+    if bundle is not None:
+        from .bundle import write_bundle
+
+        names = write_bundle(bundle, session, settings, findings, logs)
+        note(f"{bundle} has {counted(len(names), 'file')}: look through it before you send it")
+    return result_of(findings)
 
 
 def _checks_of(settings: "Settings | None") -> "list[Callable[[], Finding]]":
@@ -118,21 +144,22 @@ def _checks_of(settings: "Settings | None") -> "list[Callable[[], Finding]]":
         return []
     own = settings.node
     checks = [lambda: check_data(Path(own.data)), lambda: check_address(own)]
+    checks += [partial(check_data, Path(folder), "node.disks") for folder in own.disks]
     return [*checks, lambda: check_tls(settings)] if settings.tls.cert else checks
 
 
-def check_data(folder: Path) -> Finding:
-    """The data folder of a node is there, or can be made, and this user may write there."""
+def check_data(folder: Path, setting: str = "node.data") -> Finding:
+    """The folder of a setting is there, or can be made, and this user may write there."""
     existing, whole = _existing(folder), folder.absolute()
-    fix = "make it, and run doctor as the user that runs the node; or correct node.data"
+    fix = f"make it, and run doctor as the user that runs the node; or correct {setting}"
     if not existing.is_dir():
-        return Finding("node.data", "fail", f"{existing} is no folder", fix)
+        return Finding(setting, "fail", f"{existing} is no folder", fix)
     if not os.access(existing, os.W_OK | os.X_OK):
         found = f"{existing} cannot be written by user {os.getuid()}"
-        return Finding("node.data", "fail", found, fix)
+        return Finding(setting, "fail", found, fix)
     if existing != whole:
-        return Finding("node.data", "ok", f"{whole} is not there yet: the node makes it")
-    return Finding("node.data", "ok", f"{whole} can be written")
+        return Finding(setting, "ok", f"{whole} is not there yet: the node makes it")
+    return Finding(setting, "ok", f"{whole} can be written")
 
 
 def check_tls(settings: "Settings") -> Finding:
@@ -313,7 +340,7 @@ def check_clock_source() -> Finding:
 
 def check_cluster(session: Session) -> Finding:
     """The cluster's health, if one answers."""
-    from raftmq.cli.cluster_picture import picture_of
+    from raftmq.cli.cluster.picture import picture_of
     from raftmq.cli.exits import Failure
 
     try:

@@ -8,6 +8,7 @@ a terminal names and values have colours. As JSON, facts stand in the order of t
 """
 
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from typing import TextIO
@@ -27,9 +28,15 @@ class LogLines:
     """Writes the events of one node."""
 
     def __init__(
-        self, node: int, *, is_json: bool, is_colored: bool = False, out: TextIO | None = None
+        self,
+        node: int | None,
+        *,
+        is_json: bool,
+        is_colored: bool = False,
+        out: TextIO | None = None,
     ) -> None:
-        """`node` is a fact of each line; `out` is stderr if not given."""
+        """`node` is a fact of each line; None: the lines are of no node, but of the process that
+        runs several. `out` is stderr if not given."""
         self._node = node
         self._is_json = is_json
         self._is_colored = is_colored
@@ -49,7 +56,8 @@ class LogLines:
 
     def _write(self, level: str, event: str, facts: dict[str, object]) -> None:
         stamp = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        facts = {"node": self._node, **facts}
+        if self._node is not None:
+            facts = {"node": self._node, **facts}
         if self._is_json:
             line = json.dumps(
                 {**facts, "event": event, "level": level, "timestamp": stamp}, default=repr
@@ -71,6 +79,12 @@ class LogLines:
 
     def _styled(self, style: str, text: str) -> str:
         return f"{style}{text}{_RESET}" if self._is_colored else text
+
+
+def log_of(log_format: str, node: int | None) -> LogLines:
+    """The log on stderr, as `--log` names its form."""
+    is_colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    return LogLines(node, is_json=log_format == "json", is_colored=is_colored)
 
 
 def _shown(value: object) -> str:

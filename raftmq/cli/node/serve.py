@@ -1,4 +1,4 @@
-"""`raftmq serve`: run one node until a signal stops it.
+"""`raftmq serve`: run one node until a signal stops it; with `--nodes` several (`machine_nodes`).
 
 SIGTERM and SIGINT end the node gracefully: it hands over its groups' leadership, answers requests
 under way and exits with 0. A node under TLS takes up changed certificates at SIGHUP, and within a
@@ -14,16 +14,17 @@ import sys
 from collections.abc import Mapping
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from raftmq.cli.exits import ExitCode, Failure
-from raftmq.words import did_you_mean
+from raftmq.cli.values import NODE_COUNT
 
 from .certificates import DAY_SECONDS, certificate_text, contexts_of
-from .log_lines import LogLines
+from .log_lines import LogLines, log_of
 from .notify import notify
+from .settings_file import read_settings, settings_options
 
 if TYPE_CHECKING:
     import trio
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from raftmq.broker.world import World
     from raftmq.tls.contexts import NodeContexts
 
-SETTINGS_PAGE = "docs/reference/settings.md"
-SETTINGS_FIX = f"{SETTINGS_PAGE} explains every setting; --set TABLE.NAME=VALUE replaces one"
 WATCH_SECONDS = 0.2
 """Seconds between two looks at the node's state."""
 START_SECONDS, START_WATCH_SECONDS = 3.0, 0.02
@@ -52,112 +51,54 @@ LEAVE_SECONDS = 1.0
 
 
 @click.command()
-@click.option(
-    "-c",
-    "--config",
-    required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help=f"The node's settings; {SETTINGS_PAGE} explains each of them.",
-)
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="TABLE.NAME=VALUE",
-    help="Replace a setting of the file, as node.id=2 (repeat).",
-)
+@settings_options("node", example="node.id=2")
 @click.option("--log", "log_format", type=click.Choice(["text", "json"]), default="text")
+@click.option(
+    "--nodes",
+    type=NODE_COUNT,
+    metavar="N|auto",
+    help="Number of nodes on this machine, each in a process and a folder of its own; auto: one "
+    "for each processor.",
+)
 @click.option("--parent", type=int, default=0, hidden=True, help="Die with this process.")
-def serve(config: Path, overrides: tuple[str, ...], log_format: str, parent: int) -> int:
-    """Run one node.
+def serve(
+    config: Path,
+    overrides: tuple[str, ...],
+    log_format: str,
+    nodes: int | str | None,
+    parent: int,
+) -> int:
+    """Run one node, or the nodes of one machine.
+
+    With --nodes the node of the settings is the machine's first one, and node.id, below 100, the
+    machine's number: the next nodes have 100 more each, and the next ports. Their folders are
+    node-NUMBER in node.data, or spread over it and node.disks. {node} in tls.cert and tls.key is a
+    node's number. A node that ends is started again.
 
     \b
     raftmq serve -c node.toml
     raftmq serve -c node.toml --set node.id=2 --set node.port=7401
+    raftmq serve -c node.toml --nodes auto
     """
     if not __debug__:
         fix = "start it without -O and without PYTHONOPTIMIZE"
         raise Failure("a node's assertions guard its data and must stay on", fix=fix)
     if parent:
         die_with(parent)
-    settings = read_settings(config, overrides)
+    if nodes is not None:
+        from .machine_nodes import serve_machine
+
+        return serve_machine(config, overrides, log_format, None if nodes == "auto" else int(nodes))
 
     import trio
 
-    log = _log_lines(log_format, settings.node.id)
+    from .machine import require_own_folder
+
+    settings = read_settings(config, overrides)
+    require_own_folder(settings.node)
+
+    log = log_of(log_format, settings.node.id)
     return trio.run(_serve, settings, log, parent)
-
-
-def read_settings(config: Path, overrides: tuple[str, ...]) -> "Settings":
-    """The file's settings with some replaced.
-
-    Raises:
-        Failure: the file or an override is wrong; the message says where.
-    """
-    import tomllib
-
-    import msgspec
-
-    from raftmq.broker.settings import Settings
-
-    replaced = [_replacement(override) for override in overrides]
-    try:
-        tables = tomllib.loads(config.read_text())
-        for table, values in tables.items():
-            part = _named(str(config), "table", table, Settings)
-            for name in values if isinstance(values, dict) else ():
-                _named(str(config), f"setting in [{table}]", name, part)
-        for table, name, value in replaced:
-            tables.setdefault(table, {})[name] = value
-        return msgspec.convert(tables, Settings).validate()
-    except (ValueError, OSError) as error:
-        where = f"{config} with --set {' --set '.join(overrides)}" if overrides else config
-        raise Failure(f"{where}: {error}", fix=SETTINGS_FIX) from error
-
-
-def _replacement(override: str) -> tuple[str, str, Any]:
-    """Table, name and value of a `--set`.
-
-    Raises:
-        Failure: there is no such setting, or the value has the wrong type.
-    """
-    import tomllib
-
-    import msgspec
-
-    from raftmq.broker.settings import Settings
-
-    path, found, text = override.partition("=")
-    table, dot, name = path.strip().partition(".")
-    if not found or not dot:
-        what = f"--set {override!r} is not TABLE.NAME=VALUE, as node.id=2"
-        raise Failure(what, fix=SETTINGS_FIX)
-    where = f"--set {override}"
-    part = _named(where, "table", table, Settings)
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    try:
-        msgspec.convert(value, _named(where, f"setting in [{table}]", name, part))
-    except msgspec.ValidationError as error:
-        raise Failure(f"{where}: {error}", fix=SETTINGS_FIX) from error
-    return table, name, value
-
-
-def _named(where: str, what: str, name: str, struct: Any) -> Any:
-    """The type of a struct's field, by the field's name.
-
-    Raises:
-        Failure: the struct has no such field.
-    """
-    import msgspec
-
-    types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
-    if name not in types:
-        hint = did_you_mean(name, types) or f"; there are {', '.join(types)}"
-        raise Failure(f"{where}: there is no {what} {name}{hint}", fix=SETTINGS_FIX)
-    return types[name]
 
 
 async def _serve(settings: "Settings", log: LogLines, parent: int) -> int:
@@ -425,8 +366,3 @@ def die_with(parent: int) -> None:
     # and `_watch` notice the end.
     if os.getppid() != parent:
         raise Failure("the process that started this node is gone", fix="start it again")
-
-
-def _log_lines(log_format: str, node: int) -> LogLines:
-    is_colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    return LogLines(node, is_json=log_format == "json", is_colored=is_colored)

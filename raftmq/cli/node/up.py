@@ -12,16 +12,28 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
 
+from raftmq.broker.local_nodes import SERVE, start_node
 from raftmq.cli.exits import Failure
 from raftmq.cli.output import Table, bytes_text, note, print_shown
 from raftmq.words import counted
 
-from .playground import PORT, Playground, State, choose_ports, listening, running, temporary
-from .supervisor import Supervisor
+from .playground import (
+    HOST,
+    PORT,
+    Playground,
+    RunningNode,
+    State,
+    choose_ports,
+    listening,
+    running,
+    temporary,
+)
+from .supervisor import Child, Supervisor
 
 TABLE_SECONDS = 2.0
 """Seconds after which the table is printed even if not all nodes are ready; a line follows then."""
@@ -31,6 +43,13 @@ GIVE_UP_DEATHS = 3
 
 DETACH_SECONDS_MAX = 30.0
 DOWN_SECONDS_MAX = 30.0
+
+TURN_SECONDS = 1.0
+"""Seconds between the stops of two nodes, unless the first ends sooner: each can hand over
+leadership to nodes still alive."""
+
+LEADS = "leads group"
+"""Begins the role of a node that leads: see `serve.leads_text`."""
 
 
 @click.command()
@@ -114,6 +133,58 @@ def down(data: Path | None, is_all: bool) -> None:
         note(f"stopped {counted(len(state.nodes), 'node')} of {playground.folder}{kept}")
 
 
+class PlaygroundNodes(Supervisor):
+    """The nodes of one playground."""
+
+    def __init__(
+        self,
+        playground: Playground,
+        ports: Sequence[int],
+        *,
+        say: Callable[[str], None],
+        command: Sequence[str] = SERVE,
+    ) -> None:
+        super().__init__(range(1, len(ports) + 1), playground.folder, say=say)
+        self._playground = playground
+        self._ports = ports
+        self._command = command
+
+    @property
+    def is_led(self) -> bool:
+        """True once every node serves and each partition group has a leader that reported it.
+
+        A cluster made by `up` has one data group a node, and the system group.
+        """
+        leaders = [child for child in self.children if child.role.startswith(LEADS)]
+        led = sum(child.role.count(",") + 1 for child in leaders)
+        return self.is_ready and led > len(self.children)
+
+    def state(self) -> State:
+        """The present state of the nodes."""
+        nodes = [self._running(child) for child in self.children]
+        return State(os.getpid(), self.is_ready, nodes, self._playground.certs)
+
+    def launch(self, node: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        """Start the process of a node, whose output is added to its log."""
+        config, log = self._playground.config(node), self._playground.log(node)
+        return start_node(config, log, command=self._command, environment=environment)
+
+    def last_words(self, node: int) -> str:
+        """The last line of the node's log."""
+        log = self._playground.log(node)
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        return f"\n  its last words ({log}): {lines[-1].strip()}" if lines else ""
+
+    def changed(self) -> None:
+        """Note the state in the folder, where `raftmq down` reads it."""
+        self._playground.write_state(self.state())
+
+    def _running(self, child: Child) -> RunningNode:
+        data = str(self._playground.data(child.node))
+        address = f"{HOST}:{self._ports[child.node - 1]}"
+        return RunningNode(child.node, address, child.pid, data, child.role)
+
+
 def _choose(data: Path | None, *, is_all: bool) -> list[Playground]:
     if data is not None:
         return [Playground(data.resolve(), is_temporary=False)]
@@ -182,7 +253,7 @@ def _stay(playground: Playground, started: float) -> None:
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: signals.append(received))
-    supervisor = Supervisor(playground, playground.ports(), say=note)
+    supervisor = PlaygroundNodes(playground, playground.ports(), say=note)
     try:
         supervisor.start()
         note(f"starting {counted(len(playground.ports()), 'node')} in {playground.folder}")
@@ -191,7 +262,7 @@ def _stay(playground: Playground, started: float) -> None:
     finally:
         # Only a further signal kills the nodes: the first one asks for a graceful stop.
         count = len(signals)
-        supervisor.stop(is_hurried=lambda: len(signals) > count)
+        supervisor.stop(turn_seconds=TURN_SECONDS, is_hurried=lambda: len(signals) > count)
         if playground.is_temporary:
             shutil.rmtree(playground.folder, ignore_errors=True)
         os.close(lock)
@@ -199,7 +270,7 @@ def _stay(playground: Playground, started: float) -> None:
 
 
 def _watch(
-    supervisor: Supervisor, playground: Playground, signals: list[int], started: float
+    supervisor: PlaygroundNodes, playground: Playground, signals: list[int], started: float
 ) -> None:
     """Keep the nodes running until a signal comes; print the table, and a line when all are ready.
 

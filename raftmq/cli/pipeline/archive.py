@@ -1,6 +1,6 @@
-"""`raftmq pipeline archive`: keep topics as Parquet files, and verify, compact and list them.
+"""`raftmq pipeline archive`: keep topics as Parquet files; verify, compact, list and read them.
 
-`run` needs Spark and a cluster; `verify`, `compact` and `ls` need neither.
+`run` needs Spark and a cluster; `verify`, `compact`, `ls` and `get` need neither.
 """
 
 from pathlib import Path
@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING
 import click
 
 from raftmq.cli.exits import ExitCode, Failure
-from raftmq.cli.output import Meter, Result, Table, bytes_text, dash, note, with_output
+from raftmq.cli.output import (
+    Meter,
+    Result,
+    Table,
+    bytes_text,
+    dash,
+    note,
+    output_option,
+    with_output,
+)
 from raftmq.cli.values import DURATION
+from raftmq.errors import Rejected
 from raftmq.words import counted
 
 from .starter import Starter, explaining, with_spark
@@ -213,6 +223,33 @@ def compact(folder: Path, grace: float, dry_run: bool) -> Result:
         [Table(["PATH", ">FILES", ">ROWS", ">BYTES"], rows)] if rows else [],
         notes=[f"{'would compact' if dry_run else 'compacted'} {counted(len(rows), 'hour')}"],
     )
+
+
+@archive.command()
+@click.argument("folder", type=FOLDER)
+@click.argument("message_id", metavar="ID")
+@output_option("table", "json", "raw")
+def get(folder: Path, message_id: str, output: str) -> int:
+    """Print the message of an ID out of the archive in FOLDER; raw: its body alone.
+
+    The cluster may have forgotten it long ago. Properties are text in an archive.
+
+    \b
+    raftmq pipeline archive get lake 10000-2a
+    """
+    from raftmq.cli.messages.formats import print_message
+    from raftmq.cli.messages.msg import ID_FIX
+    from raftmq.pipeline.archive import get
+
+    try:
+        with explaining():
+            message = get(folder, message_id)
+    except Rejected as error:
+        raise Failure(str(error), fix=ID_FIX) from error
+    if message is None:
+        fix = "`raftmq pipeline archive ls FOLDER` shows the offsets that are there"
+        raise Failure(f"the archive has no message {message_id}", fix=fix)
+    return print_message(message, output)
 
 
 @archive.command("ls")

@@ -33,8 +33,8 @@ def _topic(command: F) -> F:
 def cdc() -> None:
     """Changes of a database's table into a topic, and the table rebuilt from it.
 
-    DATABASE is sqlite:PATH, postgresql://user@host/name or mariadb://user@host/name; the last two
-    need `pip install 'raftmq[cdc]'`.
+    DATABASE is sqlite:PATH, postgresql://user@host/name, mariadb://user@host/name or
+    mysql://user@host/name; the last three need `pip install 'raftmq[cdc]'`.
 
     \b
     raftmq pipeline cdc prepare sqlite:shop.db --table orders --topic orders-changes

@@ -1,42 +1,27 @@
-"""The administrative calls: topics, consumer groups, nodes."""
+"""The administrative calls: topics, consumer groups; those about nodes are in `nodes`."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 from raftmq.client.arguments import typed
 from raftmq.client.consume.membership import find_members
 from raftmq.client.consume.offsets import find_offsets, queues_of
 from raftmq.client.consume.start import Exactly, Start, start_of
-from raftmq.client.routing.calls import reply_in
-from raftmq.client.routing.connection import Connection
-from raftmq.client.routing.pages import Pages
 from raftmq.client.routing.requests import (
     after,
-    ask_leader,
     change_catalog,
     find_topic,
     read_table,
     seconds_left,
 )
-from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
-from raftmq.filters import compile as compile_filter
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
 from raftmq.machine.queue_numbers import QUEUE_MASK
 from raftmq.wire.assignment import MemberView
-from raftmq.wire.codec import pack
 from raftmq.wire.messages import (
     EARLIEST,
     LATEST,
-    ChangeNode,
     ClusterView,
-    Done,
-    FrameKind,
-    NodeStatus,
-    Status,
     TopicView,
-    Transfer,
 )
 
 from .consumer_groups import (
@@ -57,12 +42,14 @@ from .descriptions import (
     TopicInfo,
     find_standings,
 )
+from .logs import LogCalls
+from .nodes import NodeCalls
 from .resets import begin, go_on, make_like, where_is
 from .subscriptions import Subscription, find_subscriptions, subscribe, unsubscribe
 
 
 @typed()
-class Admin:
+class Admin(NodeCalls, LogCalls):
     """Administrative calls. Made by `Client.admin`.
 
     Every call may be repeated safely. Each takes `timeout`, seconds for the whole call (None: the
@@ -70,9 +57,6 @@ class Admin:
     `OutcomeUnknown` if a change was sent and not answered, `Rejected` with the reason. Cancelling a
     change leaves it done or not done.
     """
-
-    def __init__(self, router: Router) -> None:
-        self._router = router
 
     async def create_topic(
         self, name: str, queues: int = 8, *, beside: str = "", timeout: float | None = None
@@ -377,14 +361,14 @@ class Admin:
         Args:
             topic: the topic.
             group: the consumer group; it need not exist before.
-            filter: tags (`paid || shipped`) or SQL (`amount > 5`).
+            filter: tags (`paid || shipped`) or SQL (`amount > 5`). Signs as in
+                `amount == 5 && !vip` are written as SQL first: the cluster keeps tags and SQL.
             timeout: seconds; None: the client's default.
 
         Raises:
             FilterSyntaxError: the filter cannot be read; it is a `Rejected`.
             Rejected: `UNKNOWN_TOPIC`, `BAD_NAME`, or `TOO_LARGE`: there are too many subscriptions.
         """
-        compile_filter(filter)
         await subscribe(self._router, topic, group, filter, timeout)
 
     async def unsubscribe(self, topic: str, group: str, *, timeout: float | None = None) -> None:
@@ -505,47 +489,7 @@ class Admin:
         asking = self._router.ask_any_node()
         return await self._router.within(timeout, asking, "reading the routing table")
 
-    async def status(self, node: int, *, timeout: float | None = None) -> dict[str, Any]:
-        """A node's status; see `raftmq.broker.status`.
-
-        Raises:
-            Rejected: `UNKNOWN_NODE`.
-            Unavailable: the node does not answer.
-        """
-        asking = self._status(node)
-        return await self._router.within(timeout, asking, f"the status of node {node}")
-
-    async def transfer(
-        self, partition_group: int, *, to: int = 0, timeout: float | None = None
-    ) -> None:
-        """Hand the leadership of a partition group to node `to`; 0: to any caught-up node."""
-        request = Transfer(partition_group, to)
-        await ask_leader(self._router, request, Done, timeout=timeout)
-
-    async def add_node(
-        self, node: int, host: str, port: int, *, timeout: float | None = None
-    ) -> None:
-        """Let a node, running or to be started with `join`, enter the cluster."""
-        await self._change_node(ChangeNode("add", node, host, port), timeout)
-
-    async def remove_node(self, node: int, *, timeout: float | None = None) -> None:
-        """Take a node out of the cluster."""
-        await self._change_node(ChangeNode("remove", node), timeout)
-
-    async def replace_node(
-        self, node: int, new: int, host: str, port: int, *, timeout: float | None = None
-    ) -> None:
-        """Let a new node, with a number that was never used, take over a node's partition groups.
-
-        The old node may be dead. On return the groups begin to move; the old node is forgotten when
-        no group counts on it.
-        """
-        await self._change_node(ChangeNode("replace", node, host, port, new), timeout)
-
     # -- inside ----------------------------------------------------------------------------------
-
-    async def _change_node(self, change: ChangeNode, timeout: float | None) -> None:
-        await ask_leader(self._router, change, Done, timeout=timeout)
 
     async def _changed(self, name: str, timeout: float | None) -> TopicInfo:
         """The topic after its creation or change."""
@@ -554,15 +498,6 @@ class Admin:
 
     async def _topic(self, name: str, timeout: float | None) -> TopicView:
         return await find_topic(self._router, name, timeout)
-
-    async def _status(self, node: int) -> dict[str, Any]:
-        connection = await self._router.node(node)
-        status: dict[str, Any] = {}
-        async for page in Pages(partial(_status_page, connection), Status()):
-            groups = status.get("groups", []) + page.status.get("groups", [])
-            status |= page.status | {"groups": groups}
-        status.pop("next", None)
-        return status
 
     async def _offsets_at(
         self, groups: dict[int, int], at: Start, timeout: float | None
@@ -573,10 +508,6 @@ class Admin:
             return {number: reply.offset for number, reply in found.items()}
         found = await find_offsets(self._router, groups, LATEST, timeout)
         return {n: min(max(where.offset, found[n].earliest), found[n].end) for n in groups}
-
-
-async def _status_page(connection: Connection, question: Status) -> NodeStatus:
-    return reply_in(await connection.call(FrameKind.STATUS, pack(question)), NodeStatus)
 
 
 def _info(view: TopicView) -> TopicInfo:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from raftmq.client.routing.requests import ask_for_pages, change_catalog
 from raftmq.client.routing.router import Router
+from raftmq.filters import compile as compile_filter
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
 from raftmq.wire.messages import FindSubscriptions, FoundSubscriptions
 
@@ -23,8 +24,14 @@ class Subscription(NamedTuple):
 async def subscribe(
     router: Router, topic: str, group: str, filter_: str, timeout: float | None = None
 ) -> int:
-    """Set a consumer group's filter; returns the version of the subscriptions that has it."""
-    return int(await change_catalog(router, Subscribe(topic, group, filter_), timeout))
+    """Set a consumer group's filter; returns the version of the subscriptions that has it.
+
+    Raises:
+        FilterSyntaxError: the filter cannot be read; nothing was sent.
+    """
+    # As SQL, which nodes of older software read too.
+    sql = compile_filter(filter_).sql
+    return int(await change_catalog(router, Subscribe(topic, group, sql), timeout))
 
 
 async def unsubscribe(router: Router, topic: str, group: str, timeout: float | None = None) -> None:

@@ -14,7 +14,7 @@ from raftmq.client.admin.access import Access
 from raftmq.client.admin.admin import Admin
 from raftmq.client.arguments import ByOffset
 from raftmq.client.client import Client
-from raftmq.client.client import connect as connect_async
+from raftmq.client.connecting import connect as connect_async
 from raftmq.client.consume.consumer import Consumer
 from raftmq.client.consume.progress import Progress
 from raftmq.client.login import Login
@@ -98,6 +98,12 @@ class BlockingAdmin(Face[Admin]):
     add_node = waits(Admin.add_node)
     remove_node = waits(Admin.remove_node)
     replace_node = waits(Admin.replace_node)
+    drain_node = waits(Admin.drain_node)
+    add_group = waits(Admin.add_group)
+    move_group = waits(Admin.move_group)
+    log = waits(Admin.log)
+    log_snapshot = waits(Admin.log_snapshot)
+    log_records = waits(Admin.log_records)
 
 
 class BlockingAccess(Face[Access]):
@@ -199,6 +205,7 @@ class BlockingClient(Face[Client]):
         take = partial(self._inner.progress, topic, group, timeout=timeout)
         return BlockingProgress(self._loop, self._loop.wait(take))
 
+    check = waits(Client.check)
     cancel = waits(Client.cancel)
     open_transactions = waits(Client.open_transactions)
     end_transaction = waits(Client.end_transaction)
@@ -220,6 +227,8 @@ def connect(
     ca: str = "",
     cert: str = "",
     login: Login | str | PathLike[str] = "",
+    zone: str = "",
+    check: bool = False,
     backend: str = "trio",
 ) -> AbstractContextManager[BlockingClient]:
     """`with raftmq.blocking.connect(url) as mq:` opens a cluster; see `raftmq.connect`.
@@ -237,6 +246,8 @@ def connect(
         ca: under TLS, see `raftmq.connect`.
         cert: under TLS, see `raftmq.connect`.
         login: under TLS, see `raftmq.connect`.
+        zone: see `raftmq.connect`.
+        check: judge this client's calls for `Client.check`.
         backend: the event loop of the background thread, `"trio"` or `"asyncio"`.
     """
     opening = connect_async(
@@ -247,5 +258,7 @@ def connect(
         ca=ca,
         cert=cert,
         login=login,
+        zone=zone,
+        check=check,
     )
     return Background(opening, backend, BlockingClient)

@@ -6,7 +6,7 @@ from raftmq.client.produce.claimed import ClaimedProducer, StoredMessages
 from raftmq.client.produce.producer import Producer
 from raftmq.client.produce.producer_batch import PendingMany, PendingSend
 
-from .face import Entered, Face, gives, waits
+from .face import Entered, Face, calls, gives, waits
 from .loop import Loop
 from .transactions import BlockingTransaction
 
@@ -44,6 +44,7 @@ class BlockingProducer(Entered[Producer]):
     transaction = gives(Producer.transaction, BlockingTransaction)
     cancel = waits(Producer.cancel)
     flush = waits(Producer.flush)
+    statistics = calls(Producer.statistics)
 
 
 class BlockingClaimedProducer(BlockingProducer):

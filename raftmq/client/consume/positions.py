@@ -16,6 +16,7 @@ class Cursor:
         "fetched",
         "group",
         "handed",
+        "is_paused",
         "queue_number",
         "sent",
         "strikes",
@@ -44,6 +45,8 @@ class Cursor:
         """The number of the last commit that was sent."""
         self.error: RaftmqError | None = None
         """Why reading has stopped; None: it goes on."""
+        self.is_paused = False
+        """True: nothing is fetched or handed out for now; see `Fetcher.pause`."""
         self.strikes = 0
         """How often in a row a leader's queue ended before `fetched`."""
         self.tail: Chunk | None = None

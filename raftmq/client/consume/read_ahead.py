@@ -24,8 +24,11 @@ Invariants:
 - The buffer holds at most `bytes_max` and one answer of each session, which is at most `bytes_max`
   and one batch.
 - A queue with an error is not asked for until it is moved.
+- A queue that is *paused* is neither asked for nor handed out. Its fetched batches wait aside,
+  beyond the buffer's bound: up to `bytes_max` and one answer for each such queue.
 
-Sources: Kafka's fetch sessions (KIP-227): one request a broker for all its partitions.
+Sources: Kafka's fetch sessions (KIP-227): one request a broker for all its partitions; its
+consumer's `pause`.
 """
 
 import struct
@@ -107,6 +110,8 @@ class Fetcher:
         self._subscribed = subscribed
         self._buffer: deque[Chunk] = deque()
         self._buffered_bytes = 0
+        # Batches of paused queues.
+        self._aside: list[Chunk] = []
         # By connection, and the session's place among those of the connection.
         self._sessions: dict[tuple[Connection, int], ReadSession] = {}
         # Partition group → since when its leader is looked for.
@@ -141,18 +146,34 @@ class Fetcher:
         if gone:
             self._drop_chunks(gone)
 
+    def pause(self, queues: set[int]) -> None:
+        """Neither ask for these queues nor hand them out; go on with all others."""
+        for number, cursor in self.cursors.items():
+            cursor.is_paused = number in queues
+        self._sort([*self._aside, *self._buffer])
+        # Messages may be here that a waiting call gets now.
+        self.tell()
+
     def _drop_chunks(self, cursors: set[Cursor]) -> None:
-        kept = [chunk for chunk in self._buffer if chunk.cursor not in cursors]
-        self._buffer = deque(kept)
-        self._buffered_bytes = sum(chunk.size for chunk in kept)
+        chunks = [*self._aside, *self._buffer]
+        self._sort([chunk for chunk in chunks if chunk.cursor not in cursors])
+
+    def _sort(self, chunks: list[Chunk]) -> None:
+        """Keep these chunks, in this order, and ask for what is missing."""
+        self._aside = [chunk for chunk in chunks if chunk.cursor.is_paused]
+        self._buffer = deque(chunk for chunk in chunks if not chunk.cursor.is_paused)
+        self._buffered_bytes = sum(chunk.size for chunk in self._buffer)
         self._is_changed = True
         self.kick()
 
     def check(self) -> None:
         """Raise the error of a queue whose buffered messages are all handed out, if any has one."""
         for cursor in self.cursors.values():
-            if cursor.error is not None and all(c.cursor is not cursor for c in self._buffer):
+            if cursor.error is not None and not self._has_messages(cursor):
                 raise cursor.error
+
+    def _has_messages(self, cursor: Cursor) -> bool:
+        return any(chunk.cursor is cursor for chunk in (*self._buffer, *self._aside))
 
     def take(self, count: int) -> list[Slice]:
         """Hand out up to `count` fetched messages."""
@@ -221,7 +242,7 @@ class Fetcher:
         wanted: dict[tuple[Connection, int], dict[int, Cursor]] = {}
         counts = Counter[Connection]()
         for queue, cursor in self.cursors.items():
-            if cursor.error is not None or cursor.group in self._lost:
+            if cursor.error is not None or cursor.is_paused or cursor.group in self._lost:
                 continue
             connection = self._router.open_leader(cursor.group)
             if connection is None:
@@ -388,9 +409,13 @@ class Fetcher:
         cursor.pass_over(batch.base_offset + len(batch))
 
     def _keep(self, chunk: Chunk) -> None:
+        chunk.cursor.tail = chunk
+        if chunk.cursor.is_paused:
+            # The answer to a request from before the queue was paused.
+            self._aside.append(chunk)
+            return
         self._buffer.append(chunk)
         self._buffered_bytes += chunk.size
-        chunk.cursor.tail = chunk
 
     def _refused(self, connection: Connection, cursor: Cursor, refusal: ErrorReply) -> None:
         code = refusal.code

@@ -52,7 +52,8 @@ class Producer:
 
     *Which queue.* A message with a key goes to queue `crc32c(key) % queues`; one without goes to
     the producer's current queue, which changes after 64 KiB, a full batch, or when its batch is
-    answered, so that batches are full and queues are used alike. `queue=` overrides both.
+    answered, so that batches are full and queues are used alike. Queues whose leader is slow or
+    failed get fewer or none of these messages (`statistics`). `queue=` overrides both.
 
     *Order.* Messages of one producer to one queue are stored in the order of the calls, each once,
     whatever is retried. Two calls that run at the same time have no order.
@@ -112,7 +113,7 @@ class Producer:
         view = await router.within(timeout, router.look_up(topic), f"looking {topic!r} up")
         first = self._world.random.randrange(len(view.groups))
         ask = partial(router.topic, self.topic, is_fresh=True)
-        self._queues = Queues(view, first, self._make_sender, ask)
+        self._queues = Queues(view, first, self._make_sender, ask, router)
         self._tasks = self._supervisor.task_scope(self._end)
         welcomes = [connection.welcome for connection in router.connections.values()]
         self._host = SenderHost(
@@ -409,9 +410,9 @@ class Producer:
             self._end()
 
     def statistics(self) -> ProducerStatistics:
-        """The use of the buffer and of the queues now."""
-        room = self._room
-        return ProducerStatistics(room.bytes_used, room.messages_used, len(self._senders))
+        """The use of the buffer and of the queues now, and the weights of the nodes."""
+        room, weights = self._room, {} if self._queues is None else self._queues.weights()
+        return ProducerStatistics(room.bytes_used, room.messages_used, len(self._senders), weights)
 
     # -- taking messages -------------------------------------------------------------------------
 

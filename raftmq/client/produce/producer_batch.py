@@ -30,8 +30,8 @@ A plain tuple, as one is made for each message: a `NamedTuple` makes `send_nowai
 """
 
 
-Content = tuple[bytes, str | bytes | None, str | None]
-"""Body, key and tag."""
+Content = tuple[bytes, str | bytes | None, str | None, Mapping[str, Value | None] | None]
+"""Body, key, tag and properties."""
 
 
 class Entry(ABC):
@@ -91,6 +91,12 @@ class Entry(ABC):
     @abstractmethod
     def contents(self) -> Iterable[Content]:
         """Internal: the messages, for a recorder; not after `drop_content`."""
+
+    @property
+    @abstractmethod
+    def dues(self) -> Sequence[int]:
+        """Internal: when to deliver each message, milliseconds since 1970; 0: at once; empty: all
+        at once, or not known here."""
 
     def settle(
         self, base_offset: int | None, timestamp: int, is_duplicate: bool, number: int = 0
@@ -189,8 +195,13 @@ class PendingSend(Entry):
     def contents(self) -> Iterable[Content]:
         """Internal: see `Entry.contents`."""
         assert self._arguments is not None
-        body, key, tag, _props, _due = self._arguments
-        return [(body, key, tag)]
+        body, key, tag, props, _due = self._arguments
+        return [(body, key, tag, props)]
+
+    @property
+    def dues(self) -> Sequence[int]:
+        """Internal: see `Entry.dues`."""
+        return [self.deliver_at_ms]
 
 
 class PendingPart(Entry):
@@ -234,10 +245,17 @@ class PendingPart(Entry):
         if self.sealed is not None:
             batch = Batch.decode(self.sealed.to_bytes(queue=self.queue_number))
             tags = [batch.tag(position) for position in range(self.count)]
-            return zip(batch.bodies, batch.keys, tags, strict=True)
+            props = [batch.props(position) for position in range(self.count)]
+            return zip(batch.bodies, batch.keys, tags, props, strict=True)
         assert self._draft is not None
         nothing, draft = [None] * self.count, self._draft
-        return zip(draft.bodies, draft.keys or nothing, draft.tags or nothing, strict=True)
+        keys, tags_ = draft.keys or nothing, draft.tags or nothing
+        return zip(draft.bodies, keys, tags_, nothing, strict=True)
+
+    @property
+    def dues(self) -> Sequence[int]:
+        """Internal: see `Entry.dues`."""
+        return self._dues or ()
 
     def as_range(self, positions: range | list[int]) -> SentRange:
         """The outcome of the messages at these positions of the call."""

@@ -44,6 +44,7 @@ Sources: Kafka's idempotent producer (KIP-98, KIP-360 for the epoch); Raft thesi
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -60,6 +61,7 @@ from raftmq.client.routing.refusals import (
     refusal_of,
 )
 from raftmq.client.routing.router import Router
+from raftmq.client.routing.weights import forget_batch, post_batch
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import OutcomeUnknown, ProtocolError, RaftmqError, Reason, Rejected, Unavailable
 from raftmq.machine.queue_numbers import QUEUE_BITS
@@ -304,9 +306,8 @@ class QueueSender:
         )
         batch.refusal = None
         self._open += 1
-        batch.request = connection.post(
-            FrameKind.PRODUCE, b"", body, lambda answer: self._answered(batch, connection, answer)
-        )
+        answered = partial(self._answered, batch, connection)
+        batch.request = post_batch(self._host.router.weights, connection, body, answered)
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -544,7 +545,8 @@ class QueueSender:
         for batch in self._flights:
             withdrawn = True  # between two attempts no request is under way
             if batch.request is not None and self._connection is not None:
-                withdrawn = self._connection.forget(batch.request)
+                weights = self._host.router.weights
+                withdrawn = forget_batch(weights, self._connection, batch.request)
                 batch.request = None
             # No batch is stored after one that is not stored.
             is_stored_perhaps &= batch.is_doubtful or not withdrawn

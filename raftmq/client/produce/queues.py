@@ -9,8 +9,8 @@
 The turn stays with a queue while a batch is on its way there, until `TURN_BYTES` went out: messages
 sent meanwhile share a batch. So under a steady flow one queue is busy at a time: small batches to
 all queues at once cost every node a log entry each, and each batch takes longer than all in one.
-Messages sent one by one go to each queue in turn. A queue that waits for a leader is passed over
-while another queue does not wait.
+Messages sent one by one go to each queue in turn. The queues of a slow leader have fewer turns, and
+those that wait for a leader are passed over (`turns`).
 
 Sources: Kafka's sticky partitioner (KIP-480); bytes as the measure of a turn, and why the
 partitioner must pass over stuck queues (KIP-794).
@@ -24,6 +24,7 @@ import anyio
 
 from raftmq.batch import Sealed, queue_of
 from raftmq.client.arguments import require_whole
+from raftmq.client.routing.router import Router
 from raftmq.errors import RaftmqError, Reason, Rejected, WrongType
 from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.messages import TopicView
@@ -31,9 +32,8 @@ from raftmq.wire.messages import TopicView
 from .columns import Positions
 from .producer_batch import PendingPart
 from .queue_sender import MESSAGE_BYTES, QueueSender
+from .turns import Turns
 
-TURN_BYTES = 64 * 1024
-"""Bytes of a turn: larger turns make a batch no cheaper."""
 ASK_SECONDS = 1.0
 """Minimum time between two questions whether the topic got more queues, and their timeout."""
 
@@ -69,6 +69,7 @@ class Queues:
         first: int,
         make_sender: Callable[[int, int], QueueSender],
         ask: Callable[[], Awaitable[object]],
+        router: Router,
     ) -> None:
         self.view = view
         """The topic as known now; it may get more queues."""
@@ -76,9 +77,7 @@ class Queues:
         """The senders in use, by queue."""
         self.is_shared = False
         """True if the batch that went out last had messages of several calls."""
-        self._turn = first
-        # Bytes that went out since the turn began.
-        self._turn_bytes = 0
+        self._turns = Turns(first, self.senders, router.weights, router.leader_of)
         # Called with a queue's cluster-wide number and its partition group.
         self._make_sender = make_sender
         # Fetches the topic from the leader of the system group, which replaces `view`.
@@ -136,28 +135,20 @@ class Queues:
 
     def current(self, n: int = 0) -> int:
         """The queue whose turn it is; for the n-th more batch of a call, the n-th after it."""
-        for _ in range(len(self)):
-            sender = self.senders.get(self._turn % len(self))
-            if sender is None:
-                break
-            is_over = self._turn_bytes > 0 and sender.is_idle
-            if not is_over and not sender.is_recovering:
-                break
-            self._pass_turn()
-        return (self._turn + n) % len(self)
+        return self._turns.queue(self.view.groups, anyio.current_time(), n)
+
+    def weights(self) -> dict[int, float]:
+        """The weights of the nodes that lead the queues."""
+        return self._turns.weights(self.view.groups, anyio.current_time())
 
     def note_full(self, sender: QueueSender) -> None:
         """A sender's batch is full: pass the turn on, if the sender's queue has it."""
-        if self._has_turn(sender):
-            self._pass_turn()
+        self._turns.note_full(sender.queue_number & QUEUE_MASK)
 
     def note_sealed(self, sender: QueueSender, size: int, calls: int) -> None:
         """A sender's batch goes out: pass the turn on after `TURN_BYTES`."""
         self.is_shared = calls > 1
-        if self._has_turn(sender):
-            self._turn_bytes += size
-            if self._turn_bytes >= TURN_BYTES:
-                self._pass_turn()
+        self._turns.note_sent(sender.queue_number & QUEUE_MASK, size)
 
     def sender(self, queue: int) -> QueueSender:
         """The sender to a queue."""
@@ -166,10 +157,3 @@ class Queues:
             number = self.view.id << QUEUE_BITS | queue
             sender = self.senders[queue] = self._make_sender(number, self.view.groups[queue])
         return sender
-
-    def _has_turn(self, sender: QueueSender) -> bool:
-        return sender.queue_number & QUEUE_MASK == self._turn % len(self)
-
-    def _pass_turn(self) -> None:
-        self._turn += 1
-        self._turn_bytes = 0

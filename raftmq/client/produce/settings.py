@@ -1,5 +1,6 @@
 """A producer's settings, statistics and id."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple, Self
@@ -43,6 +44,9 @@ class ProducerStatistics(NamedTuple):
     """Messages that wait for their answer."""
     senders: int
     """Queues that the producer has sent to."""
+    weights: Mapping[int, float]
+    """Node → its weight for messages without a key, of the nodes that lead the topic's queues: 1
+    if its queues have each of their turns, 0 if they have none now."""
 
 
 def random_id(random: Random) -> int:

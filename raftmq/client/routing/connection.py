@@ -95,6 +95,15 @@ class Request:
         """True once its bytes may have left."""
 
 
+class Attempt:
+    """A connection that is being opened; one for all callers."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.connection: Connection | None = None
+        self.error: Exception | None = None
+
+
 class Connection:
     """An open connection. Bytes move only while `run` runs."""
 

@@ -31,7 +31,7 @@ from raftmq.wire.messages import (
 )
 from raftmq.wire.popping import ChangeDead, Claim, FindBacklogs, FindDead, ResetGroup, Settle
 from raftmq.wire.sessions import ClaimSessions
-from raftmq.wire.traces import FindTrace
+from raftmq.wire.traces import FindLog, FindTrace
 from raftmq.wire.transactions import BeginTransaction, EndTransaction, FindTransactions
 
 from .pages import Pages
@@ -49,6 +49,7 @@ _QUESTIONS: dict[type[msgspec.Struct], FrameKind] = {
     FindBacklogs: FrameKind.BACKLOGS,
     FindConsumerGroups: FrameKind.GROUPS,
     FindDead: FrameKind.DEAD,
+    FindLog: FrameKind.LOG,
     FindMembers: FrameKind.MEMBERS,
     FindQuotas: FrameKind.QUOTAS,
     FindRules: FrameKind.RULES,

@@ -46,9 +46,10 @@ from raftmq.wire.messages import (
 )
 
 from .calls import LeaderCall, reply_in
-from .connection import Connection, open_connection
+from .connection import Attempt, Connection, open_connection
 from .metadata import ask_in_parts, is_newer
 from .refusals import SURE, header_of, is_refused
+from .weights import Weights
 
 T = TypeVar("T")
 
@@ -58,15 +59,6 @@ METADATA_SECONDS_MAX = 2.0
 """Limit for an answer with the table; after it another node is asked."""
 REFRESH_SECONDS = 30.0
 """Time between two regular questions for the table: topics may get more queues."""
-
-
-class _Attempt:
-    """A connection that is being opened."""
-
-    def __init__(self) -> None:
-        self.done = anyio.Event()
-        self.connection: Connection | None = None
-        self.error: Exception | None = None
 
 
 class Router:
@@ -82,7 +74,7 @@ class Router:
         """The addresses of the URL."""
         self.login: Source | None = None
         """Gives the login for each connection; None: there is none."""
-        self._attempts: dict[Address, _Attempt] = {}
+        self._attempts: dict[Address, Attempt] = {}
         self._suspect_until: dict[int, float] = {}
         # Partition group → the node that refused last, as not being its leader.
         self._refused_by: dict[int, int] = {}
@@ -108,6 +100,8 @@ class Router:
         """The text of the last failure, for error texts."""
         self.throttled = 0.0
         """Seconds for which quotas held requests, as the nodes told."""
+        self.weights = Weights()
+        """The speed of the nodes, for messages without a key."""
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -172,7 +166,7 @@ class Router:
                 connection = await self._connect_leader(group)
             if connection is not None:
                 return connection
-            before = self._leader_of(group)
+            before = self.leader_of(group)
             known = self.groups.get(group)
             await self.refresh(
                 prefer=known.voters if known is not None else (),
@@ -217,18 +211,19 @@ class Router:
             # A late refusal without a hint leaves a leader that was found meanwhile.
             self.groups[group] = msgspec.structs.replace(view, leader=leader)
 
+    def leader_of(self, group: int) -> int:
+        """The node that leads the group, as far as known; 0: not known."""
+        view = self.groups.get(group)
+        return view.leader if view is not None else 0
+
     def _any_open(self) -> Connection | None:
         """An open connection, in turn."""
         opened = [c for _, c in sorted(self.connections.items()) if c.is_open]
         return opened[self._turn % len(opened)] if opened else None
 
-    def _leader_of(self, group: int) -> int:
-        view = self.groups.get(group)
-        return view.leader if view is not None else 0
-
     def _has_other_leader(self, group: int, before: int) -> bool:
         """Is a leader known, not `before`, not the last to refuse, and not suspect?"""
-        leader = self._leader_of(group)
+        leader = self.leader_of(group)
         return (
             bool(leader)
             and leader not in (before, self._refused_by.get(group))
@@ -244,7 +239,7 @@ class Router:
         return anyio.current_time() < self._suspect_until.get(node, 0.0)
 
     async def _connect_leader(self, group: int) -> Connection | None:
-        leader = self._leader_of(group)
+        leader = self.leader_of(group)
         view = self.nodes.get(leader)
         if view is None or self._is_suspect(leader):
             return None
@@ -265,7 +260,7 @@ class Router:
         if attempt is None:
             self.check()
             assert self._tasks is not None
-            attempt = self._attempts[address] = _Attempt()
+            attempt = self._attempts[address] = Attempt()
             self._tasks.start(lambda: self._run_connection(address, node, attempt))
         await attempt.done.wait()
         if attempt.connection is not None:
@@ -275,7 +270,7 @@ class Router:
         reason = str(attempt.error) or "no answer in time"
         raise Unavailable(f"{address} cannot be reached: {reason}") from attempt.error
 
-    async def _run_connection(self, address: Address, node: int, attempt: _Attempt) -> None:
+    async def _run_connection(self, address: Address, node: int, attempt: Attempt) -> None:
         try:
             connection = await open_connection(
                 self._world, address, cluster=self.cluster, login=self.login
@@ -288,6 +283,7 @@ class Router:
                 self._tasks.end_client(error)
             if node:
                 self._suspect_until[node] = anyio.current_time() + SUSPECT_SECONDS
+                self.weights.failed(node, anyio.current_time())
             return
         finally:
             del self._attempts[address]
@@ -307,6 +303,8 @@ class Router:
         if before is not None:
             before.close("a newer connection to the same node took its place")
         await connection.run()
+        if self.connections.get(connection.node) is connection:
+            self.weights.failed(connection.node, anyio.current_time())
 
     def _doubt(self, connection: Connection) -> None:
         """A node is silent: ask the others, and close the connection if one of them leads now."""
@@ -316,7 +314,7 @@ class Router:
 
         async def ask() -> None:
             await self.refresh()
-            successors = [leader for group in led if (leader := self._leader_of(group))]
+            successors = [leader for group in led if (leader := self.leader_of(group))]
             if connection.is_silent and any(leader != node for leader in successors):
                 connection.was_silent = True
                 connection.close(f"node {node} was silent and others lead its groups")
@@ -515,6 +513,7 @@ class Router:
     def _take_in(self, view: ClusterView, *, keep_topics: bool) -> None:
         # A node that has not applied the catalog yet lists no nodes.
         self.nodes = {node.id: node for node in view.nodes} or self.nodes
+        self.weights.zones = {node.id: node.zone for node in self.nodes.values()}
         for group in view.groups:
             known = self.groups.get(group.id)
             if known is None or is_newer(group, known):

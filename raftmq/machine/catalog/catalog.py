@@ -11,6 +11,12 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `RemoveNode` | takes out a node that no group uses now | - |
 | `PutGroup` | the members that a partition group shall have | - |
 | `Reconfigure` | several of `PutNode` and `PutGroup`: a change of the nodes | - |
+| `DrainNode` | a node shall lead nothing, or lead again (`nodes`) | whether it changed |
+| `PlaceNode` | the zone and the machine of a node | - |
+| `NoteAbsence` | a node has been silent for long, or answers again | whether it changed |
+| `MoveGroup` | a data group goes to other nodes, or has another first one | whether it changed |
+| `AddGroup` | another data group (`replicas`) | whether it changed |
+| `RaiseLevel` | all nodes know a feature level (`levels`) | the cluster's level |
 | `RetireReplica` | a replica's log is deleted or lost: its member id is used up | the next one |
 | `CreateTopic` | a topic with queues, spread over the data groups | the topic's number |
 | `AlterTopic` | more queues | the topic's number |
@@ -74,6 +80,7 @@ from .consumer_groups import (
 )
 from .deletions import PruneDeletions
 from .group_deletion import delete_group, gone, is_expelled
+from .levels import LEVEL, VERSIONS, RaiseLevel
 from .membership import (
     JoinGroup,
     LeaveGroup,
@@ -82,15 +89,25 @@ from .membership import (
     ReleaseQueues,
     RenewMembers,
 )
+from .nodes import (
+    AddGroup,
+    DrainNode,
+    MoveGroup,
+    NameNode,
+    NodeCommand,
+    NoteAbsence,
+    PlaceNode,
+    note_on_nodes,
+)
 from .ownership import over_groups, over_topics
 from .quotas import DropQuota, PutQuota, QuotaCommand, SubjectKind
-from .replicas import GENERATION_MAX, RetireReplica, forget_replicas, retire
+from .replicas import GENERATION_MAX, RetireReplica, add_group, forget_replicas, retire
 from .state import QUEUES_MAX, CatalogState
 from .state import Group as Group  # the catalog's own names
 from .state import Node as Node
 from .state import Topic as Topic
 from .subscribers import Subscribe, Unsubscribe
-from .topics import AlterTopic, CreateTopic, DeleteTopic
+from .topics import AlterTopic, CreateTopic, DeleteTopic, dealt
 
 TOPICS_MAX = 100_000
 """Topics of a cluster: each node keeps them all in memory."""
@@ -112,15 +129,6 @@ class PutNode(msgspec.Struct, frozen=True, array_like=True, tag="put_node"):
 
     node: Node
     """The node with its address."""
-
-
-class NameNode(msgspec.Struct, frozen=True, array_like=True, tag="name_node"):
-    """Note the name of a node's data folder; refused if it has another one."""
-
-    id: int
-    """Its number."""
-    incarnation: str
-    """The random name of its data folder."""
 
 
 class RenewNode(msgspec.Struct, frozen=True, array_like=True, tag="renew_node"):
@@ -156,7 +164,7 @@ class Reconfigure(msgspec.Struct, frozen=True, array_like=True, tag="reconfigure
     """Change nodes and the members of groups, as one act. Only nodes write it: they judge the whole
     first (`raftmq.broker.cluster.reconfiguration`), as a part that is refused undoes no other."""
 
-    changes: list[PutNode | PutGroup]
+    changes: list[PutNode | PlaceNode | PutGroup]
     """The parts, in the order in which they are carried out."""
 
 
@@ -169,6 +177,9 @@ Change = (
     | ConsumerGroupCommand
     | AccessCommand
     | QuotaCommand
+    | DrainNode
+    | MoveGroup
+    | AddGroup
 )
 """Commands of administrators and applications."""
 
@@ -198,11 +209,12 @@ class Authored(msgspec.Struct, frozen=True, array_like=True, tag="authored"):
 Command = (
     Bootstrap
     | PutNode
-    | NameNode
     | RenewNode
     | RemoveNode
     | PutGroup
     | Reconfigure
+    | RaiseLevel
+    | NodeCommand
     | RetireReplica
     | Once
     | Change
@@ -242,7 +254,7 @@ def parse_command(values: list[Any], request: int = 0) -> Command:
 class Catalog(CatalogState):
     """The state of the system group after a prefix of its log."""
 
-    record_version = 5  # as in `PartitionMachine`
+    record_version = VERSIONS[LEVEL].catalog  # as in `PartitionMachine`
 
     def apply(self, record: Record) -> list[Result]:
         """Apply the record at `applied + 1`; one result for each command in it."""
@@ -275,8 +287,6 @@ class Catalog(CatalogState):
                 return self._bootstrap(command)
             case PutNode(node=node):
                 return self._put_node(node)
-            case NameNode():
-                return self._name_node(command)
             case RenewNode():
                 return self._renew_node(command)
             case RemoveNode(id=number):
@@ -286,8 +296,14 @@ class Catalog(CatalogState):
             case Reconfigure(changes=changes):
                 results = [self._run_one(each, now) for each in changes]
                 return next((each for each in results if isinstance(each, Refused)), Changed())
+            case RaiseLevel(level=level):
+                return Changed(self.raise_level(level))
+            case AddGroup():
+                return add_group(self, command)
             case RetireReplica():
                 return retire(self, command)
+            case NameNode() | DrainNode() | PlaceNode() | NoteAbsence() | MoveGroup():
+                return note_on_nodes(self, command)
             case Once(request=request, change=change):
                 return self.repeats.once(request, partial(self._run_one, change, now, author))
             case Authored():
@@ -362,10 +378,14 @@ class Catalog(CatalogState):
                 return self.quotas.version
             case PutNode(node=Node(id=number)) | RemoveNode(id=number):
                 return self.nodes.get(number)
-            case PutGroup(group=Group(id=number)):
+            case DrainNode(node=number):
+                return number in self.drained
+            case PutGroup(group=Group(id=number)) | MoveGroup(group=number) | AddGroup(number):
                 return self.groups.get(number)
             case Reconfigure(changes=changes):
-                return [self._changed_part(each) for each in changes]
+                return [
+                    self._changed_part(each) for each in changes if not isinstance(each, PlaceNode)
+                ]
             case Subscribe() | Unsubscribe() | Attach() | JoinGroup():
                 return None  # Applications do this all the time: nodes ask for no entry.
             case _:
@@ -396,16 +416,6 @@ class Catalog(CatalogState):
         )
         return Changed()
 
-    def _name_node(self, command: NameNode) -> Result:
-        node = self.nodes.get(command.id)
-        if node is None:
-            return Refused(Reason.UNKNOWN_NODE, f"there is no node {command.id}")
-        if node.incarnation not in ("", command.incarnation):
-            message = f"node {node.id} is {node.incarnation}, not {command.incarnation}"
-            return Refused(Reason.BAD_ARGUMENT, message)
-        self.nodes[node.id] = msgspec.structs.replace(node, incarnation=command.incarnation)
-        return Changed()
-
     def _renew_node(self, command: RenewNode) -> Result:
         node = self.nodes.get(command.id)
         if node is None:
@@ -432,6 +442,9 @@ class Catalog(CatalogState):
             message = f"node {number} still carries partition groups {users}: move them first"
             return Refused(Reason.BAD_ARGUMENT, message)
         node = self.nodes.pop(number, None)
+        self.drained.discard(number)
+        self.absent.discard(number)
+        self.places.pop(number, None)
         if node is not None:
             self.left[number] = msgspec.structs.replace(node, is_leaving=False, has_left=True)
         return Changed()
@@ -574,11 +587,13 @@ class Catalog(CatalogState):
         return Changed(topic.id)
 
     def _spread(self, beside: Topic | None, first: int, end: int) -> list[int]:
-        """Groups of the queues from `first` up to `end`, round-robin. Queue 0 has the group of
-        `beside`'s queue 0; for None, the next group in turn."""
+        """Groups of the queues from `first` up to `end`: those of `beside`'s, then those with the
+        fewest queues of the topic, in turn. Without `beside` queue 0 takes the next turn."""
         groups = [number for number in sorted(self.groups) if number != SYSTEM_GROUP]
         at = self.topic_last - 1 if beside is None else groups.index(beside.groups[0])
-        return [groups[(at + n) % len(groups)] for n in range(first, end)]
+        having = [] if beside is None else beside.groups[:end]
+        turns = [groups[(at + n + len(having)) % len(groups)] for n in range(len(groups))]
+        return having[first:] + dealt(turns, having, end - max(first, len(having)))
 
 
 def _unknown_topic(name: str) -> Refused:

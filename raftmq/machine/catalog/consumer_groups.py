@@ -43,7 +43,7 @@ from raftmq.pop.policy import (
 )
 from raftmq.results import Changed, Refused, Result
 
-from .owned_counts import OwnedCounts
+from .quotas import OwnedCounts
 
 GROUPS_MAX = 100_000
 """Consumer groups of a cluster: each node keeps them all in memory."""

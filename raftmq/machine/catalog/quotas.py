@@ -171,3 +171,25 @@ def why_no_quota(subject: Subject, quota: Quota) -> str:
         if amount and name in OF_USERS and subject.kind is not SubjectKind.USER:
             return f"{name} is counted by user: a topic has none"
     return ""
+
+
+class OwnedCounts:
+    """How many things each user owns, without zeros; the owner "" is not counted."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def of(self, owner: str) -> int:
+        """How many are the owner's."""
+        return self._counts.get(owner, 0)
+
+    def add(self, owner: str, more: int) -> None:
+        """Add to an owner's count; negative for a deletion."""
+        if not owner or not more:
+            return
+        count = self.of(owner) + more
+        assert count >= 0, f"{owner!r} owns {count}"
+        if count:
+            self._counts[owner] = count
+        else:
+            del self._counts[owner]

@@ -1,4 +1,4 @@
-"""The member ids of a node in partition groups, and the command that gives it another one.
+"""The member ids of a node in partition groups, and the commands that give it one.
 
 Raft counts on votes and acknowledged records that survive a restart, so an id that voted or
 acknowledged must never belong to a log that has forgotten it. Two events begin a new log: a node's
@@ -19,6 +19,8 @@ Invariants:
 - Under one member id a group has at most one log, ever.
 - A newer member of a node has a higher id.
 - A replica that is wanted is retired only if its log is lost.
+- A group's founders are fixed when the catalog gets the group; each founds it under the id that it
+  has then, or not at all.
 """
 
 from collections.abc import Iterable
@@ -26,9 +28,11 @@ from collections.abc import Iterable
 import msgspec
 
 from raftmq.errors import Reason
+from raftmq.machine.queue_numbers import SYSTEM_GROUP
 from raftmq.results import Changed, Refused, Result
 
-from .state import CatalogState
+from .nodes import AddGroup, no_node
+from .state import CatalogState, Group
 
 NODE_BITS = 32
 """The number of low bits of a member's id that hold the node's number."""
@@ -36,6 +40,8 @@ REPLICA_BITS = 20
 """Bits of the replica generation, above the node's."""
 GENERATION_MAX = (1 << 11) - 1
 """Data folders that a node may lose under one number: a member's id stays below 2**63."""
+GROUPS_MAX = 4096
+"""Data groups of a cluster."""
 REPLICA_MAX = (1 << REPLICA_BITS) - 1
 """Logs of one group that a node may delete or lose in one generation."""
 
@@ -107,6 +113,34 @@ def taker_of(catalog: CatalogState, command: RetireReplica) -> int:
     group, node = catalog.groups.get(command.group), node_of(command.member)
     member = member_of(catalog, group.id, node) if group is not None else 0
     return member if command.member < member else 0
+
+
+def add_group(catalog: CatalogState, command: AddGroup) -> Result:
+    """Apply the command: whether it changed anything."""
+    number, members = command.group, command.members
+    known, last = catalog.groups.get(number), max(catalog.groups, default=SYSTEM_GROUP)
+    if known is not None and known.members == members:
+        return Changed(False)
+    if number != last + 1 or number > GROUPS_MAX:
+        message = (
+            f"the last group is {last}, of {GROUPS_MAX} at the most: group {number} is not next"
+        )
+        return Refused(Reason.BAD_ARGUMENT, message)
+    if not members or len(set(members)) != len(members):
+        return Refused(Reason.BAD_ARGUMENT, "a group needs nodes, each named once")
+    for member in members:
+        node = catalog.nodes.get(member)
+        if node is None:
+            return no_node(catalog, member)
+        if node.is_leaving or not node.incarnation or member in catalog.absent:
+            message = f"node {member} is leaving, was never seen, or has been silent for long"
+            return Refused(Reason.BAD_ARGUMENT, message)
+    if catalog.idle >= {*members}:
+        message = f"nodes {members} are drained or absent: none would lead group {number}"
+        return Refused(Reason.BAD_ARGUMENT, message)
+    founders = [member_id(member, catalog.nodes[member].generation, 0) for member in members]
+    catalog.groups[number] = Group(number, members, founders)
+    return Changed(True)
 
 
 def retire(catalog: CatalogState, command: RetireReplica) -> Result:

@@ -12,6 +12,9 @@ filter is kept under its number.
 
 Invariants:
 - Every text here was read by the parser; one that cannot be read is refused alike on all replicas.
+- Every text here is tags or SQL alone. Signs such as `&&` are spellings that clients write as SQL
+  before they subscribe (`Filter.sql`). A replica of older software refuses signs, so one of newer
+  software must refuse them as well, in the records of any leader.
 - `version` grows with every change that a data group must hear of.
 
 Left out: kinds of filters. Tags and SQL are told apart by the text alone.
@@ -22,7 +25,7 @@ from typing import Any
 import msgspec
 
 from raftmq.errors import Reason
-from raftmq.filters import FilterSyntaxError
+from raftmq.filters import FilterSyntaxError, is_sql
 from raftmq.filters import compile as compile_filter
 from raftmq.machine.names import NAME_CHARACTERS_MAX
 from raftmq.results import Changed, Refused, Result
@@ -41,7 +44,7 @@ class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
     consumer_group: str
     """The consumer group's name; it need not have read anything."""
     expression: str
-    """The filter: tags or SQL."""
+    """The filter: tags, or SQL without signs such as `&&` and `==`."""
 
 
 class Unsubscribe(msgspec.Struct, frozen=True, array_like=True, tag="unsubscribe"):
@@ -93,6 +96,9 @@ class Subscribers:
             compile_filter(text)
         except FilterSyntaxError as error:
             return Refused(Reason.BAD_FILTER, str(error))
+        if not is_sql(text):
+            message = "the catalog keeps tags and SQL: subscribe with the `sql` of the filter"
+            return Refused(Reason.BAD_FILTER, message)
         more = len(text) - (len(before.expression) if before is not None else 0)
         if self._characters + more > CHARACTERS_MAX:
             message = f"the filters of a cluster have {CHARACTERS_MAX} characters at the most"

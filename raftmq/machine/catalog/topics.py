@@ -1,5 +1,8 @@
 """The catalog's commands about topics."""
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
 
@@ -34,3 +37,25 @@ class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="delete_topi
     """The topic."""
     id: int = 0
     """As of `AlterTopic`."""
+
+
+def dealt(turns: Sequence[int], having: Iterable[int], count: int) -> list[int]:
+    """The partition groups of `count` more queues of a topic: those with the fewest of its queues,
+    in turn.
+
+    Args:
+        turns: all groups, the one whose turn it is first.
+        having: the groups of the queues that the topic has.
+
+    >>> dealt([2, 3, 1], [1, 2, 3, 1], 4), dealt([2, 3, 4, 1], [1, 2, 3, 1], 4)
+    ([2, 3, 1, 2], [4, 2, 3, 4])
+    """
+    counts, found = Counter(having), list[int]()
+    while len(found) < count:
+        least = min(counts[group] for group in turns)
+        due = [group for group in turns if counts[group] == least]
+        counts.update(due)
+        found += due
+        at = turns.index(due[-1]) + 1
+        turns = [*turns[at:], *turns[:at]]
+    return found[:count]

@@ -12,6 +12,6 @@ Left out: table formats. Delta Lake and Iceberg bring jars from the network, and
 changes needs little of what they do.
 """
 
-from .reader import read
+from .reader import Archived, get, read
 
-__all__ = ["read"]
+__all__ = ["Archived", "get", "read"]

@@ -1,21 +1,24 @@
-"""Rows out of an archive: as a DataFrame, or a queue's in order.
+"""Rows out of an archive: as a DataFrame, a queue's in order, or the one of a message's id.
 
     from raftmq.pipeline import archive
-    archive.read(spark, "lake/orders", since=datetime(2026, 11, 20, tzinfo=UTC)).count()
+    archive.read(spark, "lake", since=datetime(2026, 11, 20, tzinfo=UTC)).count()
+    archive.get("lake", "10003-2a").body
 
 `read` reads only files that the manifest names at the call; a compaction meanwhile leaves these
-files in place for its grace.
+files in place for its grace. `get` needs no Spark, and reads the row groups that may hold the
+message, as a rule one.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raftmq.client.message import QUEUE_BITS, QUEUE_MASK, parse_id
 from raftmq.pipeline.errors import PipelineError
 from raftmq.pipeline.rows import DDL, arrow_schema
 
@@ -23,6 +26,54 @@ from .manifest import File, Range, Version, load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+class Archived(NamedTuple):
+    """An archived message; its fields are those of a client's `Message`, with properties as
+    text."""
+
+    topic: str
+    """The topic's name."""
+    queue: int
+    """The queue within the topic."""
+    offset: int
+    """The offset in the queue."""
+    id: str
+    """The id, as receipts and consumers show it."""
+    timestamp: int
+    """When the leader stored it, milliseconds since 1970."""
+    key: str | None
+    """The key; None: it has none."""
+    tag: str | None
+    """The tag; None: it has none."""
+    props: Mapping[str, str]
+    """The properties."""
+    body: bytes
+    """The content."""
+
+
+def get(archive: str | Path, message_id: str) -> Archived | None:
+    """The message of an id; None: the archive does not have it.
+
+    Raises:
+        Rejected: `BAD_ARGUMENT`, the text is no id.
+        PipelineError: there is no archive, no topic of the id in it, or a file can't be read.
+    """
+    number, offset = parse_id(message_id)
+    state, queue = load(Path(archive)), number & QUEUE_MASK
+    topics = {id_: name for name, id_ in state.topics.items()}
+    topic = topics.get(number >> QUEUE_BITS)
+    if topic is None:
+        known = ", ".join(f"{name} ({id_ << QUEUE_BITS:x}-...)" for id_, name in topics.items())
+        fix = f"it holds {known}" if known else "archive something first"
+        raise PipelineError(f"the topic of {message_id} is not in the archive", fix)
+    part = Range(queue, offset, offset + 1)
+    for batch in rows_of(Path(archive), state.files, topic, part):
+        (row,) = batch.to_pylist()
+        moment = microseconds(row["timestamp"]) // 1000
+        props, place = dict(row["props"]), (topic, queue, offset, message_id, moment)
+        return Archived(*place, row["key"], row["tag"], props, row["body"])
+    return None
 
 
 def read(

@@ -1,6 +1,7 @@
 """Change data capture: the changes of a relational table in a topic, and the table rebuilt.
 
-    SQLite, PostgreSQL, MariaDB ─capture─> topic ─rebuild─> DIR/v=<n>/*.parquet ─verify─> equal
+    SQLite, PostgreSQL,
+    MariaDB, MySQL      ─capture─> topic ─rebuild─> DIR/v=<n>/*.parquet ─verify─> equal
 
 Start reading at `change` (what a message is), then `source` (what a database offers),
 `change_capture` (each change once), `rebuild` (the table from the topic) and `verify` (equal by

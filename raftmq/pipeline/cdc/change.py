@@ -9,7 +9,7 @@ A message's body is one JSON object:
 | field | meaning |
 |---|---|
 | op | see `Op` |
-| source | the kind of database: `sqlite`, `postgresql`, `mariadb` |
+| source | the kind of database: `sqlite`, `postgresql`, `mariadb`, `mysql` |
 | table | its full name there |
 | schema | the fingerprint of the table's columns |
 | position | the transaction's place in the order of commits; grows, see `Place` |

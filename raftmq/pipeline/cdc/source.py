@@ -6,7 +6,7 @@
 |---|---|---|---|
 | `sqlite` | triggers write a table of changes | it looks at a counter in the file's head | rows |
 | `postgresql` | logical decoding, plugin pgoutput | the server sends | a replication slot |
-| `mariadb` | the binary log, row format | the server sends | binary logs, while it keeps them |
+| `mariadb`, `mysql` | the binary log, by rows | the server sends | binary logs, for some time |
 """
 
 from collections.abc import Iterator
@@ -70,7 +70,8 @@ def open_source(database: str, table: str, topic: str) -> Source:
 
     Args:
         database: `sqlite:PATH`, `postgresql://user@host/name`, or
-            `mariadb://user:password@host:port/name` (`?unix_socket=PATH` for a socket).
+            `mariadb://user:password@host:port/name` (`?unix_socket=PATH` for a socket); `mysql://`
+            likewise.
         table: its name, with its schema where it has another than usual.
         topic: the topic of its changes; the database remembers separately for each topic.
 
@@ -89,10 +90,15 @@ def open_source(database: str, table: str, topic: str) -> Source:
 
             return PostgresqlSource(database, table, topic)
         case "mariadb":
-            from .mariadb import MariadbSource
+            from .binary_log.mariadb import MariadbSource
 
             return MariadbSource(database, table, topic)
+        case "mysql":
+            from .binary_log.mysql import MysqlSource
+
+            return MysqlSource(database, table, topic)
     raise PipelineError(
         f"{database!r} names no database that can be captured",
-        "write sqlite:PATH, postgresql://user@host/name or mariadb://user@host/name",
+        "write sqlite:PATH, postgresql://user@host/name, mariadb://user@host/name or "
+        "mysql://user@host/name",
     )

@@ -20,6 +20,7 @@ from raftmq.tls.contexts import NodeContexts
 from raftmq.tls.names import USER, CertificateName
 from raftmq.wire.access import LoggedIn, LogIn
 from raftmq.wire.codec import unpack
+from raftmq.wire.frame import Frame
 from raftmq.wire.messages import PROTOCOL, REPLY, ErrorReply, FrameKind, Hello, Welcome
 from tests.tls.certificates import HOST, make_node
 from tests.tls.stranger import Stranger
@@ -137,8 +138,19 @@ async def greeted(peer: Stranger) -> Welcome:
     return unpack(Welcome, frame.header)
 
 
+async def answer(peer: Stranger, message: LogIn) -> Frame:
+    """What a node answers to a message of a login. A busy machine can hold up its disk so long that
+    the catalog has no leader for a moment; the node says so, and it is asked again."""
+    while True:
+        frame: Frame = await peer.ask(FrameKind.LOG_IN, message)
+        is_error = frame.kind != FrameKind.LOG_IN | REPLY
+        if not is_error or (error := unpack(ErrorReply, frame.header)).code != "unavailable":
+            return frame
+        await trio.sleep(error.retry_ms / 1000)
+
+
 async def say(peer: Stranger, message: LogIn) -> LoggedIn:
-    """The answer to a message of a login."""
-    frame = await peer.ask(FrameKind.LOG_IN, message)
+    """The answer to a message of a login, which is no error."""
+    frame = await answer(peer, message)
     assert frame.kind == FrameKind.LOG_IN | REPLY, unpack(ErrorReply, frame.header)
     return unpack(LoggedIn, frame.header)

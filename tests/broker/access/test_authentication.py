@@ -29,7 +29,7 @@ from raftmq.wire.messages import (
 )
 from tests.tls.stranger import stranger
 
-from .guarded import PASSWORD, ROOT, Guarded, greeted, make_user, refused, say, with_guarded
+from .guarded import PASSWORD, ROOT, Guarded, answer, greeted, make_user, refused, say, with_guarded
 
 
 def test_a_client_without_a_login_is_told_to_give_one(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_an_exchange_that_was_overheard_is_of_no_use(tmp_path: Path) -> None:
         async with stranger(node.port, node.context) as thief:
             await greeted(thief)
             assert (await say(thief, LogIn(SCRAM, proof.first))).data != challenge.data
-            frame = await thief.ask(FrameKind.LOG_IN, LogIn(SCRAM, final))
+            frame = await answer(thief, LogIn(SCRAM, final))
             assert unpack(ErrorReply, frame.header).code == "unauthenticated"
 
     with_guarded(scenario, tmp_path)
@@ -220,7 +220,8 @@ def test_one_attempt_of_a_connection_waits_at_a_time(
             for number in range(1, attempts + 1):
                 frame = await peer.next()
                 assert frame.correlation == number
-                assert unpack(ErrorReply, frame.header).code == "unauthenticated"
+                # A busy machine may keep the catalog from its leader: then nobody is judged.
+                assert unpack(ErrorReply, frame.header).code in ("unauthenticated", "unavailable")
                 # The others are in the parser, where the limits of the connection count them.
                 assert len(connection._open) <= 1
 
@@ -234,11 +235,11 @@ def test_mechanisms_that_are_unknown_and_late_logins_are_refused(tmp_path: Path)
             token = await root.access.make_token("alice")
         async with stranger(node.port, node.context) as peer:
             await greeted(peer)
-            frame = await peer.ask(FrameKind.LOG_IN, LogIn("PLAIN", "alice"))
+            frame = await answer(peer, LogIn("PLAIN", "alice"))
             assert "PLAIN" in unpack(ErrorReply, frame.header).message
             assert (await say(peer, LogIn(TOKEN, token))).user == "alice"
             assert (await peer.ask(FrameKind.STATUS, Status())).kind == FrameKind.STATUS | REPLY
-            frame = await peer.ask(FrameKind.LOG_IN, LogIn(TOKEN, token))
+            frame = await answer(peer, LogIn(TOKEN, token))
             assert "before" in unpack(ErrorReply, frame.header).message
             # What nodes send is no user's.
             frame = await peer.ask(FrameKind.PROBE, Probe(1, "folder"))
@@ -274,7 +275,7 @@ def test_an_exchange_begun_before_a_password_ended_is_of_no_use(
                     await root.access.drop_user("alice")
                 else:
                     await root.access.put_user("alice", "another password")
-                frame = await peer.ask(FrameKind.LOG_IN, LogIn(SCRAM, proof.final(challenge.data)))
+                frame = await answer(peer, LogIn(SCRAM, proof.final(challenge.data)))
                 assert unpack(ErrorReply, frame.header).code == "unauthenticated"
 
     with_guarded(scenario, tmp_path)
@@ -285,6 +286,7 @@ def test_names_of_any_length_and_kind_cost_little_and_are_not_kept(
 ) -> None:
     # The attempts wait for each other, and a stranger has ten seconds for all of them.
     monkeypatch.setattr(logins, "DELAY_SECONDS", 0.001)
+    monkeypatch.setattr(connection, "HELLO_SECONDS_MAX", 60.0)
 
     async def scenario(node: Guarded) -> None:
         async with node.by_certificate(ROOT):
@@ -292,9 +294,9 @@ def test_names_of_any_length_and_kind_cost_little_and_are_not_kept(
         async with stranger(node.port, node.context) as peer:
             await greeted(peer)
             for name in ("\ufdfa" * 300, "e\u0301" * 400, "x" * 60_000, "a b", ""):
-                frame = await peer.ask(FrameKind.LOG_IN, LogIn(SCRAM, f"n,,n={name},r=abc"))
+                frame = await answer(peer, LogIn(SCRAM, f"n,,n={name},r=abc"))
                 assert unpack(ErrorReply, frame.header).code == "unauthenticated"
-                frame = await peer.ask(FrameKind.LOG_IN, LogIn(TOKEN, f"raftmq_{name}_secret"))
+                frame = await answer(peer, LogIn(TOKEN, f"raftmq_{name}_secret"))
                 assert unpack(ErrorReply, frame.header).code in ("unauthenticated", "busy")
         assert sum(len(name) for _, name in node.node.gate.failures._of) == 0
 
@@ -311,7 +313,7 @@ def test_clients_that_log_in_late_leave_the_places_of_nodes(
             async with stranger(node.port, node.context) as peer:
                 await greeted(peer)
                 monkeypatch.setattr(node.node.load, "why_no_client", lambda _: "it is full")
-                frame = await peer.ask(FrameKind.LOG_IN, LogIn(TOKEN, token))
+                frame = await answer(peer, LogIn(TOKEN, token))
                 assert unpack(ErrorReply, frame.header).code == "busy"
 
     with_guarded(scenario, tmp_path)

@@ -28,7 +28,16 @@ from raftmq.machine.catalog.consumer_groups import (
     PutConsumerGroup,
 )
 from raftmq.machine.catalog.deletions import PruneDeletions
+from raftmq.machine.catalog.levels import RaiseLevel
 from raftmq.machine.catalog.membership import JoinGroup
+from raftmq.machine.catalog.nodes import (
+    AddGroup,
+    DrainNode,
+    MoveGroup,
+    NameNode,
+    NoteAbsence,
+    PlaceNode,
+)
 from raftmq.machine.catalog.replicas import RetireReplica
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
@@ -56,6 +65,7 @@ from raftmq.wire.messages import (
     FindSubscriptions,
     FrameKind,
     Metadata,
+    RepairRange,
     Status,
     Transfer,
 )
@@ -166,6 +176,9 @@ COMMANDS: list[tuple[msgspec.Struct, list[Act]]] = [
     (catalog.PutNode(Node(9, "a", 1)), [ADMIN_CLUSTER]),
     (catalog.RemoveNode(9), [ADMIN_CLUSTER]),
     (catalog.PutGroup(catalog.Group(1, [1])), [ADMIN_CLUSTER]),
+    (DrainNode(2), [ADMIN_CLUSTER]),
+    (MoveGroup(1, [2], [1]), [ADMIN_CLUSTER]),
+    (AddGroup(9, [1]), [ADMIN_CLUSTER]),
     (access.PutUser("alice"), [ADMIN_CLUSTER]),
     (access.DropUser("alice"), [ADMIN_CLUSTER]),
     (access.PutToken("alice", "a" * 16, bytes(32)), [ADMIN_CLUSTER]),
@@ -177,11 +190,14 @@ COMMANDS: list[tuple[msgspec.Struct, list[Act]]] = [
 ]
 OF_NODES: list[msgspec.Struct] = [
     Bootstrap([Node(1, "a", 1)], 1, 1),
-    catalog.NameNode(1, "ab"),
+    NameNode(1, "ab"),
     catalog.RenewNode(1, "ab", "cd"),
     catalog.Reconfigure([catalog.PutGroup(catalog.Group(1, [1]))]),
     membership.RenewMembers([MEMBER], []),
     RetireReplica(1, 1),
+    RaiseLevel(2),
+    PlaceNode(1, "a", ""),
+    NoteAbsence(1),
     PruneDeletions(7),
     catalog.Authored(audit.AdminAct("root", ""), CreateTopic("new", 2)),
     audit.BeginAct(audit.AdminAct("root", "")),
@@ -290,6 +306,8 @@ REQUESTS: list[tuple[FrameKind, Any, list[Act]]] = [
     (FrameKind.JUDGE, wire_access.JudgeAct("alice", "read", "topic"), [ADMIN_CLUSTER]),
     (FrameKind.AUDIT, wire_access.FindAudit(), [ADMIN_CLUSTER]),
     (FrameKind.QUOTAS, wire_access.FindQuotas(), [ADMIN_CLUSTER]),
+    (FrameKind.LOG, traces.FindLog(1), [ADMIN_CLUSTER]),
+    (FrameKind.REPAIR, RepairRange(1, 1, 2), [ADMIN_CLUSTER]),
     # Their answers show only what the user may see.
     (FrameKind.METADATA, Metadata(), []),
     (FrameKind.SUBSCRIBED, FindSubscriptions(), []),

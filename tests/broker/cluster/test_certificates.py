@@ -20,6 +20,7 @@ from raftmq.broker.system_world import RealWorld
 from raftmq.broker.world import secure
 from raftmq.client.world import RealWorld as ClientWorld
 from raftmq.errors import RaftmqError, Reason, Rejected
+from raftmq.machine.catalog.levels import LEVEL
 from raftmq.testing import free_ports
 from raftmq.tls.authority import Authority
 from raftmq.tls.contexts import NodeContexts
@@ -90,7 +91,11 @@ async def words(address: str, **options: Any) -> str:
 
 
 def hello(number: int) -> Hello:
-    return Hello(PROTOCOL, "c", number, "folder", "stranger", HOST, 7000) if number else CLIENT
+    return (
+        Hello(PROTOCOL, "c", number, "folder", "stranger", HOST, 7000, level=LEVEL)
+        if number
+        else CLIENT
+    )
 
 
 CLIENT = Hello(PROTOCOL, "", 0, "", "stranger")

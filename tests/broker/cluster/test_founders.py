@@ -43,6 +43,11 @@ def test_node_that_joins_and_listens_everywhere_is_told_that_others_need_an_addr
     assert "`raftmq cluster add 3 10.0.0.3:7400` makes it a member" in named
 
 
+def test_advice_names_the_zone_and_the_machine_of_the_node() -> None:
+    text = why_not_counted(blank("10.0.0.3", join=PEERS, zone="a", machine="m3"))
+    assert "`raftmq cluster add 3 10.0.0.3:7400 --zone a --machine m3` makes it" in text
+
+
 def test_row_in_peers_with_a_wildcard_is_no_address_to_add() -> None:
     node = blank("0.0.0.0", peers=[*PEERS, Peer(4, "0.0.0.0", 7401)])
     known = {n: object() for n in (1, 2, 3)}

@@ -11,6 +11,7 @@ from raftmq.broker.serve.connection import Refusal
 from raftmq.chaos.world import Machine, MemoryFiles, Process
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.machine.catalog.catalog import Node as CatalogNode
+from raftmq.machine.catalog.levels import LEVEL
 from raftmq.machine.catalog.replicas import member_id
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import FrameParser, encode_frame
@@ -26,7 +27,7 @@ async def grow(cluster: Cluster) -> None:
     for node in (4, 5):
         await cluster.start(node)
         await cluster.change("add", node, host=f"node{node}", port=7400)
-        await cluster.wait_until(partial(lambda n: n in cluster.members(0), node))
+        await cluster.wait_until(partial(cluster.has_joined, node))
     async with cluster.client(cluster.leader_of(QUEUE)) as client:
         await client.produce(QUEUE, [b"kept"], 0)
 
@@ -92,7 +93,7 @@ def test_founder_of_a_cluster_that_began_with_one_node_ends_too() -> None:
         await cluster.found("t", 1)
         await cluster.start(4)
         await cluster.change("add", 4, host="node4", port=7400)
-        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        await cluster.wait_until(lambda: cluster.has_joined(4))
         cluster.kill(1)
         cluster.wipe(1)
         await cluster.start(1)
@@ -110,7 +111,7 @@ def test_folder_that_the_catalog_does_not_name_is_not_obeyed(name: str, *, is_ta
     files = MemoryFiles()
     files.make_folder("data")
     known = PeerIdentities(files, "data", lambda: catalog)
-    hello = Hello(PROTOCOL, "test", 2, "aa", "x", "node2", 7400)
+    hello = Hello(PROTOCOL, "test", 2, "aa", "x", "node2", 7400, level=LEVEL)
     if is_taken:
         known.admit(hello, member_id(2, 0))
     else:
@@ -127,7 +128,7 @@ def test_strangers_that_object_to_a_founder_fill_no_memory() -> None:
         await trio.sleep(1)
         for number in range(100, 120):
             async with cluster.connection(1) as client, trio.open_nursery() as nursery:
-                hello = Hello(PROTOCOL, "test", number, "", "x", "evil", 80)
+                hello = Hello(PROTOCOL, "test", number, "", "x", "evil", 80, level=LEVEL)
                 await client.ask(FrameKind.HELLO, hello, Welcome)
                 nursery.start_soon(object_to_it, await listener.accept(), number)
                 await trio.sleep(1)

@@ -1,6 +1,7 @@
 """No second cluster is founded beside one that runs, and founders agree on what they found."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -68,7 +69,7 @@ def test_nodes_added_to_the_settings_found_no_second_cluster() -> None:
             cluster.join[node] = peers(1)
             await cluster.start(node)
             await cluster.change("add", node, host=f"node{node}", port=PORT)
-            await cluster.wait_until(lambda n=node: n in cluster.members(0))  # type: ignore[misc]
+            await cluster.wait_until(partial(cluster.has_joined, node))
         await cluster.wait_until(lambda: not settings_not_followed(cluster.nodes[1]))
         async with cluster.client(cluster.leader_of(QUEUE)) as client:
             assert [len(batch) for _, batch in await client.read(QUEUE, 0)] == [20]
@@ -145,7 +146,7 @@ def test_founder_that_never_spoke_goes_by_what_was_founded_not_by_peers_that_wer
         await cluster.wait_until(lambda: cluster.nodes[1].catalog.is_bootstrapped)
         await cluster.start(4)
         await cluster.change("add", 4, host="node4", port=PORT)
-        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        await cluster.wait_until(lambda: cluster.has_joined(4))
         assert not cluster.nodes[1].catalog.nodes[3].incarnation
         await cluster.stop(1)
         change_settings(
@@ -231,7 +232,7 @@ def test_names_in_peers_are_missed_only_if_the_settings_were_edited() -> None:
         await cluster.found("t", 1)
         await cluster.start(4)
         await cluster.change("add", 4, host="node4", port=PORT)
-        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        await cluster.wait_until(lambda: cluster.has_joined(4))
         # A cluster that grew has founders that name the founders: that is as it should be.
         assert not any(map(settings_not_followed, cluster.nodes.values()))
         cluster.kill(3)

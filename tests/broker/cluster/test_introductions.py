@@ -12,6 +12,7 @@ from raftmq.broker.cluster import admission, links
 from raftmq.broker.replica import replicas
 from raftmq.broker.settings import Peer, Settings
 from raftmq.chaos.world import Machine, MemoryFiles, Process
+from raftmq.machine.catalog.levels import LEVEL
 from raftmq.machine.catalog.replicas import GENERATION_MAX, member_id
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import FrameParser, encode_frame
@@ -63,7 +64,7 @@ async def guest(
             nursery.start_soon(answer, await listener.accept())
 
     async with cluster.connection(node) as client, trio.open_nursery() as nursery:
-        hello = Hello(PROTOCOL, "test", GUEST, "", "x", host, 80)
+        hello = Hello(PROTOCOL, "test", GUEST, "", "x", host, 80, level=LEVEL)
         await client.ask(FrameKind.HELLO, hello, Welcome)
         nursery.start_soon(accept, nursery)
         yield asked
@@ -162,7 +163,7 @@ async def replace_two_founders(cluster: Cluster) -> None:
     await produce_everywhere(cluster, 0, 5)
     await cluster.start(4)
     await cluster.change("add", 4, host="node4", port=7400)
-    await cluster.wait_until(lambda: 4 in cluster.members(0))
+    await cluster.wait_until(lambda: cluster.has_joined(4))
     for old, new in ((1, 5), (2, 6)):
         await cluster.start(new)
         await cluster.change("replace", old, new=new, host=f"node{new}", port=7400)

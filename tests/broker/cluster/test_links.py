@@ -23,6 +23,7 @@ from raftmq.chaos.world import Machine, MemoryFiles, Process
 from raftmq.errors import Reason
 from raftmq.log.record import Kind
 from raftmq.machine.catalog.catalog import Node, PutNode
+from raftmq.machine.catalog.levels import LEVEL
 from raftmq.machine.commands import encode_commands
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
@@ -37,7 +38,7 @@ def test_hello_with_an_address_that_is_none_is_refused_and_ends_no_node() -> Non
     async def scenario(cluster: Cluster) -> None:
         await cluster.found()
         for host, port in NAMES:
-            hello = Hello(PROTOCOL, "test", 77, "", "stranger", host, port)
+            hello = Hello(PROTOCOL, "test", 77, "", "stranger", host, port, level=LEVEL)
             async with cluster.connection(1) as stranger:
                 words = await stranger.last_words(
                     b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello)))
@@ -109,11 +110,11 @@ def test_strangers_are_linked_back_a_few_at_a_time_and_only_while_they_stay() ->
         async with AsyncExitStack() as strangers:
             for n in range(50):
                 client = await strangers.enter_async_context(cluster.connection(1))
-                hello = Hello(PROTOCOL, "test", 1000 + n, "", "x", "any-host", 80)
+                hello = Hello(PROTOCOL, "test", 1000 + n, "", "x", "any-host", 80, level=LEVEL)
                 await client.ask(FrameKind.HELLO, hello, Welcome)
                 assert len(links.all()) <= 2 + GUESTS_MAX
             nameless = await strangers.enter_async_context(cluster.connection(1))
-            hello = Hello(PROTOCOL, "", 2000, "", "x", "any-host", 80)
+            hello = Hello(PROTOCOL, "", 2000, "", "x", "any-host", 80, level=LEVEL)
             await nameless.ask(FrameKind.HELLO, hello, Welcome)
             assert links.get(2000) is None
             assert len(links.all()) == 2 + GUESTS_MAX
@@ -137,7 +138,7 @@ def test_strangers_who_say_that_a_member_moved_cost_a_round_of_questions_a_secon
     async def scenario(cluster: Cluster) -> None:
         await cluster.found()
         rounds.clear()
-        hello = Hello(PROTOCOL, "test", 2, "", "x", "elsewhere", 80)
+        hello = Hello(PROTOCOL, "test", 2, "", "x", "elsewhere", 80, level=LEVEL)
         for _ in range(50):
             async with cluster.connection(1) as client:
                 await client.ask(FrameKind.HELLO, hello, Welcome)
@@ -156,7 +157,7 @@ async def evil_node(cluster: Cluster) -> AsyncGenerator[trio.abc.Stream]:
     process = Process(Machine("evil", cluster.agenda, MemoryFiles()), cluster.agenda, seed=1)
     listener = await cluster.network.listen(process, 80)
     async with cluster.connection(1) as client:
-        hello = Hello(PROTOCOL, "test", 77, "", "x", "evil", 80)
+        hello = Hello(PROTOCOL, "test", 77, "", "x", "evil", 80, level=LEVEL)
         await client.ask(FrameKind.HELLO, hello, Welcome)
         yield await listener.accept()
 
@@ -184,7 +185,7 @@ def test_guest_whose_answers_cannot_be_read_ends_no_node() -> None:
         async with trio.open_nursery() as nursery, AsyncExitStack() as strangers:
             for number in (1, 2, 3):
                 client = await strangers.enter_async_context(cluster.connection(number))
-                hello = Hello(PROTOCOL, "test", 77, "", "x", "evil", 80)
+                hello = Hello(PROTOCOL, "test", 77, "", "x", "evil", 80, level=LEVEL)
                 await client.ask(FrameKind.HELLO, hello, Welcome)
                 nursery.start_soon(answer_garbage, await listener.accept(), asked)
             # Nodes ask for clocks less than three times a minute.
@@ -203,7 +204,7 @@ def test_guest_who_claims_a_newer_term_decides_nothing() -> None:
         asked: set[int] = set()
         leader = cluster.nodes[cluster.leader(0)]
         async with cluster.connection(leader.id) as client, trio.open_nursery() as nursery:
-            hello = Hello(PROTOCOL, "test", 77, "", "x", "evil", 80)
+            hello = Hello(PROTOCOL, "test", 77, "", "x", "evil", 80, level=LEVEL)
             await client.ask(FrameKind.HELLO, hello, Welcome)
             nursery.start_soon(answer_garbage, await listener.accept(), asked)
             link = leader.links.get(77)
@@ -222,7 +223,7 @@ def test_client_under_a_nodes_number_retires_no_log_of_it() -> None:
         await cluster.found("orders", 3)
         leader = cluster.leader(0)
         victim = next(node for node in (1, 2, 3) if node != leader)
-        hello = Hello(PROTOCOL, "test", victim, "", "x", f"node{victim}", 7400)
+        hello = Hello(PROTOCOL, "test", victim, "", "x", f"node{victim}", 7400, level=LEVEL)
         async with cluster.connection(leader) as client:
             await client.ask(FrameKind.HELLO, hello, Welcome)
             for group in (0, 1):
@@ -364,7 +365,7 @@ def link_over(
     """A link to node 2, which has one connection."""
     return PeerLink(
         Peer(2, "node2", 7400),
-        lambda: Hello(PROTOCOL, "test", 1, "own", "raftmq"),
+        lambda: Hello(PROTOCOL, "test", 1, "own", "raftmq", level=LEVEL),
         world=world,
         step=Step(),
         unsent_bytes_max=1 << 20,
@@ -384,6 +385,7 @@ class OneStream:
         self.descriptors_max = 1024
         self.is_under_tls = False
         self.certificate_ends_ms = 0
+        self.process_id = 1
         self._stream = stream
         self.is_refusing = False
 

@@ -51,7 +51,7 @@ def test_node_that_joins_takes_over_its_share_and_has_every_message() -> None:
         await produce_everywhere(cluster, 0, 10)
         await cluster.change("add", 4, host="node4", port=7400)
         await cluster.start(4)
-        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        await cluster.wait_until(lambda: cluster.has_joined(4))
         carried = [g for g in DATA_GROUPS if 4 in cluster.nodes[1].catalog.groups[g].members]
         assert len(carried) == 2
         for group in carried:
@@ -101,7 +101,7 @@ async def move_one_away(cluster: Cluster) -> tuple[int, int]:
     await produce_everywhere(cluster, 0, 5)
     await cluster.change("add", 4, host="node4", port=7400)
     await cluster.start(4)
-    await cluster.wait_until(lambda: 4 in cluster.members(0))
+    await cluster.wait_until(lambda: cluster.has_joined(4))
     for group in DATA_GROUPS:
         members = cluster.nodes[1].catalog.groups[group].members
         if 4 in members:
@@ -433,7 +433,7 @@ def test_node_joins_though_most_of_the_nodes_it_was_told_of_are_gone() -> None:
         # Its settings name nodes 1, 2 and 3, of which only 2 is left.
         cluster.start_soon(6)
         await cluster.change("add", 6, host="node6", port=7400)
-        await cluster.wait_until(lambda: 6 in cluster.members(0))
+        await cluster.wait_until(lambda: cluster.has_joined(6))
         # After the loss of its folder the node's own word is not enough.
         cluster.kill(6)
         cluster.wipe(6)
@@ -459,6 +459,6 @@ def test_node_that_joins_may_be_restarted_before_it_is_let_in() -> None:
         cluster.start_soon(4)
         for node in followers:
             await cluster.start(node)
-        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        await cluster.wait_until(lambda: cluster.has_joined(4))
 
     in_cluster(scenario)

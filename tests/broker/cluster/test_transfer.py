@@ -9,7 +9,7 @@ from raftmq.broker.cluster.preference import prefer
 from raftmq.broker.replica import group as group_module
 from raftmq.chaos.sim.clients import Clients
 from raftmq.chaos.world import run
-from raftmq.cli.cluster import _transfer
+from raftmq.cli.cluster.commands import _transfer
 from raftmq.client import Client
 from raftmq.machine.catalog.replicas import listed_members
 from tests.broker.harness import Cluster

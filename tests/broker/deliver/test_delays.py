@@ -286,7 +286,7 @@ def test_replica_that_left_and_came_back_releases_what_falls_due() -> None:
                 await lead(cluster, group, node)
         await cluster.change("add", 4, host="node4", port=7400)
         await cluster.start(4)
-        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        await cluster.wait_until(lambda: cluster.has_joined(4))
         placed = cluster.nodes[1].catalog.groups
         old, group = next(
             (n, g) for g in DATA_GROUPS for n in (1, 2, 3) if n not in placed[g].members

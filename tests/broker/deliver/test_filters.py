@@ -312,6 +312,28 @@ def test_subscriptions_are_listed_and_described() -> None:
     assert of_group == [("orders", "g", "paid"), ("other", "g", "*")]
 
 
+def test_signs_are_kept_as_sql_and_select_the_same() -> None:
+    async def job(_: Cluster, mq: Client) -> Any:
+        await send(mq, [{"n": 1, "vip": False}, {"n": 1, "vip": True}])
+        await send(mq, [{"vip": False}, {"n": 2, "x": "y"}])
+        await mq.admin.subscribe("orders", "asked", "n == nil || n != 1")
+        async with mq.consumer("orders", group="read", filter="n == 1 && !vip") as c:
+            read = (await c.fetch(10, wait=10)).bodies
+        popping = mq.consumer("orders", group="popped", mode="pop", filter='x != "x" && n >= 2')
+        async with popping as c:
+            popped = [m.props["n"] for m in await c.pop(10, wait=10)]
+        return read, popped, [tuple(each)[1:] for each in await mq.admin.list_subscriptions()]
+
+    read, popped, kept = with_client(job)
+    assert len(read) == 1
+    assert popped == [2]
+    assert kept == [
+        ("asked", "n IS NULL OR n <> 1"),
+        ("popped", "x <> 'x' AND n >= 2"),
+        ("read", "n = 1 AND vip = FALSE"),
+    ]
+
+
 def test_filter_that_cannot_be_read_is_refused_before_anything_is_sent() -> None:
     async def job(_: Cluster, mq: Client) -> Any:
         with pytest.raises(FilterSyntaxError, match="at character 4"):

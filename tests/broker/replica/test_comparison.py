@@ -219,7 +219,7 @@ def test_leader_whom_nobody_can_mend_or_relieve_trusts_itself_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(comparison, "OVERRULE_SECONDS", 5.0)
-    monkeypatch.setattr(comparison, "heirs", lambda _: iter(()))
+    monkeypatch.setattr(comparison, "heirs", lambda *_: iter(()))
 
     async def job(borders: Borders, alice: Consumer) -> None:
         await borders.pass_one()

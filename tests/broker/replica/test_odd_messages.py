@@ -22,6 +22,7 @@ from raftmq.consensus import (
 from raftmq.consensus.messages import TRANSFER
 from raftmq.log.record import Kind, Record, encode
 from raftmq.log.snapshot import encode_snapshot
+from raftmq.machine.catalog.levels import LEVEL
 from raftmq.wire import raft
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import encode_frame
@@ -51,7 +52,7 @@ async def say(
     name = name or (known.incarnation if known is not None else "stranger")
     cluster_name = cluster.settings(to).node.cluster
     async with cluster.connection(to) as client:
-        hello = Hello(PROTOCOL, cluster_name, node, name, "x", f"node{node}", 7400)
+        hello = Hello(PROTOCOL, cluster_name, node, name, "x", f"node{node}", 7400, level=LEVEL)
         await client.ask(FrameKind.HELLO, hello, Welcome)
         if before:
             await client._stream.send_all(before)
@@ -91,11 +92,12 @@ def test_node_that_knows_only_nodes_that_are_gone_believes_their_heirs() -> None
         cluster.kill(3)
         await cluster.start(4)
         await cluster.change("add", 4, host="node4", port=7400)
-        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        await cluster.wait_until(lambda: cluster.has_joined(4))
         for old, new in ((1, 5), (2, 6)):
             await cluster.start(new)
             await cluster.change("replace", old, new=new, host=f"node{new}", port=7400)
-            await cluster.wait_until(partial(lambda n: n in cluster.members(0), new))
+            await cluster.wait_until(partial(cluster.has_joined, new))
+            await cluster.wait_until(partial(lambda old: old not in cluster.members(0), old))
             cluster.kill(old)
         await cluster.start(3)
         await cluster.wait_until(lambda: 6 in cluster.nodes[3].catalog.nodes)
@@ -217,7 +219,7 @@ def test_odd_messages_end_no_node(seed: int) -> None:
         await cluster.found("t", 3)
         random, group = Random(seed), cluster.nodes[1].groups[2]
         own, incarnation = cluster.settings(2).node, cluster.nodes[2].incarnation
-        hello = Hello(PROTOCOL, own.cluster, 2, incarnation, "x", own.host, own.port)
+        hello = Hello(PROTOCOL, own.cluster, 2, incarnation, "x", own.host, own.port, level=LEVEL)
         # The lies alone decide: no true leader mends what they did.
         for node in (2, 3):
             cluster.kill(node)

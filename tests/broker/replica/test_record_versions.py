@@ -1,4 +1,4 @@
-"""Records carry the version of the machine that proposed them: older software stops there."""
+"""Records carry the version of the cluster's level: software that does not know it stops there."""
 
 from collections.abc import Iterable
 
@@ -11,8 +11,10 @@ NUMBER = 1
 
 
 def _upgrade(groups: Iterable[Group]) -> None:
+    """Have nodes write a version that this software does not know."""
     for group in groups:
         group.machine.record_version += 1
+        group.record_version = group.machine.record_version
 
 
 def test_older_machine_stops_at_a_record_of_a_newer_one_and_applies_nothing_of_it() -> None:

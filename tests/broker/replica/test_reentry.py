@@ -17,7 +17,8 @@ from raftmq.chaos.world import MemoryFiles
 from raftmq.consensus import ConfState
 from raftmq.log.record import Kind
 from raftmq.machine.catalog import replicas
-from raftmq.machine.catalog.catalog import Catalog, NameNode, Node
+from raftmq.machine.catalog.catalog import Catalog, Node
+from raftmq.machine.catalog.nodes import NameNode
 from raftmq.machine.commands import encode_commands
 from raftmq.wire.messages import PROTOCOL, ErrorReply, Hello
 from tests.broker.cluster.test_reconfiguration import (
@@ -311,8 +312,9 @@ def test_power_loss_while_re_entering_under_a_leader_of_no_founders_name(call: i
     # Each founder says what it knows, and the leader's word comes later.
     async def scenario(cluster: Cluster) -> None:
         await cluster.found("t", 3)
-        await cluster.start(4)
-        await cluster.change("add", 4, host="node4", port=7400)
+        for new in (4, 5):
+            await cluster.start(new)
+            await cluster.change("add", new, host=f"node{new}", port=7400)
         await cluster.wait_until(lambda: 4 in voters(cluster, 0))
         cluster.nodes[cluster.leader(0)].groups[0].transfer(4)
         await cluster.wait_until(lambda: cluster.leader(0) == 4)

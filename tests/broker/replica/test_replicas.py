@@ -49,7 +49,7 @@ async def move_to_two_new_nodes(cluster: Cluster) -> None:
     for new in (4, 5):
         await cluster.change("add", new, host=f"node{new}", port=7400)
         await cluster.start(new)
-        await cluster.wait_until(partial(lambda new: new in cluster.members(0), new))
+        await cluster.wait_until(partial(cluster.has_joined, new))
     await cluster.wait_until(lambda: cluster.members(1) == {1, 4, 5})
     await cluster.wait_until(lambda: all(1 not in cluster.nodes[n].groups for n in (2, 3)))
     await cluster.wait_until(lambda: not any(log_files(cluster, n, 1) for n in (2, 3)))
@@ -195,7 +195,7 @@ def test_node_that_is_about_to_join_starts_again_with_its_blank_log() -> None:
         lose(cluster.files[4], 0, how="empty")
         await cluster.start(4)
         await cluster.change("add", 4, host="node4", port=7400)
-        await cluster.wait_until(lambda: 4 in cluster.members(0))
+        await cluster.wait_until(lambda: cluster.has_joined(4))
 
     in_cluster(scenario)
 

@@ -24,6 +24,7 @@ from raftmq.client.admin.dead_letters import CHANGED_BYTES
 from raftmq.client.pop.settlement_sender import HEADER_BYTES, ITEM_BYTES
 from raftmq.client.routing.metadata import NAMES_MAX
 from raftmq.machine import pop_groups
+from raftmq.machine.catalog.levels import LEVEL
 from raftmq.machine.delays import ITEMS_MAX
 from raftmq.pop.backlog import Backlog
 from raftmq.pop.groups import PopGroup
@@ -236,7 +237,7 @@ def test_a_longer_header_is_refused_of_a_client_and_taken_of_a_node() -> None:
             frame = b"".join(encode_frame(FrameKind.METADATA, 7, header))
             words = await client.last_words(frame[:100])
         async with cluster.connection(1) as node:
-            hello = Hello(PROTOCOL, "", 2, cluster.nodes[2].incarnation, "test")
+            hello = Hello(PROTOCOL, "", 2, cluster.nodes[2].incarnation, "test", level=LEVEL)
             await node.ask(FrameKind.HELLO, hello, Welcome)
             await node.ask(FrameKind.METADATA, request, ClusterView)
         return words.message

@@ -161,7 +161,9 @@ def test_world_that_cannot_make_a_fault_lacks_a_verb_of_it(name: str) -> None:
 
 @pytest.mark.parametrize("world", World)
 def test_world_makes_the_faults_that_the_catalogue_says(world: World) -> None:
-    assert set(HANDLERS[world]) == {fault.name for fault in of_world(world, has_users=True)}
+    assert set(HANDLERS[world]) == {
+        fault.name for fault in of_world(world, has_users=True, has_added=True)
+    }
 
 
 @pytest.mark.parametrize("world", World)

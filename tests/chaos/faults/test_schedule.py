@@ -50,18 +50,19 @@ def test_seed_gives_the_same_schedule_within_its_bounds(
 def test_every_fifth_seed_is_visited_and_keeps_its_own_events(seed: int, seconds: float) -> None:
     kinds = of_world(World.SIM)
     drawn = draw(5 * seed, kinds, nodes=3, seconds=seconds)
-    visited = with_visits(drawn, kinds, nodes=3)
+    every = of_world(World.SIM, has_added=True)
+    visited = with_visits(drawn, every, nodes=3)
     assert list(visited.events) == sorted(visited.events)
     added = [event for event in visited.events if event not in drawn.events]
     assert sorted(event.fault for event in added) == sorted(VISITS)
     assert all(event.at_ms + event.lasts_ms <= drawn.heal_ms for event in added)
     assert visited.without(added) == drawn
-    assert with_visits(drawn._replace(seed=5 * seed + 1), kinds, nodes=3).events == drawn.events
+    assert with_visits(drawn._replace(seed=5 * seed + 1), every, nodes=3).events == drawn.events
 
 
 def test_visits_that_a_world_cannot_make_are_left_out() -> None:
     empty = Schedule(5, 60.0, ())
-    visits = with_visits(empty, of_world(World.REAL), nodes=3)
+    visits = with_visits(empty, of_world(World.REAL, has_added=True), nodes=3)
     assert {event.fault for event in visits.events} == set(VISITS) - {"outage"}
     assert not with_visits(empty, of_world(World.SIM), nodes=1).events[0].nodes[1:]
 

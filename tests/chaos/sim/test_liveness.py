@@ -9,12 +9,14 @@ from raftmq.chaos.sim import drain
 from raftmq.chaos.sim.drain import _can_lose
 from raftmq.chaos.sim.run import run
 from raftmq.chaos.sim.run_state import RunState
+from raftmq.machine.catalog.state import CatalogState, Group
 
 
 def state(*, voters: tuple[int, ...], wanted: tuple[int, ...]) -> RunState:
     conf = SimpleNamespace(voters=voters, voters_outgoing=())
-    node = SimpleNamespace(groups={0: SimpleNamespace(conf_state=conf)})
-    catalog = SimpleNamespace(groups={0: SimpleNamespace(members=list(wanted))})
+    node = SimpleNamespace(groups={1: SimpleNamespace(conf_state=conf)})
+    catalog = CatalogState()
+    catalog.groups = {1: Group(1, list(wanted))}
     made: RunState = SimpleNamespace(  # type: ignore[assignment]
         damaged=set(),
         newest_catalog=lambda: catalog,

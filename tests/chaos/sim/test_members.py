@@ -25,7 +25,8 @@ SECONDS = 20.0
 
 def schedule_of(seed: int) -> Schedule:
     kinds = of_world(World.SIM)
-    return with_visits(draw(seed, kinds, nodes=3, seconds=SECONDS), kinds, nodes=3)
+    every = of_world(World.SIM, has_added=True)
+    return with_visits(draw(seed, kinds, nodes=3, seconds=SECONDS), every, nodes=3)
 
 
 @pytest.mark.campaign

@@ -29,7 +29,7 @@ KINDS = (
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_nodes_mend_themselves_one_after_the_other(kind: str) -> None:
     strokes = tuple(Event(at, kind, (at // 4000 % 3 + 1,)) for at in range(4000, 30_000, 4000))
-    outcome = run(Schedule(11, 44, strokes))
+    outcome = run(Schedule(9, 44, strokes))
     assert outcome.is_good, str(outcome)
     assert outcome.counts.get("damage done", 0) >= 2, outcome.counts
     assert not outcome.counts.get("replaced")

@@ -82,7 +82,8 @@ def test_minute_of_faults_loses_no_message_and_breaks_no_lease(
 def test_short_runs_lose_no_message_and_break_no_lease() -> None:
     totals = play_valid(SHORT_PLAN, SHORT_SEEDS)
     assert set(VISITS) <= set(totals.faults)
-    assert totals.vacuous_checks == []
+    # Short runs refuse few syncs, perhaps none.
+    assert set(totals.vacuous_checks) <= {"L5 a failed sync is final"}
     assert totals.compared["leases by the clock"] > 0
     assert totals.compared[GIVEN_UP] > 0
     assert totals.compared[LOST] > 0

@@ -19,7 +19,9 @@ SIM = of_world(World.SIM)
 
 
 def test_every_fault_of_this_world_has_a_handler_and_no_other_has() -> None:
-    assert {fault.name for fault in of_world(World.SIM, has_users=True)} == set(HANDLERS)
+    assert {fault.name for fault in of_world(World.SIM, has_users=True, has_added=True)} == set(
+        HANDLERS
+    )
 
 
 @pytest.mark.parametrize("workload", ["log", "queue", "register", "pop"])

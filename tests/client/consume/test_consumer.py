@@ -91,6 +91,26 @@ async def test_message_tells_all_that_is_known_of_it(cluster: FakeCluster) -> No
         assert (m.id, m.topic) == (receipt.id, "orders")
 
 
+async def test_message_tells_its_producer_and_its_number_on_the_queue(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic(queues=2)
+    async with opened(cluster) as mq:
+        for _ in range(2):
+            async with mq.producer("orders") as p:
+                await p.send_many([b"a", b"b", b"c"], queue=0)
+                await p.send(b"d", queue=0)
+                await p.send(b"e", queue=1)
+        async with mq.consumer("orders", queues=[0]) as c:
+            got = [await anext(c) for _ in range(8)]
+    assert [m.sequence for m in got] == [0, 1, 2, 3] * 2
+    assert [m.epoch for m in got] == [0] * 8
+    first, second = got[0].producer, got[4].producer
+    assert [m.producer for m in got] == [first] * 4 + [second] * 4
+    assert first
+    assert first != second
+
+
 async def test_fetch_gives_columns_that_agree_with_the_messages(cluster: FakeCluster) -> None:
     fill(cluster, queues=2, messages=10)
     async with opened(cluster) as mq, mq.consumer("orders") as c:

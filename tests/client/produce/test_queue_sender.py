@@ -12,6 +12,7 @@ from raftmq.batch import Compression, Limits
 from raftmq.client.produce.producer_batch import PendingSend
 from raftmq.client.produce.queue_sender import QueueSender, SenderHost
 from raftmq.client.routing.connection import Answer, Lost
+from raftmq.client.routing.weights import Weights
 from raftmq.errors import Rejected
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import Frame
@@ -40,6 +41,7 @@ class FakeRouter:
     def __init__(self, first: FakeConnection, *later: FakeConnection) -> None:
         self.current = first
         self.later = list(later)
+        self.weights = Weights()
 
     def open_leader(self, group: int) -> FakeConnection | None:
         return self.current if self.current.is_open else None

@@ -3,8 +3,14 @@
 from types import SimpleNamespace
 from typing import Any
 
-from raftmq.client.produce.queues import TURN_BYTES, Queues
+import pytest
+
+from raftmq.client.produce.queues import Queues
+from raftmq.client.produce.turns import TURN_BYTES
+from raftmq.client.routing.weights import Weights
 from raftmq.wire.messages import TopicView
+
+pytestmark = pytest.mark.anyio
 
 
 def three_queues() -> tuple[Queues, list[Any]]:
@@ -14,11 +20,12 @@ def three_queues() -> tuple[Queues, list[Any]]:
     async def ask() -> None:
         raise AssertionError("nobody asks")
 
-    queues = Queues(TopicView("orders", 1, [1, 2, 3]), 0, make, ask)
+    router: Any = SimpleNamespace(weights=Weights(), leader_of=lambda group: group)
+    queues = Queues(TopicView("orders", 1, [1, 2, 3]), 0, make, ask, router)
     return queues, [queues.sender(n) for n in range(3)]
 
 
-def test_messages_sent_one_by_one_go_to_each_queue_in_turn() -> None:
+async def test_messages_sent_one_by_one_go_to_each_queue_in_turn() -> None:
     queues, senders = three_queues()
     found = []
     for _ in range(6):
@@ -28,7 +35,7 @@ def test_messages_sent_one_by_one_go_to_each_queue_in_turn() -> None:
     assert found == [0, 1, 2, 0, 1, 2]
 
 
-def test_turn_stays_while_something_is_on_its_way_there_until_enough_went_out() -> None:
+async def test_turn_stays_while_something_is_on_its_way_there_until_enough_went_out() -> None:
     queues, senders = three_queues()
     queues.note_sealed(senders[queues.pick(None, None)], 100, 1)
     senders[0].is_idle = False
@@ -39,7 +46,7 @@ def test_turn_stays_while_something_is_on_its_way_there_until_enough_went_out() 
     assert queues.pick(None, None) == 1
 
 
-def test_full_batch_passes_the_turn_and_who_waits_for_a_leader_is_passed_over() -> None:
+async def test_full_batch_passes_the_turn_and_who_waits_for_a_leader_is_passed_over() -> None:
     queues, senders = three_queues()
     senders[0].is_idle = False
     senders[1].is_recovering = True

@@ -7,7 +7,8 @@ Laws, per queue:
 - each message acked is stored exactly once, at the offset of its receipt, and none is stored twice;
 - the messages of one producer are stored in the order in which they were sent;
 - a message told `Unavailable` is not stored;
-- the consumer is handed exactly the log, in order.
+- the consumer is handed exactly the log, in order;
+- the client's own check raises no alarm.
 """
 
 from collections import Counter
@@ -107,7 +108,7 @@ class Run:
         handed: list[list[bytes]] = [[] for _ in range(QUEUES)]
         self.cluster.fate = self.fate
         async with (
-            connect(URL, world=self.cluster) as mq,
+            connect(URL, world=self.cluster, check=True) as mq,
             mq.consumer("orders", group="g") as c,
             anyio.create_task_group() as self.tasks,
         ):
@@ -131,6 +132,7 @@ class Run:
                 while [len(q) for q in handed] != [len(q) for q in self.cluster.stored()]:
                     await anyio.sleep(0.01)
             reading.cancel()
+            assert (await mq.check()).verdict == "valid"
         return handed
 
     def check(self, handed: list[list[bytes]]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.command_line import CommandLine
 from tests.pipeline.archive.archives import archived
-from tests.pipeline.archive.rowsets import rows
+from tests.pipeline.archive.rowsets import NOON, rows
 
 
 @pytest.fixture
@@ -55,6 +55,39 @@ def test_verify_tells_what_it_would_examine(raftmq: CommandLine, folder: str) ->
     ran = raftmq.ok(*verify)
     assert ran.stdout.splitlines()[1].split()[:2] == ["3", "69"]
     assert ran.stderr.startswith("nothing was examined")
+
+
+def test_get_prints_the_message_of_an_id(raftmq: CommandLine, folder: str) -> None:
+    get = ("pipeline", "archive", "get", folder)
+    # Topic 7 is orders; 0x2f is 47.
+    (found,) = raftmq.ok(*get, "70000-2f", "-o", "json").lines
+    assert (found["topic"], found["queue"], found["offset"]) == ("orders", 0, 47)
+    assert (found["id"], found["key"], found["tag"]) == ("70000-2f", "key 5", None)
+    assert found["body"] == "message 47 of orders 0"
+    assert found["props"] == {"n": "47", "city": "Łódź"}
+    assert found["timestamp"] == NOON // 1000 + 47
+    shown = raftmq.ok(*get, "70001-8").stdout
+    assert "topic    orders, queue 1, offset 8" in shown
+    assert "body     message 8 of orders 1" in shown
+    raftmq.ok("pipeline", "archive", "compact", folder)
+    assert raftmq.ok(*get, "70000-0", "-o", "json").lines[0]["body"] == "message 0 of orders 0"
+
+
+@pytest.mark.parametrize(
+    ("message_id", "said"),
+    [
+        ("70000-3c", "the archive has no message 70000-3c"),
+        ("70002-0", "the archive has no message 70002-0"),
+        ("90000-0", "it holds orders (70000-...)"),
+        ("order-1", "is no message id"),
+    ],
+)
+def test_get_says_what_is_not_there(
+    raftmq: CommandLine, folder: str, message_id: str, said: str
+) -> None:
+    ran = raftmq("pipeline", "archive", "get", folder, message_id)
+    assert ran.code == 1
+    assert said in ran.stderr
 
 
 @pytest.mark.parametrize("command", ["ls", "verify", "compact"])

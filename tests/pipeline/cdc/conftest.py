@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.cdc.shops import Shop, mariadb_shop, postgresql_shop, sqlite_shop
+from tests.pipeline.cdc.shops import Shop, binary_log_shop, postgresql_shop, sqlite_shop
 from tests.pipeline.nodes import Nodes
 from tests.process.databases import postgresql
 from tests.process.mariadb import mariadb
+from tests.process.mysql import mysql
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,15 @@ def mariadb_server() -> Iterator[Path]:
         yield socket
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+@pytest.fixture(scope="session")
+def mysql_server() -> Iterator[Path]:
+    """A MySQL whose log has rows and global identifiers."""
+    settings = ("log_bin=binlog", "binlog_row_metadata=FULL", "gtid_mode=ON")
+    with mysql(*settings, "enforce_gtid_consistency=ON") as socket:
+        yield socket
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "mysql"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     """A database with an empty table, of each kind in turn."""
     with _shop(request, request.param, tmp_path) as shop:
@@ -53,7 +62,23 @@ def postgresql_item(postgresql_server: str) -> Iterator[Shop]:
 @pytest.fixture
 def mariadb_item(mariadb_server: Path) -> Iterator[Shop]:
     """A MariaDB with an empty table."""
-    with mariadb_shop(mariadb_server) as shop:
+    with binary_log_shop("mariadb", mariadb_server) as shop:
+        shop.create()
+        yield shop
+
+
+@pytest.fixture
+def mysql_item(mysql_server: Path) -> Iterator[Shop]:
+    """A MySQL with an empty table."""
+    with binary_log_shop("mysql", mysql_server) as shop:
+        shop.create()
+        yield shop
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def logged_item(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    """A database that is captured from its binary log, with an empty table, of each kind."""
+    with _shop(request, request.param, tmp_path) as shop:
         shop.create()
         yield shop
 
@@ -73,5 +98,6 @@ def _shop(request: pytest.FixtureRequest, kind: str, folder: Path) -> Iterator[S
             yield shop
         return
     server = request.getfixturevalue(f"{kind}_server")
-    with postgresql_shop(server) if kind == "postgresql" else mariadb_shop(server) as shop:
+    opened = postgresql_shop(server) if kind == "postgresql" else binary_log_shop(kind, server)
+    with opened as shop:
         yield shop

@@ -58,7 +58,8 @@ _TRIGGERS = {
             "WHEN (OLD.fresh IS NULL AND OLD.name = '') EXECUTE FUNCTION item_again()"
         ),
     ),
-    # No trigger of MariaDB writes the table that it belongs to: it has the statement's row alone.
+    # No trigger of MariaDB or MySQL writes the table that it belongs to: it has the statement's row
+    # alone.
     "mariadb": (
         (
             "CREATE TRIGGER item_stamp BEFORE UPDATE ON item FOR EACH ROW SET NEW.price = "
@@ -66,12 +67,14 @@ _TRIGGERS = {
         ),
     ),
 }
+_TRIGGERS["mysql"] = _TRIGGERS["mariadb"]
 """Triggers of the shop: they write each row a second time, move rows, and bring rows back."""
 _UPSERTS = {
     "sqlite": "INSERT OR REPLACE INTO item (id, name) VALUES (?, ?)",
     "postgresql": "INSERT INTO item (id, name) VALUES (?, ?) "
     "ON CONFLICT (id) DO UPDATE SET id = excluded.id, name = excluded.name",
     "mariadb": "REPLACE INTO item (id, name) VALUES (?, ?)",
+    "mysql": "REPLACE INTO item (id, name) VALUES (?, ?)",
 }
 
 
@@ -90,7 +93,7 @@ class Shop:
 
     @property
     def kind(self) -> str:
-        """`sqlite`, `postgresql` or `mariadb`."""
+        """`sqlite`, `postgresql`, `mariadb` or `mysql`."""
         return self.url.partition(":")[0]
 
     def create(
@@ -105,7 +108,7 @@ class Shop:
         if has_words:
             key = "varchar(20)"
             if self.kind == "postgresql":
-                # MariaDB's usual collation is such a one.
+                # The usual collation of MariaDB and MySQL is such a one.
                 self.execute(
                     "CREATE COLLATION IF NOT EXISTS any_case "
                     "(provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
@@ -285,8 +288,8 @@ def postgresql_shop(server: str) -> Iterator[Shop]:
 
 
 @contextmanager
-def mariadb_shop(socket: Path) -> Iterator[Shop]:
-    """The database `shop` of a server."""
+def binary_log_shop(kind: str, socket: Path) -> Iterator[Shop]:
+    """The database `shop` of a MariaDB or MySQL server."""
     import pymysql
 
     connection = pymysql.connect(unix_socket=str(socket), user="root", autocommit=True)
@@ -299,7 +302,7 @@ def mariadb_shop(socket: Path) -> Iterator[Shop]:
     try:
         execute("CREATE DATABASE IF NOT EXISTS shop CHARACTER SET utf8mb4")
         execute("USE shop")
-        url = f"mariadb://root@localhost/shop?unix_socket={socket}"
+        url = f"{kind}://root@localhost/shop?unix_socket={socket}"
         yield Shop(url, execute, pymysql.err.IntegrityError)
     finally:
         connection.close()

@@ -1,12 +1,16 @@
-"""Statements in MariaDB's binary log as a capture reads them; no server is needed."""
+"""Statements in a binary log as a capture reads them, and a recorded log; no server is needed."""
 
+from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from raftmq.pipeline.cdc.mariadb import MariadbSource
+from raftmq.pipeline.cdc.binary_log.mariadb import MariadbSource
+from raftmq.pipeline.cdc.binary_log.mysql import MysqlSource
+from raftmq.pipeline.cdc.change import Change, Idle
 from raftmq.pipeline.errors import PipelineError
+from tests.pipeline.cdc.conversation import played
 
 CASCADE = "ALTER TABLE item ADD FOREIGN KEY (parent) REFERENCES parent (id) ON DELETE CASCADE"
 
@@ -31,3 +35,32 @@ def test_statement_counts_with_comments_before_it(before: str) -> None:
     with pytest.raises(PipelineError, match="and not its rows"):
         empties(f"{before}DELETE FROM item")
     assert not empties(f"{before}TRUNCATE TABLE other")
+
+
+def test_recorded_log_of_mysql_has_its_changes() -> None:
+    """What a server of 8.0.15 has sent for `conversation.STATEMENTS`."""
+    with played():
+        source = MysqlSource("mysql://root@localhost/shop", "goods", "goods")
+        assert source.prepare() == []
+        until_idle = takewhile(
+            lambda event: not isinstance(event, Idle), source.events(source.now())
+        )
+        found = [event for event in until_idle if isinstance(event, Change)]
+    tea = {"id": 1, "name": "tea é", "price": "12.50", "stamp": "2026-01-02 03:04:00.000"}
+    old, new = tea | {"note": '{"a": [1, 2.5, null]}'}, tea | {"note": '[1.10, "2026-01-02"]'}
+    bare: dict[str, Any] = {"name": None, "price": None, "note": None, "stamp": None}
+    two, three, four = bare | {"id": 2}, bare | {"id": 3}, bare | {"id": 4}
+    assert [(str(change.op), change.before, change.after) for change in found] == [
+        ("c", None, old),
+        ("c", None, two),
+        ("c", None, three),
+        ("u", old, new),
+        ("d", three, None),
+        ("c", None, four),
+        ("d", two, None),
+        ("t", None, None),
+    ]
+    places = [(change.position, change.seq) for change in found]
+    assert places == sorted(set(places))
+    # One transaction a statement.
+    assert len({change.position for change in found}) == 6

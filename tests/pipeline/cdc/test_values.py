@@ -1,6 +1,7 @@
 """Values as messages have them: alike from a snapshot and from the stream, of each database."""
 
 import base64
+import json
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +72,21 @@ KINDS = {
         ("none set('p','q')", "", ""),
         ("json json", '{"a": 1}', '{"a": 1}'),
         ("y year", 2026, 2026),
+        ("no_year year", "0000", 0),
         ("flags bit(9)", 0b101010101, "341"),
     ],
 }
+KINDS["mysql"] = [
+    *KINDS["mariadb"],
+    (
+        "nested json",
+        '[1.5, 1e20, {"k": null, "é": "\\"\\n"}]',
+        '[1.5, 1e20, {"k": null, "é": "\\"\\n"}]',
+    ),
+    ("least float", -0.0, "-0.0"),
+    ("asian varchar(9) CHARACTER SET gbk", "中文", "中文"),
+    ("all_bits bit(64)", 2**64 - 1, str(2**64 - 1)),
+]
 """A column, the written value, and the value in the message."""
 
 
@@ -86,7 +99,7 @@ def test_values_are_alike_from_a_snapshot_and_from_the_stream(
     shop.execute("DROP TABLE IF EXISTS kinds")
     columns = ", ".join(declared for declared, _, _ in kinds)
     shop.execute(f"CREATE TABLE kinds (id integer PRIMARY KEY, {columns})")
-    if kind == "mariadb":
+    if kind in ("mariadb", "mysql"):
         shop.execute("SET time_zone = '+00:00'")
     marks = ", ".join("?" * (len(kinds) + 1))
     insert = f"INSERT INTO kinds VALUES ({marks})"
@@ -115,6 +128,37 @@ def test_values_are_alike_from_a_snapshot_and_from_the_stream(
     assert found[-1]["before"] == {"id": 3, **wanted}
 
 
+JSON_EXPRESSIONS = [
+    "json_array(cast(-0.50 AS decimal(3, 2)), cast(repeat('9', 65) AS decimal(65, 0)))",
+    "json_array(cast('-12:34:56.789' AS time(3)), timestamp('2026-01-02 03:04:05'))",
+    "json_object('bytes', repeat(x'00ff', 100), 'bits', b'101')",
+    "json_object('large', repeat('é', 70000), 'whole', 70000, 'none', NULL)",
+    "json_array(repeat('x', 70000), -40000, 4294967295, true, false)",
+    "json_array(18446744073709551615, -9223372036854775808, '\\u0001\\n\\\"\x7f', '')",
+]
+
+
+def test_json_of_mysql_is_written_as_a_query_writes_it(
+    mq: "BlockingClient", mysql_item: Shop
+) -> None:
+    random = Random(3)
+    mysql_item.execute("DROP TABLE IF EXISTS notes")
+    mysql_item.execute("CREATE TABLE notes (id integer AUTO_INCREMENT PRIMARY KEY, note json)")
+    with opened(mysql_item, "notes", "notes") as source:
+        list(capture(mq, source, "notes", until=source.now()))
+        for expression in JSON_EXPRESSIONS:
+            mysql_item.execute(f"INSERT INTO notes (note) VALUES ({expression})")
+        for _ in range(100):
+            doubles = [random.random() * 10.0 ** random.randrange(-30, 30) for _ in range(20)]
+            doubles += [random.randrange(10**15, 10**16) + 0.5, float(random.randrange(10**20))]
+            mysql_item.execute("INSERT INTO notes (note) VALUES (?)", json.dumps(doubles))
+        list(capture(mq, source, "notes", until=source.now()))
+    rows = [change["after"] for change in contents(mq, "notes") if change["op"] == "c"]
+    asked = mysql_item.execute("SELECT id, note FROM notes ORDER BY id").fetchall()
+    assert [(row["id"], row["note"]) for row in rows] == list(asked)
+    assert len(rows) == len(JSON_EXPRESSIONS) + 100
+
+
 @pytest.mark.parametrize(
     ("column", "value"), [("id INTEGER, x INT", "text"), ("id INTEGER, x TEXT", b"bytes")]
 )
@@ -129,27 +173,34 @@ def test_value_that_would_be_read_as_another_is_refused(
 
 
 @pytest.mark.parametrize("value", ["0000-00-00", "2026-01-00"])
-def test_date_with_zeros_is_refused(mq: "BlockingClient", mariadb_item: Shop, value: str) -> None:
-    mariadb_item.execute("SET SESSION sql_mode = ''")
-    mariadb_item.execute("CREATE OR REPLACE TABLE days (id integer PRIMARY KEY, day date)")
-    with opened(mariadb_item, "days", "days") as source:
-        list(capture(mq, source, f"days-{value}", until=source.now()))
-        mariadb_item.execute("INSERT INTO days VALUES (1, ?)", value)
+def test_date_with_zeros_is_refused(mq: "BlockingClient", logged_item: Shop, value: str) -> None:
+    logged_item.execute("SET SESSION sql_mode = ''")
+    logged_item.execute("DROP TABLE IF EXISTS days")
+    logged_item.execute("CREATE TABLE days (id integer PRIMARY KEY, day date)")
+    topic = f"days-{logged_item.kind}-{value}"
+    with opened(logged_item, topic, "days") as source:
+        list(capture(mq, source, topic, until=source.now()))
+        logged_item.execute("INSERT INTO days VALUES (1, ?)", value)
         # From the stream, and in a snapshot.
         for snapshot in (False, True):
             with pytest.raises(PipelineError, match="day has a date of which a part is zero"):
-                list(capture(mq, source, f"days-{value}", until=source.now(), snapshot=snapshot))
+                list(capture(mq, source, topic, until=source.now(), snapshot=snapshot))
 
 
-def test_types_that_cannot_be_told_are_refused(mariadb_item: Shop) -> None:
-    mariadb_item.execute("CREATE OR REPLACE TABLE odd (id integer PRIMARY KEY, place point)")
-    with pytest.raises(PipelineError, match="column place is POINT"):
-        open_source(mariadb_item.url, "odd", "odd")
-    mariadb_item.execute(
-        "CREATE OR REPLACE TABLE odd (id integer PRIMARY KEY, two integer AS (id * 2))"
-    )
-    with pytest.raises(PipelineError, match="column two is generated"):
-        open_source(mariadb_item.url, "odd", "odd")
+@pytest.mark.parametrize(
+    ("column", "found"),
+    [
+        ("place point", "place is POINT"),
+        ("two integer AS (id * 2)", "two is generated"),
+        ("wide text CHARACTER SET utf16", "wide has texts in utf16.*CHARACTER SET utf8mb4"),
+        ("member enum('é') CHARACTER SET latin1", "member has texts in latin1"),
+    ],
+)
+def test_types_that_cannot_be_told_are_refused(logged_item: Shop, column: str, found: str) -> None:
+    logged_item.execute("DROP TABLE IF EXISTS odd")
+    logged_item.execute(f"CREATE TABLE odd (id integer PRIMARY KEY, {column})")
+    with pytest.raises(PipelineError, match=f"column {found}"):
+        open_source(logged_item.url, "odd", "odd")
 
 
 def test_key_of_several_columns_is_json_in_the_order_of_the_key() -> None:

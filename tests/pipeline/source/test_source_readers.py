@@ -129,7 +129,9 @@ def test_columns_are_those_that_were_asked_for_and_in_their_order(
 
 
 @pytest.mark.parametrize(
-    "text", ["even", "n >= 20 AND n < 25", "TAGS = 'even' AND n > 290"], ids=["tag", "sql", "both"]
+    "text",
+    ["even", "n >= 20 AND n < 25", "TAGS = 'even' AND n > 290", 'TAGS == "even" && !(n <= 290)'],
+    ids=["tag", "sql", "both", "signs"],
 )
 def test_filter_keeps_what_the_filter_matches(mq: "BlockingClient", topic: str, text: str) -> None:
     send(mq, topic, 300)

@@ -61,6 +61,7 @@ class Attack:
         things: what the attacker knows of the cluster.
         user: the attacker; empty: a stranger.
         random: decides all of it.
+        outcome: shared by attackers that run at once; None: a new one.
         burst: frames of a burst, at most.
         patience: seconds for which answers are awaited.
     """
@@ -72,6 +73,7 @@ class Attack:
         user: str,
         random: Random,
         *,
+        outcome: Outcome | None = None,
         burst: int = 8,
         patience: float = 0.02,
     ) -> None:
@@ -86,11 +88,10 @@ class Attack:
         self._correlation = 0
         self.last: list[Sent] = []
         """The frames of the last burst."""
-        self.outcome = Outcome()
+        self.outcome = Outcome() if outcome is None else outcome
 
-    async def run(self, frames: int) -> None:
-        """Send about so many frames."""
-        until = self.outcome.frames + frames
+    async def run(self, until: int) -> None:
+        """Attack until about `until` frames were sent."""
         while self.outcome.frames < until:
             with suppress(OSError, trio.BrokenResourceError):
                 async with self._opens(self._user) as stream:

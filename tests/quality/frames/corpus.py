@@ -79,6 +79,7 @@ HEADERS: Mapping[FrameKind, type[msgspec.Struct] | None] = {
     FrameKind.JUDGE: access.JudgeAct,
     FrameKind.AUDIT: access.FindAudit,
     FrameKind.QUOTAS: access.FindQuotas,
+    FrameKind.LOG: traces.FindLog,
 }
 """The header of each kind of request; None: it has none."""
 
@@ -124,6 +125,7 @@ ANSWERS: Mapping[FrameKind, type[msgspec.Struct]] = {
     FrameKind.JUDGE: access.Judged,
     FrameKind.AUDIT: access.FoundAudit,
     FrameKind.QUOTAS: access.FoundQuotas,
+    FrameKind.LOG: traces.FoundLog,
 }
 """The header of the answer to each kind of request that is answered."""
 

@@ -1,21 +1,24 @@
 """An attack on the process of a node, as `raftmq up --secure` starts it: sockets, TLS, a disk.
 
-A bystander asks the node for its status all the time: its longest wait is an upper bound of the
+Several attackers are connected at once, as one alone waits most of the time. A bystander, a process
+of its own, asks the node for its status all the time: its longest wait is an upper bound of the
 time for which the loop was held, on a machine that has nothing else to do. Memory is the process's
 resident size.
 """
 
+import math
+import multiprocessing
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from random import Random
 
 import trio
 
 from raftmq import testing
-from raftmq.testing import Cluster
 from raftmq.tls.authority import Authority
 from raftmq.tls.local_cluster import ADMIN
 from raftmq.tls.names import USER, CertificateName
@@ -25,6 +28,8 @@ from .attack import Attack, Outcome
 from .stage import FEW, Opens, Peer, plant
 
 BURST, PATIENCE = 64, 0.1
+ATTACKERS = 12
+"""Attackers connected at once: twelve keep a node of one core busy."""
 SLICE_FRAMES = 20_000
 LOOK_SECONDS = 0.05
 GROWTH_MIB_MAX = 256
@@ -38,54 +43,78 @@ def attack_process(user: str, seed: int, frames: int, tell: Callable[[str], obje
 
 async def _attack(user: str, seed: int, frames: int, tell: Callable[[str], object]) -> Outcome:
     async with testing.cluster(1, secure=True) as nodes:
-        opens = opens_of(nodes)
+        certs = nodes.certs
+        assert certs is not None, "the cluster is secure"
+        opens = opens_at(nodes.address(1), certs)
         things = await plant(opens)
-        random = Random(f"frames {user} {seed}")
-        attack = Attack(opens, things, user, random, burst=BURST, patience=PATIENCE)
         pid, before = nodes.pid(1), _memory_mib(nodes.pid(1))
-        bystander = _Bystander()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(bystander.run, opens)
-            while attack.outcome.frames < frames and nodes.pid(1) == pid:
-                await attack.run(min(SLICE_FRAMES, frames - attack.outcome.frames))
+        outcome = Outcome()
+        attacks = [
+            Attack(
+                opens,
+                things,
+                user,
+                Random(f"frames {user} {seed} {number}"),
+                outcome=outcome,
+                burst=BURST,
+                patience=PATIENCE,
+            )
+            for number in range(ATTACKERS)
+        ]
+        with _bystander(nodes.address(1), certs) as longest:
+            while outcome.frames < frames and nodes.pid(1) == pid:
+                until = min(outcome.frames + SLICE_FRAMES, frames)
+                async with trio.open_nursery() as nursery:
+                    for attack in attacks:
+                        nursery.start_soon(attack.run, until)
                 tell(
-                    f"{attack.outcome.frames:,} frames, {_memory_mib(pid)} MiB (before: {before}), "
-                    f"longest wait of a bystander {bystander.longest * 1000:.0f} ms"
+                    f"{outcome.frames:,} frames, {_memory_mib(pid)} MiB (before: {before}), "
+                    f"longest wait of a bystander {longest.value * 1000:.0f} ms"
                 )
-            nursery.cancel_scope.cancel()
-        outcome = attack.outcome
+            if longest.value in (0.0, math.inf):
+                outcome.find("a bystander is not served")
         if nodes.pid(1) != pid:
             outcome.find(f"the node ended: {nodes.log(1)[-2000:]}")
         elif (grown := _memory_mib(pid) - before) > GROWTH_MIB_MAX:
             outcome.find(f"the process grew by {grown} MiB")
-        if not bystander.answers:
-            outcome.find("a bystander is not served")
         return outcome
 
 
-class _Bystander:
-    """A client that asks all the time, and does nothing wrong."""
-
-    def __init__(self) -> None:
-        self.longest = 0.0
-        self.answers = 0
-
-    async def run(self, opens: Opens) -> None:
-        async with opens(ADMIN) as stream:
-            peer = Peer(stream)
-            await peer.greet()
-            while True:
-                begun = trio.current_time()
-                await peer.ask(FrameKind.STATUS, Status())
-                self.longest = max(self.longest, trio.current_time() - begun)
-                self.answers += 1
-                await trio.sleep(LOOK_SECONDS)
+@contextmanager
+def _bystander(address: str, certs: Path) -> Iterator["Synchronized[float]"]:
+    """A client that asks all the time, and does nothing wrong; yields its longest wait, in
+    seconds: 0 before its first answer, infinite after it was refused."""
+    processes = multiprocessing.get_context("spawn")
+    longest = processes.Value("d", 0.0)
+    process = processes.Process(target=_stand_by, args=(address, certs, longest), daemon=True)
+    process.start()
+    try:
+        yield longest
+    finally:
+        process.terminate()
+        process.join()
 
 
-def opens_of(nodes: Cluster) -> Opens:
-    """Opens connections under TLS to node 1; the attacker does not care who answers."""
-    certs = nodes.certs
-    assert certs is not None, "the cluster is secure"
+def _stand_by(address: str, certs: Path, longest: "Synchronized[float]") -> None:
+    try:
+        trio.run(_ask, opens_at(address, certs), longest)
+    finally:
+        longest.value = math.inf
+
+
+async def _ask(opens: Opens, longest: "Synchronized[float]") -> None:
+    async with opens(ADMIN) as stream:
+        peer = Peer(stream)
+        await peer.greet()
+        while True:
+            begun = trio.current_time()
+            await peer.ask(FrameKind.STATUS, Status())
+            longest.value = max(longest.value, trio.current_time() - begun)
+            await trio.sleep(LOOK_SECONDS)
+
+
+def opens_at(address: str, certs: Path) -> Opens:
+    """Opens connections under TLS to a node; the attacker does not care who answers."""
     contexts: dict[str, ssl.SSLContext] = {}
 
     @asynccontextmanager
@@ -95,7 +124,7 @@ def opens_of(nodes: Cluster) -> Opens:
             context = contexts[user] = ssl.create_default_context(cafile=str(certs / "ca.pem"))
             if user:
                 context.load_cert_chain(_certificate(certs, user))
-        host, _, port = nodes.address(1).rpartition(":")
+        host, _, port = address.rpartition(":")
         tcp = await trio.open_tcp_stream(host, int(port))
         stream = trio.SSLStream(tcp, context, server_hostname=host, https_compatible=True)
         try:

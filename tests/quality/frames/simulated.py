@@ -162,7 +162,7 @@ async def _play(user: str, seed: int, frames: int, meter: Meter) -> Outcome:
         meter.own = trio.lowlevel.current_task()
         trio.lowlevel.add_instrument(meter)
         while attack.outcome.frames < frames and not attack.outcome.findings:
-            await attack.run(min(SLICE_FRAMES, frames - attack.outcome.frames))
+            await attack.run(min(attack.outcome.frames + SLICE_FRAMES, frames))
             gc.collect()
             _look(cluster, attack)
         trio.lowlevel.remove_instrument(meter)

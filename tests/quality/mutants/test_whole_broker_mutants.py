@@ -26,7 +26,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "shorter-timeout-late": 2,
         "timeout-for-each": 13,
         "commit-again": 17,
-        "cancelled-number-again": 0,
+        "cancelled-number-again": 1,
         "cancelled-commit-holds": 1,
         "half-refused": 219,
         "behind-a-failure": 1,
@@ -60,6 +60,8 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
     placement: {
         "stays-short": 6,
         "refused-by-halves": 0,
+        "learners-unheard": 3,
+        "absent-for-ever": 15,
     },
     answers: {
         "sent-as-handed-out": 3,

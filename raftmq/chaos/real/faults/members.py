@@ -1,11 +1,11 @@
 """Changes of the members of a cluster of real processes."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import trio
 
 import raftmq
+from raftmq.chaos import balancing
 from raftmq.chaos.faults.arena import Skipped
 from raftmq.chaos.real.run_state import RunState
 from raftmq.errors import RaftmqError
@@ -13,6 +13,8 @@ from raftmq.machine.catalog.replicas import node_of
 
 MEMBERS_MAX, MEMBERS_MIN = 4, 3
 CHANGE_SECONDS_MAX = 8.0
+LOOKS_MAX, LOOK_SECONDS_MAX = 3, 20.0
+"""How often, and for how long, the healed cluster is asked for its members."""
 
 Change = Callable[[raftmq.client.Admin], Awaitable[None]]
 
@@ -20,7 +22,7 @@ Change = Callable[[raftmq.client.Admin], Awaitable[None]]
 async def ask_change(
     state: RunState, change: Change, *, timeout: float = CHANGE_SECONDS_MAX
 ) -> bool:
-    """Ask for a change of members; False: refused, or not confirmed in time."""
+    """Ask for a change of members, or for the members; False: refused, or no answer in time."""
     with trio.move_on_after(timeout):
         try:
             async with raftmq.connect(state.url, timeout=timeout, wait_refused=None) as mq:
@@ -87,13 +89,34 @@ async def replace(state: RunState, node: int) -> bool:
         return True
 
 
+async def drain(state: RunState, node: int, *, is_on: bool) -> None:
+    """Have a node lead nothing, or its share again."""
+    if await ask_change(state, lambda admin: admin.drain_node(node, is_on=is_on)):
+        state.counts["drained nodes" if is_on else "undrained nodes"] += 1
+
+
+async def even_out(state: RunState) -> None:
+    """Begin some moves of a plan."""
+
+    async def change(admin: raftmq.client.Admin) -> None:
+        await balancing.even_out(admin, state.random, able=state.members)
+
+    async with state.changing:
+        state.counts["plans carried out"] += await ask_change(state, change)
+
+
 async def settle_changes(state: RunState) -> None:
     """End the members that the cluster does not know: their doubtful changes did not happen."""
     async with state.changing:
         known: set[int] = set()
-        with suppress(RaftmqError):
-            async with raftmq.connect(state.url, timeout=20.0, wait_refused=None) as mq:
-                known = {node.id for node in (await mq.admin.cluster(timeout=20.0)).nodes}
+
+        async def look(admin: raftmq.client.Admin) -> None:
+            known.update(node.id for node in (await admin.cluster()).nodes)
+
+        # A cluster that has just been healed elects first, on a busy machine for long.
+        for _ in range(LOOKS_MAX):
+            if await ask_change(state, look, timeout=LOOK_SECONDS_MAX):
+                break
         for node in sorted(state.members - known) if known else []:
             state.members.discard(node)
             state.broken.pop(node, None)

@@ -14,6 +14,9 @@ again, and it judges every workload under every fault.
 | another fault lasts | | x |
 | members come or go | | x |
 
+`Absences` goes by the same nodes: one must not become absent while it and the leader have been well
+all the time for which it would have been silent, nor as one of half of the nodes.
+
 Invariants:
 - Observing changes nothing: no call here has an effect on a node.
 - A stretch ends with any change of the well nodes, and with each fault that begins or ends.
@@ -30,11 +33,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from raftmq.broker.replica.group import node_of
+from raftmq.broker.replica.group import Group, node_of
 from raftmq.chaos.faults.schedule import Event
 from raftmq.chaos.outcome import Violation
+from raftmq.chaos.sim.cluster import Cluster
 from raftmq.chaos.sim.run_state import RunState
 from raftmq.checkers.history import History, RowType
+from raftmq.consensus import Message
+from raftmq.log.record import Record
+from raftmq.machine.catalog.catalog import SYSTEM_GROUP
 
 CONFINED = frozenset(
     {
@@ -70,6 +77,8 @@ WINDOWS = "V7 calls while a majority is well"
 """Name of a comparison: the windows of a run that were judged, by queue and call."""
 HEAL = "V7 calls after the heal"
 """Name of a comparison: times from heal to service that were judged, by queue and call."""
+ABSENT = "V13 nodes that became absent"
+"""Name of a comparison: absences that were judged."""
 TO_SERVICE = "longest from heal to service, ms"
 """Name of the count; at most `SERVICE_SECONDS_MAX`."""
 
@@ -102,6 +111,7 @@ class Availability:
         self._changes = 0
         self._health = _Health(True, (), 0)
         self._since = 0.0
+        self._well_since: dict[int, float] = {}
         self._is_over = False
         self._healed_at = 0.0
         self.windows: list[Window] = []
@@ -113,6 +123,13 @@ class Availability:
     def lasting(self) -> set[str]:
         """The faults that last now, by name."""
         return {event.fault for event, _ in self._active.values()}
+
+    def well_together(self, *nodes: int) -> float:
+        """Seconds for which these nodes have all been well; 0: one is not, or the run is over."""
+        if self._is_over:
+            return 0.0
+        now = self._state.agenda.now
+        return min(now - self._well_since.get(node, now) for node in nodes)
 
     def begin(self) -> None:
         """Look from now on."""
@@ -157,6 +174,7 @@ class Availability:
         if health != self._health:
             self._close()
             self._health, self._since = health, self._state.agenda.now
+            self._well_since = {n: self._well_since.get(n, self._since) for n in health.well}
 
     def _close(self) -> None:
         at = self._since + SETTLE_SECONDS
@@ -192,7 +210,12 @@ class Availability:
         for node in well:
             for group in nodes[node].groups.values():
                 conf = group.conf_state
-                if conf.voters_outgoing or conf.learners:
+                coming = set(map(node_of, conf.learners))
+                placed = catalog.groups.get(group.number)
+                if placed is not None and group.number == SYSTEM_GROUP:
+                    # Of many members most learn for good.
+                    coming &= set(catalog.voters(placed))
+                if conf.voters_outgoing or coming:
                     return False
                 if 2 * len(set(map(node_of, conf.voters)) & well) <= len(conf.voters):
                     return False
@@ -263,3 +286,48 @@ def _calls(history: History, judged: Sequence[str]) -> Iterator[_Call]:
         elif operation in begun:
             of, begin = begun.pop(operation)
             yield of, begin, seconds, bool(history.type[row] == RowType.OK)
+
+
+class Absences:
+    """An observer of all nodes: has each absent node been silent, and do most stay present? V13."""
+
+    def __init__(self, cluster: Cluster, availability: Availability) -> None:
+        self._cluster = cluster
+        self._availability = availability
+        self._version = 0
+        self._absent: set[int] = set()
+        self.wrong: list[str] = []
+        """Absences without a reason, in words."""
+        self.compared: Counter[str] = Counter()
+        """Nodes that were judged."""
+        cluster.observers.append(self)
+
+    def sent(self, node: int, group: Group, message: Message) -> None:
+        """See `Observer`."""
+
+    def at_border(self, node: int, group: Group, record: Record) -> None:
+        """See `Observer`."""
+
+    def applied(self, node: int, group: Group, records: Sequence[Record]) -> None:
+        """See `Observer`."""
+        catalog = self._cluster.nodes[node].catalog
+        if group.number != SYSTEM_GROUP or catalog.version <= self._version:
+            return
+        new = catalog.absent - self._absent
+        self._version, self._absent = catalog.version, set(catalog.absent)
+        if new:
+            self.compared[ABSENT] += len(new)
+        seen = {node.id for node in catalog.nodes.values() if node.incarnation}
+        if new & seen and 2 * len(catalog.absent & seen) >= len(seen):
+            self.wrong.append(
+                f"nodes {sorted(catalog.absent)} of {sorted(catalog.nodes)} are absent: no longer "
+                "most are present"
+            )
+        bound = self._cluster.balance.absent_ms / 1000 + LOOK_SECONDS
+        for each in sorted(new):
+            seconds = self._availability.well_together(each, self._cluster.leader(SYSTEM_GROUP))
+            if seconds > bound:
+                self.wrong.append(
+                    f"node {each} is absent, and it and the leader have been well for {seconds:.1f}"
+                    f" s; {bound:.1f} s of silence were needed"
+                )

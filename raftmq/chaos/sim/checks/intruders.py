@@ -56,6 +56,7 @@ from raftmq.wire.messages import (
     FrameKind,
     Metadata,
     Probe,
+    RepairRange,
     Status,
     Transfer,
 )
@@ -238,6 +239,8 @@ def _of_cluster() -> Iterator[tuple[FrameKind, msgspec.Struct]]:
     yield FrameKind.JUDGE, access.JudgeAct(INTRUDER, "any", "cluster")
     yield FrameKind.AUDIT, access.FindAudit()
     yield FrameKind.QUOTAS, access.FindQuotas()
+    yield FrameKind.LOG, traces.FindLog(0)
+    yield FrameKind.REPAIR, RepairRange(0, 2, 3)
     yield FrameKind.ADMIN, Admin(["put_quota", ["user", INTRUDER], []])
     yield FrameKind.PROBE, Probe(1, "intruder")
 

@@ -111,6 +111,8 @@ EFFECTS: Mapping[str, str] = {
     "remove-leader": ASKED,
     "two-changes": ASKED,
     "change-when-cut": ASKED,
+    "drain": ASKED,
+    "balance": ASKED,
     "rejoin": ASKED,
     "client-crash": "clients ended",
     "client-churn": "clients ended",

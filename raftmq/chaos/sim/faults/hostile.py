@@ -36,6 +36,7 @@ from raftmq.chaos.world.disk import MemoryFiles
 from raftmq.chaos.world.network import Stream
 from raftmq.chaos.world.process import Machine, Process
 from raftmq.errors import ProtocolError
+from raftmq.machine.catalog.levels import LEVEL
 from raftmq.wire.codec import pack
 from raftmq.wire.frame import Frame, FrameParser, encode_frame
 from raftmq.wire.messages import (
@@ -128,7 +129,9 @@ class Stranger:
         until, state = trio.current_time() + STAY_SECONDS, self._state
         for stream in self._streams:
             await stream.aclose()
-        hello = Hello(PROTOCOL, "test", GUEST + self._number, "", "stranger", self._host, PORT)
+        hello = Hello(
+            PROTOCOL, "test", GUEST + self._number, "", "stranger", self._host, PORT, level=LEVEL
+        )
         greeting = b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello)))
         visits: dict[str, Stream] = {}
         while trio.current_time() < until and not state.is_healing:
@@ -158,6 +161,7 @@ class Stranger:
             "stranger",
             random.choice((self._host, self._host, SOMEWHERE, *NO_HOSTS)),
             random.choice((PORT, PORT, PORT, *NO_PORTS)),
+            level=LEVEL,
         )
         return b"".join(encode_frame(FrameKind.HELLO, 0, pack(hello)))
 
@@ -216,7 +220,7 @@ class Stranger:
         random = self._random
         if frame.kind == FrameKind.HELLO:
             folder = random.choice(("", "x", SAYS))
-            welcome = Welcome(PROTOCOL, "test", 77, folder, "stranger", MIB, MIB)
+            welcome = Welcome(PROTOCOL, "test", 77, folder, "stranger", MIB, MIB, level=LEVEL)
             parts = encode_frame(FrameKind.HELLO | REPLY, 0, pack(welcome))
             if random.random() < 0.3:
                 go_away = pack(ErrorReply("superseded", "go away"))

@@ -10,6 +10,7 @@ from random import Random
 
 import trio
 
+from raftmq.chaos import balancing
 from raftmq.chaos.sim.clients import Session
 from raftmq.chaos.sim.cluster import PORT
 from raftmq.chaos.sim.run_state import GONE_SECONDS, RunState
@@ -28,6 +29,9 @@ SHRINKS_FROM = 3
 
 SHRINK_SHARE = 0.5
 """Share of the removals from such a cluster in which a node leaves first, and one joins later."""
+
+UNDRAINS_MAX = 10
+"""Most requests to end a drain: the node may have left."""
 
 LOOK_SECONDS = 0.1
 LEAVE_LOOKS = 200
@@ -178,6 +182,45 @@ def replace_node(state: RunState, old: int) -> None:
 
 async def _replace_and_retire(state: RunState, old: int) -> None:
     await replace(state, old, start_new(state))
+
+
+def drain(state: RunState, node: int) -> None:
+    """A node shall lead nothing."""
+    state.spawn(_drain, state, node, True)
+
+
+def undrain(state: RunState, node: int) -> None:
+    """A node leads its share again."""
+    state.spawn(_undrain, state, node)
+
+
+async def _drain(state: RunState, node: int, is_on: bool) -> bool:
+    async def change(mq: Client) -> None:
+        await mq.admin.drain_node(node, is_on=is_on, timeout=CHANGE_SECONDS)
+
+    is_granted = await ask(state, change)
+    state.counts["drained nodes" if is_on else "undrained nodes"] += is_granted
+    return is_granted
+
+
+async def _undrain(state: RunState, node: int) -> None:
+    for _ in range(UNDRAINS_MAX):
+        if await _drain(state, node, False):
+            return
+        await trio.sleep(1)
+
+
+def even_out(state: RunState) -> None:
+    """An operator begins some moves of a plan."""
+    state.spawn(_even_out, state)
+
+
+async def _even_out(state: RunState) -> None:
+    async def change(mq: Client) -> None:
+        able = set(state.members()) - state.damaged
+        await balancing.even_out(mq.admin, state.random, able=able)
+
+    state.counts["plans carried out"] += await ask(state, change)
 
 
 def rejoin(state: RunState, node: int, *, at_ms: int) -> None:

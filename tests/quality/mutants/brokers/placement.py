@@ -1,6 +1,6 @@
 """Mutants of the placement of groups, hunted on whole brokers.
 
-Sources: the broker as it was until a hostile reading found both.
+Sources: the broker as it was until a hostile reading found the first two.
 """
 
 from raftmq.chaos.mutant import Mutant, later
@@ -29,5 +29,29 @@ MUTANTS = (
         plant=later(_PLANTS, "lets_a_member_come_again"),
         workload="admin",
         seconds=10.0,
+    ),
+    Mutant(
+        number=386,
+        name="learners-unheard",
+        what="The leader of the system group hears its voters only, so nodes that learn there "
+        "become absent.",
+        killers=("V13", "V3"),
+        plant=later(_PLANTS, "hears_voters_only"),
+        workload="log",
+        seconds=20.0,
+        nodes=4,
+        kinds=("kill",),
+        why_hinted="one of four nodes learns, and no fault of the network excuses its silence",
+    ),
+    Mutant(
+        number=387,
+        name="absent-for-ever",
+        what="A node that answers again stays absent.",
+        killers=("V3",),
+        plant=later(_PLANTS, "takes_nobody_back"),
+        workload="log",
+        seconds=20.0,
+        kinds=("isolate-node",),
+        why_hinted="nodes have to be silent for some seconds",
     ),
 )

@@ -11,7 +11,7 @@ import msgspec
 from raftmq.broker.cluster import member_changes, views
 from raftmq.broker.cluster.admission import _Question
 from raftmq.broker.cluster.member_changes import MemberChanges
-from raftmq.broker.cluster.reconfiguration import next_step
+from raftmq.broker.cluster.reconfiguration import Wanted, next_step
 from raftmq.broker.node import Node
 from raftmq.broker.replica.group import Group
 from raftmq.broker.replica.removal import ReplicaRemoval, has_left
@@ -194,11 +194,11 @@ def leaves_the_learners_alone(patch: Patch) -> None:
     """374"""
 
     def hasty(
-        group: Group, wanted: list[int], held: int, present: Set[int], *, hands_over: bool = True
+        group: Group, wanted: Wanted, held: int, present: Set[int], *, hands_over: bool = True
     ) -> list[Change] | int:
         step = next_step(group, wanted, held, present, hands_over=hands_over)
         if isinstance(step, list) and step and step[0].kind is ChangeKind.ADD_VOTER:
-            going = [voter for voter in group.conf_state.voters if voter not in wanted]
+            going = [voter for voter in group.conf_state.voters if voter not in wanted.voters]
             named = {change.node for change in step}
             step += [Change(ChangeKind.REMOVE, voter) for voter in going if voter not in named]
         return step

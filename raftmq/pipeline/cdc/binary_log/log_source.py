@@ -1,33 +1,32 @@
-"""Capture of a MariaDB table from the server's binary log, in row format.
+"""Capture of a table from the server's binary log, in row format: what MariaDB and MySQL share.
 
 The package `mysql-replication` speaks the protocol of a replica and decodes the log's rows; the
-server sends them as they are committed, and a heartbeat while there are none. `mariadb_values`
-describes the values.
+server sends them as they are committed, and a heartbeat while there are none. `values` describes
+the values.
 
     GTID  ─  TABLE_MAP  ROWS  ROWS …  ─  XID          a transaction, in the order of commits
 
 A position is where a transaction begins: the number in the log file's name, and the byte in it
-(`number << 32 | byte`). A snapshot is read in one transaction, and the server gives its place in
-the log (`binlog_snapshot_position`), so nothing is locked; the snapshot's position is one less.
+(`number << 32 | byte`). A snapshot is read in one transaction whose place in the log is known; the
+snapshot's position is one less.
 
 The server keeps its logs for some time, whether a capture needs them or not. If they are gone when
 a capture goes on, the capture fails and needs a new snapshot; marks move the place on while only
 other tables are written.
 
-Left out: MySQL, which has other identifiers and no such place of a snapshot; XA transactions; log
-files over 4 GiB, which only one transaction as large makes.
+Left out: XA transactions; log files over 4 GiB, which only one transaction as large makes.
 """
 
 import re
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from raftmq.pipeline.errors import PipelineError
-
-from .change import (
+from raftmq.pipeline.cdc.change import (
     Change,
     Column,
     Commit,
@@ -43,7 +42,9 @@ from .change import (
     no_table,
     split_update,
 )
-from .mariadb_values import Cell, cell_of
+from raftmq.pipeline.errors import PipelineError
+
+from .values import Cell, cell_of
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
@@ -53,27 +54,39 @@ HEARTBEAT_SECONDS = 0.2
 ROWS = 1000
 """Rows that are read at once."""
 
-_SETTINGS = {
-    "log_bin": ("1", "the binary log is off", "set log_bin in the server's file, and restart it"),
-    "binlog_format": ("ROW", "the binary log has no rows", "SET GLOBAL binlog_format = ROW"),
-    "binlog_row_image": (
-        "FULL",
-        "the binary log leaves out columns",
-        "SET GLOBAL binlog_row_image = FULL",
+
+class Setting(NamedTuple):
+    """A setting of the server that a capture depends on."""
+
+    wanted: str
+    """The value as `SHOW VARIABLES` has it. A server without the setting has it `OFF`."""
+    wrong: str
+    """What another value does."""
+    fix: str
+    """The remedy."""
+
+
+SETTINGS = {
+    "log_bin": Setting(
+        "ON", "the binary log is off", "set log_bin in the server's file, and restart it"
     ),
-    "binlog_row_metadata": (
+    "binlog_format": Setting("ROW", "the binary log has no rows", "SET GLOBAL binlog_format = ROW"),
+    "binlog_row_image": Setting(
+        "FULL", "the binary log leaves out columns", "SET GLOBAL binlog_row_image = FULL"
+    ),
+    "binlog_row_metadata": Setting(
         "FULL",
         "the binary log leaves out the names of columns",
         "SET GLOBAL binlog_row_metadata = FULL",
     ),
 }
-"""Setting → the value that it needs, what is wrong otherwise, and the remedy."""
+"""The settings of both databases, by name."""
 _FILTERS = ("binlog_do_db", "binlog_ignore_db")
 """Settings that leave databases out of the log, in the order of `SHOW MASTER STATUS`; with the
 first, the server does not read the second."""
 _COLUMNS = """
 SELECT column_name, data_type, column_type, datetime_precision, character_octet_length,
-       generation_expression IS NOT NULL,
+       coalesce(generation_expression, '') <> '', character_set_name,
        coalesce((SELECT k.ordinal_position FROM information_schema.key_column_usage k
                  WHERE k.table_schema = c.table_schema AND k.table_name = c.table_name
                  AND k.constraint_name = 'PRIMARY' AND k.column_name = c.column_name), 0)
@@ -86,12 +99,31 @@ WHERE constraint_schema = %s AND table_name = %s
 AND NOT (update_rule IN ('RESTRICT', 'NO ACTION') AND delete_rule IN ('RESTRICT', 'NO ACTION'))
 """
 _PURGED = 1236
-_STANDALONE, _PREPARED = 1, 64
-"""Flags of a transaction: one statement without a commit of its own; the first half of XA."""
 
 
-class MariadbSource:
-    """See `source.Source`."""
+@dataclass(slots=True)
+class Transaction:
+    """A transaction of the log, while it is read."""
+
+    begin: Place
+    txid: str | None
+    """Its global identifier; None: it has none."""
+    is_single: bool
+    """It is one statement, without a commit of its own."""
+    is_prepared: bool = False
+    """It is the first half of an XA transaction."""
+
+
+class BinaryLogSource(ABC):
+    """See `source.Source`. Subclasses have what differs between the databases."""
+
+    kind: ClassVar[str]
+    """The database as messages and addresses name it."""
+    product: ClassVar[str]
+    """The database as people name it."""
+    settings: ClassVar[Mapping[str, Setting]] = SETTINGS
+    rights: ClassVar[str]
+    """The rights on the whole server that a capture needs."""
 
     def __init__(self, database: str, table: str, topic: str) -> None:
         parts = urlsplit(database)
@@ -109,22 +141,25 @@ class MariadbSource:
             self._address["unix_socket"] = socket[0]
         self._connection = self._connect()
         try:
+            self._check_server(self._connection.get_server_info())
             self._cells = self._describe(name)
         except BaseException:
             self._connection.close()
             raise
         columns = tuple(cell.column for cell in self._cells)
-        self.table = Table("mariadb", f"{self._schema}.{name}", columns)
-        self._name = f"{_quoted(self._schema)}.{_quoted(name)}"
+        self.table = Table(self.kind, f"{self._schema}.{name}", columns)
+        self._name = f"{quoted(self._schema)}.{quoted(name)}"
         self._plain = name
         self._topic = topic
 
     def prepare(self) -> list[str]:
         """See `Source.prepare`. Settings of the server are checked, and never changed."""
-        for setting, (wanted, wrong, fix) in _SETTINGS.items():
-            found = self._all(f"SELECT @@global.{setting}")[0][0]
-            if str(found).upper() != wanted:
-                raise PipelineError(f"{wrong}: {setting} is {found}", fix)
+        names = ", ".join(f"'{name}'" for name in self.settings)
+        values = dict(self._all(f"SHOW GLOBAL VARIABLES WHERE variable_name IN ({names})"))
+        for name, (wanted, wrong, fix) in self.settings.items():
+            found = values.get(name, "OFF")
+            if found.upper() != wanted:
+                raise PipelineError(f"{wrong}: {name} is {found or 'empty'}", fix)
         self._check_filters()
         for (name,) in self._all(_ACTIONS, self._schema, self._plain):
             # InnoDB carries out these actions by itself, on each replica again: no log has them.
@@ -160,7 +195,7 @@ class MariadbSource:
     def now(self) -> Place:
         """See `Source.now`."""
         file, byte = self._asked("SHOW MASTER STATUS")[0][:2]
-        return _place(file, int(byte))
+        return place_of(file, int(byte))
 
     def check(self, after: Place) -> None:
         """See `Source.check`."""
@@ -180,13 +215,7 @@ class MariadbSource:
         from pymysql.cursors import SSCursor
 
         with closing(self._connect()) as reader:
-            with reader.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-                cursor.execute("SHOW STATUS LIKE 'binlog\\_snapshot\\_%'")
-                found = {name.lower(): value for name, value in cursor.fetchall()}
-            file, byte = found["binlog_snapshot_file"], int(found["binlog_snapshot_position"])
-            place = _place(file, byte)
+            place = self._begin_snapshot(reader)
             with reader.cursor(SSCursor) as cursor:
                 yield Snapshot(Place(place.position - 1, place.lsn), self._rows(cursor))
 
@@ -209,20 +238,56 @@ class MariadbSource:
             slave_heartbeat=HEARTBEAT_SECONDS,
             pymysql_wrapper=_Connections(2),
             enable_logging=False,
+            # Without them, a kind of event that the package does not know is passed over.
+            filter_non_implemented_events=False,
         )
         try:
             yield from self._decode(stream)
         except pymysql.err.OperationalError as error:
-            raise _explained(error) from error
+            raise self._explained(error) from error
         finally:
             stream.close()
 
-    def confirm(self, reached: Place) -> None:
+    def confirm(self, reached: Place) -> None:  # noqa: B027  # it does nothing
         """See `Source.confirm`. Does nothing: the server keeps its logs for a time of its own."""
 
     def close(self) -> None:
         """See `Source.close`."""
         self._connection.close()
+
+    # -- what differs ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def _check_server(self, version: str) -> None:
+        """Refuse a server that is of another kind, or too old or new."""
+
+    @abstractmethod
+    def _begin_snapshot(self, reader: "Connection[Any]") -> Place:
+        """Begin a transaction on a new connection that reads one state of the table. The
+        changes in that state are before the returned place, and all others are behind it."""
+
+    @abstractmethod
+    def _begun(self, event: Any, file: str) -> Transaction | None:
+        """The transaction that begins with an event; None: none does.
+
+        Raises:
+            PipelineError: the event may hide changes of the table.
+        """
+
+    def _heard(self, transaction: Transaction, statement: str) -> None:  # noqa: B027  # as a rule
+        """Note what a statement within the transaction says about it."""
+
+    def _rows_of(self, event: Any) -> list[Any]:
+        """The rows of an event, decoded."""
+        try:
+            rows: list[Any] = event.rows
+        except UnicodeDecodeError as error:
+            raise PipelineError(
+                f"a text of {self.table.name} cannot be read: {error}",
+                f"ALTER TABLE {self._plain} CONVERT TO CHARACTER SET utf8mb4, and capture with "
+                "--snapshot",
+            ) from error
+        return rows
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -253,8 +318,9 @@ class MariadbSource:
                 digits=int(digits or 0),
                 width=int(width or 0),
                 is_generated=generated == "1",
+                character_set=character_set,
             )
-            for column, type_, words, digits, width, generated, key in self._all(
+            for column, type_, words, digits, width, generated, character_set, key in self._all(
                 _COLUMNS, self._schema, name
             )
         )
@@ -282,32 +348,34 @@ class MariadbSource:
             )
 
     def _decode(self, stream: Any) -> Iterator[Event]:
-        begin: Place | None = None
-        gtid, flags, seq = "", 0, 0
+        current: Transaction | None = None
+        seq = 0
         for event in stream:
             kind = type(event).__name__
-            here = _place(stream.log_file, stream.log_pos)
-            if kind == "MariadbGtidEvent":
-                begin = _place(stream.log_file, event.packet.log_pos - event.packet.event_size)
-                gtid, flags, seq = event.gtid, event.flags, 0
-            elif kind in ("WriteRowsEvent", "UpdateRowsEvent", "DeleteRowsEvent"):
-                assert begin is not None
-                self._check_event(event, flags)
-                for op, before, after in self._changes(kind, event.rows):
-                    seq += 1
-                    yield Change(op, begin.position, seq, begin.lsn, gtid, before, after)
-            elif kind == "QueryEvent":
-                if begin is not None and self._empties(event):
-                    seq += 1
-                    yield Change(Op.EMPTY, begin.position, seq, begin.lsn, gtid)
-                if flags & _STANDALONE or event.query.upper() == "COMMIT":
-                    begin = None
-                    yield Commit(here)
-            elif kind == "XidEvent":
-                begin = None
-                yield Commit(here)
-            elif kind == "HeartbeatLogEvent" and begin is None:
+            here = place_of(stream.log_file, stream.log_pos)
+            begun = self._begun(event, stream.log_file)
+            if begun is not None:
+                current, seq = begun, 0
+            elif kind == "HeartbeatLogEvent" and current is None:
                 yield Idle(here)
+            elif current is None:
+                continue
+            elif kind in ("WriteRowsEvent", "UpdateRowsEvent", "DeleteRowsEvent"):
+                self._check_event(event, current)
+                for op, before, after in self._changes(kind, self._rows_of(event)):
+                    seq += 1
+                    yield _change(op, current, seq, before, after)
+            elif kind == "QueryEvent":
+                self._heard(current, event.query)
+                if self._empties(event):
+                    seq += 1
+                    yield _change(Op.EMPTY, current, seq)
+                if current.is_single or event.query.upper() == "COMMIT":
+                    current = None
+                    yield Commit(here)
+            elif kind in ("XidEvent", "XAPrepareEvent"):
+                current = None
+                yield Commit(here)
 
     def _changes(self, kind: str, rows: list[Any]) -> Iterator[tuple[Op, Row | None, Row | None]]:
         for row in rows:
@@ -326,10 +394,22 @@ class MariadbSource:
             for cell in self._cells
         }
 
-    def _check_event(self, event: Any, flags: int) -> None:
-        if [column.name for column in event.columns] != [c.name for c in self.table.columns]:
-            raise needs_snapshot(f"the columns of {self.table.name} have changed")
-        if flags & _PREPARED:
+    def _check_event(self, event: Any, transaction: Transaction) -> None:
+        names = [column.name for column in self.table.columns]
+        described = [column.name for column in event.columns]
+        for bits in _bitmaps(event):
+            logged = [
+                name for place, name in enumerate(described) if bits[place // 8] >> place % 8 & 1
+            ]
+            if set(logged) < set(names) <= set(described):
+                raise PipelineError(
+                    f"the binary log leaves out columns of {self.table.name}",
+                    "let no session set binlog_row_image, and capture with --snapshot",
+                )
+            # MySQL describes hidden columns of indexes, and has no values of them.
+            if logged != names:
+                raise needs_snapshot(f"the columns of {self.table.name} have changed")
+        if transaction.is_prepared:
             raise PipelineError(
                 f"{self.table.name} was changed in an XA transaction, whose end is unknown",
                 "write it in ordinary transactions, and capture with --snapshot",
@@ -359,8 +439,8 @@ class MariadbSource:
         return False
 
     def _rows(self, cursor: Any) -> Iterator[Row]:
-        names = ", ".join(cell.selected(_quoted(cell.column.name)) for cell in self._cells)
-        order = ", ".join(map(_quoted, self.table.key))
+        names = ", ".join(cell.selected(quoted(cell.column.name)) for cell in self._cells)
+        order = ", ".join(map(quoted, self.table.key))
         cursor.execute(f"SELECT {names} FROM {self._name} ORDER BY {order}")
         while rows := cursor.fetchmany(ROWS):
             for row in rows:
@@ -382,8 +462,9 @@ class MariadbSource:
             return pymysql.connect(**settings)
         except pymysql.err.OperationalError as error:
             raise PipelineError(
-                f"MariaDB cannot be reached: {error.args[-1]}",
-                "mariadb://user:password@host:port/name names it, ?unix_socket=PATH its socket",
+                f"{self.product} cannot be reached: {error.args[-1]}",
+                f"{self.kind}://user:password@host:port/name names it, ?unix_socket=PATH its "
+                "socket",
             ) from error
 
     def _all(self, query: str, *values: Any) -> list[Any]:
@@ -398,7 +479,15 @@ class MariadbSource:
         try:
             return self._all(query)
         except pymysql.err.OperationalError as error:
-            raise _explained(error) from error
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> PipelineError:
+        code, text = (*error.args, "")[:2]
+        if code == _PURGED:
+            return needs_snapshot(f"the server cannot go on from there: {text}")
+        return PipelineError(
+            f"the server refuses its binary log: {text}", f"GRANT {self.rights} ON *.* TO the user"
+        )
 
 
 _COMMENTS = re.compile(r"(\s+|/\*(?!M?!).*?\*/|(--(?=\s|$)|#)[^\n]*(\n|$)|/\*M?!\d*)*", re.DOTALL)
@@ -427,19 +516,28 @@ class _Connections:
         return pymysql.connect(**settings)
 
 
-def _explained(error: Exception) -> PipelineError:
-    code, text = (*error.args, "")[:2]
-    if code == _PURGED:
-        return needs_snapshot(f"the server cannot go on from there: {text}")
-    return PipelineError(
-        f"the server refuses its binary log: {text}",
-        "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO the user",
-    )
+def _change(
+    op: Op,
+    transaction: Transaction,
+    seq: int,
+    before: Row | None = None,
+    after: Row | None = None,
+) -> Change:
+    begin = transaction.begin
+    return Change(op, begin.position, seq, begin.lsn, transaction.txid, before, after)
 
 
-def _place(file: str, byte: int) -> Place:
-    """
-    >>> _place("binlog.000002", 4)
+def _bitmaps(event: Any) -> Iterator[bytes]:
+    """Which columns an event has values of, a bit each: of an update before and after."""
+    yield event.columns_present_bitmap
+    if type(event).__name__ == "UpdateRowsEvent":
+        yield event.columns_present_bitmap2
+
+
+def place_of(file: str, byte: int) -> Place:
+    """A place in the log.
+
+    >>> place_of("binlog.000002", 4)
     Place(position=8589934596, lsn='binlog.000002:4')
     """
     return Place(int(file.rpartition(".")[2]) << 32 | byte, f"{file}:{byte}")
@@ -454,5 +552,6 @@ def _names(statement: str, name: str) -> bool:
     return re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", statement, re.IGNORECASE) is not None
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as a statement has it."""
     return "`" + name.replace("`", "``") + "`"

@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftmq.broker.cluster.placement import copies
 from raftmq.broker.cluster.reconfiguration import plan
+from raftmq.broker.placement.members import copies
 from raftmq.log.record import Kind
 from raftmq.log.record import encode as encode_record
 from raftmq.machine.catalog.catalog import (

@@ -1,22 +1,34 @@
 """The nodes of each partition group: pure functions from the catalog to new members.
 
 Copies of data groups are spread evenly, and as few as possible are moved: a node that joins takes
-over from those that carry most, what a leaving node carries goes to those that carry least. Every
-node is a member of the system group, as each needs the catalog.
+over from those that carry most, what a leaving node carries goes to those that carry least, and to
+those that stand apart from a group's other members first. Every node is a member of the system
+group, as each needs the catalog.
+
+These functions go by the number of replicas; `balance` goes by what they hold.
 
 Invariants:
 - A data group has as many members as it was founded with, or all nodes that stay if these are
   fewer. A removal may leave a group with fewer; every later change of nodes fills the group up.
+- A node that joins or leaves puts the members of a group no closer together than they must be. A
+  replacement takes the old node's place in each group, wherever it stands.
 - The first member, which should lead, stays first unless it leaves. Then the member that is first
   in the fewest groups takes its place.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP, Group
+from raftmq.machine.catalog.state import Place
+
+from .places import crowding
+
+NOWHERE: Mapping[int, Place] = MappingProxyType({})
+"""The places of nodes that say nothing of them."""
 
 
 def copies(group: Group) -> int:
@@ -26,7 +38,12 @@ def copies(group: Group) -> int:
     return len(group.founders) or len(group.members)
 
 
-def with_node(groups: Iterable[Group], node: int, nodes: Iterable[int]) -> list[Group]:
+def with_node(
+    groups: Iterable[Group],
+    node: int,
+    nodes: Iterable[int],
+    places: Mapping[int, Place] = NOWHERE,
+) -> list[Group]:
     """The groups that change when a node joins; `nodes` are all that stay.
 
     >>> three = [Group(1, [1, 2, 3]), Group(2, [2, 3, 1]), Group(3, [3, 1, 2])]
@@ -35,9 +52,12 @@ def with_node(groups: Iterable[Group], node: int, nodes: Iterable[int]) -> list[
     >>> one = [Group(1, [1, 2], founders=[1, 2, 3])]
     >>> [(group.id, group.members) for group in with_node(one, 4, [1, 2])]
     [(1, [1, 2, 4])]
+    >>> places = {1: Place("a"), 2: Place("a"), 3: Place("b"), 4: Place("c")}
+    >>> [(group.id, group.members) for group in with_node(three, 4, [1, 2, 3], places)]
+    [(1, [1, 4, 3]), (2, [2, 3, 4])]
     """
     before = list(groups)
-    after = filled(before, {node, *nodes})
+    after = filled(before, {node, *nodes}, places)
     load = _load(after)
     load.setdefault(node, 0)
     share = sum(load.values()) // len(load)
@@ -49,10 +69,17 @@ def with_node(groups: Iterable[Group], node: int, nodes: Iterable[int]) -> list[
             continue
         if node in members or load[node] >= share:
             continue
+        now = crowding(members, places)
         # Not the first one: the leadership need not move.
-        giver = max(members[1:], key=lambda member: (load[member], member), default=None)
-        if giver is None or load[giver] <= load[node]:
+        givers = {
+            giver: crowd
+            for giver in members[1:]
+            if load[giver] > load[node]
+            and (crowd := crowding([m for m in members if m != giver] + [node], places)) <= now
+        }
+        if not givers:
             continue
+        giver = min(givers, key=lambda member: (givers[member], -load[member], -member))
         members[members.index(giver)] = node
         load[giver] -= 1
         load[node] += 1
@@ -60,7 +87,12 @@ def with_node(groups: Iterable[Group], node: int, nodes: Iterable[int]) -> list[
     return _changed(before, after)
 
 
-def without_node(groups: Iterable[Group], node: int, nodes: Iterable[int]) -> list[Group]:
+def without_node(
+    groups: Iterable[Group],
+    node: int,
+    nodes: Iterable[int],
+    places: Mapping[int, Place] = NOWHERE,
+) -> list[Group]:
     """The groups that change when a node leaves; `nodes` are all that stay.
 
     >>> [(g.id, g.members) for g in without_node([Group(1, [1, 2, 3])], 2, [1, 2, 3, 4])]
@@ -84,7 +116,10 @@ def without_node(groups: Iterable[Group], node: int, nodes: Iterable[int]) -> li
         if group.id == SYSTEM_GROUP or not free:
             members.remove(node)
         else:
-            taker = min(free, key=lambda other: (load[other], other))
+            rest = [member for member in members if member != node]
+            taker = min(
+                free, key=lambda other: (crowding([*rest, other], places), load[other], other)
+            )
             members[members.index(node)] = taker
             load[taker] += 1
         if group.id != SYSTEM_GROUP and group.members[0] == node and members:
@@ -93,11 +128,15 @@ def without_node(groups: Iterable[Group], node: int, nodes: Iterable[int]) -> li
             members.insert(0, first)
             led[first] += 1
         after[at] = _with(group, members)
-    return _changed(before, filled(after, staying))
+    return _changed(before, filled(after, staying, places))
 
 
 def with_replacement(
-    groups: Iterable[Group], old: int, new: int, nodes: Iterable[int]
+    groups: Iterable[Group],
+    old: int,
+    new: int,
+    nodes: Iterable[int],
+    places: Mapping[int, Place] = NOWHERE,
 ) -> list[Group]:
     """The groups that change when one node takes the place of another; `nodes` are all that stay.
 
@@ -109,12 +148,14 @@ def with_replacement(
         _with(group, [new if member == old else member for member in group.members])
         for group in before
     ]
-    return _changed(before, filled(after, {new, *nodes} - {old}))
+    return _changed(before, filled(after, {new, *nodes} - {old}, places))
 
 
-def filled(groups: Iterable[Group], nodes: Iterable[int]) -> list[Group]:
-    """All groups. A data group with fewer members than `copies` says gets further ones: the nodes
-    that carry least, as far as there are any.
+def filled(
+    groups: Iterable[Group], nodes: Iterable[int], places: Mapping[int, Place] = NOWHERE
+) -> list[Group]:
+    """All groups. A data group with fewer members than `copies` says gets further ones, as far as
+    there are any: those that stand apart from the others, then those that carry least.
 
     >>> groups = [Group(1, [2], founders=[1, 2]), Group(2, [2, 3], founders=[2, 3])]
     >>> [(group.id, group.members) for group in filled(groups, [2, 3, 4])]
@@ -123,11 +164,14 @@ def filled(groups: Iterable[Group], nodes: Iterable[int]) -> list[Group]:
     after = list(groups)
     load = _load(after)
     for at, group in enumerate(after):
-        free = [] if group.id == SYSTEM_GROUP else sorted(set(nodes).difference(group.members))
-        free.sort(key=lambda node: load[node])
-        takers = free[: max(0, copies(group) - len(group.members))]
-        load.update(takers)
-        after[at] = _with(group, [*group.members, *takers])
+        members = list(group.members)
+        free = set() if group.id == SYSTEM_GROUP else set(nodes).difference(members)
+        while free and len(members) < copies(group):
+            taker = min(free, key=lambda n: (crowding([*members, n], places), load[n], n))
+            free.discard(taker)
+            members.append(taker)
+            load[taker] += 1
+        after[at] = _with(group, members)
     return after
 
 

@@ -1,29 +1,35 @@
-"""`raftmq cluster`: show the nodes and partition groups; move leaders; add and remove nodes.
+"""`raftmq cluster`: show the nodes and partition groups; move leaders; drain, add, remove nodes;
+even out what they carry.
 
-`status` asks each node for its status and merges the answers (`cluster_picture`). The exit code is
+`status` asks each node for its status and merges the answers (`picture`). The exit code is
 4 if something is wrong, such as a node that does not answer, a group without a leader, or rot, so
 that a script or probe can stop there.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from raftmq.cli.exits import ExitCode, Failure
+from raftmq.cli.lazy import HintedGroup
+from raftmq.cli.options import yes_option
+from raftmq.cli.output import Result, Table, note, with_output
+from raftmq.cli.session import Session, with_session
+from raftmq.cli.topic import confirm, require_terminal
+from raftmq.cli.values import ADDRESS
 from raftmq.errors import RaftmqError
 from raftmq.words import counted
 
-from .cluster_picture import IS_STARTING, groups_text, picture_of
-from .exits import ExitCode, Failure
-from .lazy import HintedGroup
-from .options import yes_option
-from .output import Result, Table, note, with_output
-from .session import Session, with_session
-from .topic import confirm, require_terminal
-from .values import ADDRESS
+from .balancing import add_groups, balance, move
+from .draining import drain, roll, undrain
+from .picture import IS_STARTING, groups_text, picture_of
 
 if TYPE_CHECKING:
     from raftmq.client import Client
     from raftmq.wire.messages import ClusterView
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 TRANSFER_SECONDS_MAX = 20.0
 """Seconds that `transfer` waits until the other node leads."""
@@ -35,9 +41,20 @@ REMOVE_SECONDS_MAX = 60.0
 """Seconds that `remove` waits until the node's replicas have moved."""
 
 
+def _place_options(command: F) -> F:
+    """The options that say where a new node stands."""
+    zone = click.option("--zone", default="", help="Its zone: a rack, room or data centre.")
+    machine = click.option("--machine", default="", help="Its machine, if that runs several nodes.")
+    return zone(machine(command))
+
+
 @click.group(cls=HintedGroup)
 def cluster() -> None:
-    """Show the nodes; move leaders; add and remove nodes."""
+    """Show the nodes; move leaders; drain, restart, add and remove nodes."""
+
+
+for _command in (drain, undrain, roll, balance, move, add_groups):
+    cluster.add_command(_command)
 
 
 @cluster.command()
@@ -104,8 +121,9 @@ async def _leader_of(mq: "Client", partition_group: int) -> int:
 @cluster.command()
 @click.argument("node", type=click.IntRange(1))
 @click.argument("address", type=ADDRESS)
+@_place_options
 @with_session
-def add(session: Session, node: int, address: tuple[str, int]) -> None:
+def add(session: Session, node: int, address: tuple[str, int], zone: str, machine: str) -> None:
     """Make NODE, running or to be started at ADDRESS, a member of the cluster.
 
     \b
@@ -121,12 +139,12 @@ def add(session: Session, node: int, address: tuple[str, int]) -> None:
                     fix="give the new node a number that was never used",
                 )
         await _check_answer(session.url, node, address)
-        await mq.admin.add_node(node, host, port)
+        await mq.admin.add_node(node, host, port, zone=zone, machine=machine)
         return await mq.admin.cluster()
 
     view = session.run(call)
     note(f"node {node} is a member; if it does not run yet, start it with these in its node.toml:")
-    _echo_settings(view, node, address)
+    _echo_settings(view, node, address, zone, machine)
     _note_security(session)
 
 
@@ -157,9 +175,18 @@ def remove(session: Session, node: int, yes: bool) -> None:
 @click.argument("node", type=click.IntRange(1))
 @click.argument("new", type=click.IntRange(1))
 @click.argument("address", type=ADDRESS)
+@_place_options
 @yes_option
 @with_session
-def replace(session: Session, node: int, new: int, address: tuple[str, int], yes: bool) -> None:
+def replace(
+    session: Session,
+    node: int,
+    new: int,
+    address: tuple[str, int],
+    zone: str,
+    machine: str,
+    yes: bool,
+) -> None:
     """Let the node NEW, at ADDRESS, take over all that NODE carries, after asking.
 
     For a node whose machine is exchanged. NEW needs a number that was never used, as the other
@@ -175,12 +202,18 @@ def replace(session: Session, node: int, new: int, address: tuple[str, int], yes
 
     async def call(mq: "Client") -> "ClusterView":
         await _check_answer(session.url, new, address)
-        await mq.admin.replace_node(node, new, host, port)
+        await mq.admin.replace_node(node, new, host, port, zone=zone, machine=machine)
         return await mq.admin.cluster()
 
     view = session.run(call)
     note(f"node {new} takes over; if it does not run yet, start it with these in its node.toml:")
-    _echo_settings(view, new, address, leaving=node)
+    _echo_settings(view, new, address, zone, machine, leaving=node)
+    old = next((known for known in view.nodes if known.id == node), None)
+    if old is not None and old.zone != zone:
+        note(
+            f"node {new} stands elsewhere than node {node}: when it runs, let `raftmq cluster "
+            "balance --execute` set copies apart"
+        )
     _note_security(session)
     note(f"node {node} may be stopped when `raftmq cluster status` no longer shows it")
 
@@ -209,12 +242,21 @@ async def _check_answer(url: str, node: int, address: tuple[str, int]) -> None:
 
 
 def _echo_settings(
-    view: "ClusterView", node: int, address: tuple[str, int], *, leaving: int = 0
+    view: "ClusterView",
+    node: int,
+    address: tuple[str, int],
+    zone: str,
+    machine: str,
+    *,
+    leaving: int = 0,
 ) -> None:
     """Print the settings of a node that joins; its `join` lists every other node that stays."""
     host, port = address
     click.echo(f'[node]\nid = {node}\ncluster = "{view.cluster}"\nhost = "{host}"\nport = {port}')
     click.echo('data = "/var/lib/raftmq"  # a folder of its own')
+    for name, value in (("zone", zone), ("machine", machine)):
+        if value:
+            click.echo(f'{name} = "{value}"')
     others = [known for known in view.nodes if known.id not in (node, leaving)]
     lines = [f'  {{ id = {o.id}, host = "{o.host}", port = {o.port} }},' for o in others]
     click.echo("\n".join(["join = [", *lines, "]"]))
@@ -262,10 +304,17 @@ async def _remove(mq: "Client", node: int) -> None:
 
 
 def _nodes_table(picture: dict[str, Any]) -> Table:
+    # Most clusters name no places.
+    places = [
+        (name, heading)
+        for name, heading in (("zone", "ZONE"), ("machine", "MACHINE"))
+        if any(node[name] for node in picture["nodes"])
+    ]
     rows = [
         (
             node["id"],
             node["address"],
+            *(node[name] or "-" for name, _ in places),
             _state(node),
             node["pid"] or "-",
             ", ".join(map(str, node["leads"])) or "-",
@@ -274,7 +323,8 @@ def _nodes_table(picture: dict[str, Any]) -> Table:
         )
         for node in picture["nodes"]
     ]
-    columns = [">NODE", "ADDRESS", "STATE", ">PID", "LEADS", ">UP", "DATA"]
+    headings = [heading for _, heading in places]
+    columns = [">NODE", "ADDRESS", *headings, "STATE", ">PID", "LEADS", ">UP", "DATA"]
     return Table(columns, rows, title=f"cluster {picture['cluster']}")
 
 
@@ -297,8 +347,8 @@ def _groups_table(groups: list[dict[str, Any]]) -> Table:
 
 def _state(node: dict[str, Any]) -> str:
     away = "starting" if IS_STARTING in node.get("error", "") else "unreachable"
-    state = "up" if node["is_reachable"] else away
-    return f"{state}, leaving" if node["is_leaving"] else state
+    marks = [mark for mark in ("leaving", "drained", "absent") if node[f"is_{mark}"]]
+    return ", ".join(["up" if node["is_reachable"] else away, *marks])
 
 
 def behind_text(group: dict[str, Any]) -> str:

@@ -5,10 +5,9 @@ Of two opinions about a group's leader, the one with the higher term holds.
 
 from typing import TYPE_CHECKING, Any
 
+from raftmq.cli.output import bytes_text
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
 from raftmq.words import counted
-
-from .output import bytes_text
 
 if TYPE_CHECKING:
     from raftmq.client import Client
@@ -16,12 +15,22 @@ if TYPE_CHECKING:
 
 STATUS_SECONDS_MAX = 2.0
 """Seconds after which a node without an answer counts as unreachable."""
+IN_NO_CLUSTER = "the node that answers is in no cluster yet: its log says what it waits for"
 IS_STARTING = "this node is starting"
 """Part of the error of a node that does not serve yet."""
 
 
 async def picture_of(mq: "Client") -> dict[str, Any]:
     """The merged status of all nodes; see `merged`."""
+    return merged(*await ask_nodes(mq))
+
+
+async def ask_nodes(mq: "Client") -> tuple["ClusterView", dict[int, dict[str, Any] | str]]:
+    """The routing table, and by node its status, or the error in its place.
+
+    Raises:
+        Rejected: `DENIED`; the nodes are well, it is this user who may not ask.
+    """
     import anyio
 
     try:
@@ -44,9 +53,8 @@ async def picture_of(mq: "Client") -> dict[str, Any]:
         for node in view.nodes:
             tasks.start_soon(ask, node)
     if denied:
-        # The nodes are well: it is this user who may not ask.
         raise denied[0]
-    return merged(view, told)
+    return view, told
 
 
 def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[str, Any]:
@@ -55,8 +63,11 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
     | key | value |
     |---|---|
     | `cluster` | its id |
-    | `nodes` | a map for each node: `id`, `address`, `is_leaving`, `is_reachable`; if it is, |
-    | | `pid`, `leads`, `uptime_ms`, `data`, `software`, `connections`; else `error` |
+    | `nodes` | a map for each node: `id`, `address`, `is_leaving`, `is_drained`, `is_absent`, |
+    | | `zone`, `machine` (empty: not said), `is_reachable`; if it is, `pid`, `leads`, |
+    | | `uptime_ms`, `data`, `software`, `level` (the highest feature level that it allows), |
+    | | `connections`; else `error` |
+    | `level` | the feature level of the cluster; null: no node answers |
     | `groups` | a map for each group: `id`, `leader` (0: none), `term`, `voters`, `learners`, |
     | | `copies` (voters that it shall have; 0: no number is wanted, as of group 0), `commit`, |
     | | `behind` (node → records that it lacks, as its leader sees it; null: the node does not |
@@ -103,11 +114,18 @@ def merged(view: "ClusterView", told: dict[int, dict[str, Any] | str]) -> dict[s
         for text in answer.get("access_differs", ())
     ]
     if not nodes:
-        text = "the node that answers is in no cluster yet: its log says what it waits for"
-        problems.append(text)
-    plain = {"cluster": view.cluster, "nodes": nodes, "groups": groups}
-    notes = [*_leaving(nodes), *_kept_for_dead(replicas), *_gone(replicas), *_not_followed(told)]
-    notes += _certificates(told)
+        problems.append(IN_NO_CLUSTER)
+    plain = {"cluster": view.cluster, "level": _level(told), "nodes": nodes, "groups": groups}
+    notes = [
+        *_leaving(nodes),
+        *_idle(nodes, view),
+        *_without_zone(nodes),
+        *_holding_back(nodes, _level(told)),
+        *_kept_for_dead(replicas),
+        *_gone(replicas),
+        *_not_followed(told),
+        *_certificates(told),
+    ]
     return {**plain, "problems": problems, "notes": notes}
 
 
@@ -161,6 +179,57 @@ def _leaving(nodes: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _level(told: "dict[int, dict[str, Any] | str]") -> int | None:
+    """The feature level of the cluster, by the node that knows most. Older software tells none."""
+    from raftmq.machine.catalog.levels import FIRST_LEVEL
+
+    answers = [answer for answer in told.values() if isinstance(answer, dict)]
+    return max((answer.get("cluster_level", FIRST_LEVEL) for answer in answers), default=None)
+
+
+def _idle(nodes: list[dict[str, Any]], view: "ClusterView") -> list[str]:
+    """Notes on nodes that shall lead nothing, or have been silent for long."""
+    drained = [node["id"] for node in nodes if node["is_drained"]]
+    notes = [
+        f"node {n} is drained: it leads nothing until `raftmq cluster undrain {n}`" for n in drained
+    ]
+    for node in nodes:
+        if node["is_absent"]:
+            left = [group.id for group in view.groups if group.id and node["id"] in group.wanted]
+            text = f"node {node['id']} is absent, as it has been silent for long: "
+            text += (
+                f"{groups_text(left)} to move from it" if left else "other nodes have its copies"
+            )
+            notes.append(f"{text}; `raftmq cluster remove {node['id']}` if it is gone for good")
+    return notes
+
+
+def _without_zone(nodes: list[dict[str, Any]]) -> list[str]:
+    """A note on nodes that name no zone beside others that do."""
+    without = [str(node["id"]) for node in nodes if not node["zone"]]
+    if not without or len(without) == len(nodes):
+        return []
+    names = f"node{'s' * (len(without) > 1)} {', '.join(without)}"
+    return [f"{names} without a zone: set `node.zone`, or all of them count as in one"]
+
+
+def _holding_back(nodes: list[dict[str, Any]], level: int | None) -> list[str]:
+    """A note on nodes that keep the cluster at a lower feature level than others allow."""
+    known = [node["level"] for node in nodes if node["is_reachable"]]
+    if level is None or max(known, default=level) <= level:
+        return []
+    lower = [
+        str(node["id"]) for node in nodes if not node["is_reachable"] or node["level"] < max(known)
+    ]
+    if not lower:
+        return []  # It rises in a moment.
+    text = (
+        f"the cluster is at feature level {level}, not {max(known)}: node {', '.join(lower)} is "
+        "down, has older software, or is bounded by `node.level_max`"
+    )
+    return [text]
+
+
 def _not_followed(told: "dict[int, dict[str, Any] | str]") -> list[str]:
     """Notes on settings that the cluster does not follow."""
     return [
@@ -172,7 +241,7 @@ def _not_followed(told: "dict[int, dict[str, Any] | str]") -> list[str]:
 
 def _certificates(told: "dict[int, dict[str, Any] | str]") -> list[str]:
     """Notes on certificates that end soon."""
-    from .node.certificates import certificate_text
+    from raftmq.cli.node.certificates import certificate_text
 
     return [
         f"the certificate of node {node}: {text}"
@@ -233,12 +302,20 @@ def _node(node: "NodeView", answer: dict[str, Any] | str) -> dict[str, Any]:
         "id": node.id,
         "address": f"{node.host}:{node.port}",
         "is_leaving": node.is_leaving,
+        "is_drained": node.is_drained,
+        "is_absent": node.is_absent,
+        "zone": node.zone,
+        "machine": node.machine,
     }
     if isinstance(answer, str):
         return {**plain, "is_reachable": False, "pid": None, "leads": [], "error": answer}
+    from raftmq.machine.catalog.levels import FIRST_LEVEL
+
     names = ("pid", "leads", "uptime_ms", "data", "software", "connections", "quotas")
-    # A node with older software knows no quotas.
-    return {**plain, "is_reachable": True, **{name: answer.get(name) for name in names}}
+    # A node with older software knows no quotas and no levels.
+    level = answer.get("level", FIRST_LEVEL)
+    found = {name: answer.get(name) for name in names}
+    return {**plain, "is_reachable": True, "level": level, **found}
 
 
 def _group(

@@ -1,0 +1,1 @@
+"""`raftmq cluster`; start reading at `commands`."""
