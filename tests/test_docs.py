@@ -25,10 +25,10 @@ from raftmq.wire import (
     access,
     assignment,
     consumer_groups,
-    delays,
     messages,
     popping,
-    sessions,
+    producing,
+    settings,
     traces,
     transactions,
 )
@@ -107,11 +107,11 @@ def test_every_message_and_reason_has_its_heading_or_line() -> None:
         for page in (
             messages,
             popping,
+            producing,
             consumer_groups,
             assignment,
-            delays,
             transactions,
-            sessions,
+            settings,
             traces,
             access,
         )

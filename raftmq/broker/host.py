@@ -14,6 +14,7 @@ from raftmq.broker.settings import Settings
 from raftmq.consensus import Message
 from raftmq.machine.catalog.catalog import Catalog
 from raftmq.machine.catalog.quotas import Subject
+from raftmq.machine.catalog.settings import Setting
 from raftmq.version import VERSION
 from raftmq.wire.fetches import FetchedQueue
 from raftmq.wire.messages import ErrorReply
@@ -186,6 +187,16 @@ class Quotas(Protocol):
         """The requests that are held now, and whose were held longest since the node started."""
 
 
+class DynamicSettings(Protocol):
+    """The catalog's settings for a node (`dynamic.following`)."""
+
+    def why_refused(self, settings: list[Setting]) -> str:
+        """Why the catalog's leader refuses to put these; empty: it does not."""
+
+    def status(self) -> dict[str, Any]:
+        """What the node runs with, and what it does not obey yet."""
+
+
 class Host(Protocol):
     """The node."""
 
@@ -194,7 +205,7 @@ class Host(Protocol):
     id: int
     """The node's number."""
     settings: Settings
-    """All settings of the node."""
+    """All settings of the node as it runs; some change while it does (`dynamic`)."""
     incarnation: str
     """The data folder's random name."""
     generation: int
@@ -230,8 +241,14 @@ class Host(Protocol):
     def quotas(self) -> Quotas:
         """Quotas of users and topics."""
 
-    load: "Load"
-    """Places and bytes that all connections hold."""
+    @property
+    def dynamic(self) -> DynamicSettings:
+        """The catalog's settings for this node."""
+
+    @property
+    def load(self) -> "Load":
+        """Places and bytes that all connections hold."""
+
     groups: dict[int, Group]
     """The replicas that the node carries, by partition group."""
     peer_identities: "PeerIdentities"

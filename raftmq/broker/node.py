@@ -37,6 +37,8 @@ from raftmq.broker.deliver.delay_scheduler import DelayScheduler
 from raftmq.broker.deliver.feeds import Feeds
 from raftmq.broker.deliver.group_deletion import Forgetting
 from raftmq.broker.deliver.popping import Popping
+from raftmq.broker.dynamic.following import DynamicSettings
+from raftmq.broker.dynamic.requests import SettingsRequests
 from raftmq.broker.host import SOFTWARE, Source
 from raftmq.broker.loop_budget import Turns
 from raftmq.broker.quotas.quotas import Quotas
@@ -69,7 +71,7 @@ from raftmq.broker.serve.events import EventRequests
 from raftmq.broker.serve.fetches import Fetches
 from raftmq.broker.serve.group_coordinator import GroupCoordinator
 from raftmq.broker.serve.key_search import KeySearch
-from raftmq.broker.serve.load import Load, places_for_connections
+from raftmq.broker.serve.load import Load
 from raftmq.broker.serve.pop_group_requests import PopGroupRequests
 from raftmq.broker.serve.requests import Requests
 from raftmq.broker.serve.traces import TraceRequests
@@ -105,6 +107,8 @@ class NodeStopped(Exception):
 class Node:
     """One broker process. `run` it in a nursery; `stop` it for a graceful end."""
 
+    load_class = Load
+
     def __init__(self, settings: Settings, world: World) -> None:
         assert world.is_under_tls is bool(settings.tls.cert), "settings and world differ on TLS"
         self.settings = settings
@@ -115,13 +119,6 @@ class Node:
         """The node's number."""
         self.groups: dict[int, Group] = {}
         """The replicas that the node carries, by partition group."""
-        places = places_for_connections(settings.limits.connections_max, world.descriptors_max)
-        self.load = Load(
-            bytes_max=settings.limits.requests_bytes_max,
-            places=places,
-            address_places=min(settings.limits.address_connections_max, max(1, places // 2)),
-        )
-        """Places and bytes that all connections hold."""
         self.timers = Timers()
         """Calls at a later time."""
         self.gate: Gate = Gate(self)
@@ -191,6 +188,7 @@ class Node:
         """Follow the catalog: it may have changed."""
         self.gate.follow()
         self.quotas.follow()
+        self.dynamic.follow()
         self._nursery.start_soon(self._catalog_changed)
 
     def think(self) -> None:
@@ -291,14 +289,15 @@ class Node:
         self.gate.greet(connection, hello)
         self.links.meet(hello)
         who = (PROTOCOL, cluster, self.id, self.incarnation, SOFTWARE)
+        own, limits = self.settings.node, self.settings.limits
         return Welcome(
             *who,
-            frame_bytes_max=self.settings.limits.frame_bytes_max,
-            batch_bytes_max=self.settings.limits.batch_bytes_max,
+            limits.frame_bytes_max,
+            limits.batch_bytes_max,
             wants_login=connection.needs_login,
             level=self.links.level,
-            zone=self.settings.node.zone,
-            machine=self.settings.node.machine,
+            zone=own.zone,
+            machine=own.machine,
         )
 
     def trust_changed(self) -> None:
@@ -371,7 +370,9 @@ class Node:
         try:
             await self._run(task_status)
         except* (LogFault, OSError, UnsupportedVersion) as group:
-            fault = _first(group)
+            fault: BaseException = group
+            while isinstance(fault, BaseExceptionGroup):
+                fault = fault.exceptions[0]
             raise NodeStopped(f"{type(fault).__name__}: {fault}") from group
         if self._fault is not None:
             fault = self._fault
@@ -411,8 +412,12 @@ class Node:
             lock.close()
 
     def _assemble(self, nursery: trio.Nursery) -> None:
-        limits = self.settings.limits
         self._disk_worker = self.world.worker(f"raftmq-disk-{self.id}", nursery)
+        self.dynamic = DynamicSettings(self, self._disk_worker)
+        """The catalog's settings for this node."""
+        limits = self.settings.limits
+        self.load = self.load_class.within(limits, descriptors_max=self.world.descriptors_max)
+        """Places and bytes that all connections hold."""
         self._reader = self.world.worker(f"raftmq-read-{self.id}", nursery)
         self.disk: DiskLoop = DiskLoop(
             self._disk_worker,
@@ -433,7 +438,7 @@ class Node:
         self.quotas = Quotas(self, self._fetches.sessions.topics_of)
         """Quotas of users and topics."""
         self._popping = Popping(self, timers=self.timers, reader=self._reader, limits=limits)
-        self.retention = Retention(self.settings.log)
+        self.retention = Retention(lambda: self.settings.log)
         """The indexes up to which logs are dropped."""
         self.delay_scheduler = DelayScheduler(
             self, timers=self.timers, reader=self._reader, batch_bytes_max=limits.batch_bytes_max
@@ -481,6 +486,7 @@ class Node:
             self.delay_scheduler,
             self._feeds,
             self._fetches,
+            SettingsRequests(self),
             # Last the tasks that act on the state which the services before them leave.
             self.leader_tasks,
         ]
@@ -513,12 +519,11 @@ class Node:
 
     def _serve(self, nursery: trio.Nursery) -> None:
         self.quotas.follow()
+        self.dynamic.follow()
         self.is_serving = True
-        nursery.start_soon(self._pump)
-        nursery.start_soon(self._tick)
-        nursery.start_soon(self.timers.run)
-        nursery.start_soon(self.leader_tasks.run)
-        nursery.start_soon(self._fetches.match)
+        leading, matching = self.leader_tasks.run, self._fetches.match
+        for task in (self._pump, self._tick, self.timers.run, leading, matching):
+            nursery.start_soon(task)
 
     async def _accept(self, listener: trio.abc.Listener[trio.abc.Stream]) -> None:
         await trio.serve_listeners(self._serve_one, [listener])
@@ -590,10 +595,3 @@ class Node:
         if self._stop.is_set() and self._fault is None:
             for group in self.groups.values():
                 group.store.close()
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -16,6 +16,7 @@
 | `links` | one map for each other node |
 | `certificate_ends_ms` | milliseconds since 1970; 0: it has none |
 | `access_differs` | sentences: how the access of other nodes is set otherwise |
+| `settings` | the dynamic settings: see `dynamic.following.DynamicSettings.status` |
 | `not_followed` | why `peers` in its settings has no effect; empty: nothing to say |
 | `next` | only if more replicas follow: ask again with `Status.after` set to it |
 """
@@ -83,6 +84,7 @@ def node_status(node: Described, *, after: int = -1) -> dict[str, Any]:
         },
         "certificate_ends_ms": node.world.certificate_ends_ms,
         "access_differs": node.gate.differences,
+        "settings": node.dynamic.status(),
         "not_followed": settings_not_followed(node),
     }
 

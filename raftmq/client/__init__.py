@@ -29,6 +29,7 @@ from raftmq.client.admin.descriptions import (
     TopicInfo,
 )
 from raftmq.client.admin.events import Events
+from raftmq.client.admin.settings import Difference, Settings
 from raftmq.client.admin.subscriptions import Subscription
 from raftmq.client.admin.traces import Journey, MessageEvent, Trace
 from raftmq.client.consume.consumer import Consumer
@@ -73,6 +74,7 @@ __all__ = [
     "Consumer",
     "ConsumerGroup",
     "DeadLetter",
+    "Difference",
     "Events",
     "Fenced",
     "GroupAttachment",
@@ -105,6 +107,7 @@ __all__ = [
     "SentMany",
     "SentRange",
     "Sequencer",
+    "Settings",
     "Settlement",
     "SomeUnsent",
     "StoredMessages",

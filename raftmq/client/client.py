@@ -15,6 +15,7 @@ from raftmq.client.admin.access import Access
 from raftmq.client.admin.admin import Admin
 from raftmq.client.admin.events import Events, Names, read_events
 from raftmq.client.admin.lookup import find_by_key, get_message
+from raftmq.client.admin.settings import Settings
 from raftmq.client.admin.traces import MessageEvent, Trace, trace
 from raftmq.client.consume.consumer import Consumer
 from raftmq.client.consume.progress import Progress, take_progress
@@ -61,6 +62,8 @@ class Client:
     """Topics, consumer groups, nodes."""
     access: Access
     """Users, tokens, rules of access, quotas and the audit log."""
+    settings: Settings
+    """Settings that change while the cluster runs."""
 
     # The classes that `producer` and `consumer` make; `_observe` replaces them.
     _producer_class: Callable[..., Producer] = Producer
@@ -75,6 +78,7 @@ class Client:
         self._names = Names(router)
         self.admin = Admin(router)
         self.access = Access(router, world)
+        self.settings = Settings(router)
         self._judge: Judge | None = None
 
     def _observe(self, judge: "Judge") -> None:

@@ -4,7 +4,7 @@
 block raises its body's exception unwrapped: the task group never sees that exception.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from os import PathLike
 from types import TracebackType
@@ -16,9 +16,10 @@ from anyio.abc import TaskGroup
 from raftmq.client.routing.first_contact import REFUSED_SECONDS, first_contact
 from raftmq.client.routing.router import Router
 from raftmq.errors import RaftmqError, Reason, Rejected
+from raftmq.machine.names import why_no_name
 
 from .address import parse_url
-from .arguments import Unentered, require_seconds, require_text
+from .arguments import Unentered, require, require_seconds, require_text
 from .client import Client
 from .login import Login, source_of
 from .supervisor import Supervisor
@@ -95,6 +96,7 @@ def connect(
     cert: str = "",
     login: Login | str | PathLike[str] = "",
     zone: str = "",
+    name: str = "",
     check: bool = False,
     world: ClientWorld | None = None,
 ) -> AbstractAsyncContextManager[Client]:
@@ -123,6 +125,9 @@ def connect(
         zone: the client's zone, one of the nodes' `node.zone`: messages without a key go to queues
             whose leader is in the zone, apart from some per cent, as long as such a leader is
             well. Empty: as the URL says, or there is no preference.
+        name: the program's name, by which operators push settings to it (`raftmq config set client
+            NAME ...`); several clients may have one. Empty: those for every client and for its
+            topics hold.
         check: judge this client's calls for `Client.check`; leaving the block raises `Inconsistent`
             if a breach was found by then. It takes up to 200 MB of memory.
         world: the network, clock and randomness to use; None: the real ones.
@@ -133,11 +138,10 @@ def connect(
             the login, or wants one (`UNAUTHENTICATED`).
         Unavailable: no node answered in time, or no process listens at any address.
     """
-    for name, text in (("cluster", cluster), ("ca", ca), ("cert", cert), ("zone", zone)):
-        require_text(text, name)
-    for name, seconds in (("timeout", timeout), ("wait_refused", wait_refused)):
-        if name == "timeout" or seconds is not None:
-            require_seconds(seconds, name)
+    _check({"cluster": cluster, "ca": ca, "cert": cert, "zone": zone, "name": name})
+    require_seconds(timeout, "timeout")
+    if wait_refused is not None:
+        require_seconds(wait_refused, "wait_refused")
     parsed = parse_url(url)
     tls = tls_of(parsed, ca, cert)
     if world is not None and tls is not None:
@@ -148,8 +152,16 @@ def connect(
     world = world or RealWorld(tls)
     router = Router(world, parsed.addresses, cluster=cluster, seconds_max=timeout)
     router.login, router.weights.zone = source, zone or parsed.zone
+    router.pushed.name = name
     make = _checked if check else Client
     return Connecting(router, world, make, wait_refused=wait_refused)
+
+
+def _check(texts: Mapping[str, str]) -> None:
+    for which, text in texts.items():
+        require_text(text, which)
+    problem = why_no_name(texts["name"], "client") if texts["name"] else ""
+    require(not problem, problem)
 
 
 def _checked(router: Router, supervisor: Supervisor, world: ClientWorld) -> Client:

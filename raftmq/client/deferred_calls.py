@@ -23,7 +23,8 @@ class DeferredCalls:
         self, seconds: float = 0.0, *, start: Callable[[Job], object] | None = None
     ) -> None:
         """`start` starts `run` when it is needed first; None: the caller starts it."""
-        self._seconds = seconds
+        self.seconds = seconds
+        """Time from the first call that was added to the round in which it is made."""
         self._start = start
         self._calls: dict[Callable[[], None], None] = {}
         self._added = anyio.Event()
@@ -43,8 +44,8 @@ class DeferredCalls:
         """Make the calls until cancelled."""
         while True:
             await self._added.wait()
-            if self._seconds:
-                await anyio.sleep(self._seconds)
+            if self.seconds:
+                await anyio.sleep(self.seconds)
             elif self._is_after_answer:
                 # This task and the tasks that the answer woke run in one round, in any order.
                 await anyio.lowlevel.checkpoint()

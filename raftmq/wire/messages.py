@@ -22,8 +22,9 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | POP, SETTLE, LEAVE, BACKLOGS, DEAD, CHANGE_DEAD, CLAIM, RESET | see `popping` | | |
 | GROUPS, FORGET_GROUP; WHY, EVENTS, LOG | see `consumer_groups`, `traces` | | |
 | COMMIT, HEARTBEAT, MEMBERS | see `assignment` | | |
-| CANCEL; BEGIN, END, TRANSACTIONS; SESSIONS | see `delays`, `transactions`, `sessions` | | |
+| CANCEL, SESSIONS; BEGIN, END, TRANSACTIONS | see `producing`, `transactions` | | |
 | LOG_IN, USERS, RULES, JUDGE, AUDIT, QUOTAS | see `access` | | |
+| SETTINGS, SETTINGS_HISTORY | see `settings` | | |
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
@@ -101,6 +102,8 @@ class FrameKind(IntEnum):
     AUDIT = 42
     QUOTAS = 43
     LOG = 44
+    SETTINGS = 45
+    SETTINGS_HISTORY = 46
     ERROR = 0x7F
 
 

@@ -83,7 +83,7 @@ from raftmq.wire.messages import (
     Transfer,
     Welcome,
 )
-from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
+from raftmq.wire.producing import ClaimSessions, SessionsClaimed, SessionView
 
 from .fake_fetching import FakeFetching
 from .fake_popping import FakePopping
@@ -336,6 +336,8 @@ class FakeNode:
         await _send(pipe, frame.kind | REPLY, frame, pack(welcome), [])
 
     async def _handle(self, pipe: Pipe, frame: Frame) -> None:
+        if frame.kind == FrameKind.SETTINGS:
+            return  # It waits for a change, and there is none.
         self.requests.append(FrameKind(frame.kind))
         if frame.kind == FrameKind.FORGET:
             self.fetching.recall(pipe, frame.correlation)

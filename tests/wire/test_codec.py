@@ -17,10 +17,10 @@ from raftmq.errors import ProtocolError
 from raftmq.wire import (
     assignment,
     consumer_groups,
-    delays,
     messages,
     popping,
-    sessions,
+    producing,
+    settings,
     traces,
     transactions,
 )
@@ -36,9 +36,9 @@ TYPES = [
         **vars(popping),
         **vars(consumer_groups),
         **vars(assignment),
-        **vars(delays),
+        **vars(producing),
+        **vars(settings),
         **vars(transactions),
-        **vars(sessions),
         **vars(traces),
     }.values()
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct) and type_.__name__[0] != "_"

@@ -50,6 +50,7 @@ from raftmq.machine.catalog.nodes import (
 )
 from raftmq.machine.catalog.quotas import DropQuota, PutQuota
 from raftmq.machine.catalog.replicas import RetireReplica
+from raftmq.machine.catalog.settings import PutSettings, Setting
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
 from raftmq.machine.queue_numbers import QUEUE_BITS
@@ -75,6 +76,8 @@ _SHOWN_MEMBERS = 20
 """Nodes of a partition group that an entry lists."""
 _SHOWN_TOPICS = 10
 """Topics that an entry lists."""
+_SHOWN_SETTINGS = 10
+"""Dynamic settings that an entry lists."""
 
 
 class Words(NamedTuple):
@@ -136,6 +139,8 @@ def _of_command(node: Host, command: catalog.Command) -> Words | None:
         case PutQuota(subject=subject) | DropQuota(subject=subject):
             amounts = str(command.quota) if isinstance(command, PutQuota) else ""
             return Words(_tag(command), subject.kind.value, subject.name, amounts)
+        case PutSettings(settings=settings):
+            return _of_settings(settings)
         case MoveGroup(group=number, members=members):
             return _of_group_members("move_group", number, members)
         case AddGroup(group=number, members=members):
@@ -176,6 +181,14 @@ def _of_command(node: Host, command: catalog.Command) -> Words | None:
 
 def _tag(command: msgspec.Struct) -> str:
     return str(command.__struct_config__.tag)
+
+
+def _of_settings(settings: list[Setting]) -> Words:
+    scopes = {each.scope.value for each in settings}
+    places = {each.of for each in settings}
+    resource = scopes.pop() if len(scopes) == 1 else "cluster"
+    name = places.pop() if len(places) == 1 else ""
+    return Words("put_settings", resource, name, ", ".join(map(str, settings[:_SHOWN_SETTINGS])))
 
 
 def _of_topic(command: CreateTopic | AlterTopic | DeleteTopic) -> Words:

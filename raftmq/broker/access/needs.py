@@ -49,6 +49,7 @@ from raftmq.machine.catalog.nodes import (
     PlaceNode,
 )
 from raftmq.machine.catalog.replicas import RetireReplica
+from raftmq.machine.catalog.settings import PutSettings, Scope, Setting
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
 from raftmq.machine.machine import PartitionMachine
@@ -56,7 +57,6 @@ from raftmq.machine.names import NAME_CHARACTERS_MAX
 from raftmq.machine.pop_groups import InHand
 from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.assignment import CommitOffsets, Committed, Heartbeat
-from raftmq.wire.delays import CancelDelayed
 from raftmq.wire.fetches import Fetch
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import NODE_KINDS, Admin, ErrorReply, FindKey, FindOffsets, FrameKind
@@ -70,7 +70,8 @@ from raftmq.wire.popping import (
     ResetGroup,
     Settle,
 )
-from raftmq.wire.sessions import ClaimSessions
+from raftmq.wire.producing import CancelDelayed, ClaimSessions
+from raftmq.wire.settings import FindSettings
 from raftmq.wire.traces import FindTrace
 from raftmq.wire.transactions import (
     BeginTransaction,
@@ -363,6 +364,8 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
             # The answer to a command without a number tells whether the topic exists.
             own = group(Operation.ADMIN, command.consumer_group)
             return own, topic(Operation.DESCRIBE, command.topic)
+        case PutSettings(settings=settings):
+            return (_of_setting(each) for each in settings)
         case membership.JoinGroup():
             return _join(node, command)
         case membership.LeaveGroup(member=member) | membership.ReleaseQueues(member=member):
@@ -404,6 +407,18 @@ def _of_command(node: Host, command: catalog.Command) -> Acts:
             assert_never(command)
 
 
+def _of_setting(setting: Setting) -> Act:
+    if setting.scope is Scope.TOPIC:
+        return topic(Operation.ADMIN, setting.of)
+    return ADMIN_CLUSTER
+
+
+def _settings(_: Host, request: FindSettings) -> Acts:
+    # Clients follow what is meant for them; the answer leaves out topics that they may not see.
+    is_for_clients = all(each.scope in (Scope.TOPIC, Scope.CLIENT) for each in request.scopes)
+    return () if request.scopes and is_for_clients else (DESCRIBE_CLUSTER,)
+
+
 def _always(*acts: Act) -> _Needs:
     return lambda _node, _message: acts
 
@@ -422,6 +437,8 @@ BY_NAME = frozenset(
         FrameKind.JUDGE,
         FrameKind.AUDIT,
         FrameKind.QUOTAS,
+        FrameKind.SETTINGS,
+        FrameKind.SETTINGS_HISTORY,
         FrameKind.LOG,
         FrameKind.REPAIR,
     )
@@ -476,6 +493,8 @@ NEEDS: Mapping[int, _Needs] = {
     FrameKind.JUDGE: _always(ADMIN_CLUSTER),
     FrameKind.AUDIT: _always(ADMIN_CLUSTER),
     FrameKind.QUOTAS: _always(ADMIN_CLUSTER),
+    FrameKind.SETTINGS: _settings,
+    FrameKind.SETTINGS_HISTORY: _always(DESCRIBE_CLUSTER),
     # The log of the system group has the keys of passwords.
     FrameKind.LOG: _always(ADMIN_CLUSTER),
     FrameKind.REPAIR: _always(ADMIN_CLUSTER),

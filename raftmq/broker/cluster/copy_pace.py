@@ -14,21 +14,24 @@ Invariants:
   for each of them.
 """
 
+from collections.abc import Callable
+
 import trio
 
 
 class CopyPace:
     """The pace of one node."""
 
-    def __init__(self, bytes_per_second: int) -> None:
-        """0: without a bound."""
+    def __init__(self, bytes_per_second: Callable[[], int]) -> None:
+        """`bytes_per_second` gives the rate that holds now; 0: without a bound."""
         self._rate = bytes_per_second
         self._paid_at = 0.0
 
     def sent(self, count: int) -> None:
         """Charge bytes that went to a member that learns."""
-        if self._rate:
-            self._paid_at = max(self._paid_at, trio.current_time()) + count / self._rate
+        rate = self._rate()
+        if rate:
+            self._paid_at = max(self._paid_at, trio.current_time()) + count / rate
 
     @property
     def pause(self) -> float:

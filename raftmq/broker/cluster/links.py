@@ -103,7 +103,7 @@ class Links:
         self._node = node
         self._nursery = nursery
         self._links: dict[int, PeerLink] = {}
-        self._copy_pace = CopyPace(node.settings.limits.copy_bytes_per_second)
+        self._copy_pace = CopyPace(lambda: node.settings.limits.copy_bytes_per_second)
         self._orphans: dict[int, int] = {}
         self._met: Counter[int] = Counter()
         """Open connections, by the node that the other end says it is."""

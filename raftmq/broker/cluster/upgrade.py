@@ -26,9 +26,11 @@ from raftmq.machine.catalog.levels import (
     GROUPS_LEVEL,
     LEVEL,
     MOVES_LEVEL,
+    SETTINGS_LEVEL,
     VERSIONS,
 )
 from raftmq.machine.catalog.nodes import AddGroup, DrainNode, MoveGroup
+from raftmq.machine.catalog.settings import PutSettings
 from raftmq.machine.queue_numbers import SYSTEM_GROUP
 from raftmq.wire.messages import ErrorReply, Hello
 
@@ -74,6 +76,8 @@ def why_too_early(node: Host, command: Command) -> ErrorReply | None:
             what, needed = "moving a group", MOVES_LEVEL
         case AddGroup():
             what, needed = "adding a group", GROUPS_LEVEL
+        case PutSettings():
+            what, needed = "a dynamic setting", SETTINGS_LEVEL
         case _:
             return None
     if level >= needed:

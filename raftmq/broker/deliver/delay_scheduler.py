@@ -42,8 +42,8 @@ from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.releases import copy, indexes_of, release
 from raftmq.pop import calls
 from raftmq.results import Changed, Result
-from raftmq.wire.delays import CancelDelayed, DelayedCancelled
 from raftmq.wire.messages import ErrorReply, FrameKind
+from raftmq.wire.producing import CancelDelayed, DelayedCancelled
 
 MESSAGES_MAX = 1024
 """Messages of one release or copy."""

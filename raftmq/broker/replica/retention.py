@@ -21,7 +21,7 @@ other message is kept for their sake. The copies would have other offsets, or st
 queue.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from raftmq.broker.loop_budget import Turn
@@ -79,7 +79,8 @@ class Held(NamedTuple):
 class Retention:
     """The retention of the data groups that this node leads."""
 
-    def __init__(self, settings: Log) -> None:
+    def __init__(self, settings: Callable[[], Log]) -> None:
+        """`settings` gives those that hold now."""
         self._settings = settings
         self._looks: dict[int, _Look] = {}
         self.held: dict[int, Held] = {}
@@ -96,10 +97,10 @@ class Retention:
         if look is None:
             return 0
         # Beyond `look.wanted`, dead letters have not been looked for yet.
-        wanted = kept = min(look.wanted, retention_start(segments, self._settings, now=now))
+        wanted = kept = min(look.wanted, retention_start(segments, self._settings(), now=now))
         floor = _with_newer(group, look)
         if floor is not None and wanted > group.machine.log_start and not group.full:
-            furthest = dead_start(segments, self._settings, wanted=wanted, now=now)
+            furthest = dead_start(segments, self._settings(), wanted=wanted, now=now)
             needed = next((each.base for each in segments if each.last >= floor), wanted)
             kept = max(furthest, min(wanted, needed))
         self.held.pop(group.number, None)
@@ -120,7 +121,7 @@ class Retention:
 
         Cancelling keeps the result of the last look.
         """
-        wanted = retention_start(group.store.segments(), self._settings, now=now)
+        wanted = retention_start(group.store.segments(), self._settings(), now=now)
         look, drops = self._looks.get(group.number), group.index.drops
         if look and (look.wanted, look.drops) == (wanted, drops) and look.at >= now - LOOK_MS:
             return

@@ -39,7 +39,6 @@ class Space:
 
     def __init__(self, node: Host) -> None:
         self._node = node
-        self._reserve = node.settings.log.reserve_bytes
         self._free = _UNKNOWN
         self.refusal = ""
         """Why no messages are taken; empty: there is space."""
@@ -48,6 +47,10 @@ class Space:
     def is_low(self) -> bool:
         """True while leaders here take no messages."""
         return bool(self.refusal)
+
+    @property
+    def _reserve(self) -> int:
+        return self._node.settings.log.reserve_bytes
 
     @property
     def free_bytes(self) -> int | None:

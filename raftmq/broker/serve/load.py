@@ -12,9 +12,11 @@ Invariants:
 
 from dataclasses import dataclass, field
 from math import inf
-from typing import Protocol
+from typing import Protocol, Self
 
 import trio
+
+from raftmq.broker.settings import Limits
 
 from .outbox import Step
 
@@ -97,6 +99,16 @@ class Load:
         """Connections that do not read for no other reason than that the node is at its limit."""
         self.step = Step()
         """Gathers the frames that are sent within one step of the node's loop."""
+
+    @classmethod
+    def within(cls, limits: Limits, *, descriptors_max: int) -> Self:
+        """The load of a node with these settings, in a process with so many descriptors."""
+        places = places_for_connections(limits.connections_max, descriptors_max)
+        return cls(
+            bytes_max=limits.requests_bytes_max,
+            places=places,
+            address_places=min(limits.address_connections_max, max(1, places // 2)),
+        )
 
     @property
     def greeted(self) -> int:

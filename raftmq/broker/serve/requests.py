@@ -46,6 +46,7 @@ from raftmq.machine.catalog.catalog import (
 from raftmq.machine.catalog.levels import RaiseLevel
 from raftmq.machine.catalog.nodes import NoteAbsence, PlaceNode
 from raftmq.machine.catalog.replicas import RetireReplica, taker_of
+from raftmq.machine.catalog.settings import PutSettings
 from raftmq.machine.catalog.state import NODES_MAX
 from raftmq.machine.machine import PartitionMachine
 from raftmq.results import Appended, Delayed, Refused
@@ -74,7 +75,7 @@ from raftmq.wire.messages import (
     Transfer,
 )
 from raftmq.wire.numbers import NODE_MAX
-from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
+from raftmq.wire.producing import ClaimSessions, SessionsClaimed, SessionView
 
 from .answers import LATER, Answer, OpenRequest, elsewhere, of_nodes, refusal, unknown_queue
 from .dispatcher import data_group, frame_route, group_route, route, system_group
@@ -333,8 +334,8 @@ class Requests(Service):
             return self._retire(command, group, asked)
         if isinstance(command, PutGroup) and not self._keeps_members(group, command):
             return _changing()
-        if group.is_leader and (early := why_too_early(self._node, command)):
-            return early
+        if group.is_leader and (refused := self._why_not_now(command)):
+            return refused
         signed: Command = command
         if not asked.connection.from_node:
             signed = authored(self._node, asked.connection, command)
@@ -342,6 +343,17 @@ class Requests(Service):
         if not group.is_leader:
             return propose()  # It is refused, and another node has the newest members.
         return self._wide_changes.carry_out(command, asked, propose)
+
+    def _why_not_now(self, command: Command) -> ErrorReply | None:
+        """On the leader: the refusal of a command that the catalog would carry out."""
+        if early := why_too_early(self._node, command):
+            return early
+        change = command.change if isinstance(command, Once) else command
+        if isinstance(change, PutSettings) and (
+            problem := self._node.dynamic.why_refused(change.settings)
+        ):
+            return ErrorReply(Reason.BAD_ARGUMENT.value, problem)
+        return None
 
     def _seeded(self, command: Command) -> Command:
         """A command that makes a user gets a random key, which no client may know."""

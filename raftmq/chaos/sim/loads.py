@@ -75,7 +75,7 @@ class Loads:
 
 
 def _counts(node: ObservedNode) -> Iterator[_Count]:
-    load, connections = node.load, node.counted
+    load, connections = node.load, node.load.counted
     held = sum(connection._held_bytes for connection in connections)
     yield _Count("bytes of requests and answers", load.request_bytes, held)
     placed = sum(connection.has_place for connection in connections)

@@ -97,10 +97,8 @@ RequestListener = Callable[["ObservedNode", Connection, Frame], None]
 class ObservedLoad(Load):
     """The load of a node, with the connections whose bytes it counts."""
 
-    def __init__(self, like: Load) -> None:
-        super().__init__(
-            bytes_max=like.bytes_max, places=like.places, address_places=like.address_places
-        )
+    def __init__(self, *, bytes_max: int, places: int, address_places: int) -> None:
+        super().__init__(bytes_max=bytes_max, places=places, address_places=address_places)
         self.counted: dict[Connection, None] = {}
         """Connections that got a place and have not ended."""
 
@@ -123,6 +121,9 @@ class ObservedLoad(Load):
 class ObservedNode(Node):
     """One broker process in the simulated world."""
 
+    load: ObservedLoad
+    load_class = ObservedLoad
+
     def __init__(
         self,
         settings: Settings,
@@ -131,9 +132,6 @@ class ObservedNode(Node):
         request_listeners: list[RequestListener],
     ) -> None:
         super().__init__(settings, world)
-        load = ObservedLoad(self.load)
-        self.load, self.counted = load, load.counted
-        """The connections whose bytes the node counts."""
         self.process = world.process
         """The process that the node is."""
         self._observers = observers

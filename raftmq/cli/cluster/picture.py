@@ -235,7 +235,9 @@ def _not_followed(told: "dict[int, dict[str, Any] | str]") -> list[str]:
     return [
         f"the settings of node {node}: {text}"
         for node, answer in sorted(told.items())
-        if isinstance(answer, dict) and (text := answer.get("not_followed"))
+        if isinstance(answer, dict)
+        for text in (answer.get("not_followed"), answer.get("settings", {}).get("problem"))
+        if text
     ]
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, overload
 
 from raftmq.client.admin.access import Access
 from raftmq.client.admin.admin import Admin
+from raftmq.client.admin.settings import Settings
 from raftmq.client.arguments import ByOffset
 from raftmq.client.client import Client
 from raftmq.client.connecting import connect as connect_async
@@ -143,6 +144,17 @@ class BlockingProgress(Face[Progress]):
     commit = waits(Progress.commit)
 
 
+class BlockingSettings(Face[Settings]):
+    """See `raftmq.Client.settings`."""
+
+    get = waits(Settings.get)
+    put = waits(Settings.put)
+    history = waits(Settings.history)
+    difference = waits(Settings.difference)
+    rollback = waits(Settings.rollback)
+    wait_for_change = waits(Settings.wait_for_change)
+
+
 class BlockingClient(Face[Client]):
     """See `raftmq.Client`. Made by `connect`."""
 
@@ -152,6 +164,8 @@ class BlockingClient(Face[Client]):
         """Topics, consumer groups, nodes."""
         self.access = BlockingAccess(loop, client.access)
         """Users, tokens, rules of access, quotas and the audit log."""
+        self.settings = BlockingSettings(loop, client.settings)
+        """Settings that change while the cluster runs."""
 
     @property
     def throttled(self) -> float:
@@ -228,6 +242,7 @@ def connect(
     cert: str = "",
     login: Login | str | PathLike[str] = "",
     zone: str = "",
+    name: str = "",
     check: bool = False,
     backend: str = "trio",
 ) -> AbstractContextManager[BlockingClient]:
@@ -247,6 +262,7 @@ def connect(
         cert: under TLS, see `raftmq.connect`.
         login: under TLS, see `raftmq.connect`.
         zone: see `raftmq.connect`.
+        name: the program's name, see `raftmq.connect`.
         check: judge this client's calls for `Client.check`.
         backend: the event loop of the background thread, `"trio"` or `"asyncio"`.
     """
@@ -259,6 +275,7 @@ def connect(
         cert=cert,
         login=login,
         zone=zone,
+        name=name,
         check=check,
     )
     return Background(opening, backend, BlockingClient)

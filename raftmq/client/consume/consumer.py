@@ -132,6 +132,7 @@ class Consumer(ByOffset):
                 subscribed=subscribed,
             )
             self._fetcher.add(cursors)
+            self._router.pushed.follow(self.topic, self._fetcher.obey)
             self._router.watch(self._follow_topic)
             if self._assigned is not None:
                 await self._join(self._assigned, left())
@@ -592,5 +593,7 @@ class Consumer(ByOffset):
         if self._tasks is not None and not self._tasks.is_closed:
             self._tasks.cancel()
             self._router.unwatch(self._follow_topic)
+            if self._fetcher is not None:
+                self._router.pushed.unfollow(self.topic, self._fetcher.obey)
         if self._fetcher is not None:
             self._fetcher.close()

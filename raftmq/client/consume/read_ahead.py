@@ -49,6 +49,7 @@ from raftmq.client.supervisor import TaskScope
 from raftmq.errors import ProtocolError, Reason, Rejected, UnreadableBatch
 from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.pop.spans import runs_of
+from raftmq.pushed import Pushed
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import UNKNOWN_SESSION, Fetch, Fetched, FetchedQueue
 from raftmq.wire.frame import Frame
@@ -119,6 +120,8 @@ class Fetcher:
         self._failures: dict[int, int] = {}
         self._news = anyio.Event()
         self._is_changed = False
+        # Operators have paused the consumer.
+        self._is_held = False
         self.cursors: dict[int, Cursor] = {}
         """Queue number → its cursor."""
 
@@ -154,6 +157,13 @@ class Fetcher:
         # Messages may be here that a waiting call gets now.
         self.tell()
 
+    def obey(self, pushed: Pushed) -> None:
+        """Operators push these settings: while they pause consumers, ask for nothing and hand out
+        nothing."""
+        self._is_held, self._is_changed = pushed.consumer.is_paused, True
+        self.kick()
+        self.tell()
+
     def _drop_chunks(self, cursors: set[Cursor]) -> None:
         chunks = [*self._aside, *self._buffer]
         self._sort([chunk for chunk in chunks if chunk.cursor not in cursors])
@@ -180,7 +190,7 @@ class Fetcher:
         slices: list[Slice] = []
         was_full = self._buffered_bytes >= self._bytes_max
         buffer = self._buffer
-        while buffer and count > 0:
+        while buffer and count > 0 and not self._is_held:
             chunk = buffer[0]
             cursor, batch, start = chunk.cursor, chunk.batch, chunk.start
             stop = min(chunk.stop, start + count)
@@ -228,7 +238,8 @@ class Fetcher:
 
     def kick(self) -> None:
         """Send a request in each session without an open one, if the buffer has room."""
-        if self._buffered_bytes >= self._bytes_max or self._tasks.is_closed:
+        is_full = self._buffered_bytes >= self._bytes_max
+        if is_full or self._is_held or self._tasks.is_closed:
             return
         if self._is_changed or not all(each.connection.is_open for each in self._sessions.values()):
             self._is_changed = False

@@ -143,7 +143,8 @@ class PopConsumer(Popping):
         prefetcher = self._prefetcher = Prefetcher(
             self._router, self._tasks, settings, view, settlements
         )
-        self._router.watch(prefetcher.follow_topic)
+        router.watch(prefetcher.follow_topic)
+        router.pushed.follow(self.topic, prefetcher.obey)
         self._tasks.start(prefetcher.look_after_leases)
         return self
 
@@ -377,7 +378,7 @@ class PopConsumer(Popping):
             await self._make_invisible(asked, left())
         now = anyio.current_time()
         deadline = now + wait
-        if not wait:
+        if not wait and not prefetcher.is_paused:
             # An empty result must be true: wait for each leader's answer, also after "try again".
             prefetcher.ask_again()
         while True:
@@ -389,7 +390,7 @@ class PopConsumer(Popping):
                 return taken
             prefetcher.check()
             if not wait:
-                if not prefetcher.ask_due(count):
+                if prefetcher.is_paused or not prefetcher.ask_due(count):
                     return []
                 prefetcher.check_due(begun)
                 await prefetcher.wait(begun + self._router.seconds_max)
@@ -433,6 +434,7 @@ class PopConsumer(Popping):
             return
         self._tasks.cancel()
         self._router.unwatch(self._prefetcher.follow_topic)
+        self._router.pushed.unfollow(self.topic, self._prefetcher.obey)
         self._fail(RaftmqError("the consumer was closed"))
         self._prefetcher.buffer.clear()
 

@@ -31,6 +31,7 @@ from raftmq.errors import Unavailable
 from raftmq.filters import compile as compile_filter
 from raftmq.pop.actions import Action
 from raftmq.pop.policy import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Mode
+from raftmq.pushed import Pushed
 from raftmq.wire.messages import TopicView
 
 from .leases import HeldLease
@@ -101,6 +102,8 @@ class Prefetcher:
         self._waiting: deque[tuple[int, anyio.Event]] = deque()
         self._is_closing = False
         self._mean_bytes = 1024
+        self.is_paused = False
+        """True: operators have paused the consumer, which neither asks nor hands out."""
         self.invisible_ms = 0
         """Length of the leases of later requests, in milliseconds; 0: by the policy."""
         if settings.invisible is not None:
@@ -117,10 +120,12 @@ class Prefetcher:
 
     def take(self, count: int, now: float) -> list[Taken]:
         """Up to `count` messages that are here."""
-        return self.buffer.take(count, now, self._give_back)
+        return [] if self.is_paused else self.buffer.take(count, now, self._give_back)
 
     def take_one(self) -> Taken | None:
         """A message that is here."""
+        if self.is_paused:
+            return None
         return self.buffer.take_one(anyio.current_time(), self._give_back)
 
     def check(self) -> None:
@@ -145,7 +150,8 @@ class Prefetcher:
             only: ask no other partition groups than these.
         """
         settings, buffer = self._settings, self.buffer
-        if buffer.bytes >= settings.prefetch_bytes or self._is_closing:
+        is_full = buffer.bytes >= settings.prefetch_bytes
+        if is_full or self.is_paused or self._is_closing:
             return
         # Most calls find all of them asked already.
         idle = [session for session in self.sessions.values() if session.is_idle]
@@ -290,6 +296,13 @@ class Prefetcher:
                 self._router, self._tasks, self.settlements, group, self.buffer, self._hear
             )
             session.depth = min(self._settings.prefetch, DEPTH_FIRST)
+        self.tell()
+
+    def obey(self, pushed: Pushed) -> None:
+        """Operators push these settings. In a pause the messages that are here go back in time."""
+        self.is_paused = pushed.consumer.is_paused
+        if self.is_paused:
+            self.leave()
         self.tell()
 
     # -- leases ----------------------------------------------------------------------------------

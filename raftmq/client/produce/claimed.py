@@ -40,7 +40,7 @@ from raftmq.errors import Reason, Rejected
 from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
 from raftmq.wire.messages import TopicView
 from raftmq.wire.numbers import LIST_MAX
-from raftmq.wire.sessions import ClaimSessions, SessionsClaimed, SessionView
+from raftmq.wire.producing import ClaimSessions, SessionsClaimed, SessionView
 
 from .producer import Producer
 from .queue_sender import Claimed, QueueSender

@@ -18,6 +18,7 @@ from raftmq.client.arguments import require
 from raftmq.client.message import Message
 from raftmq.errors import Reason, Rejected
 
+from .delays import Delay, dues_of
 from .receipts import Outgoing
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class Columns(NamedTuple):
             _unless_empty([row.tag for row in full]),
             _unless_empty([row.props or None for row in full]),
         )
+
+    def delayed(self, delay: Delay | Sequence[Delay | None] | None, now_ms: int) -> Self:
+        """The same with one delay for all messages, or one each: see `Producer.send`."""
+        dues = dues_of(delay, len(self.bodies), now_ms)
+        return self if dues is None else self._replace(dues=dues)
 
     def check(self) -> None:
         """Raise `Rejected` unless all columns are as long as `bodies`."""

@@ -14,7 +14,7 @@ from raftmq.client.routing.requests import ask_leader, seconds_left
 from raftmq.client.routing.router import Router
 from raftmq.errors import Reason, Rejected
 from raftmq.machine.queue_numbers import QUEUE_MASK
-from raftmq.wire.delays import CancelDelayed, DelayedCancelled
+from raftmq.wire.producing import CancelDelayed, DelayedCancelled
 from raftmq.words import counted
 
 Delay = float | timedelta | datetime

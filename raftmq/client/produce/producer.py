@@ -23,17 +23,18 @@ from raftmq.client.routing.router import Router
 from raftmq.client.supervisor import Supervisor, TaskScope
 from raftmq.client.world import ClientWorld
 from raftmq.errors import OutcomeUnknown, RaftmqError, Unavailable, WrongType
+from raftmq.pushed import Pushed
 from raftmq.words import counted
 
 from .columns import Columns, columns_of
 from .deadlines import Deadlines
-from .delays import Delay, cancel_delayed, due_ms, dues_of
+from .delays import Delay, cancel_delayed, due_ms
 from .producer_batch import Arguments, Entry, PendingMany, PendingPart, PendingSend
-from .queue_sender import CLOSED, MESSAGE_BYTES, QueueSender, SenderHost
+from .queue_sender import MESSAGE_BYTES, QueueSender, SenderHost
 from .queues import Queues, Routed
-from .receipts import Outgoing, Receipt, SentMany
+from .receipts import Outgoing, Receipt, SentMany, raise_first
 from .send_buffer import SendBuffer
-from .settings import ProducerSettings, ProducerStatistics, random_id
+from .settings import CLOSED, PAUSED, ProducerSettings, ProducerStatistics, random_id
 from .transaction_inputs import Inputs
 from .transactions import Transaction
 
@@ -83,7 +84,7 @@ class Producer:
         world: ClientWorld,
         recorder: ProducerRecorder | None = None,
     ) -> None:
-        self._settings = settings.validate()
+        self._settings = self._own_settings = settings.validate()
         self._router = router
         self._supervisor = supervisor
         self._world = world
@@ -124,16 +125,14 @@ class Producer:
             random=self._world.random,
             now_ms=self._world.now_ms,
             limits=Limits(batch_bytes_max=min(w.batch_bytes_max for w in welcomes)),
-            batch_bytes=self._settings.batch_bytes,
-            batch_messages=self._settings.batch_messages,
-            compression=self._settings.compression,
-            is_lingering=self._settings.linger is not None,
+            settings=lambda: self._settings,
             give_back=lambda entry: self._room.give(entry.size, entry.count),
             failed=self._take_failed,
             sealed=self._queues.note_sealed,
             pump_later=self._pump_later,
         )
         router.watch(self._follow_topic)
+        router.pushed.follow(topic, self._obey)
         self._tasks.start(self._deadlines.watch)
         self._tasks.start(self._deferred.run)
 
@@ -282,7 +281,8 @@ class Producer:
         """
         deadline = await self._ready(queue, timeout)
         batches = []
-        columns = self._columns(columns_of(messages, bodies, keys, tags, props), delay)
+        columns = columns_of(messages, bodies, keys, tags, props)
+        columns = columns.delayed(delay, self._world.now_ms())
         for batch in self._batches(columns, queue, deadline):
             batches.append(batch)
             if len(batches) % _CHECKPOINT_BATCHES == 0:
@@ -314,7 +314,8 @@ class Producer:
             Unavailable: the buffer has no room for all of them; none was taken.
             Rejected: a message cannot be encoded; none was taken.
         """
-        columns = self._columns(columns_of(messages, bodies, keys, tags, props), delay)
+        columns = columns_of(messages, bodies, keys, tags, props)
+        columns = columns.delayed(delay, self._world.now_ms())
         batches = list(self._batches(columns, queue, self._deadline(timeout)))
         size = sum(batch.part.size for batch in batches)
         if not self._room.take_nowait(size, len(columns.bodies)):
@@ -454,10 +455,6 @@ class Producer:
             self._pump_later(sender)
         return sender, entry
 
-    def _columns(self, columns: Columns, delay: Delay | Sequence[Delay | None] | None) -> Columns:
-        dues = dues_of(delay, len(columns.bodies), self._world.now_ms())
-        return columns if dues is None else columns._replace(dues=dues)
-
     def _batches(self, columns: Columns, queue: int | None, deadline: float) -> Iterator[Routed]:
         """Check the messages, batch after batch."""
         self._check()
@@ -523,8 +520,7 @@ class Producer:
         return QueueSender(self._host, queue_number=queue_number, group=group)
 
     def _pump_later(self, sender: QueueSender, *, is_after_answer: bool = False) -> None:
-        is_lingering = self._settings.linger is not None
-        pump = sender.pump_all if is_lingering else sender.pump
+        pump = sender.pump if self._settings.linger is None else sender.pump_all
         self._deferred.add(pump, is_after_answer=is_after_answer)
 
     async def _wait_room(self, size: int, count: int, deadline: float) -> None:
@@ -537,7 +533,8 @@ class Producer:
                 self._supervisor.check()
                 raise Unavailable(CLOSED)
             return
-        raise Unavailable(f"{self._room.why_full}; there was no room in time")
+        why = PAUSED if self._settings.is_paused else self._room.why_full
+        raise Unavailable(f"{why}; there was no room in time")
 
     def _size_of(self, body: bytes, props: Mapping[str, Value | None] | None) -> int:
         self._check()
@@ -557,24 +554,30 @@ class Producer:
         if view is not None and self._queues is not None and view.id == self._queues.view.id:
             self._queues.view = view
 
+    def _obey(self, pushed: Pushed) -> None:
+        """Operators push these settings."""
+        assert self._queues is not None
+        self._settings = self._own_settings.obeying(pushed.producer)
+        self._deferred.seconds = self._settings.linger or 0.0
+        self._queues.set_shares(pushed.producer.node_weights())
+        for sender in self._senders:
+            sender.obey(self._settings)
+            self._pump_later(sender)
+
     def _take_failed(self, entry: Entry) -> None:
         if len(self._failed) < _FAILED_MAX:
             self._failed.append(entry)
 
     def _raise_failed(self) -> None:
         failed, self._failed = self._failed, []
-        unheard = [entry.error for entry in failed if not entry.is_heard and entry.error]
-        if unheard:
-            if len(unheard) > 1:
-                more = counted(len(unheard) - 1, "more call")
-                unheard[0].add_note(f"and {more} of `send_nowait` or `send_many_nowait` failed")
-            raise unheard[0]
+        raise_first([entry.error for entry in failed if not entry.is_heard and entry.error])
 
     def _end(self, error: RaftmqError | None = None) -> None:
         if self._tasks is None or self._tasks.is_closed:
             return
         self._tasks.cancel()
         self._router.unwatch(self._follow_topic)
+        self._router.pushed.unfollow(self.topic, self._obey)
         for sender in self._senders:
             sender.close(error)
 

@@ -50,7 +50,7 @@ from typing import NamedTuple
 
 import anyio
 
-from raftmq.batch import Compression, Limits
+from raftmq.batch import Limits
 from raftmq.client.routing.calls import wait_leader
 from raftmq.client.routing.connection import Answer, Connection, Lost
 from raftmq.client.routing.refusals import (
@@ -69,7 +69,7 @@ from raftmq.wire.codec import unpack
 from raftmq.wire.messages import REPLY, ErrorReply, FrameKind, Produced
 
 from .producer_batch import Entry, PendingPart, ProducerBatch
-from .settings import random_id
+from .settings import CLOSED, PAUSED, ProducerSettings, random_id
 
 FLIGHTS_MAX = 64
 """Batches in flight to one queue: `raftmq.machine.producers.RUNS_MAX`."""
@@ -105,14 +105,8 @@ class SenderHost:
     """The wall clock, for the batches' base time."""
     limits: Limits
     """Bounds of a batch."""
-    batch_bytes: int
-    """A draft of this size goes out."""
-    batch_messages: int
-    """A draft of this many messages goes out."""
-    compression: Compression
-    """Compression of the bodies."""
-    is_lingering: bool
-    """True: drafts wait until `pump` sends them."""
+    settings: Callable[[], ProducerSettings]
+    """The producer's settings, as they are now."""
     give_back: Callable[[Entry], None]
     """Called once for each entry, when its memory is free again."""
     failed: Callable[[Entry], None]
@@ -168,6 +162,7 @@ class QueueSender:
         self._retry_at = 0.0
         # The text of the last refusal; empty after a batch was settled.
         self._trouble = ""
+        self._settings = host.settings()
         self.queue_number = queue_number
         """The cluster-wide number of the queue."""
 
@@ -184,7 +179,7 @@ class QueueSender:
     @property
     def _has_draft(self) -> bool:
         is_open = bool(self._waiting) and not self._waiting[0].is_closed
-        return is_open and not self._host.is_lingering
+        return is_open and self._settings.linger is None
 
     @property
     def is_recovering(self) -> bool:
@@ -212,12 +207,13 @@ class QueueSender:
                 draft.is_closed = True
             self._waiting.append(fresh)
             draft = fresh
-        if draft.size >= self._host.batch_bytes or draft.count >= self._host.batch_messages:
-            draft.is_closed = True
+        is_large = draft.size >= self._settings.batch_bytes
+        draft.is_closed |= is_large or draft.count >= self._settings.batch_messages
         return draft.is_closed
 
     def _joins(self, draft: ProducerBatch, entry: Entry) -> bool:
-        return draft.count + entry.count <= self._host.batch_messages and draft.try_append(entry)
+        count = draft.count + entry.count
+        return count <= self._settings.batch_messages and draft.try_append(entry)
 
     def put(self, part: PendingPart) -> bool:
         """Add an encoded batch as the last one; True, as the batch is full. `pump` sends it.
@@ -258,7 +254,7 @@ class QueueSender:
             self._waiting[-1].is_closed = True
         if self._end is not None:
             self._fail_waiting(self._end)
-        if self._recovery is not None or not self._waiting:
+        if self._recovery is not None or not self._waiting or self._settings.is_paused:
             return
         connection = self._connection
         if connection is None or not connection.is_open:
@@ -270,7 +266,7 @@ class QueueSender:
         while self._waiting and len(self._flights) < FLIGHTS_MAX:
             batch = self._waiting[0]
             # A draft gathers entries while an answer is due (Nagle), or until it has lingered.
-            if not batch.is_closed and (self._flights or self._host.is_lingering):
+            if not batch.is_closed and (self._flights or self._settings.linger is not None):
                 return
             if not connection.has_room:
                 connection.when_room(self.pump)
@@ -282,11 +278,16 @@ class QueueSender:
         """Send the batches that are ready, and the draft."""
         self.pump(is_flush=True)
 
+    def obey(self, settings: ProducerSettings) -> None:
+        """The producer's settings are these from now on."""
+        self._settings = settings
+        self.pump()
+
     def _launch(self, batch: ProducerBatch, connection: Connection) -> None:
         if batch.sealed is None:
             batch.is_closed = True
             try:
-                batch.seal(base_ms=self._host.now_ms(), compression=self._host.compression)
+                batch.seal(base_ms=self._host.now_ms(), compression=self._settings.compression)
             except Rejected as error:
                 self._fail(batch, error)  # the batch has no number, so no gap is left
                 return
@@ -585,13 +586,13 @@ class QueueSender:
         )
 
     def _unsent(self) -> str:
+        if self._settings.is_paused:
+            return f"nothing was stored: {PAUSED}"
         trouble = self._trouble or self._host.router.last_error
         return f"nothing was stored; the last error: {trouble}"
 
 
 _TOO_LATE = "the time ran out"
-CLOSED = "the producer was closed before it was sent"
-"""Error text of messages that were not sent before the producer closed."""
 _CLAIM_ENDED = (
     "not stored: the outcome of a batch before it is unknown, so the claimed session is over: "
     "claim it again"

@@ -16,7 +16,7 @@ Sources: Kafka's sticky partitioner (KIP-480); bytes as the measure of a turn, a
 partitioner must pass over stuck queues (KIP-794).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, Self
 
@@ -140,6 +140,10 @@ class Queues:
     def weights(self) -> dict[int, float]:
         """The weights of the nodes that lead the queues."""
         return self._turns.weights(self.view.groups, anyio.current_time())
+
+    def set_shares(self, shares: Mapping[int, float]) -> None:
+        """The nodes' shares by the operators: see `PushedProducer.weights`."""
+        self._turns.shares = shares
 
     def note_full(self, sender: QueueSender) -> None:
         """A sender's batch is full: pass the turn on, if the sender's queue has it."""

@@ -187,3 +187,12 @@ class SomeUnsent(RaftmqError):
         )
         self.sent = sent
         self.__cause__ = failed[0][1]
+
+
+def raise_first(errors: Sequence[RaftmqError]) -> None:
+    """Raise the first error of several calls, if there is any; it tells how many there are."""
+    if errors:
+        if len(errors) > 1:
+            more = counted(len(errors) - 1, "more call")
+            errors[0].add_note(f"and {more} of `send_nowait` or `send_many_nowait` failed")
+        raise errors[0]

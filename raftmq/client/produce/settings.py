@@ -1,12 +1,18 @@
 """A producer's settings, statistics and id."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple, Self
 
 from raftmq.batch import MESSAGES_MAX, Compression
 from raftmq.client.arguments import require, require_fields
+from raftmq.pushed import PushedProducer
+
+PAUSED = "operators have paused this producer (producer.is_paused, see `raftmq config get`)"
+"""Error text of messages that were not sent while the producer was paused."""
+CLOSED = "the producer was closed before it was sent"
+"""Error text of messages that were not sent before the producer closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +25,18 @@ class ProducerSettings:
     buffer_bytes: int = 32 * 1024 * 1024
     buffer_messages: int = 262_144
     compression: Compression = Compression.NONE
+    is_paused: bool = False
+    """True: operators have paused the producer."""
+
+    def obeying(self, pushed: PushedProducer) -> Self:
+        """These settings, with those in their place that operators push."""
+        return replace(
+            self,
+            linger=self.linger if pushed.linger_ms is None else pushed.linger_ms / 1000,
+            batch_bytes=pushed.batch_bytes or self.batch_bytes,
+            batch_messages=pushed.batch_messages or self.batch_messages,
+            is_paused=pushed.is_paused,
+        )
 
     def validate(self) -> Self:
         """This object, or `Rejected`."""
@@ -28,6 +46,7 @@ class ProducerSettings:
         require(
             0 < self.batch_messages <= MESSAGES_MAX, f"batch_messages must be 1 to {MESSAGES_MAX}"
         )
+        require(not self.is_paused, "only operators pause a producer: `raftmq config set`")
         require(self.buffer_bytes > 0, "buffer_bytes must be positive")
         require(self.buffer_messages > 0, "buffer_messages must be positive")
         is_known = isinstance(self.compression, Compression)

@@ -84,7 +84,7 @@ OnAnswer = Callable[[Answer], None]
 class Request:
     """A request under way."""
 
-    __slots__ = ("correlation", "is_written", "on_answer", "parts", "size")
+    __slots__ = ("correlation", "is_patient", "is_written", "on_answer", "parts", "size")
 
     def __init__(self, correlation: int, parts: list[bytes], on_answer: OnAnswer) -> None:
         self.correlation = correlation
@@ -93,6 +93,8 @@ class Request:
         self.on_answer = on_answer
         self.is_written = False
         """True once its bytes may have left."""
+        self.is_patient = False
+        """True: the node is not silent for want of this answer, which may take a minute."""
 
 
 class Attempt:
@@ -167,7 +169,9 @@ class Connection:
             self._wake.set()
         return request
 
-    async def call(self, kind: int, header: bytes, body: Sequence[bytes] = ()) -> Answer:
+    async def call(
+        self, kind: int, header: bytes, body: Sequence[bytes] = (), *, is_patient: bool = False
+    ) -> Answer:
         """Send a request and wait for its answer. Cancelling leaves the request done or not."""
         if not self.is_open:
             return Lost(was_written=False, why=self.why)
@@ -179,6 +183,7 @@ class Connection:
             arrived.set()
 
         request = self.post(kind, header, body, on_answer)
+        request.is_patient = is_patient
         try:
             await arrived.wait()
         except BaseException:
@@ -316,7 +321,8 @@ class Connection:
         silent, seen = 0, -1
         while True:
             await anyio.sleep(TICK_SECONDS)
-            silent = silent + 1 if self._open and self._moves == seen else 0
+            is_due = any(not request.is_patient for request in self._open.values())
+            silent = silent + 1 if is_due and self._moves == seen else 0
             seen = self._moves
             self.is_silent = silent >= SILENT_TICKS_ASK
             if silent == SILENT_TICKS_ASK:

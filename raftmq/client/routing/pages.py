@@ -10,6 +10,7 @@ from raftmq.wire.assignment import CommittedOffsets, FoundMembers
 from raftmq.wire.consumer_groups import FoundConsumerGroups
 from raftmq.wire.messages import ClusterView, FoundSubscriptions, NodeStatus
 from raftmq.wire.popping import FoundBacklogs, FoundDead
+from raftmq.wire.settings import FoundSettingsHistory
 from raftmq.wire.traces import FoundTrace
 from raftmq.wire.transactions import FoundTransactions
 
@@ -45,6 +46,8 @@ def _after(page: msgspec.Struct) -> dict[str, Any]:
     match page:
         case ClusterView(next=after) | FoundTrace(after=after) if after:
             return {"after": after}
+        case FoundSettingsHistory(changes=[*_, last], is_cut=True):
+            return {"after": last.version}
         case NodeStatus(status={"next": after}):
             return {"after": after}
         case FoundDead(letters=[*_, last], is_cut=True):

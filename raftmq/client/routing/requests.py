@@ -15,7 +15,6 @@ from raftmq.wire.access import FindAudit, FindQuotas, FindRules, FindUsers, Judg
 from raftmq.wire.assignment import CommitOffsets, Committed, FindMembers, Heartbeat
 from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
-from raftmq.wire.delays import CancelDelayed
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     Admin,
@@ -30,7 +29,8 @@ from raftmq.wire.messages import (
     Transfer,
 )
 from raftmq.wire.popping import ChangeDead, Claim, FindBacklogs, FindDead, ResetGroup, Settle
-from raftmq.wire.sessions import ClaimSessions
+from raftmq.wire.producing import CancelDelayed, ClaimSessions
+from raftmq.wire.settings import FindSettings, FindSettingsHistory
 from raftmq.wire.traces import FindLog, FindTrace
 from raftmq.wire.transactions import BeginTransaction, EndTransaction, FindTransactions
 
@@ -52,6 +52,8 @@ _QUESTIONS: dict[type[msgspec.Struct], FrameKind] = {
     FindLog: FrameKind.LOG,
     FindMembers: FrameKind.MEMBERS,
     FindQuotas: FrameKind.QUOTAS,
+    FindSettings: FrameKind.SETTINGS,
+    FindSettingsHistory: FrameKind.SETTINGS_HISTORY,
     FindRules: FrameKind.RULES,
     FindOffsets: FrameKind.OFFSETS,
     FindSubscriptions: FrameKind.SUBSCRIBED,

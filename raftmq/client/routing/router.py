@@ -48,6 +48,7 @@ from raftmq.wire.messages import (
 from .calls import LeaderCall, reply_in
 from .connection import Attempt, Connection, open_connection
 from .metadata import ask_in_parts, is_newer
+from .pushed_settings import PushedSettings
 from .refusals import SURE, header_of, is_refused
 from .weights import Weights
 
@@ -102,13 +103,14 @@ class Router:
         """Seconds for which quotas held requests, as the nodes told."""
         self.weights = Weights()
         """The speed of the nodes, for messages without a key."""
-
-    # -- life ------------------------------------------------------------------------------------
+        self.pushed = PushedSettings(self)
+        """The settings that operators push to this client."""
 
     def start(self, tasks: TaskScope) -> None:
         """Begin to refresh the table; connections and refreshes run in `tasks`."""
         self._tasks = tasks
         tasks.start(self._refresh_sometimes)
+        self.pushed.start(tasks)
 
     def check(self) -> None:
         """Raise the error that ended the client, if it has ended."""
@@ -174,7 +176,7 @@ class Router:
             )
             if group not in self.groups:
                 # The table lacks the group: any node will refuse the request and name the leader.
-                connection = self._any_open()
+                connection = self.any_open()
                 if connection is not None:
                     return connection
             if not self._has_other_leader(group, before):
@@ -216,7 +218,7 @@ class Router:
         view = self.groups.get(group)
         return view.leader if view is not None else 0
 
-    def _any_open(self) -> Connection | None:
+    def any_open(self) -> Connection | None:
         """An open connection, in turn."""
         opened = [c for _, c in sorted(self.connections.items()) if c.is_open]
         return opened[self._turn % len(opened)] if opened else None

@@ -29,6 +29,7 @@ Same core, same rules as a data group's machine; only COMMANDS records mean anyt
 | `Detach` | it takes no more of them | the number that it had |
 | `PutUser`, … | users, tokens and rules (`access`) | whether it changed anything |
 | `PutQuota`, `DropQuota` | the quota of a user or topic (`quotas`) | whether it changed anything |
+| `PutSettings` | dynamic settings (`settings`) | the version of all of them |
 | `Once` | one of those from `CreateTopic` on, once (`repeats`) | its result |
 | `JoinGroup`, … | who reads which queue (`membership`) | what the member has |
 | `Authored` | a command with its author; most make an entry (`audit`) | its result |
@@ -99,15 +100,15 @@ from .nodes import (
     PlaceNode,
     note_on_nodes,
 )
-from .ownership import over_groups, over_topics
 from .quotas import DropQuota, PutQuota, QuotaCommand, SubjectKind
 from .replicas import GENERATION_MAX, RetireReplica, add_group, forget_replicas, retire
+from .settings import PutSettings
 from .state import QUEUES_MAX, CatalogState
 from .state import Group as Group  # the catalog's own names
 from .state import Node as Node
 from .state import Topic as Topic
 from .subscribers import Subscribe, Unsubscribe
-from .topics import AlterTopic, CreateTopic, DeleteTopic, dealt
+from .topics import AlterTopic, CreateTopic, DeleteTopic, spread, unknown_topic
 
 TOPICS_MAX = 100_000
 """Topics of a cluster: each node keeps them all in memory."""
@@ -177,6 +178,7 @@ Change = (
     | ConsumerGroupCommand
     | AccessCommand
     | QuotaCommand
+    | PutSettings
     | DrainNode
     | MoveGroup
     | AddGroup
@@ -334,6 +336,8 @@ class Catalog(CatalogState):
                 return self.access.apply(command, index=self.applied + 1, now=now)
             case PutQuota() | DropQuota():
                 return self.quotas.apply(command, index=self.applied + 1)
+            case PutSettings():
+                return self.settings.apply(command, now=now, user=author)
             case JoinGroup():
                 return self._join(command, now, author)
             case RegrantQueues():
@@ -376,6 +380,8 @@ class Catalog(CatalogState):
                 return self.access.version
             case PutQuota() | DropQuota():
                 return self.quotas.version
+            case PutSettings():
+                return self.settings.version
             case PutNode(node=Node(id=number)) | RemoveNode(id=number):
                 return self.nodes.get(number)
             case DrainNode(node=number):
@@ -468,7 +474,7 @@ class Catalog(CatalogState):
             return Refused(Reason.BAD_NAME, problem)
         beside = self.topics.get(command.beside)
         if command.beside and beside is None:
-            return _unknown_topic(command.beside)
+            return unknown_topic(command.beside)
         existing = self.topics.get(command.name)
         if existing is not None:
             if beside is not None and existing.groups[0] != beside.groups[0]:
@@ -483,11 +489,11 @@ class Catalog(CatalogState):
         if not self.is_bootstrapped or len(self.topics) >= TOPICS_MAX:
             message = f"the cluster is not founded, or has {TOPICS_MAX} topics already"
             return Refused(Reason.BAD_ARGUMENT, message)
-        if over := over_topics(self, author, topics=1, queues=command.queues):
+        if over := self._over_topics(author, topics=1, queues=command.queues):
             return over
         self.topic_last += 1
         assert self.topic_last not in self._names, "a topic's number is used again"
-        groups = self._spread(beside, 0, command.queues)
+        groups = spread(self, beside, 0, command.queues)
         self._keep_topic(Topic(command.name, self.topic_last, groups, now, author))
         return Changed(self.topic_last)
 
@@ -497,7 +503,7 @@ class Catalog(CatalogState):
             return Changed(command.id)
         topic = self.topics.pop(command.name, None)
         if topic is None:
-            return _unknown_topic(command.name)
+            return unknown_topic(command.name)
         del self._names[topic.id]
         self.owned_topics.add(topic.owner, -1)
         self.owned_queues.add(topic.owner, -len(topic.groups))
@@ -511,7 +517,7 @@ class Catalog(CatalogState):
     def _subscribe(self, command: Subscribe | Unsubscribe) -> Result:
         topic = self.topics.get(command.topic)
         if topic is None:
-            return _unknown_topic(command.topic)
+            return unknown_topic(command.topic)
         index = self.applied + 1
         if isinstance(command, Subscribe):
             return self.subscribers.subscribe(topic.id, command, index)
@@ -522,7 +528,7 @@ class Catalog(CatalogState):
         if isinstance(command, Detach) and command.number:
             return self.consumer_groups.detach(command.number, self.applied + 1)
         if topic is None:
-            return _unknown_topic(command.topic)
+            return unknown_topic(command.topic)
         index = self.applied + 1
         if isinstance(command, Attach):
             queues, name = len(topic.groups), command.consumer_group
@@ -536,7 +542,7 @@ class Catalog(CatalogState):
         topic, index = self.topics.get(command.topic), self.applied + 1
         name, mode = command.consumer_group, command.mode
         if topic is None:
-            return _unknown_topic(command.topic)
+            return unknown_topic(command.topic)
         known = self.consumer_groups.groups.get(name)
         if known is not None and known.mode is not mode:
             message = f"consumer group {name!r} has mode {known.mode}, not {mode}: use it as that"
@@ -555,12 +561,19 @@ class Catalog(CatalogState):
     def _over_groups(self, name: str, author: str) -> Refused | None:
         """The refusal of a command that would create a consumer group, if its author owns as many
         as it may."""
-        return None if name in self.consumer_groups.groups else over_groups(self, author)
+        if name in self.consumer_groups.groups:
+            return None
+        return self.quotas.over(author, groups=(self.consumer_groups.owned.of(author), 1))
+
+    def _over_topics(self, owner: str, *, topics: int = 0, queues: int) -> Refused | None:
+        """The refusal of topics and queues that a user is to own."""
+        has_topics, has_queues = self.owned_topics.of(owner), self.owned_queues.of(owner)
+        return self.quotas.over(owner, topics=(has_topics, topics), queues=(has_queues, queues))
 
     def _regrant(self, command: RegrantQueues) -> Result:
         topic = self.topics.get(command.topic)
         if topic is None:
-            return _unknown_topic(command.topic)
+            return unknown_topic(command.topic)
         return self.memberships.regrant(topic.id, command, index=self.applied + 1)
 
     def _alter_topic(self, command: AlterTopic) -> Result:
@@ -568,16 +581,16 @@ class Catalog(CatalogState):
             return Changed(command.id)
         topic = self.topics.get(command.name)
         if topic is None:
-            return _unknown_topic(command.name)
+            return unknown_topic(command.name)
         have = len(topic.groups)
         if not have <= command.queues <= QUEUES_MAX:
             message = f"{command.name!r} has {have} queues; it can grow up to {QUEUES_MAX}"
             return Refused(Reason.BAD_ARGUMENT, message)
         # A repeat takes nothing, so it is refused by no quota.
         more = command.queues - have
-        if more and (over := over_topics(self, topic.owner, queues=more)):
+        if more and (over := self._over_topics(topic.owner, queues=more)):
             return over
-        added = self._spread(topic, have, command.queues)
+        added = spread(self, topic, have, command.queues)
         assert have + len(added) == command.queues, "queues without a group"
         self.topics[topic.name] = msgspec.structs.replace(topic, groups=topic.groups + added)
         self.owned_queues.add(topic.owner, more)
@@ -585,16 +598,3 @@ class Catalog(CatalogState):
         self.consumer_groups.topic_changed(topic.id, self.applied + 1)
         self.memberships.topic_changed(topic.id, command.queues, self.applied + 1)
         return Changed(topic.id)
-
-    def _spread(self, beside: Topic | None, first: int, end: int) -> list[int]:
-        """Groups of the queues from `first` up to `end`: those of `beside`'s, then those with the
-        fewest queues of the topic, in turn. Without `beside` queue 0 takes the next turn."""
-        groups = [number for number in sorted(self.groups) if number != SYSTEM_GROUP]
-        at = self.topic_last - 1 if beside is None else groups.index(beside.groups[0])
-        having = [] if beside is None else beside.groups[:end]
-        turns = [groups[(at + n + len(having)) % len(groups)] for n in range(len(groups))]
-        return having[first:] + dealt(turns, having, end - max(first, len(having)))
-
-
-def _unknown_topic(name: str) -> Refused:
-    return Refused(Reason.UNKNOWN_TOPIC, f"there is no topic {name!r}: create it first")

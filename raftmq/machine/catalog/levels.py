@@ -8,7 +8,7 @@ version of each format:
 | level | records of the catalog | its snapshots | records of data groups | new |
 |---:|---:|---:|---:|---|
 | 1 | 5 | 11 | 3 | |
-| 2 | 6 | 12 | 3 | the level itself, drained and absent nodes, places, moves, new groups |
+| 2 | 6 | 12 | 3 | the level itself, drained and absent nodes, places, moves, new groups, settings |
 
 Each node tells the others the highest level that it allows. Once all nodes allow a higher one than
 the cluster has, the leader of the system group raises the cluster to the lowest that was told
@@ -51,6 +51,8 @@ GROUPS_LEVEL = 2
 """From this level on data groups can be added."""
 MOVES_LEVEL = 2
 """From this level on groups can be moved one by one."""
+SETTINGS_LEVEL = 2
+"""From this level on there are dynamic settings."""
 ABSENCE_LEVEL = 2
 """From this level on nodes can be absent."""
 PLACES_LEVEL = 2

@@ -7,6 +7,10 @@
 A subject has one quota: its own, or that of `*`, never a mix of both. A quota is about a name: it
 may be put before its user or topic exists, and stays when they are deleted.
 
+A topic or consumer group belongs to the user that created it. What a user owned before it got a
+quota stays; it creates no more until it owns less. Topics and groups without an owner count for no
+user.
+
 Invariants:
 - `version` grows with every change, so a node sees that its meters are old.
 
@@ -128,6 +132,29 @@ class QuotaState:
         """The quota that holds for a subject; None: none does."""
         quotas = self.of(kind)
         return quotas.get(name) or quotas.get(EVERY)
+
+    def over(self, owner: str, **wanted: tuple[int, int]) -> Refused | None:
+        """The refusal of things that a user is to own; None: it may have them.
+
+        Args:
+            owner: the user; empty: not known, and nothing is refused.
+            wanted: by amount (`topics`, `queues`, `groups`) how many the user owns, and how many
+                it would get.
+        """
+        quota = self.find(SubjectKind.USER, owner) if owner else None
+        if quota is None:
+            return None
+        for name, (owned, more) in wanted.items():
+            bound = getattr(quota, name)
+            if more and 0 < bound < owned + more:
+                message = (
+                    f"user {owner!r} owns {owned} {name} and would own {owned + more}, and its "
+                    f"quota is {bound}: delete some, or let an administrator raise it with "
+                    f"`raftmq quota set user {owner} --{name} N` and all other amounts of the "
+                    "quota, which it replaces"
+                )
+                return Refused(Reason.OVER_QUOTA, message)
+        return None
 
     def apply(self, command: QuotaCommand, *, index: int) -> Result:
         """Carry out a command of the record at `index`; the value says whether it changed

@@ -20,6 +20,7 @@ from .deletions import Deletions
 from .levels import FIRST_LEVEL, LEARNERS_LEVEL, LEVEL, VERSIONS
 from .membership import Memberships
 from .quotas import OwnedCounts, QuotaState
+from .settings import SettingsState
 from .subscribers import Subscribers
 
 NODES_MAX = 1000
@@ -36,7 +37,7 @@ _READ_VERSIONS = range(1, VERSIONS[LEVEL].state + 1)
 groups, the third no members, the fourth no deletions, the fifth none that were carried out, the
 sixth no `Repeats`, the seventh no `Beginnings`, the eighth no `run` in a policy, the ninth no
 `AccessState`, the tenth no `Audit`, no owners and no `QuotaState`, the eleventh no level, no
-drained nodes, no places and no absences."""
+drained nodes, no places, no absences and no dynamic settings."""
 
 
 class Node(msgspec.Struct, frozen=True, array_like=True):
@@ -151,6 +152,8 @@ class CatalogState:
         """Acts of administration."""
         self.quotas = QuotaState()
         """Quotas of users and topics."""
+        self.settings = SettingsState()
+        """Dynamic settings."""
         self.last_drop = 0
         """Index of the last record that deleted a topic, or of the snapshot that was restored."""
         self._names: dict[int, str] = {}
@@ -235,7 +238,8 @@ class CatalogState:
             self.quotas.dump(),
         ]
         if self.level > FIRST_LEVEL:
-            state.append([self.level, sorted(self.drained), self.places, sorted(self.absent)])
+            own = [self.level, sorted(self.drained), self.places, sorted(self.absent)]
+            state.append([*own, self.settings.dump()])
         return cbor2.dumps(msgspec.to_builtins(state, builtin_types=(bytes,)))
 
     @classmethod
@@ -270,11 +274,12 @@ class CatalogState:
         return catalog
 
     def _load_level(self, dumped: list[Any]) -> None:
-        level, drained, places, absent = dumped
+        level, drained, places, absent, settings = dumped
         self.raise_level(level)
         self.drained = set(drained)
         self.places = msgspec.convert(places, dict[int, Place])
         self.absent = set(absent)
+        self.settings.load(settings)
 
     def raise_level(self, level: int) -> int:
         """Raise the cluster's level, which is returned; a lower one changes nothing."""

@@ -2,8 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from raftmq.errors import Reason
+from raftmq.machine.queue_numbers import SYSTEM_GROUP
+from raftmq.results import Refused
+
+if TYPE_CHECKING:
+    # Clients import the commands, and no catalog.
+    from .state import CatalogState, Topic
 
 
 class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="create_topic"):
@@ -37,6 +46,21 @@ class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="delete_topi
     """The topic."""
     id: int = 0
     """As of `AlterTopic`."""
+
+
+def unknown_topic(name: str) -> Refused:
+    """The refusal of a command that names an unknown topic."""
+    return Refused(Reason.UNKNOWN_TOPIC, f"there is no topic {name!r}: create it first")
+
+
+def spread(catalog: "CatalogState", beside: "Topic | None", first: int, end: int) -> list[int]:
+    """The groups of a topic's queues from `first` up to `end`: those of `beside`'s, then those with
+    the fewest queues of the topic, in turn. Without `beside` queue 0 takes the next turn."""
+    groups = [number for number in sorted(catalog.groups) if number != SYSTEM_GROUP]
+    at = catalog.topic_last - 1 if beside is None else groups.index(beside.groups[0])
+    having = [] if beside is None else beside.groups[:end]
+    turns = [groups[(at + n + len(having)) % len(groups)] for n in range(len(groups))]
+    return having[first:] + dealt(turns, having, end - max(first, len(having)))
 
 
 def dealt(turns: Sequence[int], having: Iterable[int], count: int) -> list[int]:

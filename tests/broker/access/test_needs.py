@@ -39,6 +39,7 @@ from raftmq.machine.catalog.nodes import (
     PlaceNode,
 )
 from raftmq.machine.catalog.replicas import RetireReplica
+from raftmq.machine.catalog.settings import PutSettings, Scope, Setting
 from raftmq.machine.catalog.subscribers import Subscribe, Unsubscribe
 from raftmq.machine.catalog.topics import AlterTopic, CreateTopic, DeleteTopic
 from raftmq.machine.delays import NEVER as NEVER_MS
@@ -49,11 +50,11 @@ from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.spans import Span
 from raftmq.results import Refused
 from raftmq.wire import access as wire_access
-from raftmq.wire import assignment, fetches, popping, sessions, traces, transactions
+from raftmq.wire import assignment, fetches, popping, producing, traces, transactions
+from raftmq.wire import settings as wire_settings
 from raftmq.wire.assignment import Committed
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
-from raftmq.wire.delays import CancelDelayed
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     NODE_KINDS,
@@ -69,6 +70,7 @@ from raftmq.wire.messages import (
     Status,
     Transfer,
 )
+from raftmq.wire.producing import CancelDelayed
 from tests.access.structs import values
 from tests.machine.test_catalog import run
 
@@ -77,6 +79,9 @@ BILLING, DROPPED, LATER = 1, 2, 3
 """Attachments: there is one, there was one, there may be one."""
 MEMBER = 77
 RULE = Rule("alice", True, Operation.READ, Resource.TOPIC, "orders")
+OF_TOPIC = wire_settings.SettingScope("topic", "orders")
+OF_CLIENTS = wire_settings.SettingScope("client", "*")
+OF_NODE = wire_settings.SettingScope("node", "3")
 SUBJECT = quotas.Subject(quotas.SubjectKind.TOPIC, "orders")
 READ, WRITE, POP = Operation.READ, Operation.WRITE, Operation.POP
 DESCRIBE, ADMIN = Operation.DESCRIBE, Operation.ADMIN
@@ -187,6 +192,11 @@ COMMANDS: list[tuple[msgspec.Struct, list[Act]]] = [
     (access.DropRule(RULE), [ADMIN_CLUSTER]),
     (quotas.PutQuota(SUBJECT, quotas.Quota()), [ADMIN_CLUSTER]),
     (quotas.DropQuota(SUBJECT), [ADMIN_CLUSTER]),
+    (PutSettings([Setting(Scope.CLIENT, "*", "a.b", 1)]), [ADMIN_CLUSTER]),
+    (
+        PutSettings([Setting(Scope.TOPIC, "orders", "a.b", 1), Setting(Scope.NODE, "1", "a.b", 1)]),
+        [topic(ADMIN, "orders"), ADMIN_CLUSTER],
+    ),
 ]
 OF_NODES: list[msgspec.Struct] = [
     Bootstrap([Node(1, "a", 1)], 1, 1),
@@ -298,7 +308,7 @@ REQUESTS: list[tuple[FrameKind, Any, list[Act]]] = [
     (FrameKind.END, transactions.EndTransaction(9, 5, True), []),
     (FrameKind.TRANSACTIONS, transactions.FindTransactions(1, "p"), [group(DESCRIBE, "p")]),
     (FrameKind.TRANSACTIONS, transactions.FindTransactions(1), []),
-    (FrameKind.SESSIONS, sessions.ClaimSessions(1, 1, [ORDERS], 0), [topic(WRITE, "orders")]),
+    (FrameKind.SESSIONS, producing.ClaimSessions(1, 1, [ORDERS], 0), [topic(WRITE, "orders")]),
     (FrameKind.WHY, traces.FindTrace(1, ORDERS, 0), [topic(READ, "orders")]),
     (FrameKind.EVENTS, traces.FindEvents(1, 0), [READ_CLUSTER]),
     (FrameKind.USERS, wire_access.FindUsers(), [ADMIN_CLUSTER]),
@@ -306,6 +316,10 @@ REQUESTS: list[tuple[FrameKind, Any, list[Act]]] = [
     (FrameKind.JUDGE, wire_access.JudgeAct("alice", "read", "topic"), [ADMIN_CLUSTER]),
     (FrameKind.AUDIT, wire_access.FindAudit(), [ADMIN_CLUSTER]),
     (FrameKind.QUOTAS, wire_access.FindQuotas(), [ADMIN_CLUSTER]),
+    (FrameKind.SETTINGS, wire_settings.FindSettings([]), [DESCRIBE_CLUSTER]),
+    (FrameKind.SETTINGS, wire_settings.FindSettings([OF_TOPIC, OF_CLIENTS]), []),
+    (FrameKind.SETTINGS, wire_settings.FindSettings([OF_TOPIC, OF_NODE]), [DESCRIBE_CLUSTER]),
+    (FrameKind.SETTINGS_HISTORY, wire_settings.FindSettingsHistory(), [DESCRIBE_CLUSTER]),
     (FrameKind.LOG, traces.FindLog(1), [ADMIN_CLUSTER]),
     (FrameKind.REPAIR, RepairRange(1, 1, 2), [ADMIN_CLUSTER]),
     # Their answers show only what the user may see.
@@ -451,7 +465,7 @@ def test_transaction_that_never_began_is_not_ended_by_its_number_alone() -> None
     ("kind", "message"),
     [
         (FrameKind.CANCEL, CancelDelayed(1, [], [], [])),
-        (FrameKind.SESSIONS, sessions.ClaimSessions(1, 1, [], 1)),
+        (FrameKind.SESSIONS, producing.ClaimSessions(1, 1, [], 1)),
         (FrameKind.BEGIN, transactions.BeginTransaction(1, 9, "", "a note")),
     ],
 )

@@ -320,7 +320,7 @@ def test_dead_letters_of_many_groups_are_looked_at_in_turns(
             await trio.lowlevel.checkpoint()
 
     async def main() -> None:
-        retaining = Retention(Log(retention_ms=2000))
+        retaining = Retention(lambda: Log(retention_ms=2000))
         group = replica(5000, groups=4)
         assert retaining.keep_from(group, now=6000) == 0
         async with trio.open_nursery() as nursery:
@@ -335,7 +335,7 @@ def test_dead_letters_of_many_groups_are_looked_at_in_turns(
 
 def test_letter_that_is_buried_while_others_are_looked_at_is_kept_too() -> None:
     async def main() -> None:
-        retaining = Retention(Log(retention_ms=2000, dead_ms=10**6))
+        retaining = Retention(lambda: Log(retention_ms=2000, dead_ms=10**6))
         group = replica(0)
         await retaining.look(group, now=6000)
         assert retaining.keep_from(group, now=6000) == 401

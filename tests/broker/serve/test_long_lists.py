@@ -31,7 +31,6 @@ from raftmq.pop.groups import PopGroup
 from raftmq.pop.pieces import WIDTH_MAX
 from raftmq.wire.assignment import CommitOffsets, OffsetsCommitted, QueueOffset
 from raftmq.wire.codec import pack
-from raftmq.wire.delays import CancelDelayed
 from raftmq.wire.fetches import Fetch, Fetched, FetchFrom
 from raftmq.wire.frame import encode_frame
 from raftmq.wire.messages import (
@@ -55,7 +54,7 @@ from raftmq.wire.popping import (
     Settle,
     SettleItem,
 )
-from raftmq.wire.sessions import ClaimSessions, SessionsClaimed
+from raftmq.wire.producing import CancelDelayed, ClaimSessions, SessionsClaimed
 from raftmq.wire.transactions import BeginTransaction, TransactionInput
 from tests.broker.harness import Cluster, RawClient, Refused
 from tests.broker.popping import Consumer, with_group

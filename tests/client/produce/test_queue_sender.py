@@ -8,9 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
-from raftmq.batch import Compression, Limits
+from raftmq.batch import Limits
 from raftmq.client.produce.producer_batch import PendingSend
 from raftmq.client.produce.queue_sender import QueueSender, SenderHost
+from raftmq.client.produce.settings import ProducerSettings
 from raftmq.client.routing.connection import Answer, Lost
 from raftmq.client.routing.weights import Weights
 from raftmq.errors import Rejected
@@ -77,10 +78,7 @@ def start(
         random=Random(1),
         now_ms=lambda: 0,
         limits=Limits(),
-        batch_bytes=1000,
-        batch_messages=1,
-        compression=Compression.NONE,
-        is_lingering=False,
+        settings=lambda: ProducerSettings(batch_bytes=1000, batch_messages=1),
         give_back=lambda entry: None,
         failed=lambda entry: None,
         sealed=lambda sender, size, calls: None,

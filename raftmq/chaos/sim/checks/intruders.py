@@ -60,7 +60,7 @@ from raftmq.wire.messages import (
     Status,
     Transfer,
 )
-from raftmq.wire.sessions import ClaimSessions
+from raftmq.wire.producing import ClaimSessions
 
 INTRUDER = "intruder"
 """The user without rights."""

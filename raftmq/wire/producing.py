@@ -1,8 +1,11 @@
-"""The messages about claimed sessions of producers.
+"""What producers ask beside PRODUCE: delayed messages taken back, and claimed sessions.
 
 | kind | request, answer | body of the request | body of the answer |
 |---|---|---|---|
+| CANCEL | `CancelDelayed`, `DelayedCancelled` | - | - |
 | SESSIONS | `ClaimSessions`, `SessionsClaimed` | - | - |
+
+The answer to PRODUCE (`messages.Produced`) says whether a batch waits.
 
 A claim takes the sessions of a producer over: batches of every epoch that was given before are
 refused from then on, and the answer says what they stored. A repeat is safe: the last claim holds.
@@ -10,6 +13,29 @@ refused from then on, and the answer says what they stored. A repeat is safe: th
 
 from .messages import _Wire
 from .numbers import Bounded
+
+
+class CancelDelayed(_Wire, frozen=True):
+    """Take back delayed messages of one partition group. It may be repeated."""
+
+    partition_group: int
+    """The partition group's number; the request goes to its leader."""
+    queues: list[int]
+    """For each message the number of its queue; 4,096 at the most."""
+    dues: list[int]
+    """For each message when it falls due, milliseconds since 1970: its delivery time as sent."""
+    numbers: list[int]
+    """For each message its number: `Produced.number` plus its position in the batch."""
+    request: int = 0
+    """A random number, equal in each repeat; a repeat then gets the first answer. 0: none."""
+
+
+class DelayedCancelled(_Wire, frozen=True):
+    """The cancellation is on the disks of a majority."""
+
+    outcomes: list[int]
+    """For each message: 1, it is never delivered; 0, no such message waits: it was cancelled
+    before, or never existed; -1, its time has come, and it is delivered."""
 
 
 class ClaimSessions(_Wire, frozen=True):

@@ -1,0 +1,140 @@
+"""Which dynamic settings there are, what each holds for, and which values it may have.
+
+| scope | settings |
+|---|---|
+| cluster, node | those of a node's file, but for the tables `node`, `tls` and `access` |
+| topic, client | those that clients obey: `raftmq.pushed` |
+
+What a node's file says of `[node]`, `[tls]` and `[access]` stays there: who a node is and who may
+talk to it must not depend on what it hears from others.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from raftmq.broker.settings import Balance, Limits, Log, Raft, Settings
+from raftmq.machine.catalog.settings import Scope, Setting
+from raftmq.pushed import PushedConsumer, PushedProducer
+from raftmq.words import did_you_mean
+
+NODE_TABLES: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "raft": Raft,
+    "log": Log,
+    "limits": Limits,
+    "balance": Balance,
+}
+"""Tables of a node's settings that can be dynamic."""
+CLIENT_TABLES: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "producer": PushedProducer,
+    "consumer": PushedConsumer,
+}
+"""Tables that clients obey."""
+SAME_ON_ALL = frozenset(("raft", "balance"))
+"""Tables that no node has for itself."""
+LIVE = frozenset(
+    (
+        "log.retention_ms",
+        "log.retention_bytes",
+        "log.dead_ms",
+        "log.dead_bytes",
+        "log.scrub_bytes_per_second",
+        "log.reserve_bytes",
+        "limits.copy_bytes_per_second",
+        "balance.leaders_ms",
+        "balance.absent_ms",
+    )
+)
+"""Settings of nodes that hold at once; the others hold from the next start of a node."""
+
+
+class Known(NamedTuple):
+    """A setting that there is."""
+
+    type: Any
+    """The type of its value."""
+    default: Any
+    """Its value if nothing is said; None: as the application says."""
+    is_live: bool
+    """True: it holds at once; False: from the next start of a node."""
+
+
+def _of(tables: Mapping[str, type[msgspec.Struct]]) -> dict[str, Known]:
+    return {
+        f"{table}.{field.name}": Known(
+            field.type, field.default, tables is CLIENT_TABLES or f"{table}.{field.name}" in LIVE
+        )
+        for table, struct in tables.items()
+        for field in msgspec.structs.fields(struct)
+    }
+
+
+OF_NODES: Final[Mapping[str, Known]] = _of(NODE_TABLES)
+"""Settings of nodes, by name."""
+OF_CLIENTS: Final[Mapping[str, Known]] = _of(CLIENT_TABLES)
+"""Settings of clients, by name."""
+
+
+def why_refused(settings: list[Setting]) -> str:
+    """Why these settings may not be put; empty: they may. One without a value may be taken out
+    whatever its name is: newer software may have put it."""
+    return next(filter(None, (_why(each) for each in settings if each.value is not None)), "")
+
+
+def _why(setting: Setting) -> str:
+    is_of_node = setting.scope in (Scope.CLUSTER, Scope.NODE)
+    known = (OF_NODES if is_of_node else OF_CLIENTS).get(setting.name)
+    if known is None:
+        return _why_unknown(setting, is_of_node=is_of_node)
+    table = setting.name.partition(".")[0]
+    if setting.scope is Scope.NODE and table in SAME_ON_ALL:
+        return f"{setting.name} is the same on all nodes: set it for the cluster"
+    try:
+        msgspec.convert(setting.value, known.type)
+    except msgspec.ValidationError as error:
+        return f"{setting.name}={setting.value!r} is refused: {error}"
+    return ""
+
+
+def _why_unknown(setting: Setting, *, is_of_node: bool) -> str:
+    table = setting.name.partition(".")[0]
+    if table in Settings.__struct_fields__ and table not in NODE_TABLES:
+        return f"{setting.name} stands in the file of each node and cannot be dynamic"
+    other = OF_CLIENTS if is_of_node else OF_NODES
+    if setting.name in other:
+        fitting = "a topic or client" if is_of_node else "the cluster or a node"
+        return f"{setting.name} is a setting of {fitting}, not of {setting.scope}"
+    names = list(OF_NODES if is_of_node else OF_CLIENTS)
+    meant = did_you_mean(setting.name, names)
+    return f"there is no setting {setting.name} of {setting.scope}{meant}"
+
+
+def overlaid(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """A node's settings with dynamic values in their place.
+
+    Raises:
+        ValueError: two of them contradict each other; or a name or value is not known here.
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if name not in OF_NODES:
+            raise ValueError(f"this software does not know the setting {name}")
+        table, _, field = name.partition(".")
+        tables.setdefault(table, {})[field] = value
+    changed = {
+        table: msgspec.convert(
+            msgspec.to_builtins(getattr(settings, table)) | fields, NODE_TABLES[table]
+        )
+        for table, fields in tables.items()
+    }
+    return msgspec.structs.replace(settings, **changed).validate()
+
+
+def running(settings: Settings) -> dict[str, Any]:
+    """What a node runs with, by name, of the settings that can be dynamic."""
+    return {
+        f"{table}.{field}": value
+        for table in NODE_TABLES
+        for field, value in msgspec.structs.asdict(getattr(settings, table)).items()
+    }

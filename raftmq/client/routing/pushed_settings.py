@@ -1,0 +1,164 @@
+"""The settings that operators push to this client: one request at a node waits for the next change.
+
+    followed: topics orders, bills     SETTINGS [client *, client NAME, topic orders, topic bills]
+    changed                            each follower whose settings are others is called
+
+Of a setting that several scopes have, the client's own value counts, then the topic's, then that of
+`client *`. The first answer may come after the first messages: a client starts without waiting.
+
+Invariants:
+- One request is under way at most, and none while no topic is followed.
+- A node that lags never brings back older settings: answers with an older version are passed over.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import anyio
+
+from raftmq.client.supervisor import TaskScope
+from raftmq.errors import RaftmqError
+from raftmq.machine.queue_numbers import SYSTEM_GROUP
+from raftmq.pushed import Pushed, pushed
+from raftmq.wire.codec import pack, unpack
+from raftmq.wire.frame import Frame
+from raftmq.wire.messages import FrameKind
+from raftmq.wire.settings import FindSettings, FoundSettings, SettingScope
+
+from .connection import Connection, Lost
+from .refusals import RETRIED, refusal_of
+
+WAIT_MS = 60_000
+"""How long a node waits for a change, in milliseconds, before it answers that there is none."""
+LATE_SECONDS = 10.0
+"""An answer that is later than this is given up: another node may be well."""
+REFUSED_SECONDS = 30.0
+"""Time until the next request after a refusal, as by a node of older software."""
+
+EVERY = "*"
+
+Follower = Callable[[Pushed], None]
+
+
+class Nodes(Protocol):
+    """The router, as this module needs it."""
+
+    def any_open(self) -> Connection | None:
+        """An open connection, in turn."""
+
+    async def leader(self, group: int) -> Connection:
+        """An open connection to the group's leader, without a limit."""
+
+    def delay(self, attempt: int) -> float:
+        """Seconds to wait before the nth attempt, from 0."""
+
+
+class PushedSettings:
+    """What operators push to one client."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._tasks: TaskScope | None = None
+        self._is_running = False
+        # Topic → its followers, and the settings that they were told.
+        self._followers: dict[str, list[Follower]] = {}
+        self._told: dict[str, Pushed] = {}
+        # Scope and its name → values by name, as of the version.
+        self._values: dict[tuple[str, str], dict[str, Any]] = {}
+        self._version = 0
+        # The version to ask from: 0 if the scopes are others than those of the values.
+        self._after = 0
+        self._asking: anyio.CancelScope | None = None
+        self._wanted: anyio.Event | None = None
+        self.name = ""
+        """The client's name; empty: it has none."""
+
+    def start(self, tasks: TaskScope) -> None:
+        """Ask in these tasks, once a topic is followed."""
+        self._tasks = tasks
+
+    def follow(self, topic: str, follower: Follower) -> None:
+        """Call `follower` with the settings for a topic, now if any are known, and when they
+        change."""
+        followers = self._followers.setdefault(topic, [])
+        followers.append(follower)
+        told = self._told.get(topic, Pushed())
+        if told != Pushed():
+            follower(told)
+        if len(followers) == 1:
+            self._ask_anew()
+        if not self._is_running and self._tasks is not None:
+            self._is_running = True
+            self._tasks.start(self._run)
+
+    def unfollow(self, topic: str, follower: Follower) -> None:
+        """The reverse of `follow`."""
+        followers = self._followers[topic]
+        followers.remove(follower)
+        if not followers:
+            del self._followers[topic]
+            self._told.pop(topic, None)
+            self._ask_anew()
+
+    def _ask_anew(self) -> None:
+        """Ask for all scopes again, as they are others now."""
+        self._after = 0
+        if self._wanted is not None:
+            self._wanted.set()
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            if self._wanted is not None and not self._followers:
+                await self._wanted.wait()
+            self._wanted, pause = anyio.Event(), 0.0
+            with anyio.CancelScope() as self._asking:
+                pause = await self._ask(failures)
+            failures = failures + 1 if pause else 0
+            if pause:
+                with anyio.move_on_after(pause):
+                    await self._wanted.wait()
+
+    async def _ask(self, failures: int) -> float:
+        """Ask for a change after the known version; returns seconds until the next request."""
+        scopes = [("client", EVERY), *([("client", self.name)] if self.name else [])]
+        scopes += [("topic", topic) for topic in sorted(self._followers)]
+        request = FindSettings([SettingScope(*each) for each in scopes], self._after, WAIT_MS)
+        answer: Frame | Lost | None = None
+        try:
+            with anyio.move_on_after(WAIT_MS / 1000 + LATE_SECONDS):
+                connection = self._nodes.any_open() or await self._nodes.leader(SYSTEM_GROUP)
+                kind = FrameKind.SETTINGS
+                answer = await connection.call(kind, pack(request), is_patient=True)
+            if answer is None or isinstance(answer, Lost):
+                return self._nodes.delay(failures)
+            refusal = refusal_of(answer)
+            if refusal is not None:
+                is_soon = refusal.code in RETRIED
+                return self._nodes.delay(failures) if is_soon else REFUSED_SECONDS
+            found = unpack(FoundSettings, answer.header)
+        except RaftmqError:
+            return REFUSED_SECONDS
+        if found.version < self._version:
+            return self._nodes.delay(failures)
+        self._take(found)
+        return 0.0
+
+    def _take(self, found: FoundSettings) -> None:
+        self._version = self._after = found.version
+        values: dict[tuple[str, str], dict[str, Any]] = {}
+        for each in found.settings:
+            values.setdefault((each.scope, each.of), {})[each.name] = each.value
+        self._values = values
+        for topic, followers in list(self._followers.items()):
+            settings = self._settings(topic)
+            if settings != self._told.get(topic, Pushed()):
+                self._told[topic] = settings
+                for follower in list(followers):
+                    follower(settings)
+
+    def _settings(self, topic: str) -> Pushed:
+        order = (("client", EVERY), ("topic", topic), ("client", self.name))
+        return pushed(*(self._values.get(place, {}) for place in order))
