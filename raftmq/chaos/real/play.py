@@ -37,7 +37,7 @@ from raftmq.chaos.real.clients.registers import RegisterWorkload
 from raftmq.chaos.real.clients.work import Work
 from raftmq.chaos.real.clients.workload import Workload
 from raftmq.chaos.real.disk.disks import disks, why_no_overlay
-from raftmq.chaos.real.faults.members import settle_changes
+from raftmq.chaos.real.faults.members import are_groups_settled, settle_changes
 from raftmq.chaos.real.faults.nemesis import heal, play
 from raftmq.chaos.real.network.namespaces import Switch, why_no_namespaces
 from raftmq.chaos.real.network.protocol import Network
@@ -266,8 +266,14 @@ async def _work(
 async def _demand_progress(state: RunState, operator: Operator) -> None:
     """Complain if the cluster makes no progress while one node of three or more stays dead: a
     quorum of each group is up."""
+    await settle_changes(state)
     if len(state.members) < 3:
         # With one of one or two nodes dead there is no majority.
+        return
+    are_settled = partial(are_groups_settled, state)
+    if not await wait_found(are_settled, timeout=LIVENESS_SECONDS_MAX, look_seconds=0.2):
+        # A group still counts on a node that is gone: with another one dead it may have no
+        # majority. `_demand_recovery` complains if that lasts.
         return
     healthy = sorted(state.members - state.broken.keys())
     # A damaged node must be the dead one: two nodes missing would leave no majority of three.

@@ -257,8 +257,10 @@ def test_message_that_was_stored_before_its_transaction_ended_is_not_said_to_be_
     async def job(cluster: Cluster, mq: Client) -> None:
         call, lost = Connection.call, [Lost(was_written=True, why="the connection broke")]
 
-        async def ask(connection: Connection, asked: FrameKind, *arguments: Any) -> Any:
-            answer = await call(connection, asked, *arguments)
+        async def ask(
+            connection: Connection, asked: FrameKind, *arguments: Any, **named: Any
+        ) -> Any:
+            answer = await call(connection, asked, *arguments, **named)
             if asked == FrameKind.PRODUCE and lost:
                 assert t.id is not None
                 answer = lost.pop()

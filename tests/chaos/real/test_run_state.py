@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from raftmq.chaos.faults.arena import Skipped
-from raftmq.chaos.real.faults.members import is_counted_on
+from raftmq.chaos.real.faults.members import are_groups_settled, is_counted_on
 from raftmq.chaos.real.run_state import PATIENCE_SECONDS, RunState, goals_of
 
 pytestmark = pytest.mark.anyio
@@ -117,3 +117,31 @@ async def test_node_that_leaves_is_counted_on_while_any_half_of_a_membership_has
     state = state_of(statuses)
     assert await is_counted_on(state, 9)
     assert not await is_counted_on(state, 8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_settled"),
+    [
+        ({}, True),
+        # A change of the voters is under way; node 4 is gone and still votes; two vote.
+        ({"voters_outgoing": [1, 2, 3]}, False),
+        ({"voters": [1, 2, 4]}, False),
+        ({"voters": [1, 2]}, False),
+    ],
+)
+async def test_one_node_may_die_once_three_members_vote_everywhere(
+    changed: dict[str, list[int]], *, is_settled: bool
+) -> None:
+    answers = {node: level(node) for node in (1, 2, 3)}
+    answers[2]["groups"][0] |= changed
+
+    async def statuses() -> dict[int, dict[str, Any]]:
+        return answers
+
+    state = state_of(statuses)
+    assert await are_groups_settled(state) is is_settled
+    # A damaged node is not asked; one that does not answer may be in the middle of a change.
+    state.broken[2] = True
+    assert await are_groups_settled(state)
+    del answers[3]
+    assert not await are_groups_settled(state)

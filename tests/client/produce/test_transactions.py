@@ -109,7 +109,7 @@ async def test_block_with_a_cancelled_send_is_rolled_back(
 
 async def test_call_that_waits_for_another_one_ends_in_time(cluster: FakeCluster) -> None:
     async with producing(cluster) as p, anyio.create_task_group() as tasks:
-        t = p.transaction(group="shop", timeout=0.2)
+        t = p.transaction(group="shop", timeout=2.0)
         slow(cluster, FrameKind.PRODUCE, seconds=60)
 
         async def send() -> None:
@@ -121,7 +121,7 @@ async def test_call_that_waits_for_another_one_ends_in_time(cluster: FakeCluster
         t._timeout = 0.05
         with pytest.raises(Unavailable, match="another call of this transaction"):
             await t.send(b"1")
-        t._timeout = 1
+        t._timeout = 10
         with pytest.raises(Rejected, match="can only be rolled back"):
             await t.commit()
         await t.rollback()

@@ -110,7 +110,9 @@ def _ms(time: datetime) -> int:
 
 def test_parts_are_as_many_as_requested_and_hold_the_same(mq: "BlockingClient", topic: str) -> None:
     send(mq, topic, 300)
-    assert len(batch(topic).partitions()) == 4
+    # Messages without a key avoid a slow leader, so that a queue may get none.
+    held = [end for end in mq.admin.find_offsets(topic, "latest").values() if end]
+    assert len(batch(topic).partitions()) == len(held)
     reader = batch(topic, minPartitions=13)
     parts = reader.partitions()
     assert len(parts) >= 13

@@ -124,6 +124,21 @@ async def settle_changes(state: RunState) -> None:
             state.end(node)
 
 
+async def are_groups_settled(state: RunState) -> bool:
+    """Do three members or more vote in each group, and nobody else? Damaged ones are not asked."""
+    statuses = await state.nodes.statuses()
+    asked = state.members - state.broken.keys()
+    if not asked <= statuses.keys():
+        return False
+    return all(
+        len(group["voters"]) >= 3
+        and {*map(node_of, group["voters"])} <= state.members
+        and not group["voters_outgoing"]
+        for node in asked
+        for group in statuses[node]["groups"]
+    )
+
+
 def leave(state: RunState, node: int) -> None:
     """Take a node out of the members; the node runs until no group counts on it."""
     state.members.discard(node)
