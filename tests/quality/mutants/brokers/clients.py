@@ -189,6 +189,8 @@ MUTANTS = (
             "books-unbalanced",
             "pop-lost",
             "attempt-miscounted",
+            # A nack that counts twice uses up the attempts.
+            "buried-early",
             "key-overtake",
         ),
         plant=renumbers_a_retry,
