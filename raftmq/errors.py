@@ -164,6 +164,8 @@ class Reason(Enum):
     """No node of that id belongs to the cluster."""
     WRONG_CLUSTER = "wrong_cluster"
     """The two ends belong to different clusters."""
+    CHANGED_MEANWHILE = "changed_meanwhile"
+    """Another change came between: look again, and repeat the call with what is there now."""
     OLD_SOFTWARE = "old_software"
     """The cluster is at a feature level that a node does not know: upgrade the node. Or the request
     needs a level that not all nodes know yet."""

@@ -1,6 +1,6 @@
 """Settings of producers and consumers that operators push: `raftmq config set topic orders ...`.
 
-values of `client *`, `topic orders`, `client billing`  ->  `pushed(values...)`, later ones win
+values of `client *`, `topic orders`, `client billing`  ->  `in_force(values...)`, later ones win
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-WEIGHTS = r"([1-9]\d{0,18}=(0(\.\d{1,6})?|1(\.0{1,6})?)(,(?=\d)|$))*"
+WEIGHTS = r"([1-9][0-9]{0,18}=(0(\.[0-9]{1,6})?|1(\.0{1,6})?)(,(?=[0-9])|$))*"
 """The form of `PushedProducer.weights`."""
 
 
@@ -26,8 +26,8 @@ class PushedProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_paused: bool = False
     """True: nothing is sent; messages wait, and those whose time runs out fail as `Unavailable`."""
     weights: Annotated[str, Meta(pattern=f"^{WEIGHTS}$")] = ""
-    """Of messages without a key, the nodes' shares: `3=0,5=0.5` sends none to queues that node 3
-    leads, and half as many as else to those of node 5. Nodes that are not named have 1."""
+    """Weights of nodes for messages without a key: `3=0,5=0.5` sends none to queues that node 3
+    leads, and half as many as otherwise to those of node 5. A node that is not named has 1."""
 
     def node_weights(self) -> dict[int, float]:
         """Node → its weight, of the nodes that are named.
@@ -53,16 +53,16 @@ class Pushed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     consumer: PushedConsumer = PushedConsumer()
 
 
-def pushed(*layers: Mapping[str, Any]) -> Pushed:
+def in_force(*layers: Mapping[str, Any]) -> Pushed:
     """The settings in force, given values by name (`producer.linger_ms`); later layers win.
 
     A value that this software does not know, or that it would refuse, is passed over: the settings
     may be of newer software.
 
-    >>> pushed({"producer.linger_ms": 5}, {"producer.linger_ms": 9, "producer.later": 1}).producer
+    >>> in_force({"producer.linger_ms": 5}, {"producer.linger_ms": 9, "producer.later": 1}).producer
     PushedProducer(linger_ms=9, batch_bytes=None, batch_messages=None, is_paused=False, weights='')
     """
-    tables: dict[str, dict[str, Any]] = {"producer": {}, "consumer": {}}
+    tables: dict[str, dict[str, Any]] = {table: {} for table in Pushed.__struct_fields__}
     for layer in layers:
         for name, value in layer.items():
             table, _, field = name.partition(".")

@@ -19,12 +19,14 @@ from raftmq.words import counted
 if TYPE_CHECKING:
     from raftmq.client import Client
     from raftmq.client.admin.settings import Difference
-    from raftmq.wire.settings import SettingsChangeView, SettingView
+    from raftmq.wire.settings import SettingsChangeView
 
 # As in `raftmq.machine.catalog.settings`, whose import would slow down the help.
 CLUSTER = "cluster"
 SCOPES = (CLUSTER, "node", "topic", "client")
 """What a setting holds for."""
+NODE_SCOPES = (CLUSTER, "node")
+"""Those whose settings nodes obey."""
 SHOWN = 20
 """Changes that `history` shows without an option."""
 
@@ -60,9 +62,12 @@ def get(session: Session, scope: str | None, of: str) -> Result:
     if scope is not None:
         _check_of(scope, of)
     found = session.run(lambda mq: mq.settings.get(scope, of))
-    rows = [(each.place, each.name, _shown(each.value), _holds(each)) for each in found.settings]
+    rows = [
+        (each.scope_text, each.name, _shown(each.value), _holds(_is_live(each.scope, each.name)))
+        for each in found.settings
+    ]
     none = Note("nothing is set: `raftmq config names` lists what can be")
-    columns = ["FOR", "!SETTING", "VALUE", "HOLDS"]
+    columns = ["SCOPE", "!SETTING", "VALUE", "HOLDS"]
     return Result(found, [Table(columns, rows, f"version {found.version}") if rows else none])
 
 
@@ -81,7 +86,7 @@ def set_(session: Session, scope: str, words: tuple[str, ...]) -> None:
     version = session.run(lambda mq: mq.settings.put(values, scope=scope, of=of))
     place = f"{scope} {of}".rstrip()
     note(f"version {version}: {place} has {', '.join(rest)}")
-    late = [name for name in values if scope in (CLUSTER, "node") and not _is_live(name)]
+    late = [name for name in values if not _is_live(scope, name)]
     if late:
         note(f"{', '.join(late)}: each node obeys from its next start (`raftmq cluster roll`)")
 
@@ -112,12 +117,11 @@ def names(beginning: str) -> Result:
             if name.startswith(beginning):
                 is_same = name.partition(".")[0] in SAME_ON_ALL
                 default = "as the program says" if each.default is None else _shown(each.default)
-                holds = "at once" if each.is_live else "from the next start"
-                rows.append((name, CLUSTER if is_same else scopes, default, holds))
-    columns = ["!SETTING", "OF", "DEFAULT", "HOLDS"]
+                rows.append((name, CLUSTER if is_same else scopes, default, _holds(each.is_live)))
+    columns = ["!SETTING", "SCOPE", "DEFAULT", "HOLDS"]
     none = Note(f"no setting begins with {beginning}")
     return Result(
-        [dict(zip(("name", "of", "default", "holds"), row, strict=True)) for row in rows],
+        [dict(zip(("name", "scope", "default", "holds"), row, strict=True)) for row in rows],
         [Table(columns, rows) if rows else none],
     )
 
@@ -130,7 +134,7 @@ def history(session: Session, count: int) -> Result:
     """Show the newest changes: who set what, when, and what was there before."""
     changes = session.run(lambda mq: mq.settings.history())[-count:]
     rows = [row for change in changes for row in _rows(change)]
-    columns = [">VERSION", "TIME", "USER", "FOR", "!SETTING", "BEFORE", "AFTER"]
+    columns = [">VERSION", "TIME", "USER", "SCOPE", "!SETTING", "BEFORE", "AFTER"]
     return Result(Lines(changes), [Table(columns, rows) if rows else Note("no changes yet")])
 
 
@@ -147,10 +151,10 @@ def rollback(session: Session, version: int, yes: bool) -> None:
         note(f"nothing to do: the settings are those of version {version}")
         return
     for then, now in found.changes:
-        note(f"{now.place} {now.name}: {_shown(now.value)} -> {_shown(then.value)}")
+        note(f"{now.scope_text} {now.name}: {_shown(now.value)} -> {_shown(then.value)}")
     if not yes:
         confirm(f"Change {counted(len(found.changes), 'setting')}?")
-    new = session.run(lambda mq: mq.settings.rollback(version))
+    new = session.run(lambda mq: mq.settings.rollback(version, seen=found.version))
     note(f"version {new}: the settings are those of version {version}")
 
 
@@ -172,9 +176,10 @@ def diff(session: Session, version: int | None) -> Result:
 
 def _since(version: int, found: "Difference") -> Result:
     rows = [
-        (now.place, now.name, _shown(then.value), _shown(now.value)) for then, now in found.changes
+        (now.scope_text, now.name, _shown(then.value), _shown(now.value))
+        for then, now in found.changes
     ]
-    columns = ["FOR", "!SETTING", f"VERSION {version}", f"VERSION {found.version}"]
+    columns = ["SCOPE", "!SETTING", f"VERSION {version}", f"VERSION {found.version}"]
     none = Note(f"the settings are those of version {version}")
     return Result(found, [Table(columns, rows) if rows else none])
 
@@ -191,14 +196,14 @@ async def _nodes_diff(mq: "Client") -> Result:
         except KeyError:
             notes.append(f"node {node} has older software, which knows no dynamic settings")
     notes += [f"node {node}: {each['problem']}" for node, each in nodes.items() if each["problem"]]
-    of_nodes = [each for each in found.settings if each.scope in (CLUSTER, "node")]
+    of_nodes = [each for each in found.settings if each.scope in NODE_SCOPES]
     named = {each.name for each in of_nodes}
     running = [each["running"] for each in nodes.values()]
     every = {name for each in running for name in each}
     named |= {name for name in every if len({str(each.get(name)) for each in running}) > 1}
     rows = []
     for name in sorted(named):
-        said = ", ".join(f"{s.place}: {_shown(s.value)}" for s in of_nodes if s.name == name)
+        said = ", ".join(f"{s.scope_text}: {_shown(s.value)}" for s in of_nodes if s.name == name)
         cells = [
             _shown(each["running"].get(name)) + ("*" if name in each["waiting"] else "")
             for each in nodes.values()
@@ -235,7 +240,7 @@ def _rows(change: "SettingsChangeView") -> list[tuple[int, str, str, str, str, s
     pairs = zip(change.before, change.after, strict=True)
     head = change.version, time_text(change.at_ms), change.user or "-"
     return [
-        (*head, after.place, after.name, _shown(before.value), _shown(after.value))
+        (*head, after.scope_text, after.name, _shown(before.value), _shown(after.value))
         for before, after in pairs
     ]
 
@@ -244,7 +249,7 @@ def _split(scope: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
     """The name of the scope, and the words behind it."""
     of, rest = ("", words) if scope == CLUSTER else (words[0], words[1:])
     if "=" in of or ("." in of and not rest):
-        raise click.UsageError(f"name the {scope} first, as `raftmq config set {scope} NAME ...`")
+        raise click.UsageError(f"name the {scope} before the settings, as `{scope} NAME ...`")
     _check_of(scope, of)
     if not rest:
         raise click.UsageError("name a setting: `raftmq config names` lists them")
@@ -253,7 +258,7 @@ def _split(scope: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 def _check_of(scope: str, of: str) -> None:
     if (scope == CLUSTER) is bool(of):
-        fitting = "cluster has no name behind it" if of else f"name the {scope}"
+        fitting = f"`{CLUSTER}` takes no name: leave out {of!r}" if of else f"name the {scope}"
         raise click.UsageError(fitting)
 
 
@@ -268,10 +273,10 @@ def _value(name: str, text: str) -> Any:
     """The value of a text: a time for names with _ms, a size for names with _bytes."""
     if text in ("true", "false"):
         return text == "true"
-    if re.fullmatch(r"-?\d[\d_]*", text):
+    if re.fullmatch(r"-?\d+(_\d+)*", text):
         return int(text)
     try:
-        if name.endswith("_ms"):
+        if "_ms" in name:
             return round(DURATION.read(text) * 1000)
         if "_bytes" in name:
             return SIZE.read(text.removesuffix("/s"))
@@ -283,16 +288,14 @@ def _value(name: str, text: str) -> Any:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return "-" if value is None else str(value)
+    return "-" if value is None else str(value) or "''"
 
 
-def _holds(setting: "SettingView") -> str:
-    if setting.scope in (CLUSTER, "node") and not _is_live(setting.name):
-        return "from the next start"
-    return "at once"
+def _holds(is_live: bool) -> str:
+    return "at once" if is_live else "from the next start"
 
 
-def _is_live(name: str) -> bool:
+def _is_live(scope: str, name: str) -> bool:
     from raftmq.broker.dynamic.known import LIVE
 
-    return name in LIVE
+    return scope not in NODE_SCOPES or name in LIVE

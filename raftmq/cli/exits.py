@@ -70,6 +70,7 @@ _FIXES = {
     Reason.GROUP_MODE: "`raftmq group list` shows the mode of each group; "
     "use it in its own, or take another name",
     Reason.UNKNOWN_NODE: "`raftmq cluster status` shows the nodes",
+    Reason.CHANGED_MEANWHILE: "look again, then repeat the command",
     Reason.OLD_SOFTWARE: "`raftmq cluster status` names the nodes to upgrade",
     Reason.WRONG_CLUSTER: "give the address of the right cluster with --url or RAFTMQ_URL",
     Reason.TLS: "`raftmqs://HOST:PORT?ca=FILE&cert=FILE` reaches nodes under TLS; "

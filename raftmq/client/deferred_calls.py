@@ -23,12 +23,18 @@ class DeferredCalls:
         self, seconds: float = 0.0, *, start: Callable[[Job], object] | None = None
     ) -> None:
         """`start` starts `run` when it is needed first; None: the caller starts it."""
-        self.seconds = seconds
-        """Time from the first call that was added to the round in which it is made."""
+        self._seconds = seconds
+        self._pause: anyio.CancelScope | None = None
         self._start = start
         self._calls: dict[Callable[[], None], None] = {}
         self._added = anyio.Event()
         self._is_after_answer = False
+
+    def set_seconds(self, seconds: float) -> None:
+        """Make calls `seconds` after they were added; those that wait are made now."""
+        if seconds != self._seconds and self._pause is not None:
+            self._pause.cancel()
+        self._seconds = seconds
 
     def add(self, call: Callable[[], None], *, is_after_answer: bool = False) -> None:
         """Make the call in the next round; after an answer, behind the tasks that it woke."""
@@ -44,8 +50,9 @@ class DeferredCalls:
         """Make the calls until cancelled."""
         while True:
             await self._added.wait()
-            if self.seconds:
-                await anyio.sleep(self.seconds)
+            if self._seconds:
+                with anyio.CancelScope() as self._pause:
+                    await anyio.sleep(self._seconds)
             elif self._is_after_answer:
                 # This task and the tasks that the answer woke run in one round, in any order.
                 await anyio.lowlevel.checkpoint()

@@ -36,7 +36,8 @@ class FindSettings(_Wire, frozen=True):
     """The version that the client knows: the answer waits for a change of these scopes. -1: the
     answer comes at once, and is linearizable."""
     wait_ms: int = 0
-    """How long it may wait. A later request on the connection ends the wait."""
+    """How long it may wait. A later request on the connection ends the wait, if it names scopes as
+    this one does, or names none as this one."""
 
 
 class SettingView(_Wire, frozen=True):
@@ -52,7 +53,7 @@ class SettingView(_Wire, frozen=True):
     """The value; None, in a change: there was none, or there is none any longer."""
 
     @property
-    def place(self) -> str:
+    def scope_text(self) -> str:
         """The scope in words: `cluster`, `node 3`, `client *`."""
         return f"{self.scope} {self.of}".rstrip()
 
@@ -94,7 +95,5 @@ class FoundSettingsHistory(_Wire, frozen=True):
 
     changes: list[SettingsChangeView]
     """Those that are kept, of those that were asked for."""
-    dropped: int = 0
-    """Changes before them that are no longer kept."""
     is_cut: bool = False
     """More follow: ask again after the last version."""

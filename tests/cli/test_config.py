@@ -84,7 +84,7 @@ def test_wrong_settings_are_refused_with_the_remedy(version: int, raftmq: Comman
         assert refused.code == 1
         assert text in refused.stderr
     for words, text in (
-        (("topic", "producer.linger_ms=5"), "name the topic first"),
+        (("topic", "producer.linger_ms=5"), "name the topic before the settings"),
         (("topic", "orders"), "name a setting"),
         (("cluster", "log.retention_ms"), "is not NAME=VALUE"),
         (("cluster", "log.retention_ms=5x"), "a duration"),
@@ -102,7 +102,7 @@ def test_names_lists_what_can_be_set(raftmq: CommandLine) -> None:
     assert listed.keys() == OF_NODES.keys() | OF_CLIENTS.keys()
     at_once = {name for name, row in listed.items() if row["holds"] == "at once"}
     assert at_once == LIVE | OF_CLIENTS.keys()
-    assert listed["raft.tick_ms"]["of"] == "cluster"
+    assert listed["raft.tick_ms"]["scope"] == "cluster"
     assert listed["producer.linger_ms"]["default"] == "as the program says"
     assert len(raftmq.ok("config", "names", "log.").stdout.splitlines()) < len(listed)
 

@@ -70,8 +70,8 @@ def test_a_change_of_what_the_caller_did_not_see_is_refused() -> None:
     state = SettingsState()
     assert apply(state, of_cluster(RETENTION, 5), seen=0) == Changed(1)
     refused = apply(state, of_cluster(RETENTION, 6), seen=0)
-    assert refused.reason is Reason.BAD_ARGUMENT
-    assert "version 1 by now, not 0" in refused.message
+    assert refused.reason is Reason.CHANGED_MEANWHILE
+    assert "version 1 by now" in refused.message
     assert state.of(Scope.CLUSTER) == {RETENTION: 5}
     assert apply(state, of_cluster(RETENTION, 6), seen=1) == Changed(2)
 
@@ -87,7 +87,8 @@ WRONG = [
     ([Setting(Scope.CLIENT, "a b", LINGER, 1)], "not a client name"),
     ([of_cluster("retention", 1)], "TABLE.NAME"),
     ([of_cluster("Log.Retention", 1)], "TABLE.NAME"),
-    ([of_cluster(RETENTION, "x" * 257)], "256 characters"),
+    ([of_cluster(RETENTION, "x" * 257)], "256 bytes"),
+    ([of_cluster(RETENTION, "\U0001f4ef" * 65)], "256 bytes"),
     ([of_cluster(RETENTION, 1 << 63)], "64 bits"),
     ([of_cluster(TICK, 3), of_cluster("x" * 200, 1)], "TABLE.NAME"),
 ]
@@ -102,8 +103,27 @@ def test_a_change_that_is_wrong_in_a_part_changes_nothing(wrong: list[Setting], 
     assert state.version == len(state) == 0
 
 
+def test_odd_numbers_are_refused_or_change_nothing() -> None:
+    state = SettingsState()
+    assert reason(apply(state, of_cluster(RETENTION, 1), seen=10**5000)) is Reason.CHANGED_MEANWHILE
+    assert apply(state, of_cluster(RETENTION, 1), seen=-(10**5000)) == Changed(1)
+    # Equal in Python, and two values all the same.
+    assert apply(state, of_cluster(RETENTION, True)) == Changed(2)
+    assert state.of(Scope.CLUSTER) == {RETENTION: True}
+
+
+def test_topics_leave_room_for_the_settings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "TOPIC_SETTINGS_MAX", 2)
+    monkeypatch.setattr(settings, "SETTINGS_MAX", 3)
+    state = SettingsState()
+    apply(state, of_topic("t0", LINGER, 1), of_topic("t1", LINGER, 1))
+    assert "for others than topics" in apply(state, of_topic("t2", LINGER, 1)).message
+    assert apply(state, Setting(Scope.CLIENT, "*", LINGER, 1)) == Changed(2)
+
+
 def test_settings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "SETTINGS_MAX", 3)
+    monkeypatch.setattr(settings, "TOPIC_SETTINGS_MAX", 3)
     state = SettingsState()
     apply(state, *(of_topic(f"t{n}", LINGER, n) for n in range(3)))
     assert reason(apply(state, of_topic("t3", LINGER, 1))) is Reason.BAD_ARGUMENT

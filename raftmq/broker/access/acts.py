@@ -184,11 +184,12 @@ def _tag(command: msgspec.Struct) -> str:
 
 
 def _of_settings(settings: list[Setting]) -> Words:
-    scopes = {each.scope.value for each in settings}
-    places = {each.of for each in settings}
+    scopes, names = {each.scope.value for each in settings}, {each.of for each in settings}
     resource = scopes.pop() if len(scopes) == 1 else "cluster"
-    name = places.pop() if len(places) == 1 else ""
-    return Words("put_settings", resource, name, ", ".join(map(str, settings[:_SHOWN_SETTINGS])))
+    name = names.pop() if len(names) == 1 else ""
+    more = len(settings) - _SHOWN_SETTINGS
+    shown = ", ".join(map(str, settings[:_SHOWN_SETTINGS]))
+    return Words("put_settings", resource, name, f"{shown} and {more} more" if more > 0 else shown)
 
 
 def _of_topic(command: CreateTopic | AlterTopic | DeleteTopic) -> Words:

@@ -25,15 +25,22 @@ class CopyPace:
     def __init__(self, bytes_per_second: Callable[[], int]) -> None:
         """`bytes_per_second` gives the rate that holds now; 0: without a bound."""
         self._rate = bytes_per_second
-        self._paid_at = 0.0
+        # Bytes that were sent and are not paid off, at a moment.
+        self._owed, self._at = 0.0, 0.0
 
     def sent(self, count: int) -> None:
         """Charge bytes that went to a member that learns."""
-        rate = self._rate()
-        if rate:
-            self._paid_at = max(self._paid_at, trio.current_time()) + count / rate
+        self._pay()
+        self._owed += count
 
     @property
     def pause(self) -> float:
         """Seconds until the next read for such a member."""
-        return max(0.0, self._paid_at - trio.current_time())
+        self._pay()
+        rate = self._rate()
+        return self._owed / rate if rate else 0.0
+
+    def _pay(self) -> None:
+        now, rate = trio.current_time(), self._rate()
+        self._owed = max(0.0, self._owed - (now - self._at) * rate) if rate else 0.0
+        self._at = now

@@ -4,9 +4,9 @@
     catalog says   log.retention_ms = 3_600_000   -> holds at once: `Host.settings` has it
                    raft.tick_ms = 50              -> noted in `settings.json`, for the next start
 
-A node learns of its settings from a log that it opens with them, so it keeps a copy of their names
-and values in its folder. The copy may be old or missing: then those that hold from a start on hold
-from the start after the next look.
+A node opens its log with its settings, and learns the newest ones from that log. So it keeps a copy
+in its folder. If the copy was old or missing, a setting that holds from a start on needs a second
+start.
 
 Invariants:
 - Settings that contradict each other, or the node's file, change nothing: the node goes on with
@@ -18,15 +18,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from raftmq.broker.host import Host
-from raftmq.broker.settings import Settings
 from raftmq.broker.world import Worker
 from raftmq.log import checked_json
 from raftmq.machine.catalog.settings import Scope, Setting
 
-from .known import LIVE, NODE_TABLES, overlaid, running, why_refused
+from .known import LIVE, overlaid, values_by_name, why_not
 
 FILE = "settings.json"
 """The copy, in the data folder."""
@@ -40,91 +37,95 @@ class DynamicSettings:
         self._node = node
         self._worker = worker
         self._file = node.settings
-        self._copied = self._read_copy()
-        self._version = 0
+        # None: the file may hold any older settings.
+        self._copied: Mapping[str, Any] | None
+        self._copied, self._version = self._read_copy()
         self.problem = ""
         """Why the newest settings are not obeyed; empty: they are."""
         try:
-            node.settings = overlaid(self._file, self._copied)
+            node.settings = overlaid(self._file, self._copied or {})
         except ValueError as error:
             self.problem = str(error)
         self._wanted = node.settings
 
-    def _read_copy(self) -> Mapping[str, Any]:
+    def _read_copy(self) -> tuple[Mapping[str, Any], int]:
+        """The copy, and its version."""
         files, folder = self._node.world.files, self._file.node.data
         try:
             fields = checked_json.read(files, folder, FILE) or {}
         except ValueError:
             # It is damaged. The catalog has the settings, and the next look writes a new copy.
-            return {}
-        values = fields.get("settings", {})
-        return values if isinstance(values, dict) else {}
+            return {}, 0
+        return fields.get("settings", {}), fields.get("version", 0)
+
+    @property
+    def _own(self) -> tuple[Scope, str]:
+        return Scope.NODE, str(self._node.id)
+
+    def _values(self) -> dict[str, Any]:
+        """The catalog's settings for this node."""
+        settings = self._node.catalog.settings
+        return settings.of(Scope.CLUSTER) | settings.of(*self._own)
 
     def follow(self) -> None:
         """The catalog may have changed: obey its settings."""
         settings = self._node.catalog.settings
-        if settings.version == self._version:
+        # A node starts with an old snapshot of the catalog; its log leads to the copy's version.
+        if settings.version <= self._version:
             return
         self._version = settings.version
-        own = str(self._node.id)
-        values = settings.of(Scope.CLUSTER) | settings.of(Scope.NODE, own)
+        values = self._values()
         try:
             self._wanted = overlaid(self._file, values)
+            wanted = values_by_name(self._wanted)
+            live = {name: value for name, value in wanted.items() if name in LIVE}
+            # The others are those of the start: the two together must not contradict each other.
+            self._node.settings = overlaid(self._node.settings, live)
         except ValueError as error:
             self.problem = f"{error}; the node goes on with the settings before"
             return
         self.problem = ""
-        self._node.settings = _with_live(self._node.settings, self._wanted)
         if values != self._copied:
             self._copied = values
             write = partial(checked_json.write, self._node.world.files, self._file.node.data, FILE)
-            self._worker.submit(partial(write, {"settings": values}), self._written)
+            fields = {"settings": values, "version": self._version}
+            self._worker.submit(partial(write, fields), self._written)
 
     def _written(self, _: object, error: BaseException | None) -> None:
         if error is not None:
-            # A start would go on with old settings, and nobody would know why.
+            # A start would take up old settings, and the operator must know why.
             self.problem = f"{FILE} in {self._file.node.data} cannot be written: {error}"
-            self._copied = {}
+            self._copied = None
 
     def why_refused(self, settings: list[Setting]) -> str:
         """Why the catalog's leader refuses to put these; empty: it does not."""
-        own, state = (Scope.NODE, str(self._node.id)), self._node.catalog.settings
-        values = state.of(Scope.CLUSTER) | state.of(*own)
-        for each in settings:
-            if each.scope is Scope.CLUSTER or (each.scope, each.of) == own:
-                values.pop(each.name, None)
-                values |= {} if each.value is None else {each.name: each.value}
-        problem = why_refused(settings)
+        problem = why_not(settings)
         if problem:
             return problem
+        values: dict[str, Any] = self._values()
+        for each in settings:
+            if each.scope is Scope.CLUSTER or (each.scope, each.of) == self._own:
+                values[each.name] = each.value
         try:
-            overlaid(self._file, values)
+            overlaid(self._file, {name: v for name, v in values.items() if v is not None})
         except ValueError as error:
             return str(error)
         return ""
 
     def status(self) -> dict[str, Any]:
-        """What the node runs with, and what it does not obey yet."""
-        runs, wanted = running(self._node.settings), running(self._wanted)
+        """What the node runs with, and what it does not obey yet.
+
+        | key | value |
+        |---|---|
+        | `version` | of the settings that the node looked at last; 0: it has seen none |
+        | `running` | the values of all settings that can be dynamic, by name |
+        | `waiting` | names of settings that change with the node's next start |
+        | `problem` | why the newest settings are not obeyed; empty: they are |
+        """
+        runs, wanted = values_by_name(self._node.settings), values_by_name(self._wanted)
         return {
             "version": self._version,
             "running": runs,
             "waiting": sorted(name for name in runs if runs[name] != wanted[name]),
             "problem": self.problem,
         }
-
-
-def _with_live(running_: Settings, wanted: Settings) -> Settings:
-    """The settings that run, with the live ones of those that are wanted."""
-    changed = {
-        table: msgspec.structs.replace(
-            getattr(running_, table),
-            **{
-                field: getattr(getattr(wanted, table), field)
-                for field in struct.__struct_fields__
-                if f"{table}.{field}" in LIVE
-            },
-        )
-        for table, struct in NODE_TABLES.items()
-    }
-    return msgspec.structs.replace(running_, **changed)

@@ -14,25 +14,27 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from raftmq.broker.settings import Balance, Limits, Log, Raft, Settings
+from raftmq.broker.settings import Settings
 from raftmq.machine.catalog.settings import Scope, Setting
-from raftmq.pushed import PushedConsumer, PushedProducer
+from raftmq.pushed import Pushed
 from raftmq.words import did_you_mean
 
+OWN_TABLES = frozenset(("node", "tls", "access"))
+"""Tables that stay in a node's file."""
 NODE_TABLES: Final[Mapping[str, type[msgspec.Struct]]] = {
-    "raft": Raft,
-    "log": Log,
-    "limits": Limits,
-    "balance": Balance,
+    field.name: field.type
+    for field in msgspec.structs.fields(Settings)
+    if field.name not in OWN_TABLES
 }
 """Tables of a node's settings that can be dynamic."""
 CLIENT_TABLES: Final[Mapping[str, type[msgspec.Struct]]] = {
-    "producer": PushedProducer,
-    "consumer": PushedConsumer,
+    field.name: field.type for field in msgspec.structs.fields(Pushed)
 }
 """Tables that clients obey."""
 SAME_ON_ALL = frozenset(("raft", "balance"))
 """Tables that no node has for itself."""
+# `log.reserve_bytes` is not among them: with one that no disk has, no node could store the
+# correction, and if it held at once, it would come back with the log at each start.
 LIVE = frozenset(
     (
         "log.retention_ms",
@@ -40,13 +42,13 @@ LIVE = frozenset(
         "log.dead_ms",
         "log.dead_bytes",
         "log.scrub_bytes_per_second",
-        "log.reserve_bytes",
         "limits.copy_bytes_per_second",
         "balance.leaders_ms",
         "balance.absent_ms",
     )
 )
-"""Settings of nodes that hold at once; the others hold from the next start of a node."""
+"""Settings of nodes that hold at once; the others hold from the next start of a node. Code that
+obeys one of these reads it from `Host.settings` at each use, and keeps no copy."""
 
 
 class Known(NamedTuple):
@@ -76,7 +78,7 @@ OF_CLIENTS: Final[Mapping[str, Known]] = _of(CLIENT_TABLES)
 """Settings of clients, by name."""
 
 
-def why_refused(settings: list[Setting]) -> str:
+def why_not(settings: list[Setting]) -> str:
     """Why these settings may not be put; empty: they may. One without a value may be taken out
     whatever its name is: newer software may have put it."""
     return next(filter(None, (_why(each) for each in settings if each.value is not None)), "")
@@ -99,7 +101,7 @@ def _why(setting: Setting) -> str:
 
 def _why_unknown(setting: Setting, *, is_of_node: bool) -> str:
     table = setting.name.partition(".")[0]
-    if table in Settings.__struct_fields__ and table not in NODE_TABLES:
+    if table in OWN_TABLES:
         return f"{setting.name} stands in the file of each node and cannot be dynamic"
     other = OF_CLIENTS if is_of_node else OF_NODES
     if setting.name in other:
@@ -131,8 +133,8 @@ def overlaid(settings: Settings, values: Mapping[str, Any]) -> Settings:
     return msgspec.structs.replace(settings, **changed).validate()
 
 
-def running(settings: Settings) -> dict[str, Any]:
-    """What a node runs with, by name, of the settings that can be dynamic."""
+def values_by_name(settings: Settings) -> dict[str, Any]:
+    """The values of all settings that can be dynamic."""
     return {
         f"{table}.{field}": value
         for table in NODE_TABLES

@@ -3,8 +3,9 @@
     SETTINGS [topic orders, client *], after 7  ──> waits until a change after 7 touches one of
                                                     these scopes, or until its time is over
 
-Every node answers what waits, from the catalog as it is here. Each connection has one such request
-at most: a newer one ends the wait of the one before.
+Every node answers what waits, from the catalog as it is here. Each connection has two such requests
+at most: one for some scopes, as of its producers and consumers, and one for all settings. A newer
+one of the same kind ends the wait of the one before.
 
 Invariants:
 - A request is answered once.
@@ -27,8 +28,15 @@ from raftmq.broker.service import Service
 from raftmq.broker.timers import Timer
 from raftmq.log.record import Record
 from raftmq.machine.catalog.catalog import SYSTEM_GROUP
-from raftmq.machine.catalog.settings import Scope, Setting, SettingsChange, SettingsState
+from raftmq.machine.catalog.settings import (
+    SETTINGS_MAX,
+    Scope,
+    Setting,
+    SettingsChange,
+    SettingsState,
+)
 from raftmq.results import Result
+from raftmq.wire.frame import HEADER_BYTES_MAX
 from raftmq.wire.messages import FrameKind
 from raftmq.wire.settings import (
     FindSettings,
@@ -39,8 +47,11 @@ from raftmq.wire.settings import (
     SettingView,
 )
 
-SETTING_BYTES = 500
-"""About the longest setting in an answer."""
+SETTING_BYTES = 550
+"""More than the longest setting in an answer."""
+assert SETTINGS_MAX * SETTING_BYTES < HEADER_BYTES_MAX, "the answer to FindSettings"
+
+_Place = tuple[Connection, bool]
 
 
 class _Waiting(NamedTuple):
@@ -56,7 +67,8 @@ class SettingsRequests(Service):
 
     def __init__(self, node: Host) -> None:
         self._node = node
-        self._waiting: dict[Connection, _Waiting] = {}
+        # By connection, and whether the request names scopes.
+        self._waiting: dict[_Place, _Waiting] = {}
         self._version = 0
         system = system_group(node)
         self.routes = {
@@ -72,43 +84,48 @@ class SettingsRequests(Service):
         if group.number != SYSTEM_GROUP or settings.version == self._version:
             return
         self._version = settings.version
-        for connection, each in list(self._waiting.items()):
-            if settings.is_touched(each.request.after, _scopes(each.request)):
-                # All clients may have to hear of a change.
-                self._node.turns.make(connection, partial(self._end_wait, connection, each))
+        for place, each in list(self._waiting.items()):
+            # All clients may have to hear of a change.
+            self._node.turns.make(place[0], partial(self._look, place, each))
 
     def closed(self, connection: Connection) -> None:
-        """Drop the request that waits on a connection."""
-        each = self._waiting.pop(connection, None)
-        if each is not None:
-            each.timer.cancel()
+        """Drop the requests that wait on a connection."""
+        for place in ((connection, False), (connection, True)):
+            each = self._waiting.pop(place, None)
+            if each is not None:
+                each.timer.cancel()
 
     # Requests
 
     def _settings(self, request: FindSettings, group: Group, asked: OpenRequest) -> Answer:
         if request.after < 0:
             return asked.read(group, lambda: self._found(request, asked))
-        connection, settings = asked.connection, self._node.catalog.settings
-        before = self._waiting.get(connection)
+        place, settings = (asked.connection, bool(request.scopes)), self._node.catalog.settings
+        before = self._waiting.get(place)
         if before is not None:
-            self._end_wait(connection, before)
+            self._end_wait(place, before)
         wait_ms = min(request.wait_ms, self._node.settings.limits.fetch_wait_ms_max)
         if settings.is_touched(request.after, _scopes(request)) or wait_ms <= 0:
             return self._found(request, asked)
-        timer = self._node.timers.call_after(wait_ms / 1000, partial(self._wait_over, connection))
-        self._waiting[connection] = _Waiting(asked, request, timer)
+        timer = self._node.timers.call_after(wait_ms / 1000, partial(self._wait_over, place))
+        self._waiting[place] = _Waiting(asked, request, timer)
         return LATER
 
-    def _wait_over(self, connection: Connection) -> None:
-        """The wait is over, as that of others may be at this moment."""
-        each = self._waiting[connection]
-        self._node.turns.make(connection, partial(self._end_wait, connection, each))
+    def _look(self, place: _Place, each: _Waiting) -> None:
+        """Answer a request if what it waits for has changed."""
+        if self._node.catalog.settings.is_touched(each.request.after, _scopes(each.request)):
+            self._end_wait(place, each)
 
-    def _end_wait(self, connection: Connection, each: _Waiting) -> None:
-        if self._waiting.get(connection) is each:
-            del self._waiting[connection]
+    def _wait_over(self, place: _Place) -> None:
+        """The wait is over, as that of others may be at this moment."""
+        each = self._waiting[place]
+        self._node.turns.make(place[0], partial(self._end_wait, place, each))
+
+    def _end_wait(self, place: _Place, each: _Waiting) -> None:
+        if self._waiting.get(place) is each:
+            del self._waiting[place]
             each.timer.cancel()
-            each.asked.answer(unread(connection) or self._found(each.request, each.asked))
+            each.asked.answer(unread(place[0]) or self._found(each.request, each.asked))
 
     def _found(self, request: FindSettings, asked: OpenRequest) -> FoundSettings:
         settings = self._node.catalog.settings
@@ -116,9 +133,8 @@ class SettingsRequests(Service):
         sees = self._node.gate.sees(asked.connection, Resource.TOPIC)
         views = [
             _view(each)
-            for each in settings.all()
-            if (not wanted or (each.scope, each.of) in wanted)
-            and (each.scope is not Scope.TOPIC or sees(each.of))
+            for each in settings.all(wanted)
+            if each.scope is not Scope.TOPIC or sees(each.of)
         ]
         return FoundSettings(settings.version, views)
 
@@ -131,8 +147,7 @@ def history_page(settings: SettingsState, request: FindSettingsHistory) -> Found
     after = max(request.after, 0)
     found = _changes_after(settings, after)
     views, last = first_page(found, _change_bytes)
-    oldest = settings.history[0].version if settings.history else settings.version + 1
-    return FoundSettingsHistory(views, max(oldest - 1 - after, 0), is_cut=last is not None)
+    return FoundSettingsHistory(views, is_cut=last is not None)
 
 
 def _changes_after(settings: SettingsState, after: int) -> Iterator[tuple[int, SettingsChangeView]]:

@@ -238,7 +238,7 @@ class Snapshots(Service):
         file = group.store.open_snapshot(snapshot.meta.index)
         group.replace_machine(restore_machine(group.number, file.state()), snapshot.meta)
         if group.number == SYSTEM_GROUP:
-            self._node.gate.follow()
+            self._node.catalog_changed()
 
 
 async def _offer(link: PeerLink, chunk: SnapshotChunk, data: bytes) -> int:

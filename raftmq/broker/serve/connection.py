@@ -148,6 +148,8 @@ class Connection:
         self._frame_bytes = 0
         """Bytes of the frame under way that had come when `_frame_due` was set."""
         self._open: dict[int, int] = {}
+        # Those of them that the share does not count.
+        self._standing: set[int] = set()
         self._when_closed: dict[int, list[Callable[[], None]]] = {}
         self._open_bytes = 0
         self._held_bytes = 0
@@ -219,8 +221,8 @@ class Connection:
 
     @property
     def open_requests(self) -> int:
-        """Requests without an answer."""
-        return len(self._open)
+        """Requests without an answer, but for those that stand until something changes."""
+        return len(self._open) - len(self._standing)
 
     def resume(self) -> None:
         """Undo one `pause`."""
@@ -489,7 +491,10 @@ class Connection:
             raise ProtocolError(f"correlation {frame.correlation} is still in use")
         size = len(frame.header) + len(frame.body)
         self._open[frame.correlation] = size
-        if self.share is not None:
+        if frame.kind == FrameKind.SETTINGS:
+            # It waits for long, and must not take a place that the user's work needs.
+            self._standing.add(frame.correlation)
+        elif self.share is not None:
             self.share.open += 1
         self._open_bytes += size
         self._count()
@@ -499,7 +504,9 @@ class Connection:
         size = self._open.pop(correlation, None)
         if self._when_closed:
             self._call_all(self._when_closed.pop(correlation, ()))
-        if size is not None and self.share is not None:
+        is_standing = correlation in self._standing
+        self._standing.discard(correlation)
+        if size is not None and self.share is not None and not is_standing:
             self.share.note_closed()
         if size is None or self.is_closed:
             return False

@@ -2,7 +2,7 @@
 
 Each administrator draws one call after the other. The form of the history:
 `raftmq.checkers.objects.administration`. The filter of a group is a register: the last one holds.
-So is a dynamic setting, which is also changed under the condition that nobody was quicker.
+So is a dynamic setting, which is also changed on condition that no other change came first.
 
 Invariants:
 - `OutcomeUnknown` is `unknown`, `Unavailable` is `fail`: it promises that nothing happened.
@@ -10,7 +10,7 @@ Invariants:
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -191,9 +191,7 @@ class Administrators:
             try:
                 await _soon(change)
             except Rejected as error:
-                if error.reason is Reason.BAD_ARGUMENT and "by now" in str(error):
-                    return False
-                raise
+                return _refusal(error, {Reason.CHANGED_MEANWHILE: False})
             return True
 
         await self._call(process, "read", SETTING, None, see)
@@ -287,7 +285,7 @@ class _Doubt(Exception):
     """The call was refused because of a later change."""
 
 
-def _refusal(error: Rejected, answers: dict[Reason, str]) -> Value:
+def _refusal(error: Rejected, answers: Mapping[Reason, Value]) -> Value:
     """The model's word for a refusal."""
     if error.reason in answers:
         return answers[error.reason]

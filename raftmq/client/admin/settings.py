@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import anyio
+from msgspec.structs import replace
 
 from raftmq.client.arguments import member_of, require, require_text, typed
 from raftmq.client.routing.connection import Lost
-from raftmq.client.routing.pushed_settings import LATE_SECONDS, WAIT_MS
+from raftmq.client.routing.pushed_settings import LATE_SECONDS_MAX, WAIT_MS
 from raftmq.client.routing.refusals import RETRIED, exception_of, refusal_of
 from raftmq.client.routing.requests import ask_for_pages, ask_leader, change_catalog, seconds_left
 from raftmq.client.routing.router import Router
@@ -23,7 +24,11 @@ from raftmq.wire.settings import (
     FoundSettingsHistory,
     SettingsChangeView,
     SettingScope,
+    SettingView,
 )
+
+_SLOW = 5
+"""An attempt, as for `Router.delay`: the longest wait."""
 
 
 class Difference(NamedTuple):
@@ -31,7 +36,7 @@ class Difference(NamedTuple):
 
     version: int
     """The version now."""
-    changes: list[tuple[Setting, Setting]]
+    changes: list[tuple[SettingView, SettingView]]
     """Each setting as it was then, and as it is now, by scope and name."""
 
 
@@ -41,8 +46,9 @@ class Settings:
 
     A setting of `cluster` holds for all nodes, one of `node` for one, and goes over what the node's
     file says; those of `topic` and `client` are obeyed by producers and consumers. `docs/config.md`
-    lists them. Every call may be repeated safely; each takes `timeout` and raises as the calls of
-    `Admin`.
+    lists them. Calls may be repeated safely; a repeated `put` with `seen` is refused if the first
+    one was carried out. All but `wait_for_change` take `timeout`, and raise as the calls of
+    `Admin`. Cancelling a change leaves it done or not done.
     """
 
     def __init__(self, router: Router) -> None:
@@ -80,7 +86,8 @@ class Settings:
             timeout: seconds; None: the client's default.
 
         Raises:
-            Rejected: `BAD_ARGUMENT`; the text says what would be right.
+            Rejected: `BAD_ARGUMENT`; the text says what would be right. `CHANGED_MEANWHILE`: the
+                settings have another version than `seen`.
         """
         settings = [Setting(_scope(scope), of, *each) for each in sorted(_checked(values).items())]
         return await self._put(settings, -1 if seen is None else seen, timeout)
@@ -97,19 +104,28 @@ class Settings:
             changes += page.changes
         return changes
 
-    async def rollback(self, version: int, *, timeout: float | None = None) -> int:
+    async def rollback(
+        self, version: int, *, seen: int | None = None, timeout: float | None = None
+    ) -> int:
         """Make the settings what they were at a version, as a new change; returns its version.
+
+        Args:
+            version: the version, 0: nothing was set.
+            seen: the version that the caller saw: refused if there is another by now.
+            timeout: seconds; None: the client's default.
 
         Raises:
             Rejected: `BAD_ARGUMENT`: there was no such version, or it is no longer known what the
-                settings were then; or somebody else changed them meanwhile.
+                settings were then. `CHANGED_MEANWHILE`: another change came between.
         """
         left = seconds_left(self._router, timeout)
         undone = await self.difference(version, timeout=left())
         if not undone.changes:
             return undone.version
-        back = [change[0] for change in undone.changes]
-        return await self._put(back, undone.version, left())
+        back = [
+            Setting(Scope(then.scope), then.of, then.name, then.value) for then, _ in undone.changes
+        ]
+        return await self._put(back, undone.version if seen is None else seen, left())
 
     async def difference(self, version: int, *, timeout: float | None = None) -> Difference:
         """What the settings were at a version, where they are others now. Raises as `rollback`."""
@@ -117,24 +133,24 @@ class Settings:
         found = await self.get(timeout=left())
         require(
             0 <= version <= found.version,
-            f"the settings have versions up to {found.version}, no {version}",
+            f"there is no version {version} of the settings, only 0 to {found.version}",
         )
         changes = await self.history(after=version, timeout=left())
-        if len(changes) < found.version - version:
-            message = f"the changes after version {version} are not all kept"
-            raise Rejected(Reason.BAD_ARGUMENT, message)
-        first: dict[tuple[str, str, str], Setting] = {}
+        if changes and changes[0].version > version + 1:
+            message = f"the changes after version {version} are no longer all kept"
+            oldest = changes[0].version - 1
+            raise Rejected(Reason.BAD_ARGUMENT, f"{message}: name {oldest} or a later version")
+        first: dict[tuple[str, str, str], SettingView] = {}
         for change in changes:
             if change.version > found.version:
                 break
             for each in change.before:
-                place = each.scope, each.of, each.name
-                first.setdefault(place, Setting(Scope(each.scope), *place[1:], each.value))
+                first.setdefault((each.scope, each.of, each.name), each)
         now = {(each.scope, each.of, each.name): each.value for each in found.settings}
         pairs = [
-            (setting, Setting(setting.scope, setting.of, setting.name, now.get(place)))
-            for place, setting in sorted(first.items())
-            if setting.value != now.get(place)
+            (then, replace(then, value=now.get(key)))
+            for key, then in sorted(first.items())
+            if then.value != now.get(key)
         ]
         return Difference(found.version, pairs)
 
@@ -150,21 +166,20 @@ class Settings:
         return changes
 
     async def _wait(self, version: int) -> None:
-        """Wait until the settings have a higher version, or for a minute."""
+        """Wait until the settings have a higher version, or for half a minute."""
         question = pack(FindSettings([], version, WAIT_MS))
-        with anyio.move_on_after(WAIT_MS / 1000 + LATE_SECONDS):
+        with anyio.move_on_after(WAIT_MS / 1000 + LATE_SECONDS_MAX):
             finding = self._router.leader(SYSTEM_GROUP)
             connection = await self._router.within(None, finding, "to watch the settings")
             answer = await connection.call(FrameKind.SETTINGS, question, is_patient=True)
             if isinstance(answer, Lost):
                 return
             refusal = refusal_of(answer)
-            if refusal is None:
-                unpack(FoundSettings, answer.header)
-            elif refusal.code in RETRIED:
-                await anyio.sleep(self._router.delay(5))
-            else:
+            if refusal is not None and refusal.code not in RETRIED:
                 raise exception_of(refusal)
+            if refusal is not None or unpack(FoundSettings, answer.header).version <= version:
+                # Another wait of this client may have ended this one; a watcher need not be quick.
+                await anyio.sleep(self._router.delay(_SLOW))
 
     async def _put(self, settings: list[Setting], seen: int, timeout: float | None) -> int:
         command = PutSettings(settings, seen)

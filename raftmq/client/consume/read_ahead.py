@@ -121,7 +121,7 @@ class Fetcher:
         self._news = anyio.Event()
         self._is_changed = False
         # Operators have paused the consumer.
-        self._is_held = False
+        self._is_paused = False
         self.cursors: dict[int, Cursor] = {}
         """Queue number → its cursor."""
 
@@ -158,9 +158,10 @@ class Fetcher:
         self.tell()
 
     def obey(self, pushed: Pushed) -> None:
-        """Operators push these settings: while they pause consumers, ask for nothing and hand out
-        nothing."""
-        self._is_held, self._is_changed = pushed.consumer.is_paused, True
+        """Obey what operators push. While consumers are paused, no request leaves and no message is
+        handed out; the answer to an open request is kept."""
+        # Leaders may have moved during a pause: the queues are shared out again.
+        self._is_paused, self._is_changed = pushed.consumer.is_paused, True
         self.kick()
         self.tell()
 
@@ -190,7 +191,7 @@ class Fetcher:
         slices: list[Slice] = []
         was_full = self._buffered_bytes >= self._bytes_max
         buffer = self._buffer
-        while buffer and count > 0 and not self._is_held:
+        while buffer and count > 0 and not self._is_paused:
             chunk = buffer[0]
             cursor, batch, start = chunk.cursor, chunk.batch, chunk.start
             stop = min(chunk.stop, start + count)
@@ -239,7 +240,7 @@ class Fetcher:
     def kick(self) -> None:
         """Send a request in each session without an open one, if the buffer has room."""
         is_full = self._buffered_bytes >= self._bytes_max
-        if is_full or self._is_held or self._tasks.is_closed:
+        if is_full or self._is_paused or self._tasks.is_closed:
             return
         if self._is_changed or not all(each.connection.is_open for each in self._sessions.values()):
             self._is_changed = False

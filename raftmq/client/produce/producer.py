@@ -468,7 +468,7 @@ class Producer:
             queues=len(queues),
             queue=queue,
             next_queue=queues.current,
-            bytes_max=self._settings.batch_bytes,
+            bytes_max=min(self._settings.batch_bytes, host.limits.batch_bytes_max // 2),
             messages_max=self._settings.batch_messages,
         ):
             content = columns.take(
@@ -558,8 +558,8 @@ class Producer:
         """Operators push these settings."""
         assert self._queues is not None
         self._settings = self._own_settings.obeying(pushed.producer)
-        self._deferred.seconds = self._settings.linger or 0.0
-        self._queues.set_shares(pushed.producer.node_weights())
+        self._deferred.set_seconds(self._settings.linger or 0.0)
+        self._queues.obey(pushed.producer)
         for sender in self._senders:
             sender.obey(self._settings)
             self._pump_later(sender)

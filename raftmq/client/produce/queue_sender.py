@@ -106,7 +106,7 @@ class SenderHost:
     limits: Limits
     """Bounds of a batch."""
     settings: Callable[[], ProducerSettings]
-    """The producer's settings, as they are now."""
+    """The producer's settings when a sender is made; `QueueSender.obey` brings later ones."""
     give_back: Callable[[Entry], None]
     """Called once for each entry, when its memory is free again."""
     failed: Callable[[Entry], None]
@@ -279,7 +279,7 @@ class QueueSender:
         self.pump(is_flush=True)
 
     def obey(self, settings: ProducerSettings) -> None:
-        """The producer's settings are these from now on."""
+        """Go on with these settings; send what waited if they end a pause."""
         self._settings = settings
         self.pump()
 

@@ -16,7 +16,7 @@ Sources: Kafka's sticky partitioner (KIP-480); bytes as the measure of a turn, a
 partitioner must pass over stuck queues (KIP-794).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NamedTuple, Self
 
@@ -27,6 +27,7 @@ from raftmq.client.arguments import require_whole
 from raftmq.client.routing.router import Router
 from raftmq.errors import RaftmqError, Reason, Rejected, WrongType
 from raftmq.machine.queue_numbers import QUEUE_BITS, QUEUE_MASK
+from raftmq.pushed import PushedProducer
 from raftmq.wire.messages import TopicView
 
 from .columns import Positions
@@ -77,6 +78,8 @@ class Queues:
         """The senders in use, by queue."""
         self.is_shared = False
         """True if the batch that went out last had messages of several calls."""
+        self.is_paused = False
+        """True: operators have paused the producer."""
         self._turns = Turns(first, self.senders, router.weights, router.leader_of)
         # Called with a queue's cluster-wide number and its partition group.
         self._make_sender = make_sender
@@ -141,9 +144,9 @@ class Queues:
         """The weights of the nodes that lead the queues."""
         return self._turns.weights(self.view.groups, anyio.current_time())
 
-    def set_shares(self, shares: Mapping[int, float]) -> None:
-        """The nodes' shares by the operators: see `PushedProducer.weights`."""
-        self._turns.shares = shares
+    def obey(self, pushed: PushedProducer) -> None:
+        """Obey what operators push."""
+        self._turns.pushed_weights, self.is_paused = pushed.node_weights(), pushed.is_paused
 
     def note_full(self, sender: QueueSender) -> None:
         """A sender's batch is full: pass the turn on, if the sender's queue has it."""

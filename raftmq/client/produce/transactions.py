@@ -60,6 +60,7 @@ from raftmq.wire.transactions import (
 
 from .queues import Queues
 from .receipts import Outgoing
+from .settings import PAUSED
 from .transaction_inputs import Inputs
 
 NEVER_MS = 2**62 - 1
@@ -188,6 +189,8 @@ class Transaction:
         self, rows: list[Outgoing], queue: int | None, left: Callable[[], float]
     ) -> None:
         queues = self._queues
+        if queues.is_paused:
+            raise Unavailable(f"nothing was stored: {PAUSED}")
         await queues.learn(queue, anyio.current_time() + left())
         by_queue: dict[int, list[Outgoing]] = {}
         for row in rows:

@@ -70,8 +70,9 @@ class Turns:
         # The value of `_next` at which the leaders are looked up again.
         self._leaders_until = first
         self._late_seconds = 0.0
-        self.shares: Mapping[int, float] = {}
-        """Node → its share by the operators, which its weight is multiplied by; else 1."""
+        self.pushed_weights: Mapping[int, float] = {}
+        """Node → the weight that operators push, by which the measured one is multiplied; a node
+        that is not named has 1."""
 
     def queue(self, groups: Sequence[int], now: float, n: int = 0) -> int:
         """The queue that has the turn, or has the n-th turn after it.
@@ -106,7 +107,7 @@ class Turns:
     def weights(self, groups: Sequence[int], now: float) -> dict[int, float]:
         """The weights of the nodes that lead these partition groups, as they are now."""
         leaders = {self._leader_of(group) for group in set(groups)} - {0}
-        return self._with_shares(self._weights.among(leaders, now).weights)
+        return self._with_pushed(self._weights.among(leaders, now).weights)
 
     def _pass_on(self) -> None:
         self._chosen.popleft()
@@ -172,12 +173,13 @@ class Turns:
         """The weights of the leaders, this one among them."""
         self._leaders.add(leader)
         weights, self._late_seconds = self._weights.among(self._leaders, now)
-        return self._with_shares(weights)
+        return self._with_pushed(weights)
 
-    def _with_shares(self, weights: dict[int, float]) -> dict[int, float]:
-        if not self.shares:
+    def _with_pushed(self, weights: dict[int, float]) -> dict[int, float]:
+        given = self.pushed_weights
+        if not given:
             return weights
-        shared = {node: weight * self.shares.get(node, 1.0) for node, weight in weights.items()}
-        highest = max(shared.values(), default=0.0)
-        # Shares that leave no node would stop the messages, which only a pause may.
-        return {node: each / highest for node, each in shared.items()} if highest else weights
+        both = {node: weight * given.get(node, 1.0) for node, weight in weights.items()}
+        highest = max(both.values(), default=0.0)
+        # If no leader had a weight left, messages would stop; only a pause may stop them.
+        return {node: each / highest for node, each in both.items()} if highest else weights

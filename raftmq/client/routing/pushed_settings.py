@@ -18,24 +18,23 @@ import anyio
 
 from raftmq.client.supervisor import TaskScope
 from raftmq.errors import RaftmqError
+from raftmq.machine.catalog.settings import EVERY
 from raftmq.machine.queue_numbers import SYSTEM_GROUP
-from raftmq.pushed import Pushed, pushed
+from raftmq.pushed import Pushed, in_force
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
-from raftmq.wire.settings import FindSettings, FoundSettings, SettingScope
+from raftmq.wire.settings import SCOPES_MAX, FindSettings, FoundSettings, SettingScope
 
 from .connection import Connection, Lost
 from .refusals import RETRIED, refusal_of
 
-WAIT_MS = 60_000
+WAIT_MS = 30_000
 """How long a node waits for a change, in milliseconds, before it answers that there is none."""
-LATE_SECONDS = 10.0
-"""An answer that is later than this is given up: another node may be well."""
+LATE_SECONDS_MAX = 10.0
+"""Seconds beyond `WAIT_MS` after which an answer is given up: the node may hang."""
 REFUSED_SECONDS = 30.0
 """Time until the next request after a refusal, as by a node of older software."""
-
-EVERY = "*"
 
 Follower = Callable[[Pushed], None]
 
@@ -43,7 +42,7 @@ Follower = Callable[[Pushed], None]
 class Nodes(Protocol):
     """The router, as this module needs it."""
 
-    def any_open(self) -> Connection | None:
+    def any_open(self, turn: int | None = None) -> Connection | None:
         """An open connection, in turn."""
 
     async def leader(self, group: int) -> Connection:
@@ -60,6 +59,7 @@ class PushedSettings:
         self._nodes = nodes
         self._tasks: TaskScope | None = None
         self._is_running = False
+        self._turn = 0
         # Topic → its followers, and the settings that they were told.
         self._followers: dict[str, list[Follower]] = {}
         self._told: dict[str, Pushed] = {}
@@ -82,11 +82,12 @@ class PushedSettings:
         change."""
         followers = self._followers.setdefault(topic, [])
         followers.append(follower)
-        told = self._told.get(topic, Pushed())
-        if told != Pushed():
-            follower(told)
+        # What every client obeys is known before the topic's own settings are.
+        known = self._told.setdefault(topic, self._settings(topic))
+        if known != Pushed():
+            follower(known)
         if len(followers) == 1:
-            self._ask_anew()
+            self._ask_again()
         if not self._is_running and self._tasks is not None:
             self._is_running = True
             self._tasks.start(self._run)
@@ -98,9 +99,9 @@ class PushedSettings:
         if not followers:
             del self._followers[topic]
             self._told.pop(topic, None)
-            self._ask_anew()
+            self._ask_again()
 
-    def _ask_anew(self) -> None:
+    def _ask_again(self) -> None:
         """Ask for all scopes again, as they are others now."""
         self._after = 0
         if self._wanted is not None:
@@ -111,9 +112,10 @@ class PushedSettings:
     async def _run(self) -> None:
         failures = 0
         while True:
-            if self._wanted is not None and not self._followers:
-                await self._wanted.wait()
             self._wanted, pause = anyio.Event(), 0.0
+            if not self._followers:
+                await self._wanted.wait()
+                continue
             with anyio.CancelScope() as self._asking:
                 pause = await self._ask(failures)
             failures = failures + 1 if pause else 0
@@ -124,12 +126,17 @@ class PushedSettings:
     async def _ask(self, failures: int) -> float:
         """Ask for a change after the known version; returns seconds until the next request."""
         scopes = [("client", EVERY), *([("client", self.name)] if self.name else [])]
-        scopes += [("topic", topic) for topic in sorted(self._followers)]
+        topics = sorted(self._followers)[: SCOPES_MAX - len(scopes)]
+        scopes += [("topic", topic) for topic in topics]
         request = FindSettings([SettingScope(*each) for each in scopes], self._after, WAIT_MS)
         answer: Frame | Lost | None = None
+        wanted = self._wanted
         try:
-            with anyio.move_on_after(WAIT_MS / 1000 + LATE_SECONDS):
-                connection = self._nodes.any_open() or await self._nodes.leader(SYSTEM_GROUP)
+            with anyio.move_on_after(WAIT_MS / 1000 + LATE_SECONDS_MAX):
+                connection = self._nodes.any_open(self._turn)
+                # Another node each time: one that is cut off from the others hears of no change.
+                self._turn += 1
+                connection = connection or await self._nodes.leader(SYSTEM_GROUP)
                 kind = FrameKind.SETTINGS
                 answer = await connection.call(kind, pack(request), is_patient=True)
             if answer is None or isinstance(answer, Lost):
@@ -142,7 +149,10 @@ class PushedSettings:
         except RaftmqError:
             return REFUSED_SECONDS
         if found.version < self._version:
+            # The node lags: its settings are older than those obeyed here.
             return self._nodes.delay(failures)
+        if wanted is not None and wanted.is_set():
+            return 0.0  # Other topics are followed by now.
         self._take(found)
         return 0.0
 
@@ -161,4 +171,4 @@ class PushedSettings:
 
     def _settings(self, topic: str) -> Pushed:
         order = (("client", EVERY), ("topic", topic), ("client", self.name))
-        return pushed(*(self._values.get(place, {}) for place in order))
+        return in_force(*(self._values.get(place, {}) for place in order))

@@ -218,10 +218,10 @@ class Router:
         view = self.groups.get(group)
         return view.leader if view is not None else 0
 
-    def any_open(self) -> Connection | None:
-        """An open connection, in turn."""
+    def any_open(self, turn: int | None = None) -> Connection | None:
+        """An open connection, in turn; None: by the router's own turn."""
         opened = [c for _, c in sorted(self.connections.items()) if c.is_open]
-        return opened[self._turn % len(opened)] if opened else None
+        return opened[(self._turn if turn is None else turn) % len(opened)] if opened else None
 
     def _has_other_leader(self, group: int, before: int) -> bool:
         """Is a leader known, not `before`, not the last to refuse, and not suspect?"""

@@ -22,6 +22,7 @@ import re
 from collections import deque
 from collections.abc import Collection
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -35,12 +36,15 @@ EVERY = "*"
 """The name that stands for each client."""
 SETTINGS_MAX = 5_000
 """Settings of a cluster: each node keeps them all in memory, and lists them in one answer."""
+TOPIC_SETTINGS_MAX = 4_000
+"""Settings above which topics get no more: who may set those of some topics must not keep operators
+from a pause of all."""
 CHANGED_MAX = 1_000
 """Settings that one change may touch."""
 HISTORY_MAX = 10_000
 """Settings in all changes of the history; the oldest changes go first, the newest stays."""
-TEXT_CHARACTERS_MAX = 256
-"""The longest value."""
+VALUE_BYTES_MAX = 256
+"""The longest text, in bytes of UTF-8."""
 
 _NAME = re.compile(r"[a-z_]{1,32}\.[a-z0-9_]{1,64}")
 
@@ -74,12 +78,8 @@ class Setting(msgspec.Struct, frozen=True, array_like=True):
     """The value; None: there is none."""
 
     def __str__(self) -> str:
-        return f"{self.place} {self.name}={'' if self.value is None else self.value}"
-
-    @property
-    def place(self) -> str:
-        """The scope in words: `cluster`, `node 3`, `client *`."""
-        return f"{self.scope} {self.of}".rstrip()
+        value = "" if self.value is None else self.value
+        return f"{f'{self.scope} {self.of}'.rstrip()} {self.name}={value}"
 
 
 class PutSettings(msgspec.Struct, frozen=True, array_like=True, tag="put_settings"):
@@ -121,19 +121,22 @@ class SettingsState:
     def __len__(self) -> int:
         return len(self._values)
 
-    def all(self) -> list[Setting]:
-        """All settings, sorted."""
-        return [Setting(*place, value) for place, value in sorted(self._values.items())]
+    def all(self, scopes: Collection[tuple[str, str]] = ()) -> list[Setting]:
+        """The settings of these scopes, sorted; without scopes: of all."""
+        found = [
+            (key, value) for key, value in self._values.items() if not scopes or key[:2] in scopes
+        ]
+        return [Setting(*key, value) for key, value in sorted(found)]
 
     def of(self, scope: Scope, of: str = "") -> dict[str, Value]:
         """The settings of one scope, by name."""
-        found = sorted(self._values.items())
-        return {name: value for (kind, whose, name), value in found if (kind, whose) == (scope, of)}
+        found = self.all({(scope.value, of)})
+        return {each.name: each.value for each in found if each.value is not None}
 
     def is_touched(self, after: int, scopes: Collection[tuple[str, str]]) -> bool:
-        """Whether a change after a version may have touched one of these scopes; without scopes:
-        whether there was any."""
-        later = [change for change in self.history if change.version > after]
+        """Has a change after a version touched one of these scopes (none given: any)? True also if
+        such changes are no longer kept."""
+        later = list(takewhile(lambda change: change.version > after, reversed(self.history)))
         if not scopes or len(later) < self.version - after:
             return self.version > after
         return any((each.scope, each.of) in scopes for change in later for each in change.after)
@@ -141,19 +144,23 @@ class SettingsState:
     def apply(self, command: PutSettings, *, now: int, user: str) -> Result:
         """Carry out a change; `now` is the record's stamp."""
         if 0 <= command.seen != self.version:
-            message = f"the settings have version {self.version} by now, not {command.seen}"
-            return Refused(Reason.BAD_ARGUMENT, f"{message}: look at them again")
+            message = f"the settings have version {self.version} by now, not the one that was seen"
+            return Refused(Reason.CHANGED_MEANWHILE, f"{message}: look at them again")
         problem = why_no_settings(command.settings)
         if problem:
             return Refused(Reason.BAD_ARGUMENT, problem)
-        after = [each for each in command.settings if self._value(each) != each.value]
+        # True and 1 are equal in Python, and are two values here.
+        after = [each for each in command.settings if repr(self._value(each)) != repr(each.value)]
         before = [msgspec.structs.replace(each, value=self._value(each)) for each in after]
         more = sum(each.value is None for each in before) - sum(
             each.value is None for each in after
         )
-        if len(self) + more > SETTINGS_MAX:
+        of_topics = any(each.scope is Scope.TOPIC and each.value is not None for each in after)
+        bound = TOPIC_SETTINGS_MAX if of_topics else SETTINGS_MAX
+        if more > 0 and len(self) + more > bound:
             message = f"a cluster has at most {counted(SETTINGS_MAX, 'dynamic setting')}"
-            return Refused(Reason.BAD_ARGUMENT, f"{message}: take some out")
+            reserved = f", {SETTINGS_MAX - TOPIC_SETTINGS_MAX} of them for others than topics"
+            return Refused(Reason.BAD_ARGUMENT, f"{message}{reserved}: take some out")
         if after:
             self._change(SettingsChange(self.version + 1, now, user, before, after))
         return Changed(self.version)
@@ -161,9 +168,9 @@ class SettingsState:
     def _change(self, change: SettingsChange) -> None:
         for each in change.after:
             if each.value is None:
-                del self._values[_place(each)]
+                del self._values[_key(each)]
             else:
-                self._values[_place(each)] = each.value
+                self._values[_key(each)] = each.value
         self.version = change.version
         self.history.append(change)
         self._remembered += len(change.after)
@@ -171,7 +178,7 @@ class SettingsState:
             self._remembered -= len(self.history.popleft().after)
 
     def _value(self, setting: Setting) -> Value | None:
-        return self._values.get(_place(setting))
+        return self._values.get(_key(setting))
 
     def dump(self) -> list[Any]:
         """All of it as plain values."""
@@ -182,12 +189,12 @@ class SettingsState:
         self.version, settings, history = state
         for each in msgspec.convert(settings, list[Setting]):
             assert each.value is not None, "a setting without a value was kept"
-            self._values[_place(each)] = each.value
+            self._values[_key(each)] = each.value
         self.history.extend(msgspec.convert(history, list[SettingsChange]))
         self._remembered = sum(len(change.after) for change in self.history)
 
 
-def _place(setting: Setting) -> tuple[Scope, str, str]:
+def _key(setting: Setting) -> tuple[Scope, str, str]:
     return setting.scope, setting.of, setting.name
 
 
@@ -195,7 +202,7 @@ def why_no_settings(settings: list[Setting]) -> str:
     """Why a change is refused, whatever its settings mean; empty: it is not."""
     if not 1 <= len(settings) <= CHANGED_MAX:
         return f"a change touches 1 to {CHANGED_MAX} settings, not {len(settings)}"
-    if len({_place(each) for each in settings}) < len(settings):
+    if len({_key(each) for each in settings}) < len(settings):
         return "a change names each setting once"
     return next(filter(None, map(_why_no_setting, settings)), "")
 
@@ -216,8 +223,8 @@ def _why_no_setting(setting: Setting) -> str:
         return problem
     if not _NAME.fullmatch(setting.name):
         return f"{setting.name[:110]!r} is not the name of a setting: TABLE.NAME"
-    if isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX:
-        return f"{setting.name} is longer than {TEXT_CHARACTERS_MAX} characters"
+    if isinstance(value, str) and len(value.encode(errors="surrogatepass")) > VALUE_BYTES_MAX:
+        return f"{setting.name} is longer than {VALUE_BYTES_MAX} bytes"
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return f"{setting.name} has more than 64 bits"
     return ""

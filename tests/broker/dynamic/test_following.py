@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from raftmq.broker.dynamic import following
-from raftmq.broker.dynamic.known import running
+from raftmq.broker.dynamic.known import values_by_name
 from raftmq.broker.tickets import Callback
 from raftmq.chaos.sim.clients import Clients
 from raftmq.client import Client
@@ -34,7 +34,7 @@ async def known(cluster: Cluster, version: int) -> None:
 
 
 def runs(cluster: Cluster, node: int, name: str) -> Any:
-    return running(cluster.nodes[node].settings)[name]
+    return values_by_name(cluster.nodes[node].settings)[name]
 
 
 def test_a_node_obeys_at_once_or_from_its_next_start_on() -> None:
@@ -152,6 +152,9 @@ def test_producers_and_consumers_obey_what_is_pushed() -> None:
             await trio.sleep(0.5)
             with pytest.raises(Unavailable, match="operators have paused"):
                 await producer.send(b"never", timeout=2)
+            with pytest.raises(Unavailable, match="operators have paused"):
+                async with producer.transaction(group="shop") as transaction:
+                    await transaction.send(b"never")
             waiting = producer.send_nowait(b"later")
             await trio.sleep(1)
             assert not waiting.is_done
@@ -188,7 +191,7 @@ def test_a_change_reaches_a_client_whose_node_dies_before() -> None:
     with_client(job)
 
 
-def test_an_idle_client_asks_once_a_minute_and_pings_nobody() -> None:
+def test_an_idle_client_asks_twice_a_minute_and_pings_nobody() -> None:
     async def job(cluster: Cluster, mq: Client) -> None:
         await raised(cluster)
         async with mq.producer("orders") as producer:
@@ -201,10 +204,67 @@ def test_an_idle_client_asks_once_a_minute_and_pings_nobody() -> None:
                 )
             )
             await trio.sleep(600)
-        assert 8 <= frames.count(FrameKind.SETTINGS) <= 12
+        assert 16 <= frames.count(FrameKind.SETTINGS) <= 24
         # The routing table is refreshed twice a minute.
         assert set(frames) <= {FrameKind.SETTINGS, FrameKind.METADATA}
         assert frames.count(FrameKind.METADATA) <= 22
+
+    with_client(job)
+
+
+def test_what_every_client_obeys_holds_at_once_for_producers_opened_later() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        await raised(cluster)
+        async with mq.producer("orders"):
+            await mq.settings.put({"producer.is_paused": True}, scope="client", of="*")
+            await trio.sleep(1)
+            async with mq.producer("orders") as late:
+                with pytest.raises(Unavailable, match="operators have paused"):
+                    await late.send(b"never", timeout=1)
+
+    with_client(job)
+
+
+def test_a_shorter_linger_sends_what_waits() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        await raised(cluster)
+        await mq.settings.put({"producer.linger_ms": 60_000}, scope="topic", of="orders")
+        async with mq.producer("orders") as producer:
+            await trio.sleep(1)
+            waiting = producer.send_nowait(b"x", timeout=100)
+            await trio.sleep(1)
+            assert not waiting.is_done
+            await mq.settings.put({"producer.linger_ms": 0}, scope="topic", of="orders")
+            with trio.fail_after(2):
+                await waiting.wait()
+
+    with_client(job)
+
+
+def test_a_reserve_that_no_disk_has_can_be_taken_back() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        await raised(cluster)
+        version = await mq.settings.put({"log.reserve_bytes": 1 << 60})
+        await known(cluster, version)
+        async with mq.producer("orders") as producer:
+            await producer.send(b"goes on")
+        assert await mq.settings.rollback(0) == version + 1
+
+    with_client(job)
+
+
+def test_two_waits_of_one_client_do_not_end_each_other() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        await raised(cluster)
+        frames: list[int] = []
+        cluster.request_listeners.append(lambda node, connection, frame: frames.append(frame.kind))
+        async with mq.producer("orders"), trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(mq.settings.wait_for_change, 0)
+            await trio.sleep(20)
+            # Those for all settings end each other, and have a pause then.
+            assert frames.count(FrameKind.SETTINGS) < 200
+            await mq.settings.put({RETENTION: 5})
 
     with_client(job)
 
@@ -219,10 +279,15 @@ def test_rollback_is_one_change_and_refused_if_others_came_between() -> None:
         found = await mq.settings.get()
         assert [(each.name, each.value) for each in found.settings] == [(RETENTION, 5), (TICK, 50)]
         assert await mq.settings.rollback(1) == 4, "there was nothing to do"
-        with pytest.raises(Rejected, match="no 9"):
+        with pytest.raises(Rejected, match="no version 9"):
             await mq.settings.rollback(9)
-        with pytest.raises(Rejected, match="by now, not 3"):
-            await mq.settings.put({RETENTION: 7}, seen=3)
+        for change in (
+            mq.settings.put({RETENTION: 7}, seen=3),
+            mq.settings.rollback(0, seen=3),
+        ):
+            with pytest.raises(Rejected, match="by now") as refused:
+                await change
+            assert refused.value.reason is Reason.CHANGED_MEANWHILE
         assert await mq.settings.rollback(0) == 5
         assert not (await mq.settings.get()).settings
 

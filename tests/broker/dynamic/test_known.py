@@ -4,10 +4,17 @@ from typing import Any
 
 import pytest
 
-from raftmq.broker.dynamic.known import LIVE, OF_CLIENTS, OF_NODES, overlaid, running, why_refused
+from raftmq.broker.dynamic.known import (
+    LIVE,
+    OF_CLIENTS,
+    OF_NODES,
+    overlaid,
+    values_by_name,
+    why_not,
+)
 from raftmq.broker.settings import NodeSettings, Peer, Settings
 from raftmq.machine.catalog.settings import Scope, Setting
-from raftmq.pushed import PushedProducer, pushed
+from raftmq.pushed import PushedProducer, in_force
 
 SETTINGS = Settings(NodeSettings(1, "c", "data", peers=[Peer(1, "h", 1)])).validate()
 
@@ -42,14 +49,14 @@ REFUSED = [
 def test_a_setting_is_refused_with_what_would_be_right(
     scope: Scope, of: str, name: str, value: Any, words: str
 ) -> None:
-    assert words in why_refused([Setting(scope, of, name, value)])
+    assert words in why_not([Setting(scope, of, name, value)])
     # Newer software may have put it.
-    assert not why_refused([Setting(scope, of, name, None)])
+    assert not why_not([Setting(scope, of, name, None)])
 
 
 @pytest.mark.parametrize("weights", ["", "3=0", "3=0,5=0.5", "101=1.0,2=0.000001"])
 def test_weights_are_accepted(weights: str) -> None:
-    assert not why_refused([Setting(Scope.TOPIC, "t", "producer.weights", weights)])
+    assert not why_not([Setting(Scope.TOPIC, "t", "producer.weights", weights)])
     shares = PushedProducer(weights=weights).node_weights()
     assert ",".join(f"{node}" for node in shares) == ",".join(
         pair.partition("=")[0] for pair in weights.split(",") if pair
@@ -60,7 +67,10 @@ def test_values_go_over_the_file_and_must_fit_together() -> None:
     wanted = overlaid(SETTINGS, {"log.retention_ms": 5, "raft.tick_ms": 50})
     assert (wanted.log.retention_ms, wanted.raft.tick_ms) == (5, 50)
     assert wanted.node == SETTINGS.node
-    assert running(wanted) == running(SETTINGS) | {"log.retention_ms": 5, "raft.tick_ms": 50}
+    assert values_by_name(wanted) == values_by_name(SETTINGS) | {
+        "log.retention_ms": 5,
+        "raft.tick_ms": 50,
+    }
     with pytest.raises(ValueError, match="five times"):
         overlaid(SETTINGS, {"raft.heartbeat_ticks": 9})
     with pytest.raises(ValueError, match="does not know"):
@@ -73,5 +83,5 @@ def test_the_clients_own_values_go_over_those_of_the_topic_and_of_every_client()
         {"producer.linger_ms": 2, "producer.batch_bytes": 20},
         {"producer.linger_ms": 3},
     )
-    assert pushed(every, topic, own).producer == PushedProducer(3, 20, None, is_paused=True)
-    assert pushed() == pushed({"later.x": 1, "producer.linger_ms": "5", "consumer": 1})
+    assert in_force(every, topic, own).producer == PushedProducer(3, 20, None, is_paused=True)
+    assert in_force() == in_force({"later.x": 1, "producer.linger_ms": "5", "consumer": 1})

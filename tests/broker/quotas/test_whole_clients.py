@@ -199,3 +199,19 @@ def test_a_consumer_pops_at_the_rate_of_its_quota_and_each_message_once(amount: 
         assert count / rate - 4 < took < count / rate + 8
 
     with_users(scenario)
+
+
+def test_a_request_that_waits_for_settings_takes_no_place_of_the_users_work() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await put_quota(cluster, "user", ALICE, requests=1)
+
+        async def produce(mq: Client) -> None:
+            async with mq.producer(TOPIC) as producer:
+                for _ in range(5):
+                    with trio.fail_after(2):
+                        await producer.send(b"x")
+                    await trio.sleep(1)
+
+        await as_client(cluster, ALICE, produce)
+
+    with_users(scenario)
