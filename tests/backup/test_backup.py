@@ -298,14 +298,15 @@ async def test_backup_behind_retention_asks_for_a_new_folder(tmp_path: Path) -> 
         assert min(offset for _, offset in expected) > 0
     restore(tmp_path / "later", tmp_path / "home" / "node-1")
     async with restored(tmp_path / "home") as nodes, nodes.connect() as mq:
-        assert await read_kept(mq) == expected
+        # Retention may have gone on at the old cluster after the backup.
+        assert (await read_kept(mq)).items() >= expected.items()
 
 
 async def read_kept(mq: Client) -> dict[tuple[int, int], bytes]:
     """The messages that are kept, by queue and offset."""
     ends = await mq.admin.find_offsets(TOPIC, "latest")
     found: dict[tuple[int, int], bytes] = {}
-    async with mq.consumer(TOPIC, start="earliest") as consumer:
+    async with mq.consumer(TOPIC, start="earliest", on_trimmed="earliest") as consumer:
         while any(consumer.position[queue] < end for queue, end in ends.items()):
             found |= {(m.queue, m.offset): m.body for m in await consumer.fetch(500)}
     return found

@@ -20,7 +20,7 @@ from raftmq.machine.catalog.consumer_groups import PutConsumerGroup
 from raftmq.machine.repeats import Repeats
 
 PLAN = Plan(World.SIM, workload="admin", seconds=12.0, is_secure=True)
-SEED = 2
+SEED = 3
 
 
 def play() -> Outcome:

@@ -324,7 +324,10 @@ def test_queues_and_topics_that_are_new_are_read_from_their_beginning(
     send(mq, topic, 300)
     rows, end = drain(reader, start, ALL)
     assert numbers(rows) == list(range(300))
-    assert {row["queue"] for row in rows} == set(range(6))
+    # Messages without a key avoid a slow leader, so that a queue may get none.
+    held = {queue for queue, end in mq.admin.find_offsets(topic, "latest").items() if end}
+    assert {row["queue"] for row in rows} == held
+    assert held & {4, 5}
     other = f"{topic}-2"
     mq.admin.create_topic(other, queues=1)
     send(mq, other, 9)
