@@ -194,7 +194,7 @@ class DynamicSettings(Protocol):
         """Why the catalog's leader refuses to put these; empty: it does not."""
 
     def status(self) -> dict[str, Any]:
-        """What the node runs with, and what it does not obey yet."""
+        """The settings that the node runs with, and those that it does not obey yet."""
 
 
 class Host(Protocol):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # As in `raftmq.machine.catalog.settings`, whose import would slow down the help.
 CLUSTER = "cluster"
 SCOPES = (CLUSTER, "node", "topic", "client")
-"""What a setting holds for."""
+"""The nodes or clients that a setting holds for."""
 NODE_SCOPES = (CLUSTER, "node")
 """Those whose settings nodes obey."""
 SHOWN = 20

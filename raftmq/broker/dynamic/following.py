@@ -77,14 +77,17 @@ class DynamicSettings:
         values = self._values()
         try:
             self._wanted = overlaid(self._file, values)
-            wanted = values_by_name(self._wanted)
-            live = {name: value for name, value in wanted.items() if name in LIVE}
-            # The others are those of the start: the two together must not contradict each other.
-            self._node.settings = overlaid(self._node.settings, live)
         except ValueError as error:
             self.problem = f"{error}; the node goes on with the settings before"
             return
         self.problem = ""
+        wanted = values_by_name(self._wanted)
+        live = {name: value for name, value in wanted.items() if name in LIVE}
+        try:
+            self._node.settings = overlaid(self._node.settings, live)
+        except ValueError as error:
+            # They contradict others of this start, and fit those of the next one.
+            self.problem = f"{error}; the node keeps the settings before until its next start"
         if values != self._copied:
             self._copied = values
             write = partial(checked_json.write, self._node.world.files, self._file.node.data, FILE)
@@ -113,7 +116,7 @@ class DynamicSettings:
         return ""
 
     def status(self) -> dict[str, Any]:
-        """What the node runs with, and what it does not obey yet.
+        """The settings that the node runs with, and those that it does not obey yet.
 
         | key | value |
         |---|---|

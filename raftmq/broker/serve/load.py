@@ -102,7 +102,7 @@ class Load:
 
     @classmethod
     def within(cls, limits: Limits, *, descriptors_max: int) -> Self:
-        """The load of a node with these settings, in a process with so many descriptors."""
+        """An empty load with the limits of these settings; `descriptors_max` is the process's."""
         places = places_for_connections(limits.connections_max, descriptors_max)
         return cls(
             bytes_max=limits.requests_bytes_max,

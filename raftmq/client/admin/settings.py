@@ -128,7 +128,7 @@ class Settings:
         return await self._put(back, undone.version if seen is None else seen, left())
 
     async def difference(self, version: int, *, timeout: float | None = None) -> Difference:
-        """What the settings were at a version, where they are others now. Raises as `rollback`."""
+        """The settings that differ between a version and now. Raises as `rollback`."""
         left = seconds_left(self._router, timeout)
         found = await self.get(timeout=left())
         require(

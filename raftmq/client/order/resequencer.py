@@ -44,7 +44,7 @@ _CHECKPOINT_MESSAGES = 64
 
 @dataclass(frozen=True, slots=True)
 class ResequencerStatistics:
-    """What a resequencer holds."""
+    """The messages that a resequencer holds."""
 
     messages: int
     """Messages held back."""
@@ -187,7 +187,7 @@ class Resequencer(Generic[M]):
         await self._reader.commit(offsets, timeout=timeout)
 
     def statistics(self) -> ResequencerStatistics:
-        """What is held back now."""
+        """The messages that are held back now."""
         held = self._held
         return ResequencerStatistics(len(held), held.byte_count, held.stream_count, self._dropped)
 

@@ -53,7 +53,7 @@ Value = bool | int | str
 
 
 class Scope(StrEnum):
-    """What a setting holds for."""
+    """The nodes or clients that a setting holds for."""
 
     CLUSTER = "cluster"
     """All nodes."""

@@ -94,6 +94,24 @@ def test_settings_that_contradict_a_nodes_file_change_nothing_there() -> None:
     with_client(job)
 
 
+def test_settings_that_fit_those_of_the_next_start_hold_from_then_on() -> None:
+    async def job(cluster: Cluster, mq: Client) -> None:
+        await raised(cluster)
+        before = runs(cluster, 2, "balance.absent_ms")
+        await mq.settings.put({TICK: 40})
+        # Within 900 ms no election ends by ticks of 50 ms.
+        await known(cluster, await mq.settings.put({"balance.absent_ms": 900}))
+        assert "until its next start" in cluster.nodes[2].dynamic.status()["problem"]
+        assert runs(cluster, 2, "balance.absent_ms") == before
+        cluster.kill(2)
+        await cluster.start(2)
+        await cluster.wait_until(lambda: cluster.nodes[2].is_serving)
+        assert (runs(cluster, 2, TICK), runs(cluster, 2, "balance.absent_ms")) == (40, 900)
+        assert cluster.nodes[2].dynamic.status()["problem"] == ""
+
+    with_client(job)
+
+
 def test_the_leader_refuses_what_makes_no_sense() -> None:
     async def job(cluster: Cluster, mq: Client) -> None:
         await raised(cluster)
