@@ -1,10 +1,13 @@
 """Tests of the tests: each invariant that evidence decides, broken on purpose, is named."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import raftmq.chaos
 from raftmq.checkers import (
     ANOMALIES,
     INVARIANTS,
@@ -139,7 +142,7 @@ def test_healthy_evidence_breaks_nothing_and_leaves_nothing_open() -> None:
 
 def test_every_invariant_that_evidence_decides_is_broken_here() -> None:
     assert set(BREACHES) == DECIDED
-    assert len(INVARIANTS) == 24 + 8 + 21 + 12 + 7 + 13
+    assert len(INVARIANTS) == 24 + 8 + 21 + 12 + 7 + 14
     assert {one.decided_by for one in INVARIANTS.values()} == {
         "evidence",
         "history",
@@ -152,6 +155,13 @@ def test_every_invariant_that_evidence_decides_is_broken_here() -> None:
 def test_every_killer_of_a_mutant_has_a_meaning() -> None:
     killers = {killer for mutant in MUTANTS for killer in mutant.killers}
     assert killers <= set(INVARIANTS) | set(ANOMALIES)
+
+
+def test_every_violation_that_a_run_reports_has_a_meaning() -> None:
+    sources = [path.read_text() for path in Path(raftmq.chaos.__path__[0]).rglob("*.py")]
+    names = {name for text in sources for name in re.findall(r'Violation\(\s*"([^"]+)"', text)}
+    assert "audit-log" in names
+    assert names <= set(INVARIANTS) | set(ANOMALIES)
 
 
 @pytest.mark.parametrize("number", sorted(DECIDED))

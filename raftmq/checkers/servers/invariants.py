@@ -277,6 +277,11 @@ INVARIANTS: Mapping[str, Invariant] = {
         "in runs with users, a node lets pass what its catalog allows and no more; a connection "
         "ends within a second of the end of its login, or of a right that it has used",
     ),
+    "audit-log": _watched(
+        "acts are noted once",
+        "the audit log has each acknowledged act of an administrator once, with its user, and none "
+        "of an intruder",
+    ),
     "in-flight": _watched(
         "messages in flight",
         "in runs with quotas, no topic has more messages in flight in a data group than its quota "

@@ -29,7 +29,7 @@ SEEDS: dict[ModuleType, dict[str, int]] = {
         "commit-again": 17,
         "cancelled-number-again": 1,
         "cancelled-commit-holds": 1,
-        "half-refused": 19,
+        "half-refused": 3,
         "behind-a-failure": 1,
         "last-first": 0,
     },

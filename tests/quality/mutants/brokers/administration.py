@@ -31,7 +31,7 @@ MUTANTS = (
         number=255,
         name="request-again",
         what="A request that sets something is carried out each time that its client sends it.",
-        killers=(*ORDER, "V3", "client-bug"),
+        killers=(*ORDER, "V3", "client-bug", "audit-log"),
         plant=carries_a_request_out_again,
     ),
     _mutant(

@@ -270,6 +270,9 @@ MUTANTS = (
         "transaction has ended since.",
         killers=("aborted-read",),
         plant=believes_the_refusal_of_a_half,
+        kinds=("cut-in-frame", "loss", "isolate-leader", "skew"),
+        why_hinted="it takes an answer that is lost and a transaction that ends before the message "
+        "is sent again: one seed in sixty draws both",
         workload="pop",
         seconds=12.0,
     ),

@@ -48,9 +48,10 @@ def _mutant(
 
 MUTANTS = (
     _mutant(180, "founds-again", "A node that founded a group founds it again after its log was "
-            "deleted.", "founds_again", ("member-id", "R1", "R4", "R6"), _RETURNS, _WHY_RETURNS),
+            "deleted.", "founds_again", ("member-id", "R1", "R4", "R6", "V3"), _RETURNS,
+            _WHY_RETURNS),
     _mutant(181, "old-id", "A replica whose log was deleted comes back under its member id.",
-            "returns_under_the_old_id", ("member-id", "R4", "R6"), _RETURNS,
+            "returns_under_the_old_id", ("member-id", "R4", "R6", "V3"), _RETURNS,
             _WHY_RETURNS),
     _mutant(182, "lost-log", "A log that was lost is begun again, blank, under its member id.",
             "takes_a_lost_log_for_a_blank_one", ("member-id", "R4", "R6", "V3"),
