@@ -307,7 +307,7 @@ def errors_page() -> str:
 def messages_page() -> str:
     """The messages of the native protocol."""
     names = ["messages", "fetches", "popping", "consumer_groups", "assignment"]
-    names += ["producing", "transactions", "traces", "access", "settings"]
+    names += ["producing", "traces", "access", "settings", "directory"]
     paths = [f"raftmq/wire/{name}.py" for name in names]
     paths.insert(3, "raftmq/pop/actions.py")  # after `popping`, whose items name the actions
     parts = [

@@ -25,12 +25,12 @@ from raftmq.wire import (
     access,
     assignment,
     consumer_groups,
+    directory,
     messages,
     popping,
     producing,
     settings,
     traces,
-    transactions,
 )
 
 ROOT = Path(__file__).parent.parent
@@ -110,7 +110,7 @@ def test_every_message_and_reason_has_its_heading_or_line() -> None:
             producing,
             consumer_groups,
             assignment,
-            transactions,
+            directory,
             settings,
             traces,
             access,

@@ -211,6 +211,9 @@ class Host(Protocol):
     generation: int
     """Number of data folders of this node that were lost before this one."""
 
+    started_ms: int
+    """Wall-clock time of the start, in milliseconds since 1970."""
+
     # State
 
     is_serving: bool

@@ -41,6 +41,7 @@ from raftmq.broker.dynamic.following import DynamicSettings
 from raftmq.broker.dynamic.requests import SettingsRequests
 from raftmq.broker.host import SOFTWARE, Source
 from raftmq.broker.loop_budget import Turns
+from raftmq.broker.presence.service import Presence
 from raftmq.broker.quotas.quotas import Quotas
 from raftmq.broker.replica.after_apply import AfterApply
 from raftmq.broker.replica.disk import WINDOWS_MAX, DiskLoop
@@ -475,29 +476,31 @@ class Node:
 
     def _arrange(self) -> None:
         """List the services, and the requests that each of them answers."""
-        limits = self.settings.limits
+        self.presence = Presence(self, self._reader)
+        """This node's member of the directory."""
         self._services: list[Service] = [
             # First the index, in which the services after it look up the records just applied.
             self._after_apply,
             self.snapshots,
             # The order of these decides no more than whose answers and records come first.
-            GroupCoordinator(self, timers=self.timers, limits=limits),
+            GroupCoordinator(self, timers=self.timers, limits=self.settings.limits),
             self._popping,
             self.delay_scheduler,
             self._feeds,
             self._fetches,
-            SettingsRequests(self),
+            SettingsRequests(self, self.presence.heard),
+            self.presence,
             # Last the tasks that act on the state which the services before them leave.
             self.leader_tasks,
         ]
         # These answer requests, and take part in nothing else.
         others: list[Service] = [
             Admission(self),
-            Requests(self, fetches=self._fetches, reader=self._reader, limits=limits),
+            Requests(self, fetches=self._fetches, reader=self._reader, limits=self.settings.limits),
             PopGroupRequests(self),
             TraceRequests(self, self._reader),
             EventRequests(self, self._reader),
-            KeySearch(self, self._reader, bytes_max=limits.fetch_bytes_max),
+            KeySearch(self, self._reader, bytes_max=self.settings.limits.fetch_bytes_max),
             TransactionRequests(self),
             Forgetting(self),
             AccessRequests(self, self.gate),

@@ -1,8 +1,8 @@
 """All settings of a node, as frozen structs: what each one means, its unit, and its default.
 
 A TOML file has one table a struct (`[node]`, `[raft]`, `[log]`, `[limits]`, `[tls]`, `[access]`,
-`[balance]`); `raftmq serve -c FILE` reads it. Nothing else in the broker reads the environment or a
-global.
+`[balance]`, `[directory]`); `raftmq serve -c FILE` reads it. Nothing else in the broker reads the
+environment or a global.
 """
 
 from typing import Annotated
@@ -219,6 +219,13 @@ class Balance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replaces it."""
 
 
+class Directory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Soft state of the cluster: who is connected where, rates, leases; the same on all nodes."""
+
+    is_on: bool = True
+    """False: the nodes keep no directory."""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A node's whole file of settings."""
 
@@ -229,6 +236,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls: Tls = Tls()
     access: Access = Access()
     balance: Balance = Balance()
+    directory: Directory = Directory()
 
     def validate(self) -> "Settings":
         """This object, if its parts fit together.

@@ -69,6 +69,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "cluster.commands:cluster",
             "Show the nodes; add, remove, drain and restart them; even out what they carry.",
         ),
+        "directory": (
+            "directory:directory",
+            "Who is connected where, what is sent, and leases for jobs.",
+        ),
         "config": ("config:config", "Settings that change while the cluster runs."),
         "backup": ("backup:backup", "Back a cluster up; verify backups; restore one."),
         "bench": ("bench.commands:bench", "Measure a cluster."),

@@ -28,6 +28,7 @@ from raftmq.client.admin.descriptions import (
     TopicDescription,
     TopicInfo,
 )
+from raftmq.client.admin.directory import Clients, Directory, Lease
 from raftmq.client.admin.events import Events
 from raftmq.client.admin.settings import Difference, Settings
 from raftmq.client.admin.subscriptions import Subscription
@@ -70,11 +71,13 @@ __all__ = [
     "Backlog",
     "ClaimedProducer",
     "Client",
+    "Clients",
     "Compression",
     "Consumer",
     "ConsumerGroup",
     "DeadLetter",
     "Difference",
+    "Directory",
     "Events",
     "Fenced",
     "GroupAttachment",
@@ -82,6 +85,7 @@ __all__ = [
     "GroupSettings",
     "HeldClaim",
     "Journey",
+    "Lease",
     "LeasedMessage",
     "LeasedMessages",
     "Login",

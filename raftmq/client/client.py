@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from raftmq.batch import Compression
 from raftmq.client.admin.access import Access
 from raftmq.client.admin.admin import Admin
+from raftmq.client.admin.directory import Directory
 from raftmq.client.admin.events import Events, Names, read_events
 from raftmq.client.admin.lookup import find_by_key, get_message
 from raftmq.client.admin.settings import Settings
@@ -64,6 +65,8 @@ class Client:
     """Users, tokens, rules of access, quotas and the audit log."""
     settings: Settings
     """Settings that change while the cluster runs."""
+    directory: Directory
+    """Who is connected where, rates, leases: soft state."""
 
     # The classes that `producer` and `consumer` make; `_observe` replaces them.
     _producer_class: Callable[..., Producer] = Producer
@@ -79,6 +82,7 @@ class Client:
         self.admin = Admin(router)
         self.access = Access(router, world)
         self.settings = Settings(router)
+        self.directory = Directory(router, supervisor)
         self._judge: Judge | None = None
 
     def _observe(self, judge: "Judge") -> None:

@@ -14,6 +14,7 @@ from raftmq.filters import compile as compile_filter
 from raftmq.filters import is_tags
 from raftmq.machine.catalog.membership import SESSION_MS_MAX, SESSION_MS_MIN, JoinGroup
 from raftmq.pop.policy import Mode
+from raftmq.wire.directory import Use
 
 from .arguments import typed_call
 
@@ -45,6 +46,10 @@ class ConsumerSettings:
     filter: str | None = None
     kept_ms: int = 0
     """Committed offsets are forgotten this long after the last commit; 0: never."""
+
+    def use(self, topic: str, *, is_instance: bool) -> Use:
+        """What such a consumer does, for the directory."""
+        return Use("broadcast" if is_instance else "pull", topic, self.group or "")
 
     def validate(self) -> Self:
         """This object, or `Rejected`."""

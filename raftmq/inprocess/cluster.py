@@ -173,7 +173,9 @@ class InProcessCluster:
             founders=len(self.nodes),
             others={each: (HOST, each) for each in self.nodes},
         )
-        tables = {**self._settings, "node": {**own, **self._settings.get("node", {})}}
+        # One process has no use for a directory; tests may want one.
+        tables = {"directory": {"is_on": False}, **self._settings}
+        tables["node"] = {**own, **self._settings.get("node", {})}
         return msgspec.convert(tables, Settings).validate()
 
 

@@ -22,9 +22,10 @@ refusal has kind `ERROR`. Rules of evolution: fields are only ever added at the 
 | POP, SETTLE, LEAVE, BACKLOGS, DEAD, CHANGE_DEAD, CLAIM, RESET | see `popping` | | |
 | GROUPS, FORGET_GROUP; WHY, EVENTS, LOG | see `consumer_groups`, `traces` | | |
 | COMMIT, HEARTBEAT, MEMBERS | see `assignment` | | |
-| CANCEL, SESSIONS; BEGIN, END, TRANSACTIONS | see `producing`, `transactions` | | |
+| CANCEL, SESSIONS; BEGIN, END, TRANSACTIONS | see `producing` | | |
 | LOG_IN, USERS, RULES, JUDGE, AUDIT, QUOTAS | see `access` | | |
 | SETTINGS, SETTINGS_HISTORY | see `settings` | | |
+| DIRECTORY, CLIENTS, RATES, LEASE | see `directory` | | |
 | RAFT | `raft.RaftHeader`, no answer | records | - |
 | SNAPSHOT | `SnapshotChunk`, `SnapshotProgress` | bytes of the snapshot | - |
 | PROBE | `Probe`, `ProbeReply` | - | - |
@@ -104,11 +105,11 @@ class FrameKind(IntEnum):
     LOG = 44
     SETTINGS = 45
     SETTINGS_HISTORY = 46
+    DIRECTORY = 47
+    CLIENTS = 48
+    RATES = 49
+    LEASE = 50
     ERROR = 0x7F
-
-
-NODE_KINDS = frozenset((FrameKind.RAFT, FrameKind.SNAPSHOT, FrameKind.PROBE))
-"""The kinds of frames that only nodes send."""
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True):

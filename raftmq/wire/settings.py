@@ -12,6 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from .directory import Doing
 from .messages import _Wire
 
 SCOPES_MAX = 1_000
@@ -38,6 +39,8 @@ class FindSettings(_Wire, frozen=True):
     wait_ms: int = 0
     """How long it may wait. A later request on the connection ends the wait, if it names scopes as
     this one does, or names none as this one."""
+    doing: Doing | None = None
+    """What the client does, for the directory; None: it does not say."""
 
 
 class SettingView(_Wire, frozen=True):

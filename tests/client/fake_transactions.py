@@ -13,7 +13,7 @@ from raftmq.results import Changed, Refused
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import Done, ErrorReply, FrameKind
-from raftmq.wire.transactions import BeginTransaction, EndTransaction, TransactionEnded
+from raftmq.wire.producing import BeginTransaction, EndTransaction, TransactionEnded
 
 if TYPE_CHECKING:
     from .fake_cluster import FakeNode

@@ -142,7 +142,7 @@ def test_healthy_evidence_breaks_nothing_and_leaves_nothing_open() -> None:
 
 def test_every_invariant_that_evidence_decides_is_broken_here() -> None:
     assert set(BREACHES) == DECIDED
-    assert len(INVARIANTS) == 24 + 8 + 21 + 12 + 7 + 14
+    assert len(INVARIANTS) == 24 + 8 + 21 + 12 + 7 + 15
     assert {one.decided_by for one in INVARIANTS.values()} == {
         "evidence",
         "history",

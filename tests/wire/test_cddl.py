@@ -14,6 +14,7 @@ from raftmq.wire import (
     access,
     assignment,
     consumer_groups,
+    directory,
     fetches,
     messages,
     popping,
@@ -21,7 +22,6 @@ from raftmq.wire import (
     raft,
     settings,
     traces,
-    transactions,
 )
 from raftmq.wire.messages import FrameKind
 
@@ -36,9 +36,9 @@ STRUCTS = {
         popping,
         consumer_groups,
         assignment,
+        directory,
         producing,
         settings,
-        transactions,
         traces,
         raft,
     )
@@ -61,6 +61,8 @@ def type_rule(type_: Any) -> str:
         return "any"
     if get_origin(type_) is Annotated:
         bare, bounds = get_args(type_)
+        if bare is str:
+            return "tstr"
         if get_origin(bare) is list:
             return f"[*{bounds.max_length} {type_rule(get_args(bare)[0])}]"
         return f"{bounds.ge}..{bounds.le}" if bounds.le is not None else f"int .ge {bounds.ge}"
@@ -70,6 +72,8 @@ def type_rule(type_: Any) -> str:
         return rule_name(type_)
     if get_origin(type_) is list:
         return f"[* {type_rule(get_args(type_)[0])}]"
+    if get_origin(type_) is tuple:
+        return f"[{', '.join(map(type_rule, get_args(type_)))}]"
     if get_origin(type_) is dict:
         key, value = map(type_rule, get_args(type_))
         return f"{{* {key} => {value}}}"
@@ -79,6 +83,8 @@ def type_rule(type_: Any) -> str:
 def struct_rule(type_: type[msgspec.Struct]) -> str:
     """The rule of a message: its fields in order, then fields of later versions."""
     lines = [f"{rule_name(type_)} = ["]
+    if type_.__struct_config__.tag is not None:
+        lines.append(f'  "{type_.__struct_config__.tag}",')
     for field in msgspec.structs.fields(type_):
         optional = "" if field.required else "? "
         lines.append(f"  {optional}{field.encode_name}: {type_rule(field.type)},")

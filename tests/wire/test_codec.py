@@ -17,12 +17,12 @@ from raftmq.errors import ProtocolError
 from raftmq.wire import (
     assignment,
     consumer_groups,
+    directory,
     messages,
     popping,
     producing,
     settings,
     traces,
-    transactions,
 )
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.fetches import Fetch, Fetched, FetchedQueue, FetchFrom
@@ -38,7 +38,7 @@ TYPES = [
         **vars(assignment),
         **vars(producing),
         **vars(settings),
-        **vars(transactions),
+        **vars(directory),
         **vars(traces),
     }.values()
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct) and type_.__name__[0] != "_"
@@ -53,6 +53,8 @@ def drawn(type_: Any) -> st.SearchStrategy[Any]:
         return st.deferred(lambda: structs(type_))
     if type_ is int:
         return st.integers(-(2**63), 2**64 - 1)
+    if type_ is float:
+        return st.floats(allow_nan=False)
     return st.from_type(type_)
 
 
@@ -68,6 +70,8 @@ def of_annotation(type_: Any) -> st.SearchStrategy[Any]:
         bare, bounds = get_args(type_)
         if get_origin(bare) is list:
             return of_annotation(bare)
+        if bare is str:
+            return st.text(min_size=bounds.min_length or 0, max_size=bounds.max_length)
         return st.integers(bounds.ge, 2**64 - 1 if bounds.le is None else bounds.le)
     arguments = getattr(type_, "__args__", None)
     if not arguments:
@@ -75,7 +79,7 @@ def of_annotation(type_: Any) -> st.SearchStrategy[Any]:
     if getattr(type_, "__origin__", None) is list:
         return st.lists(of_annotation(arguments[0]), max_size=3)
     if getattr(type_, "__origin__", None) is dict:
-        return st.dictionaries(st.text(max_size=9), drawn(Any), max_size=3)
+        return st.dictionaries(st.text(max_size=9), of_annotation(arguments[1]), max_size=3)
     return st.one_of(*(st.none() if a is type(None) else of_annotation(a) for a in arguments))
 
 

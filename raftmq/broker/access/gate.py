@@ -44,7 +44,7 @@ from raftmq.tls.names import USER, CertificateName
 from raftmq.wire.access import SCRAM, TOKEN, LoggedIn, LogIn
 from raftmq.wire.codec import unpack
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import NODE_KINDS, ErrorReply, FrameKind, Hello
+from raftmq.wire.messages import ErrorReply, FrameKind, Hello
 
 from .agreement import Agreement
 from .logins import (
@@ -55,7 +55,7 @@ from .logins import (
     identity_by_token,
     is_valid,
 )
-from .needs import ADMIN_CLUSTER, NEEDS, RefusedEarly, is_by_name, user_changed_by
+from .needs import ADMIN_CLUSTER, NEEDS, NODE_KINDS, RefusedEarly, is_by_name, user_changed_by
 
 LOGIN_CHARACTERS_MAX = 1024
 """The longest message of a login."""

@@ -59,7 +59,7 @@ from raftmq.machine.queue_numbers import QUEUE_BITS
 from raftmq.wire.assignment import CommitOffsets, Committed, Heartbeat
 from raftmq.wire.fetches import Fetch
 from raftmq.wire.frame import Frame
-from raftmq.wire.messages import NODE_KINDS, Admin, ErrorReply, FindKey, FindOffsets, FrameKind
+from raftmq.wire.messages import Admin, ErrorReply, FindKey, FindOffsets, FrameKind
 from raftmq.wire.popping import (
     ChangeDead,
     Claim,
@@ -70,18 +70,24 @@ from raftmq.wire.popping import (
     ResetGroup,
     Settle,
 )
-from raftmq.wire.producing import CancelDelayed, ClaimSessions
-from raftmq.wire.settings import FindSettings
-from raftmq.wire.traces import FindTrace
-from raftmq.wire.transactions import (
+from raftmq.wire.producing import (
     BeginTransaction,
+    CancelDelayed,
+    ClaimSessions,
     EndTransaction,
     FindTransactions,
     TransactionInput,
 )
+from raftmq.wire.settings import FindSettings
+from raftmq.wire.traces import FindTrace
 
 Acts = Iterable[Act]
 _Needs = Callable[[Host, Any], Acts]
+
+NODE_KINDS: Final = frozenset(
+    (FrameKind.RAFT, FrameKind.SNAPSHOT, FrameKind.PROBE, FrameKind.DIRECTORY)
+)
+"""The kinds of frames that only nodes send."""
 
 DESCRIBE_CLUSTER: Final = Act(Operation.DESCRIBE, Resource.CLUSTER)
 READ_CLUSTER: Final = Act(Operation.READ, Resource.CLUSTER)
@@ -495,6 +501,9 @@ NEEDS: Mapping[int, _Needs] = {
     FrameKind.QUOTAS: _always(ADMIN_CLUSTER),
     FrameKind.SETTINGS: _settings,
     FrameKind.SETTINGS_HISTORY: _always(DESCRIBE_CLUSTER),
+    FrameKind.CLIENTS: _always(DESCRIBE_CLUSTER),
+    FrameKind.RATES: _always(DESCRIBE_CLUSTER),
+    FrameKind.LEASE: _always(ADMIN_CLUSTER),
     # The log of the system group has the keys of passwords.
     FrameKind.LOG: _always(ADMIN_CLUSTER),
     FrameKind.REPAIR: _always(ADMIN_CLUSTER),

@@ -31,7 +31,7 @@ CLIENT_TABLES: Final[Mapping[str, type[msgspec.Struct]]] = {
     field.name: field.type for field in msgspec.structs.fields(Pushed)
 }
 """Tables that clients obey."""
-SAME_ON_ALL = frozenset(("raft", "balance"))
+SAME_ON_ALL = frozenset(("raft", "balance", "directory"))
 """Tables that no node has for itself."""
 # `log.reserve_bytes` is not among them: with one that no disk has, no node could store the
 # correction, and if it held at once, it would come back with the log at each start.

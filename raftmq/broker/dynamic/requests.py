@@ -13,7 +13,7 @@ Invariants:
   it asks. A node that lags answers with an older version: that answer says nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ from raftmq.machine.catalog.settings import (
     SettingsState,
 )
 from raftmq.results import Result
+from raftmq.wire.directory import Doing
 from raftmq.wire.frame import HEADER_BYTES_MAX
 from raftmq.wire.messages import FrameKind
 from raftmq.wire.settings import (
@@ -65,8 +66,10 @@ class _Waiting(NamedTuple):
 class SettingsRequests(Service):
     """The handlers of these requests."""
 
-    def __init__(self, node: Host) -> None:
+    def __init__(self, node: Host, heard: Callable[[Connection, Doing], None]) -> None:
+        """`heard` is called with what a client does."""
         self._node = node
+        self._heard = heard
         # By connection, and whether the request names scopes.
         self._waiting: dict[_Place, _Waiting] = {}
         self._version = 0
@@ -98,6 +101,8 @@ class SettingsRequests(Service):
     # Requests
 
     def _settings(self, request: FindSettings, group: Group, asked: OpenRequest) -> Answer:
+        if request.doing is not None:
+            self._heard(asked.connection, request.doing)
         if request.after < 0:
             return asked.read(group, lambda: self._found(request, asked))
         place, settings = (asked.connection, bool(request.scopes)), self._node.catalog.settings

@@ -49,7 +49,7 @@ length took 33 to 42 ms. Requests need a few hundred bytes, a fetch of 5,000 que
 NODE_HEADER_BYTES_MAX = 1024 * 1024
 """The longest header of a node's request: one change of the catalog may move 4,096 groups."""
 
-_UNANSWERED = frozenset((FrameKind.RAFT, FrameKind.FORGET))
+_UNANSWERED = frozenset((FrameKind.RAFT, FrameKind.FORGET, FrameKind.DIRECTORY))
 
 HELLO_BYTES_MAX = 64 * 1024
 """The longest frame before the other end said Hello or logged in, and the most that is read at

@@ -11,7 +11,7 @@ from raftmq.broker.service import Service
 from raftmq.machine.machine import PartitionMachine
 from raftmq.machine.transactions import Begin, End, Input, Outcome
 from raftmq.wire.messages import Done, ErrorReply, FrameKind
-from raftmq.wire.transactions import (
+from raftmq.wire.producing import (
     BeginTransaction,
     EndTransaction,
     FindTransactions,

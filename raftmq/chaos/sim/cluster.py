@@ -22,6 +22,7 @@ from raftmq.broker.replica.group import node_of
 from raftmq.broker.settings import (
     Access,
     Balance,
+    Directory,
     Limits,
     Log,
     NodeSettings,
@@ -99,6 +100,8 @@ class Cluster:
         """The nodes' limits; likewise."""
         self.balance = Balance()
         """The nodes' settings of the balancer; likewise."""
+        self.has_directory = False
+        """True: the nodes keep the directory of soft state."""
         self.descriptors_max = 65_536
         """Most files and sockets of a node; likewise."""
         self.listeners: list[Callable[[int, str], None]] = []
@@ -141,7 +144,10 @@ class Cluster:
 
     def made(self, node: NodeSettings) -> Settings:
         """The settings of a node that is made as this cluster's are."""
-        settings = Settings(node, self.raft, self.log, self.limits, balance=self.balance)
+        directory = Directory(is_on=self.has_directory)
+        settings = Settings(
+            node, self.raft, self.log, self.limits, balance=self.balance, directory=directory
+        )
         if self.network.is_under_tls:
             # No file is read: the network itself knows who is who.
             tls = Tls(cert="node.pem", key="node.key", ca="ca.pem")

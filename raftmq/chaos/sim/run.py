@@ -23,6 +23,7 @@ Parts that are judged, and their judges:
 | that no more messages are in flight than quotas allow | `in_flight` |
 | that nodes count what open connections hold, and no more | `loads` |
 | that answers to POPs have only messages that their consumers hold | `PopAnswers` |
+| that the directory is whole soon after the last restart | `directories` |
 | that calls succeed while a majority is well, and soon after the heal | `availability` |
 | asserts and exceptions in nodes and clients | they end the node or client, and are violations |
 
@@ -32,6 +33,7 @@ Invariants:
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any, Literal
 
 import msgspec
@@ -57,6 +59,7 @@ from raftmq.chaos.sim.checks.twins import Twins
 from raftmq.chaos.sim.checks.watch import Watch
 from raftmq.chaos.sim.clients import CALL_SECONDS, Clients
 from raftmq.chaos.sim.cluster import Cluster
+from raftmq.chaos.sim.directories import WHOLE, has_directory, simulated_time, wait_whole
 from raftmq.chaos.sim.drain import Workload, drain
 from raftmq.chaos.sim.faults.effects import TOLD
 from raftmq.chaos.sim.faults.hostile import DESCRIPTORS, LIMITS
@@ -168,7 +171,11 @@ def run(
         agenda=agenda,
     )
     try:
-        with play.deadlines.watched(), small_bounds(schedule.seed):
+        with ExitStack() as stack:
+            stack.enter_context(play.deadlines.watched())
+            stack.enter_context(small_bounds(schedule.seed))
+            if has_directory(schedule.seed):
+                stack.enter_context(simulated_time(schedule.seed))
             run_world(play.main, seed=schedule.seed, agenda=agenda)
     except TimeStandsStill as finding:
         return noted(play.stood_still(finding))
@@ -195,6 +202,7 @@ class _Run:
         self._nodes = nodes
         self._agenda = agenda
         self._judged_by_clocks = 0
+        self._whole = 0
         self._popped: PopEvidence | None = None
         self._asked: CheckBacks | None = None
         self._recorder = Recorder(lambda: int(agenda.now * 1e9))
@@ -264,6 +272,8 @@ class _Run:
             await drain(state, self._workload, is_liveness=self._is_liveness, at_rest=rest)
             # A drain that was cut short, as half of the nodes broke, has not called it.
             rest()
+            if cluster.has_directory and not self._is_liveness:
+                self._whole = await wait_whole(state)
             self._rights.end()
             watch.end()
             self._elapsed = watch.now_ms / 1000
@@ -281,6 +291,7 @@ class _Run:
 
     def _limit(self, cluster: Cluster) -> None:
         """Set the limits of the nodes in this run, and what they do by themselves."""
+        cluster.has_directory = has_directory(self._schedule.seed)
         if self._schedule.seed % BALANCED_EVERY == 3:
             cluster.balance = Balance(leaders_ms=LEADERS_MS, absent_ms=ABSENT_MS)
         if any(event.fault == "strangers" for event in self._schedule.events):
@@ -362,7 +373,7 @@ class _Run:
         violations += self._judge_acts(history, at_ms)
         # Not before: a short run with many faults may have no act that was acknowledged.
         compared.update(self._audit_log.compared)
-        compared.update(self._absences.compared)
+        compared.update(self._absences.compared + Counter({WHOLE: self._whole}))
         of_servers = judge_servers(gather(state, watch))
         for _, report in of_servers:
             compared[report.checker] += report.compared

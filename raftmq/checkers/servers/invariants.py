@@ -254,6 +254,10 @@ INVARIANTS: Mapping[str, Invariant] = {
         "a node becomes absent only after it has been silent for the set time, and never one of "
         "half of the nodes that ever ran",
     ),
+    "V14": _watched(
+        "the directory is whole",
+        "once all is healed, the directory at each node shows the rows of all nodes",
+    ),
     "B1": _watched("bytes of frames", "unfinished frames of a stranger hold bounded memory"),
     "B2": _watched("connections", "the connections of a stranger have a bound"),
     "B3": _watched("links", "the links of a node to names it was told have a bound"),

@@ -12,6 +12,7 @@ from typing import Any, Literal, overload
 
 from raftmq.client.admin.access import Access
 from raftmq.client.admin.admin import Admin
+from raftmq.client.admin.directory import Directory, Lease
 from raftmq.client.admin.settings import Settings
 from raftmq.client.arguments import ByOffset
 from raftmq.client.client import Client
@@ -155,6 +156,30 @@ class BlockingSettings(Face[Settings]):
     wait_for_change = waits(Settings.wait_for_change)
 
 
+class BlockingLease(Entered[Lease]):
+    """See `raftmq.client.Lease`; use it as `with`."""
+
+    @property
+    def is_held(self) -> bool:
+        """See `Lease.is_held`."""
+        return self._loop.call(lambda: self._inner.is_held)
+
+    @property
+    def name(self) -> str:
+        """The lease's name."""
+        return self._inner.name
+
+    wait_lost = waits(Lease.wait_lost)
+
+
+class BlockingDirectory(Face[Directory]):
+    """See `raftmq.Client.directory`."""
+
+    clients = waits(Directory.clients)
+    nodes = waits(Directory.nodes)
+    lease = gives(Directory.lease, BlockingLease)
+
+
 class BlockingClient(Face[Client]):
     """See `raftmq.Client`. Made by `connect`."""
 
@@ -166,6 +191,8 @@ class BlockingClient(Face[Client]):
         """Users, tokens, rules of access, quotas and the audit log."""
         self.settings = BlockingSettings(loop, client.settings)
         """Settings that change while the cluster runs."""
+        self.directory = BlockingDirectory(loop, client.directory)
+        """Who is connected where, rates, leases: soft state."""
 
     @property
     def throttled(self) -> float:

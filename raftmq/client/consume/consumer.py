@@ -89,6 +89,7 @@ class Consumer(ByOffset):
         self._sender, self._sequence = router.draw_request(), 0
         self._assigned: AssignedQueues | None = None
         self._is_instance = join is not None and join.mode is Mode.BROADCAST
+        self._use = settings.use(topic, is_instance=self._is_instance)
         # Of a member: number of queues that `start` holds for; the others are newer than its place.
         # The leader's number (`AssignedQueues.old_queue_count`) comes first.
         self._old_queue_count = 0
@@ -132,7 +133,7 @@ class Consumer(ByOffset):
                 subscribed=subscribed,
             )
             self._fetcher.add(cursors)
-            self._router.pushed.follow(self.topic, self._fetcher.obey)
+            self._router.pushed.follow(self._use, self._fetcher.obey)
             self._router.watch(self._follow_topic)
             if self._assigned is not None:
                 await self._join(self._assigned, left())
@@ -594,6 +595,6 @@ class Consumer(ByOffset):
             self._tasks.cancel()
             self._router.unwatch(self._follow_topic)
             if self._fetcher is not None:
-                self._router.pushed.unfollow(self.topic, self._fetcher.obey)
+                self._router.pushed.unfollow(self._use, self._fetcher.obey)
         if self._fetcher is not None:
             self._fetcher.close()

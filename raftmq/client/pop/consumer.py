@@ -144,7 +144,7 @@ class PopConsumer(Popping):
             self._router, self._tasks, settings, view, settlements
         )
         router.watch(prefetcher.follow_topic)
-        router.pushed.follow(self.topic, prefetcher.obey)
+        router.pushed.follow(settings.use(self.topic), prefetcher.obey)
         self._tasks.start(prefetcher.look_after_leases)
         return self
 
@@ -434,7 +434,7 @@ class PopConsumer(Popping):
             return
         self._tasks.cancel()
         self._router.unwatch(self._prefetcher.follow_topic)
-        self._router.pushed.unfollow(self.topic, self._prefetcher.obey)
+        self._router.pushed.unfollow(self._settings.use(self.topic), self._prefetcher.obey)
         self._fail(RaftmqError("the consumer was closed"))
         self._prefetcher.buffer.clear()
 

@@ -32,6 +32,7 @@ from raftmq.filters import compile as compile_filter
 from raftmq.pop.actions import Action
 from raftmq.pop.policy import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Mode
 from raftmq.pushed import Pushed
+from raftmq.wire.directory import Use
 from raftmq.wire.messages import TopicView
 
 from .leases import HeldLease
@@ -68,6 +69,10 @@ class PopSettings:
     invisible: float | None
     renew: float | None
     filter: str | None = None
+
+    def use(self, topic: str) -> Use:
+        """What such a consumer does, for the directory."""
+        return Use("ordered" if self.mode is Mode.ORDERED else "pop", topic, self.group)
 
     def validate(self) -> Self:
         """This object, or `Rejected`."""

@@ -132,7 +132,7 @@ class Producer:
             pump_later=self._pump_later,
         )
         router.watch(self._follow_topic)
-        router.pushed.follow(topic, self._obey)
+        router.pushed.follow(self._settings.use(topic), self._obey)
         self._tasks.start(self._deadlines.watch)
         self._tasks.start(self._deferred.run)
 
@@ -577,7 +577,7 @@ class Producer:
             return
         self._tasks.cancel()
         self._router.unwatch(self._follow_topic)
-        self._router.pushed.unfollow(self.topic, self._obey)
+        self._router.pushed.unfollow(self._settings.use(self.topic), self._obey)
         for sender in self._senders:
             sender.close(error)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 from raftmq.batch import MESSAGES_MAX, Compression
 from raftmq.client.arguments import require, require_fields
 from raftmq.pushed import PushedProducer
+from raftmq.wire.directory import Use
 
 PAUSED = "operators have paused this producer (producer.is_paused, see `raftmq config get`)"
 """Error text of messages that were not sent while the producer was paused."""
@@ -27,6 +28,10 @@ class ProducerSettings:
     compression: Compression = Compression.NONE
     is_paused: bool = False
     """True: operators have paused the producer."""
+
+    def use(self, topic: str) -> Use:
+        """What such a producer does, for the directory."""
+        return Use("produce", topic)
 
     def obeying(self, pushed: PushedProducer) -> Self:
         """These settings, with those in their place that operators push."""

@@ -14,7 +14,7 @@ from raftmq.client.pop.settlements import Settlements
 from raftmq.client.recorders import PopRecorder
 from raftmq.errors import Reason, Rejected
 from raftmq.pop.actions import Action
-from raftmq.wire.transactions import TransactionInput
+from raftmq.wire.producing import TransactionInput
 
 
 class Inputs:

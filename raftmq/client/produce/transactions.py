@@ -50,7 +50,7 @@ from raftmq.client.world import ClientWorld
 from raftmq.errors import RaftmqError, Reason, Rejected, Unavailable
 from raftmq.machine.queue_numbers import QUEUE_BITS, SYSTEM_GROUP
 from raftmq.wire.messages import Done, FrameKind
-from raftmq.wire.transactions import (
+from raftmq.wire.producing import (
     BeginTransaction,
     EndTransaction,
     FindTransactions,

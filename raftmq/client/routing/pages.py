@@ -8,11 +8,12 @@ import msgspec
 from raftmq.wire.access import FoundAudit, FoundQuotas, FoundRules, FoundUsers
 from raftmq.wire.assignment import CommittedOffsets, FoundMembers
 from raftmq.wire.consumer_groups import FoundConsumerGroups
+from raftmq.wire.directory import FoundClients
 from raftmq.wire.messages import ClusterView, FoundSubscriptions, NodeStatus
 from raftmq.wire.popping import FoundBacklogs, FoundDead
+from raftmq.wire.producing import FoundTransactions
 from raftmq.wire.settings import FoundSettingsHistory
 from raftmq.wire.traces import FoundTrace
-from raftmq.wire.transactions import FoundTransactions
 
 P = TypeVar("P", bound=msgspec.Struct)
 Q = TypeVar("Q", bound=msgspec.Struct)
@@ -46,6 +47,8 @@ def _after(page: msgspec.Struct) -> dict[str, Any]:
     match page:
         case ClusterView(next=after) | FoundTrace(after=after) if after:
             return {"after": after}
+        case FoundClients(clients=[*_, last], is_cut=True):
+            return {"after": last.id}
         case FoundSettingsHistory(changes=[*_, last], is_cut=True):
             return {"after": last.version}
         case NodeStatus(status={"next": after}):

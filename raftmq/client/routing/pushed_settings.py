@@ -6,12 +6,15 @@
 Of a setting that several scopes have, the client's own value counts, then the topic's, then that of
 `client *`. The first answer may come after the first messages: a client starts without waiting.
 
+The request also tells the node what this client does, for the directory (`raftmq clients`).
+
 Invariants:
 - One request is under way at most, and none while no topic is followed.
 - A node that lags never brings back older settings: answers with an older version are passed over.
 """
 
 from collections.abc import Callable
+from random import Random
 from typing import Any, Protocol
 
 import anyio
@@ -22,6 +25,7 @@ from raftmq.machine.catalog.settings import EVERY
 from raftmq.machine.queue_numbers import SYSTEM_GROUP
 from raftmq.pushed import Pushed, in_force
 from raftmq.wire.codec import pack, unpack
+from raftmq.wire.directory import USES_MAX, AvoidedNode, Doing, Use
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import FrameKind
 from raftmq.wire.settings import SCOPES_MAX, FindSettings, FoundSettings, SettingScope
@@ -55,19 +59,27 @@ class Nodes(Protocol):
 class PushedSettings:
     """What operators push to one client."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(
+        self, nodes: Nodes, random: Random, avoided: Callable[[float], list[AvoidedNode]]
+    ) -> None:
+        """`avoided`: see `Weights.avoided`."""
         self._nodes = nodes
+        # The client's name in the directory.
+        self._client = f"{random.getrandbits(64):016x}"
+        self._avoided = avoided
         self._tasks: TaskScope | None = None
         self._is_running = False
         self._turn = 0
-        # Topic → its followers, and the settings that they were told.
-        self._followers: dict[str, list[Follower]] = {}
+        # Topic → its followers with what they do, and the settings that they were told.
+        self._followers: dict[str, list[tuple[Use, Follower]]] = {}
         self._told: dict[str, Pushed] = {}
         # Scope and its name → values by name, as of the version.
         self._values: dict[tuple[str, str], dict[str, Any]] = {}
         self._version = 0
         # The version to ask from: 0 if the scopes are others than those of the values.
         self._after = 0
+        # Changes of what this client does.
+        self._changes = 0
         self._asking: anyio.CancelScope | None = None
         self._wanted: anyio.Event | None = None
         self.name = ""
@@ -77,33 +89,36 @@ class PushedSettings:
         """Ask in these tasks, once a topic is followed."""
         self._tasks = tasks
 
-    def follow(self, topic: str, follower: Follower) -> None:
-        """Call `follower` with the settings for a topic, now if any are known, and when they
-        change."""
-        followers = self._followers.setdefault(topic, [])
-        followers.append(follower)
+    def follow(self, use: Use, follower: Follower) -> None:
+        """Call `follower` with the settings for the topic of `use`, now if any are known, and when
+        they change."""
+        followers = self._followers.setdefault(use.topic, [])
+        is_new = use not in (each for each, _ in followers)
+        followers.append((use, follower))
         # What every client obeys is known before the topic's own settings are.
-        known = self._told.setdefault(topic, self._settings(topic))
+        known = self._told.setdefault(use.topic, self._settings(use.topic))
         if known != Pushed():
             follower(known)
-        if len(followers) == 1:
+        if is_new:
             self._ask_again()
         if not self._is_running and self._tasks is not None:
             self._is_running = True
             self._tasks.start(self._run)
 
-    def unfollow(self, topic: str, follower: Follower) -> None:
+    def unfollow(self, use: Use, follower: Follower) -> None:
         """The reverse of `follow`."""
-        followers = self._followers[topic]
-        followers.remove(follower)
+        followers = self._followers[use.topic]
+        followers.remove((use, follower))
         if not followers:
-            del self._followers[topic]
-            self._told.pop(topic, None)
+            del self._followers[use.topic]
+            self._told.pop(use.topic, None)
+        if use not in (each for each, _ in followers):
             self._ask_again()
 
     def _ask_again(self) -> None:
-        """Ask for all scopes again, as they are others now."""
+        """Ask for all scopes again, as they or what this client does are others now."""
         self._after = 0
+        self._changes += 1
         if self._wanted is not None:
             self._wanted.set()
         if self._asking is not None:
@@ -128,7 +143,8 @@ class PushedSettings:
         scopes = [("client", EVERY), *([("client", self.name)] if self.name else [])]
         topics = sorted(self._followers)[: SCOPES_MAX - len(scopes)]
         scopes += [("topic", topic) for topic in topics]
-        request = FindSettings([SettingScope(*each) for each in scopes], self._after, WAIT_MS)
+        named = [SettingScope(*each) for each in scopes]
+        request = FindSettings(named, self._after, WAIT_MS, self._doing())
         answer: Frame | Lost | None = None
         wanted = self._wanted
         try:
@@ -156,6 +172,11 @@ class PushedSettings:
         self._take(found)
         return 0.0
 
+    def _doing(self) -> Doing:
+        uses = {use: None for followers in self._followers.values() for use, _ in followers}
+        avoided = self._avoided(anyio.current_time())[:USES_MAX]
+        return Doing(self._client, self.name, self._changes, list(uses)[:USES_MAX], avoided)
+
     def _take(self, found: FoundSettings) -> None:
         self._version = self._after = found.version
         values: dict[tuple[str, str], dict[str, Any]] = {}
@@ -166,7 +187,7 @@ class PushedSettings:
             settings = self._settings(topic)
             if settings != self._told.get(topic, Pushed()):
                 self._told[topic] = settings
-                for follower in list(followers):
+                for _, follower in list(followers):
                     follower(settings)
 
     def _settings(self, topic: str) -> Pushed:

@@ -15,6 +15,7 @@ from raftmq.wire.access import FindAudit, FindQuotas, FindRules, FindUsers, Judg
 from raftmq.wire.assignment import CommitOffsets, Committed, FindMembers, Heartbeat
 from raftmq.wire.codec import unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
+from raftmq.wire.directory import FindClients, FindRates
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
     Admin,
@@ -29,10 +30,15 @@ from raftmq.wire.messages import (
     Transfer,
 )
 from raftmq.wire.popping import ChangeDead, Claim, FindBacklogs, FindDead, ResetGroup, Settle
-from raftmq.wire.producing import CancelDelayed, ClaimSessions
+from raftmq.wire.producing import (
+    BeginTransaction,
+    CancelDelayed,
+    ClaimSessions,
+    EndTransaction,
+    FindTransactions,
+)
 from raftmq.wire.settings import FindSettings, FindSettingsHistory
 from raftmq.wire.traces import FindLog, FindTrace
-from raftmq.wire.transactions import BeginTransaction, EndTransaction, FindTransactions
 
 from .pages import Pages
 from .router import Router
@@ -47,11 +53,13 @@ _QUESTIONS: dict[type[msgspec.Struct], FrameKind] = {
     Committed: FrameKind.COMMITTED,
     FindAudit: FrameKind.AUDIT,
     FindBacklogs: FrameKind.BACKLOGS,
+    FindClients: FrameKind.CLIENTS,
     FindConsumerGroups: FrameKind.GROUPS,
     FindDead: FrameKind.DEAD,
     FindLog: FrameKind.LOG,
     FindMembers: FrameKind.MEMBERS,
     FindQuotas: FrameKind.QUOTAS,
+    FindRates: FrameKind.RATES,
     FindSettings: FrameKind.SETTINGS,
     FindSettingsHistory: FrameKind.SETTINGS_HISTORY,
     FindRules: FrameKind.RULES,

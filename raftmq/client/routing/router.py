@@ -103,7 +103,7 @@ class Router:
         """Seconds for which quotas held requests, as the nodes told."""
         self.weights = Weights()
         """The speed of the nodes, for messages without a key."""
-        self.pushed = PushedSettings(self)
+        self.pushed = PushedSettings(self, world.random, self.weights.avoided)
         """The settings that operators push to this client."""
 
     def start(self, tasks: TaskScope) -> None:

@@ -34,6 +34,7 @@ from typing import NamedTuple
 import anyio
 
 from raftmq.errors import ProtocolError
+from raftmq.wire.directory import AvoidedNode
 from raftmq.wire.messages import REPLY, FrameKind
 
 from .connection import Answer, Connection, Lost, OnAnswer, Request
@@ -225,6 +226,11 @@ class Weights:
             weights, highest = dict.fromkeys(states, 1.0), 1.0
         late_seconds = STUCK_SECONDS if best is None else LATE_BAND * best
         return Shares({node: each / highest for node, each in weights.items()}, late_seconds)
+
+    def avoided(self, now: float) -> list[AvoidedNode]:
+        """Nodes that failed or are stuck, or were a moment ago."""
+        found = ((node, state.health(now)) for node, state in sorted(self._nodes.items()))
+        return [AvoidedNode(node, round(health, 3)) for node, health in found if health < 1]
 
     def _node(self, node: int) -> _Node:
         state = self._nodes.get(node)

@@ -14,6 +14,7 @@ from raftmq.broker.access.needs import (
     ADMIN_CLUSTER,
     DESCRIBE_CLUSTER,
     NEEDS,
+    NODE_KINDS,
     READ_CLUSTER,
     RefusedEarly,
 )
@@ -50,14 +51,13 @@ from raftmq.pop.policy import Mode, Policy
 from raftmq.pop.spans import Span
 from raftmq.results import Refused
 from raftmq.wire import access as wire_access
-from raftmq.wire import assignment, fetches, popping, producing, traces, transactions
+from raftmq.wire import assignment, directory, fetches, popping, producing, traces
 from raftmq.wire import settings as wire_settings
 from raftmq.wire.assignment import Committed
 from raftmq.wire.codec import pack, unpack
 from raftmq.wire.consumer_groups import FindConsumerGroups, ForgetGroup
 from raftmq.wire.frame import Frame
 from raftmq.wire.messages import (
-    NODE_KINDS,
     Admin,
     ChangeNode,
     FindKey,
@@ -288,26 +288,26 @@ REQUESTS: list[tuple[FrameKind, Any, list[Act]]] = [
     ),
     (
         FrameKind.BEGIN,
-        transactions.BeginTransaction(1, 9, "payments", ""),
+        producing.BeginTransaction(1, 9, "payments", ""),
         [group(WRITE, "payments")],
     ),
     (
         FrameKind.BEGIN,
-        transactions.BeginTransaction(
-            1, 9, "", "", [transactions.TransactionInput(BILLING, 1, 1, n, b"\1") for n in (0, 9)]
+        producing.BeginTransaction(
+            1, 9, "", "", [producing.TransactionInput(BILLING, 1, 1, n, b"\1") for n in (0, 9)]
         ),
         [group(READ, "billing")],
     ),
-    (FrameKind.END, transactions.EndTransaction(1, 5, True), [group(WRITE, "payments")]),
-    (FrameKind.END, transactions.EndTransaction(1, 6, True), [group(READ, "billing")]),
+    (FrameKind.END, producing.EndTransaction(1, 5, True), [group(WRITE, "payments")]),
+    (FrameKind.END, producing.EndTransaction(1, 6, True), [group(READ, "billing")]),
     # The group of one that is open counts, whatever the request says.
-    (FrameKind.END, transactions.EndTransaction(1, 5, True, "mine"), [group(WRITE, "payments")]),
-    (FrameKind.END, transactions.EndTransaction(1, 8, True, "mine"), [group(WRITE, "mine")]),
+    (FrameKind.END, producing.EndTransaction(1, 5, True, "mine"), [group(WRITE, "payments")]),
+    (FrameKind.END, producing.EndTransaction(1, 8, True, "mine"), [group(WRITE, "mine")]),
     # There is no data group of that number: the handler answers.
-    (FrameKind.END, transactions.EndTransaction(0, 5, True), []),
-    (FrameKind.END, transactions.EndTransaction(9, 5, True), []),
-    (FrameKind.TRANSACTIONS, transactions.FindTransactions(1, "p"), [group(DESCRIBE, "p")]),
-    (FrameKind.TRANSACTIONS, transactions.FindTransactions(1), []),
+    (FrameKind.END, producing.EndTransaction(0, 5, True), []),
+    (FrameKind.END, producing.EndTransaction(9, 5, True), []),
+    (FrameKind.TRANSACTIONS, producing.FindTransactions(1, "p"), [group(DESCRIBE, "p")]),
+    (FrameKind.TRANSACTIONS, producing.FindTransactions(1), []),
     (FrameKind.SESSIONS, producing.ClaimSessions(1, 1, [ORDERS], 0), [topic(WRITE, "orders")]),
     (FrameKind.WHY, traces.FindTrace(1, ORDERS, 0), [topic(READ, "orders")]),
     (FrameKind.EVENTS, traces.FindEvents(1, 0), [READ_CLUSTER]),
@@ -320,6 +320,9 @@ REQUESTS: list[tuple[FrameKind, Any, list[Act]]] = [
     (FrameKind.SETTINGS, wire_settings.FindSettings([OF_TOPIC, OF_CLIENTS]), []),
     (FrameKind.SETTINGS, wire_settings.FindSettings([OF_TOPIC, OF_NODE]), [DESCRIBE_CLUSTER]),
     (FrameKind.SETTINGS_HISTORY, wire_settings.FindSettingsHistory(), [DESCRIBE_CLUSTER]),
+    (FrameKind.CLIENTS, directory.FindClients(), [DESCRIBE_CLUSTER]),
+    (FrameKind.RATES, directory.FindRates(), [DESCRIBE_CLUSTER]),
+    (FrameKind.LEASE, directory.AskLease("report", "take"), [ADMIN_CLUSTER]),
     (FrameKind.LOG, traces.FindLog(1), [ADMIN_CLUSTER]),
     (FrameKind.REPAIR, RepairRange(1, 1, 2), [ADMIN_CLUSTER]),
     # Their answers show only what the user may see.
@@ -436,9 +439,9 @@ def test_attachment_that_is_news_is_asked_for_again_soon() -> None:
 
 
 def test_transaction_with_an_input_of_a_deleted_attachment_is_refused() -> None:
-    gone = transactions.TransactionInput(DROPPED, 1, 1, 0, b"\1")
-    begin = transactions.BeginTransaction(1, 9, "", "", [gone])
-    end = transactions.EndTransaction(1, 7, False)
+    gone = producing.TransactionInput(DROPPED, 1, 1, 0, b"\1")
+    begin = producing.BeginTransaction(1, 9, "", "", [gone])
+    end = producing.EndTransaction(1, 7, False)
     for kind, message in ((FrameKind.BEGIN, begin), (FrameKind.END, end)):
         assert refusal(kind, message)[0] == Reason.UNKNOWN_GROUP.value
 
@@ -457,7 +460,7 @@ def test_detach_is_judged_by_the_attachment_and_not_by_its_words() -> None:
 
 
 def test_transaction_that_never_began_is_not_ended_by_its_number_alone() -> None:
-    code, _ = refusal(FrameKind.END, transactions.EndTransaction(1, 8, False))
+    code, _ = refusal(FrameKind.END, producing.EndTransaction(1, 8, False))
     assert code == Reason.UNKNOWN_TRANSACTION.value
 
 
@@ -466,7 +469,7 @@ def test_transaction_that_never_began_is_not_ended_by_its_number_alone() -> None
     [
         (FrameKind.CANCEL, CancelDelayed(1, [], [], [])),
         (FrameKind.SESSIONS, producing.ClaimSessions(1, 1, [], 1)),
-        (FrameKind.BEGIN, transactions.BeginTransaction(1, 9, "", "a note")),
+        (FrameKind.BEGIN, producing.BeginTransaction(1, 9, "", "a note")),
     ],
 )
 def test_request_about_nothing_is_no_record(kind: FrameKind, message: object) -> None:

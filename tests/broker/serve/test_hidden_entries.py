@@ -35,7 +35,7 @@ from raftmq.wire.codec import pack
 from raftmq.wire.consumer_groups import FindConsumerGroups, FoundConsumerGroups
 from raftmq.wire.messages import FindSubscriptions, FrameKind
 from raftmq.wire.popping import FindBacklogs
-from raftmq.wire.transactions import FindTransactions, FoundTransactions
+from raftmq.wire.producing import FindTransactions, FoundTransactions
 from tests.broker.access.test_simulated import change, log_in, make_alice, with_users
 from tests.broker.harness import Cluster
 from tests.machine.delay_log import DelayLog

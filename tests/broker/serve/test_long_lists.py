@@ -54,8 +54,13 @@ from raftmq.wire.popping import (
     Settle,
     SettleItem,
 )
-from raftmq.wire.producing import CancelDelayed, ClaimSessions, SessionsClaimed
-from raftmq.wire.transactions import BeginTransaction, TransactionInput
+from raftmq.wire.producing import (
+    BeginTransaction,
+    CancelDelayed,
+    ClaimSessions,
+    SessionsClaimed,
+    TransactionInput,
+)
 from tests.broker.harness import Cluster, RawClient, Refused
 from tests.broker.popping import Consumer, with_group
 from tests.broker.scenario import QUEUE, in_cluster, with_client

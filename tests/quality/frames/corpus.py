@@ -24,6 +24,7 @@ from raftmq.wire import (
     access,
     assignment,
     consumer_groups,
+    directory,
     fetches,
     messages,
     popping,
@@ -31,7 +32,6 @@ from raftmq.wire import (
     raft,
     settings,
     traces,
-    transactions,
 )
 from raftmq.wire.messages import FrameKind
 
@@ -61,9 +61,9 @@ HEADERS: Mapping[FrameKind, type[msgspec.Struct] | None] = {
     FrameKind.MEMBERS: assignment.FindMembers,
     FrameKind.CLAIM: popping.Claim,
     FrameKind.CANCEL: producing.CancelDelayed,
-    FrameKind.BEGIN: transactions.BeginTransaction,
-    FrameKind.END: transactions.EndTransaction,
-    FrameKind.TRANSACTIONS: transactions.FindTransactions,
+    FrameKind.BEGIN: producing.BeginTransaction,
+    FrameKind.END: producing.EndTransaction,
+    FrameKind.TRANSACTIONS: producing.FindTransactions,
     FrameKind.WHY: traces.FindTrace,
     FrameKind.RESET: popping.ResetGroup,
     FrameKind.SESSIONS: producing.ClaimSessions,
@@ -82,6 +82,10 @@ HEADERS: Mapping[FrameKind, type[msgspec.Struct] | None] = {
     FrameKind.LOG: traces.FindLog,
     FrameKind.SETTINGS: settings.FindSettings,
     FrameKind.SETTINGS_HISTORY: settings.FindSettingsHistory,
+    FrameKind.DIRECTORY: directory.Directory,
+    FrameKind.CLIENTS: directory.FindClients,
+    FrameKind.RATES: directory.FindRates,
+    FrameKind.LEASE: directory.AskLease,
 }
 """The header of each kind of request; None: it has none."""
 
@@ -111,8 +115,8 @@ ANSWERS: Mapping[FrameKind, type[msgspec.Struct]] = {
     FrameKind.CLAIM: popping.Claimed,
     FrameKind.CANCEL: producing.DelayedCancelled,
     FrameKind.BEGIN: messages.Done,
-    FrameKind.END: transactions.TransactionEnded,
-    FrameKind.TRANSACTIONS: transactions.FoundTransactions,
+    FrameKind.END: producing.TransactionEnded,
+    FrameKind.TRANSACTIONS: producing.FoundTransactions,
     FrameKind.WHY: traces.FoundTrace,
     FrameKind.RESET: messages.Done,
     FrameKind.SESSIONS: producing.SessionsClaimed,
@@ -130,6 +134,9 @@ ANSWERS: Mapping[FrameKind, type[msgspec.Struct]] = {
     FrameKind.LOG: traces.FoundLog,
     FrameKind.SETTINGS: settings.FoundSettings,
     FrameKind.SETTINGS_HISTORY: settings.FoundSettingsHistory,
+    FrameKind.CLIENTS: directory.FoundClients,
+    FrameKind.RATES: directory.FoundRates,
+    FrameKind.LEASE: directory.LeaseAnswer,
 }
 """The header of the answer to each kind of request that is answered."""
 
@@ -158,7 +165,7 @@ class Things:
     tokens: list[int] = field(default_factory=lambda: [1])
     """Tokens of leases."""
     numbers: list[int] = field(default_factory=lambda: [1, 2, 3, 7])
-    """Consumers, producers, members and transactions."""
+    """Consumers, producers, members and producing."""
 
 
 _Draw = Callable[[Things, Random], Any]
@@ -221,6 +228,10 @@ _BY_OWNER: Mapping[tuple[str, str], _Draw] = {
     ("Hello", "node"): _choice(0, 0, 0, 1, 2),
     ("FindKey", "topic"): lambda things, random: random.choice(things.queues) >> QUEUE_BITS,
     ("Rule", "name"): _one_of("topics"),
+    ("AskLease", "act"): _choice("take", "keep", "release"),
+    ("AskLease", "name"): _choice("report", "mirror"),
+    ("Doing", "client"): _choice("c1", "c2"),
+    ("Use", "group"): _one_of("groups"),
 }
 """By struct and field, where the name alone does not say it."""
 
@@ -304,6 +315,8 @@ def _by_type(kind: mi.Type) -> _Draw:
         case mi.IntType(ge=low):
             low = 0 if low is None else low
             return _choice(*(number for number in (0, 1, 2, 5, 1000) if number >= low))
+        case mi.FloatType():
+            return _choice(0.0, 0.5, 1.0)
         case mi.EnumType(cls=cls):
             return _choice(*(member.value for member in cls))
         case mi.StrType():

@@ -43,7 +43,7 @@ from raftmq.wire.messages import (
     Welcome,
 )
 from raftmq.wire.popping import Pop, Popped, Settle, SettleItem
-from raftmq.wire.transactions import BeginTransaction
+from raftmq.wire.producing import BeginTransaction
 
 from .corpus import Things
 

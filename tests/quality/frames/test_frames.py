@@ -22,7 +22,7 @@ FRAMES = 7_000
 
 def test_every_kind_has_a_request_and_an_answer() -> None:
     assert set(HEADERS) == set(FrameKind) - {FrameKind.ERROR}
-    assert set(ANSWERS) == set(HEADERS) - {FrameKind.RAFT, FrameKind.FORGET}
+    assert set(ANSWERS) == set(HEADERS) - {FrameKind.RAFT, FrameKind.FORGET, FrameKind.DIRECTORY}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,6 +16,7 @@ from .brokers import (
     clients,
     close_readings,
     connections,
+    directory,
     flows,
     hostile_readings,
     leader_tasks,
@@ -53,6 +54,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
             *quotas.MUTANTS,
             *answers.MUTANTS,
             *settings.MUTANTS,
+            *directory.MUTANTS,
         ),
         key=lambda mutant: mutant.number,
     )

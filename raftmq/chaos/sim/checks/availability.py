@@ -77,6 +77,8 @@ WINDOWS = "V7 calls while a majority is well"
 """Name of a comparison: the windows of a run that were judged, by queue and call."""
 HEAL = "V7 calls after the heal"
 """Name of a comparison: times from heal to service that were judged, by queue and call."""
+LATE_SECONDS = 1.0
+"""Bytes that arrive later than this are late: no healthy link takes so long."""
 ABSENT = "V13 nodes that became absent"
 """Name of a comparison: absences that were judged."""
 TO_SERVICE = "longest from heal to service, ms"
@@ -325,9 +327,18 @@ class Absences:
             )
         bound = self._cluster.balance.absent_ms / 1000 + LOOK_SECONDS
         for each in sorted(new):
-            seconds = self._availability.well_together(each, self._cluster.leader(SYSTEM_GROUP))
-            if seconds > bound:
+            leader = self._cluster.leader(SYSTEM_GROUP)
+            seconds = self._availability.well_together(each, leader)
+            if seconds > bound and not self._is_late(each, leader):
                 self.wrong.append(
                     f"node {each} is absent, and it and the leader have been well for {seconds:.1f}"
                     f" s; {bound:.1f} s of silence were needed"
                 )
+
+    def _is_late(self, node: int, leader: int) -> bool:
+        """Whether bytes between two nodes are under way since a fault that has ended: all that was
+        sent after them waits."""
+        network, hosts = self._cluster.network, (f"node{node}", f"node{leader}")
+        ways = (network.pipes(*hosts), network.pipes(*reversed(hosts)))
+        latest = max((pipe.arrives for pipes in ways for pipe in pipes), default=0.0)
+        return latest > self._cluster.agenda.now + LATE_SECONDS

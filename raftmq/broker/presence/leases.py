@@ -1,0 +1,178 @@
+"""Leases that clients take through this node.
+
+The directory gives a lease to a node; which of the node's connections has it, is decided here. They
+have it in the order in which they asked.
+
+    take   ──> the answer waits until the node has the lease and the connection's turn has come
+    keep   ──> the answer waits until the lease is lost, or its time is over: then ask again
+    release, or no `keep` comes for `SILENT_SECONDS`
+           ──> the next one's turn; without one the node gives the lease up
+
+A client counts on its lease for `HOLD_SECONDS` after the newest request that was answered so. If
+its connection breaks, it may count on it still: until then the lease is nobody else's.
+
+Invariants:
+- One connection at most has a lease, and only while the node has it.
+- A request is answered once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING
+
+import trio
+
+from raftmq.broker.host import Host
+from raftmq.broker.serve.answers import LATER, Answer, OpenRequest
+from raftmq.broker.serve.connection import Connection
+from raftmq.errors import Reason
+from raftmq.wire.directory import LEASE_SECONDS, AskLease, LeaseAnswer
+from raftmq.wire.messages import ErrorReply
+
+if TYPE_CHECKING:
+    from raftmq.directory.leases import Leases
+
+LEASES_MAX = 1_000
+"""Leases that are held or wanted through one node."""
+WAITING_MAX = 1_000
+"""Requests that wait for one lease, at one node."""
+HOLD_SECONDS = LEASE_SECONDS / 3
+"""For so long a client counts on a lease."""
+SILENT_SECONDS = 2 * HOLD_SECONDS
+"""A holder that does not ask to keep a lease for this long has lost it."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request without an answer."""
+
+    asked: OpenRequest
+    until: float
+
+
+@dataclass(slots=True)
+class _Lease:
+    """A lease that connections of this node have or want."""
+
+    holder: Connection | None = None
+    heard_at: float = -inf
+    """When the holder last asked."""
+    keeping: _Waiting | None = None
+    """The holder's open request."""
+    takers: list[_Waiting] = field(default_factory=list)
+    """In the order in which they asked."""
+
+
+class Lessor:
+    """The leases of one node's connections."""
+
+    def __init__(self, node: Host) -> None:
+        self._node = node
+        self._of_node: Leases | None = None
+        self._leases: dict[str, _Lease] = {}
+
+    def begin(self, leases: "Leases") -> None:
+        """Get leases for the node from here."""
+        self._of_node = leases
+
+    def held(self) -> Iterator[tuple[str, Connection]]:
+        """The leases that connections have, and who."""
+        for name, lease in self._leases.items():
+            if lease.holder is not None:
+                yield name, lease.holder
+
+    def answer(self, request: AskLease, asked: OpenRequest) -> Answer:
+        """Answer a LEASE request, now or later."""
+        if self._of_node is None:
+            if self._node.settings.directory.is_on:
+                return ErrorReply("unavailable", "the directory is not open yet", retry_ms=500)
+            text = "the nodes keep no directory: set directory.is_on"
+            return ErrorReply(Reason.BAD_ARGUMENT.value, text)
+        lease = self._leases.get(request.name)
+        waiting = _Waiting(asked, trio.current_time() + request.wait_ms / 1000)
+        match request.act:
+            case "take":
+                return self._take(request.name, lease, waiting)
+            case "keep":
+                return self._keep(lease, waiting)
+            case "release":
+                if lease is not None:
+                    self._drop_takers(lease, asked.connection)
+                    if lease.holder is asked.connection:
+                        self._end_hold(lease)
+                    self._look(request.name, lease)
+                return LeaseAnswer(is_held=False)
+        text = f"{request.act!r} is none of take, keep, release"
+        return ErrorReply(Reason.BAD_ARGUMENT.value, text)
+
+    def _take(self, name: str, lease: _Lease | None, waiting: _Waiting) -> Answer:
+        if lease is None:
+            if len(self._leases) >= LEASES_MAX:
+                text = f"this node has {LEASES_MAX} leases"
+                return ErrorReply("busy", text, retry_ms=1000)
+            lease = self._leases[name] = _Lease()
+        if lease.holder is waiting.asked.connection:
+            lease.heard_at = trio.current_time()
+            return LeaseAnswer(is_held=True, holder=self._node.id)
+        if len(lease.takers) >= WAITING_MAX:
+            return ErrorReply("busy", f"{WAITING_MAX} requests wait here", retry_ms=1000)
+        lease.takers.append(waiting)
+        assert self._of_node is not None
+        self._of_node.want(name)
+        self._look(name, lease)
+        return LATER
+
+    def _keep(self, lease: _Lease | None, waiting: _Waiting) -> Answer:
+        if lease is None or lease.holder is not waiting.asked.connection:
+            return LeaseAnswer(is_held=False)
+        lease.heard_at = trio.current_time()
+        before, lease.keeping = lease.keeping, waiting
+        if before is not None:
+            before.asked.answer(LeaseAnswer(is_held=True, holder=self._node.id))
+        return LATER
+
+    def closed(self, connection: Connection) -> None:
+        """Forget what a connection wants."""
+        for lease in self._leases.values():
+            self._drop_takers(lease, connection)
+
+    def _drop_takers(self, lease: _Lease, connection: Connection) -> None:
+        for waiting in lease.takers:
+            if waiting.asked.connection is connection:
+                waiting.asked.answer(LeaseAnswer(is_held=False))
+        lease.takers = [each for each in lease.takers if each.asked.connection is not connection]
+
+    def look(self) -> None:
+        """Hand out leases that have come, and take back those that are lost."""
+        for name, lease in list(self._leases.items()):
+            self._look(name, lease)
+
+    def _look(self, name: str, lease: _Lease) -> None:
+        assert self._of_node is not None
+        now, is_here = trio.current_time(), self._of_node.is_held(name)
+        if lease.holder is not None:
+            limit = HOLD_SECONDS if lease.holder.is_closed else SILENT_SECONDS
+            if not is_here or now - lease.heard_at > limit:
+                self._end_hold(lease)
+        keeping = lease.keeping
+        if keeping is not None and now >= keeping.until:
+            lease.keeping = None
+            keeping.asked.answer(LeaseAnswer(is_held=True, holder=self._node.id))
+        if lease.holder is None and is_here and lease.takers:
+            first = lease.takers.pop(0)
+            lease.holder, lease.heard_at = first.asked.connection, now
+            first.asked.answer(LeaseAnswer(is_held=True, holder=self._node.id))
+        late = [each for each in lease.takers if now >= each.until]
+        lease.takers = [each for each in lease.takers if now < each.until]
+        for each in late:
+            each.asked.answer(LeaseAnswer(is_held=False))
+        if lease.holder is None and not lease.takers:
+            self._of_node.give_up(name)
+            del self._leases[name]
+
+    def _end_hold(self, lease: _Lease) -> None:
+        lease.holder = None
+        if lease.keeping is not None:
+            lease.keeping.asked.answer(LeaseAnswer(is_held=False))
+            lease.keeping = None

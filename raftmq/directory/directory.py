@@ -1,0 +1,320 @@
+"""A member of the directory: it puts its own rows in, and sees those of all members.
+
+    wanted   {"beat": …, "node": …, "client 7": …}        of this member, by its owner
+    told     what the others have, as far as is known      the difference goes out at each beat
+    rows     {"3 client 7": [round, value], …}             of all members, as they have come here
+
+A member writes its own rows alone, so no two members ever contradict each other, and a blank epoch
+fills again from what each of them wants. Each member has a *beat*, a row that changes all the time:
+a member whose beat stands still is not present, and its rows are not shown.
+
+pysyncobj may lose a call, and under load its members' states may drift apart (decision 0048). So
+all rows go out again now and then, each with the number of that *round*, and rows of older rounds
+are not shown.
+
+Invariants:
+- No call waits, and none raises for what another member says or does not say.
+- The directory holds at most `ROWS_MAX` rows of a member.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from raftmq.errors import ProtocolError
+from raftmq.wire import directory as wire
+
+from .epoch import Epoch
+from .leases import Leases
+from .replica import Replica
+
+TICK_SECONDS = 0.1
+"""Between two calls of `tick`."""
+BEAT_SECONDS = 2.0
+"""Between two beats of a member, and so the longest time until a changed row goes out."""
+SILENT_SECONDS = 10.0
+"""A member whose beat stands still for this long is not present."""
+ROUND_SECONDS = 300.0
+"""Between two rounds."""
+BUILD_SECONDS = 4 * BEAT_SECONDS
+"""In this time after the first leader of an epoch all members have put their rows in, even if a
+call was lost."""
+RESEND_SECONDS = 2 * BEAT_SECONDS
+"""A call that has no answer after this time is made again."""
+CHUNK_BYTES = 16 * 1024
+"""About the most bytes of rows in one call."""
+ROWS_MAX = 10_000
+
+_BEAT = "beat"
+_GONE = object()
+"""In place of a row's value: the row is removed."""
+_logger = logging.getLogger(__name__)
+
+
+class Row(NamedTuple):
+    """A row of a member that is present."""
+
+    member: int
+    key: str
+    value: Any
+
+
+class _Sent(NamedTuple):
+    """A row in a call that is under way."""
+
+    value: Any
+    at: float
+    """When the call was made."""
+
+
+class _Beat(NamedTuple):
+    """The last beat of a member that came here."""
+
+    number: int
+    at: float
+    """When it came, by this member's clock."""
+
+
+class Directory:
+    """One member. Its owner calls `tick` every `TICK_SECONDS`."""
+
+    def __init__(
+        self,
+        own: int,
+        *,
+        boot: int,
+        now: Callable[[], float],
+        wall: Callable[[], float],
+        send: Callable[[int, wire.Directory], bool],
+        is_connected: Callable[[int], bool],
+    ) -> None:
+        """
+        Args:
+            own: this member's number.
+            boot: see `Epoch`.
+            now: a clock that only goes forward, in seconds.
+            wall: wall-clock time in seconds, about equal at all members.
+            send: sends a message to a member; False if it was dropped.
+            is_connected: whether a member can be reached now.
+        """
+        self._own = own
+        self._now = now
+        self._send = send
+        self._is_connected = is_connected
+        self._epoch = Epoch(own, boot)
+        self._wanted: dict[str, Any] = {}
+        self._told: dict[str, Any]
+        self._sent: dict[str, _Sent]
+        self._beat_due: float
+        self._beats: dict[int, _Beat] = {}
+        self._beat = 0
+        self._round_due = now()
+        self._round = 0
+        self._led_since: float | None
+        self.faults = 0
+        """Errors of pysyncobj, each of which made a new epoch."""
+        self.leases = Leases(str(own), now, wall)
+        """The leases that this member has."""
+        self._replica = self._enter()
+
+    # What the owner tells
+
+    def follow(self, members: Iterator[int] | list[int]) -> None:
+        """Have these members, this one among them."""
+        if self._epoch.follow(members):
+            self._begin()
+
+    def publish(self, rows: Mapping[str, Any]) -> None:
+        """Have these rows, in place of those before; the first `ROWS_MAX` of them."""
+        self._wanted = dict(islice(rows.items(), ROWS_MAX))
+
+    def take(self, sender: int, heard: wire.Directory) -> None:
+        """Act on a message of another member."""
+        if sender not in self._epoch.boots:
+            return
+        boots = {each.member: each.boot for each in heard.boots}
+        if self._epoch.learn(boots):
+            self._begin()
+        message = heard.message
+        if boots != self._epoch.boots:
+            # Members that differ on who is a member would answer each other for ever.
+            if message is not None:
+                self._send(sender, wire.Directory(self._epoch.listed, None))
+        elif isinstance(message, wire.Behind):
+            self._renew()
+        elif message is not None:
+            self._guard(partial(self._replica.take, sender, message))
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self._guard(self._replica.tick)
+        now, leader = self._now(), self._replica.leader
+        if not leader:
+            self._led_since = None
+            return
+        if self._led_since is None:
+            self._led_since = now
+        self._guard(lambda: self.leases.tick(self._replica.locks))
+        if now >= self._beat_due:
+            self._beat_due = now + BEAT_SECONDS
+            self._guard(self._put_rows)
+            self._note_beats()
+
+    def close(self) -> None:
+        """Take no further part."""
+        self._replica.close()
+
+    # What the owner asks
+
+    @property
+    def leader(self) -> int:
+        """The member that leads; 0: none is known."""
+        return self._replica.leader
+
+    @property
+    def starts(self) -> int:
+        """Members that have entered since the directory was last built again."""
+        return self._replica.starts
+
+    @property
+    def members(self) -> list[int]:
+        """All members, present or not."""
+        return list(self._epoch.boots)
+
+    @property
+    def whole_seconds(self) -> float:
+        """For how long the rows of all present members are here; 0: they may not be."""
+        if self._led_since is None:
+            return 0.0
+        return max(0.0, self._now() - self._led_since - BUILD_SECONDS)
+
+    def is_present(self, member: int) -> bool:
+        """Whether a member was heard lately."""
+        beat = self._beats.get(member)
+        is_heard = beat is not None and self._now() - beat.at < SILENT_SECONDS
+        return member == self._own or is_heard
+
+    def rows(self) -> Iterator[Row]:
+        """The rows of all members that are present, this one's as it wants them."""
+        yield from (Row(self._own, key, value) for key, value in self._wanted.items())
+        found = self._replica.rows
+        rounds = {m: found.get(f"{m} {_BEAT}", (0, 0))[0] for m in self._epoch.boots}
+        present = {str(m): m for m in rounds if m != self._own and self.is_present(m)}
+        for place, (number, value) in found.items():
+            owner, _, key = place.partition(" ")
+            member = present.get(owner)
+            if member is not None and key != _BEAT and number >= rounds[member] - 1:
+                yield Row(member, key, value)
+
+    # Epochs
+
+    def _begin(self) -> None:
+        """Leave the epoch for a new one."""
+        self._replica.close()
+        self._replica = self._enter()
+
+    def _enter(self) -> Replica:
+        """A blank part in the epoch."""
+        boots = self._epoch.listed
+
+        def send(member: int, message: wire.SoftMessage) -> bool:
+            return self._send(member, wire.Directory(boots, message))
+
+        self._told, self._sent = {}, {}
+        self._is_counted = False
+        self._led_since = None
+        self._beat_due = self._now()
+        self.leases.enter()
+        return Replica(self._own, self._epoch.boots, send, self._is_connected)
+
+    def _renew(self) -> None:
+        self._epoch.renew()
+        self._begin()
+
+    def _guard(self, act: Callable[[], None]) -> None:
+        """Call into pysyncobj. An error in it may leave this member's part broken."""
+        try:
+            act()
+        except ProtocolError as error:
+            _logger.warning("directory: a message is passed over: %s", error)
+        except Exception:
+            self.faults += 1
+            _logger.exception("directory: this member begins a new epoch")
+            self._renew()
+
+    # Rows
+
+    def _put_rows(self) -> None:
+        """Tell the others what has changed."""
+        now = self._now()
+        if now >= self._round_due:
+            self._round_due = now + ROUND_SECONDS
+            self._round += 1
+            # All rows go out again, and those whose removal was lost are removed.
+            begin = f"{self._own} "
+            found = [key for key in self._replica.rows if key.startswith(begin)]
+            self._told = dict.fromkeys((key.removeprefix(begin) for key in found), None)
+            self._sent = {}
+        if not self._is_counted:
+            self._is_counted = True
+            self._replica.note_start(_ignore)
+        self._beat += 1
+        wanted = {_BEAT: self._beat, **self._wanted}
+        told = self._told
+        changed = {key: value for key, value in wanted.items() if told.get(key, _GONE) != value}
+        gone = {key: _GONE for key in told if key not in wanted}
+        due = {key: v for key, v in (changed | gone).items() if not self._is_sent(key, v, now)}
+        self._sent |= {key: _Sent(value, now) for key, value in due.items()}
+        for chunk in _chunks({key: value for key, value in due.items() if value is not _GONE}):
+            rows = {f"{self._own} {key}": [self._round, value] for key, value in chunk.items()}
+            self._replica.put(rows, partial(self._done, told, chunk))
+        dropped = {key: _GONE for key in due if key in gone}
+        if dropped:
+            places = [f"{self._own} {key}" for key in dropped]
+            self._replica.drop(places, partial(self._done, told, dropped))
+
+    def _is_sent(self, key: str, value: Any, now: float) -> bool:
+        """Whether a call that puts this row is under way. One without an answer is lost, as the
+        leader may have left or not yet entered this epoch."""
+        sent = self._sent.get(key)
+        return sent is not None and sent.value == value and now - sent.at < RESEND_SECONDS
+
+    def _done(self, told: dict[str, Any], rows: Mapping[str, Any], _: Any, reason: int) -> None:
+        """A call that puts or drops rows has an answer; `told` is that of its epoch and round."""
+        for key, value in rows.items():
+            sent = self._sent.get(key)
+            if sent is not None and sent.value == value:
+                del self._sent[key]
+            if reason or told is not self._told:
+                continue
+            if value is _GONE:
+                told.pop(key, None)
+            else:
+                told[key] = value
+
+    def _note_beats(self) -> None:
+        now, rows = self._now(), self._replica.rows
+        for member in self._epoch.boots:
+            _, number = rows.get(f"{member} {_BEAT}", (0, 0))
+            before = self._beats.get(member)
+            if number and (before is None or before.number != number):
+                self._beats[member] = _Beat(number, now)
+
+
+def _ignore(_result: Any, _reason: int) -> None:
+    """The next round makes up for a call that failed."""
+
+
+def _chunks(rows: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    chunk: dict[str, Any] = {}
+    size = 0
+    for key, value in rows.items():
+        size += len(key) + len(repr(value))
+        chunk[key] = value
+        if size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = {}, 0
+    if chunk:
+        yield chunk
