@@ -316,7 +316,9 @@ async def _demand_recovery(state: RunState, operator: Operator) -> None:
 
     began = trio.current_time()
     if not await wait_found(is_recovered, timeout=RECOVERY_SECONDS_MAX, look_seconds=0.2):
-        state.complain("V1", f"no recovery within {RECOVERY_SECONDS_MAX:g} s: {_situation(state)}")
+        goal = f"goals {goals}" if goals else "no goal: members are down, or differ on who leads"
+        text = f"no recovery within {RECOVERY_SECONDS_MAX:g} s: {goal}; {_situation(state)}"
+        state.complain("V1", text)
         for text in operator.complaints():
             state.complain("V3", text)
     else:

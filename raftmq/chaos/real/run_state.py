@@ -259,10 +259,14 @@ def goals_of(
 
 
 def are_outdated(statuses: dict[int, dict[str, Any]], goals: dict[int, Goal]) -> bool:
-    """Does the leader of some goal say that it no longer leads in the goal's term?"""
+    """Does the leader of some goal say that it no longer leads in the goal's term, or that a voter
+    of the goal votes no longer?"""
     for number, goal in goals.items():
         leader = _replica(statuses, goal.leader, number)
         if leader and (leader["term"] != goal.term or leader["role"] != "leader"):
+            return True
+        # A replica whose log was lost enters again as a new member.
+        if leader and not set(goal.voters) <= set(leader["voters"]):
             return True
     return False
 

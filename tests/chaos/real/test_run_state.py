@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from raftmq.chaos.faults.arena import Skipped
 from raftmq.chaos.real.faults.members import are_groups_settled, is_counted_on
-from raftmq.chaos.real.run_state import PATIENCE_SECONDS, RunState, goals_of
+from raftmq.chaos.real.run_state import PATIENCE_SECONDS, RunState, are_outdated, goals_of
 
 pytestmark = pytest.mark.anyio
 
@@ -103,6 +103,16 @@ def test_group_with_a_voter_that_leaves_is_not_well() -> None:
     assert not goals_of(statuses, {3, 4}, victim=2)
     assert goals_of(statuses, {1, 3, 4}, victim=2)[1].voters == (1, 3)
     assert not goals_of(statuses, {1, 3, 4})
+
+
+def test_goal_is_outdated_when_one_of_its_voters_votes_no_longer() -> None:
+    statuses = {node: level(node) for node in (1, 2, 3)}
+    goals = goals_of(statuses, {1, 2, 3})
+    assert goals
+    assert not are_outdated(statuses, goals)
+    leader = statuses[goals[1].leader]["groups"][0]
+    leader["voters"] = [voter for voter in leader["voters"] if voter != goals[1].voters[-1]]
+    assert are_outdated(statuses, goals)
 
 
 @pytest.mark.parametrize("half", ["voters", "voters_outgoing", "learners"])
